@@ -87,7 +87,7 @@ def next_(name: str, count: int, after: datetime | None, app: str | None, output
         {"at": views.time(_ms(at)), "local": at.isoformat(sep=" "), "tz": found.times.tz}
         for at in found.next(count, after or datetime.now(UTC))
     ]
-    Output(chosen.output).rows(rows, (Column("at", "UTC"), Column("local"), Column("tz")), id="at", limit=0)
+    Output(chosen.output).rows(rows, (Column("at", "UTC", str), Column("local"), Column("tz")), id="at", limit=0)
 
 
 @schedule.command()

@@ -35,23 +35,23 @@ _COLUMNS = (
     Column("id"),
     Column("task", shrinks=True),
     Column("queue", shrinks=True),
-    Column("reason"),
-    Column("attempt"),
-    Column("redrives", spare=True),
-    Column("fingerprint", spare=True),
-    Column("error", shrinks=True, spare=True),
+    Column("reason", spare=2),
+    Column("attempt", spare=3),
+    Column("redrives", spare=4),
+    Column("fingerprint", spare=4),
+    Column("error", shrinks=True, spare=3),
     Column("text", shrinks=True),
-    Column("died_at", spare=True),
+    Column("died_at", spare=1),
 )
 _GROUPS = (
     Column("count"),
     Column("trend"),
     Column("fingerprint"),
     Column("task", shrinks=True),
-    Column("error", shrinks=True),
+    Column("error", shrinks=True, spare=1),
     Column("text", shrinks=True),
-    Column("last_at", "last died at", spare=True),
-    Column("sample_id", spare=True),
+    Column("last_at", "last died", spare=1),
+    Column("sample_id", spare=3),
 )
 
 
@@ -119,16 +119,16 @@ def list_(
 @reveal_option()
 @at_store()
 def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> None:
-    """Show a dead message: its timeline, its body and its faults.
+    """Show a dead message: its error, why it died, its body, its life, and the next commands.
 
-    Secrets are hidden, unless --reveal is given.
+    Secrets are hidden, unless --reveal is given. -v shows all fields and faults.
     """
     message = found(opened, id)
     if message.lane not in RESTING:
         state = message.state(opened.store.now_ms())
         raise Failure(f"message {id} is not dead", f"it is {state}", onward(f"job show {typed(id)}"))
     reveal.of(opened, out, ids=[message.id])
-    write_message(opened, out, message, body=body, story=True)
+    write_message(opened, out, message, body=body)
 
 
 @dlq.command()
