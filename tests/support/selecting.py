@@ -92,6 +92,8 @@ def _put(store: Store, draw: random.Random, n: int) -> str:
         body=draw.choice(BODIES),
         key=draw.choice([None, f"order:{n}"]),
         group=draw.choice([None, "tenant-1", "tenant 2"]),
+        correlation_id=f"order-{n % 3}",
+        traceparent=TRACE if n % 2 else None,
     )
     return store.put([draft])[0].id
 
@@ -116,6 +118,7 @@ def _settle(store: Store, decision: Any, fault: Fault | None) -> None:
 
 # -- selectors and what they mean
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 Meaning = Callable[[One], bool]
 
 
@@ -173,6 +176,8 @@ def _plain_terms() -> list[Asked]:
         _term("key:*", lambda o: o.message.key is not None),
         _term("key:order:*2", lambda o: (o.message.key or "").endswith("2")),
         _term('group:"tenant 2"', lambda o: o.message.group == "tenant 2"),
+        _term("correlation:order-1", lambda o: o.message.correlation_id == "order-1"),
+        _term("trace:4bf9*", lambda o: o.message.traceparent is not None),
         _term('text:"STEP 1 * 2"', lambda o: any("step 1 * 2" in f.text for f in o.message.faults)),
         _term("text:timed*0", lambda o: any("step 0" in f.text for f in o.message.faults)),
         _term("redrives:>0", lambda o: o.message.redrives > 0),

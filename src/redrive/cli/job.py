@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import click
 
 from ..blobs import whole_body
 from ..message import ABSENT, Cancel, Lane, Message, Where
 from ..triage.purge import purge_behind
-from ..triage.select.terms import as_node
+from ..triage.select.match import Seen, matches
+from ..triage.select.terms import as_node, both
 from ..triage.timeline import by_hand, ended_by, timeline
 from .main import Subcommands
 from .opening import Opened, at_store
 from .revealing import Reveal, reveal_option
-from .selecting import here, signature
+from .selecting import here, seen_at_once, selector_argument, signature
 from .terminal import views
 from .terminal.failure import (
     DONE,
@@ -103,6 +105,7 @@ def write_message(opened: Opened, out: Output, message: Message, *, body: bool =
 
 
 @job.command("list")
+@selector_argument
 @click.option("-q", "--queue", help="only messages of this queue")
 @click.option("--task", help="only messages of this task")
 @click.option("--state", type=click.Choice(STATES), help="only messages in this state")
@@ -113,6 +116,7 @@ def write_message(opened: Opened, out: Output, message: Message, *, body: bool =
 def list_(
     opened: Opened,
     out: Output,
+    selector: tuple[str, ...],
     queue: str | None,
     task: str | None,
     state: str | None,
@@ -120,15 +124,18 @@ def list_(
     until: int | None,
     limit: int | None,
 ) -> None:
-    """List messages: waiting and running ones first, then dead and done ones by the time of their end."""
-    now_ms = opened.store.now_ms()
+    """List messages: waiting and running ones first, then dead and done ones by the time of their end.
+
+    A selector narrows the list by fields of the messages, in any state, such as correlation:order-7 or trace:4bf92f35….
+    """
+    now_ms, node = opened.store.now_ms(), seen_at_once(selector)
     where = Where(queue=queue, task=task, since_ms=since, until_ms=until)
     lane = None if state is None else _LANES.get(state) or Lane(state)
-    rows = (views.brief(m, now_ms) for m in _walk(opened, lane, where))
+    rows = (views.brief(m, now_ms) for m in _walk(opened, lane, where) if matches(node, Seen(m, now_ms)))
     chosen = (row for row in rows if state in (None, row["state"]))
     first = next(chosen, None)
     if first is None:
-        here(opened).vet(as_node(where))
+        here(opened).vet(both([as_node(where), node]))
     if not out.rows(chain(() if first is None else (first,), chosen), _COLUMNS, id="id", limit=limit):
         note(f"no message in {opened.url} matches; {onward('queue list')} counts what is there")
 

@@ -17,7 +17,7 @@ from ..message import Lane, Where
 from ..redact import one_line, redact
 from ..triage.actions import ActionResult
 from ..triage.select.parser import parse
-from ..triage.select.terms import ALL, REASONS, Node, as_node, both
+from ..triage.select.terms import ALL, ARGS, REASONS, Node, Not, Term, as_node, both
 from ..triage.selection import Selection
 from .opening import Opened
 from .terminal.failure import (
@@ -85,6 +85,29 @@ def selection(opened: Opened, words: tuple[str, ...], *others: Node) -> Selectio
     with understood():
         node = parse(" ".join(words))
     return Selection(opened.store, both((node, *others)), app=opened.app)
+
+
+def seen_at_once(words: tuple[str, ...]) -> Node:
+    """A selector by fields that every message shows, whatever its state. Raises Failure for others."""
+    with understood():
+        node = parse(" ".join(words))
+    for field in fields_of(node):
+        if field in ("error", "fingerprint") or field.startswith(ARGS):
+            why = "that is known of dead messages; here expected task, queue, group, key, id, correlation, trace, …"
+            raise Failure(f"job list does not select by {field}:", why, onward(f"dlq list {shlex.join(words)}"), USAGE)
+    return node
+
+
+def fields_of(node: Node) -> Iterator[str]:
+    """The fields of a selector's terms."""
+    match node:
+        case Term():
+            yield node.field
+        case Not():
+            yield from fields_of(node.node)
+        case _:
+            for each in node.nodes:
+                yield from fields_of(each)
 
 
 @contextmanager

@@ -11,7 +11,20 @@ from redrive.triage.select.parser import DEPTH_MAX, LENGTH_MAX, parse
 from redrive.triage.select.terms import FIELDS, REASONS, Node, Pattern
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
-FREE = ("task", "queue", "error", "fingerprint", "key", "group", "id", "text", "args.a", "args.order.0.id")
+FREE = (
+    "task",
+    "queue",
+    "error",
+    "fingerprint",
+    "key",
+    "group",
+    "id",
+    "text",
+    "correlation",
+    "trace",
+    "args.a",
+    "args.order.0.id",
+)
 
 
 def quoted(text: str) -> str:

@@ -114,10 +114,20 @@ def _fits(term: Term, seen: Seen) -> bool | None:
     if field in TIMES:
         at_ms = message.enqueued_ms if field == "age" or message.rested_ms is None else message.rested_ms
         return any(_time_fits(value, at_ms, seen.now_ms) for value in term.values)
+    if field == "correlation":
+        return _text_fits(term.values, message.correlation_id)
+    if field == "trace":
+        return message.traceparent is not None and _text_fits(term.values, _trace_id(message.traceparent))
     found = getattr(message, field)
     if field in NUMBERS:
         return any(_number_fits(value, found) for value in term.values)
     return found is not None and _text_fits(term.values, str(found))
+
+
+def _trace_id(traceparent: str) -> str:
+    """The id of the trace, from W3C's VERSION-TRACE-PARENT-FLAGS."""
+    parts = traceparent.split("-")
+    return parts[1] if len(parts) > 1 else traceparent
 
 
 def _encrypted(field: str, part: str, message: Message) -> SelectorError:

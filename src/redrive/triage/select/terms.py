@@ -14,7 +14,7 @@ from ...message import RESTING, Lane, Where
 REASONS = (
     "exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
 )  # fmt: skip
-TEXTS = ("task", "queue", "error", "reason", "fingerprint", "key", "group", "id", "text")
+TEXTS = ("task", "queue", "error", "reason", "fingerprint", "key", "group", "id", "text", "correlation", "trace")
 NUMBERS = ("attempt", "redrives", "crashes")
 TIMES = ("age", "failed")
 ARGS = "args."  # and a path into the body
