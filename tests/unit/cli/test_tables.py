@@ -139,7 +139,7 @@ def test_table_is_as_its_golden_file(scene: Scene, words: str, monkeypatch: pyte
         for columns in (80, 100, 140, None)
     }
     assert all(each.code == (1 if "cancel" in words else 0) for each in said.values()), said
-    parts = [f"== {form}\n{each.text}" for form, each in said.items()]
+    parts = [f"== {form}\n{each.out if each.code else each.text}" for form, each in said.items()]
     file = (
         GOLDEN
         / f"{words.partition(' --after')[0].removesuffix(scene.run).strip().replace(' ', '_').replace('--', '')}.txt"
