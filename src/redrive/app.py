@@ -363,14 +363,16 @@ class App(Registry):
         and retried. In a FIFO queue, the rest of a group goes back when one of its messages is to be retried.
 
         `concurrency` bounds how many messages of an event run at once (default: as in `app.queue`). `metrics` writes
-        those of `redrive.aws.cloudwatch` to the log. The first event raises ConfigError for an app that is not on
-        `sqs://`, and for a task with `isolation="process"`.
+        those of `redrive.aws.cloudwatch` to the log, which also has a JSON line per message (`REDRIVE_LOG=off`: none).
+        The first event raises ConfigError for an app that is not on `sqs://`, or a task with `isolation="process"`.
         """
         from .aws.lambda_handlers import LambdaHandler
+        from .observe.logs import log_of_lambda
 
         if concurrency is not None and concurrency < 1:
             raise ConfigError(f"{concurrency=}: expected 1 or more")
-        return LambdaHandler(self, concurrency=concurrency, margin_s=seconds(margin, "margin"), metrics=metrics)
+        margin_s = seconds(margin, "margin")
+        return LambdaHandler(self, concurrency=concurrency, margin_s=margin_s, metrics=metrics, log=log_of_lambda)
 
     def scheduler(self) -> Scheduler:
         """A scheduler to embed: `async with app.scheduler():` enqueues the ticks of `app.schedules` until the

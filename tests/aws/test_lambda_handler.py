@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from collections import Counter
@@ -417,8 +418,52 @@ def test_metrics_of_an_event_are_in_the_log(stand: Stand, capsys: pytest.Capture
 
     f.app.enqueue_many([push.draft(n) for n in range(3)])
     f.invoke(metrics=True)
-    [line] = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    [line] = [found for text in capsys.readouterr().out.splitlines() if "_aws" in (found := json.loads(text))]
     assert (line["Queue"], line["Runs"], line["Done"], line["Dead"]) == (f"{f.prefix}-q", 3, 1, 2)
+
+
+def test_each_message_is_one_line_of_the_log_and_each_death_one_record(
+    stand: Stand, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, doubles = list[logging.LogRecord](), list[logging.LogRecord]()
+
+    class LambdaLoggerHandler(logging.Handler):
+        """As Lambda's own handler, which writes to the same log as stdout."""
+
+        __module__ = "awslambdaric.bootstrap"
+
+        def emit(self, record: logging.LogRecord) -> None:
+            doubles.append(record)
+
+    class Others(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    logger = logging.getLogger("redrive")
+    monkeypatch.setattr(logger, "handlers", [LambdaLoggerHandler(), Others()])
+    f = Lambda(stand)
+
+    @f.app.task(name="push", queue="q", retry=PUSH)
+    def push(n: int) -> None:
+        if n == 1:
+            raise Reject("password=hunter2of7")
+        if n == 2:
+            raise ConnectionError("refused")
+
+    f.app.enqueue_many([push.draft(n) for n in range(3)])
+    f.invoke()
+    lines = {line["outcome"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert lines.keys() == {"done", "dead", "retry"}
+    dead = lines["dead"]
+    assert (dead["attempt"], dead["error"], dead["text"]) == (1, "redrive.errors.Reject", "password=***")
+    assert "in push" in dead["traceback"] and "hunter2" not in str(lines) and len(dead["id"]) == 36
+    assert sorted(record.levelname for record in records) == ["ERROR", "WARNING"] and doubles == []
+    assert all(record.exc_info is not None for record in records)
+    monkeypatch.setenv("REDRIVE_LOG", "off")
+    quiet = Lambda(stand)
+    quiet.app.task(name="push", queue="q")(push.handler).enqueue(1)
+    quiet.invoke()
+    assert capsys.readouterr().out == "" and [record.levelname for record in doubles] == ["ERROR"]
 
 
 def test_an_event_of_something_else_is_refused(stand: Stand) -> None:

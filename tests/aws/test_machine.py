@@ -484,7 +484,9 @@ def test_metrics_are_written_by_their_pinned_names(stand: Stand, capsys: pytest.
     bench.put("a", "b")
     bench.put("p", attempt=5)
     bench.execution().run({})
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    logged = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = [line for line in logged if "_aws" in line]
+    assert Counter(line["action"] for line in logged if "action" in line) == {"redriven": 2, "isolated": 1}
     names = ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")
     assert [sum(line[name] for line in lines) for name in names] == [2, 1, 0]
     assert {line["Queue"] for line in lines} == {"work"}

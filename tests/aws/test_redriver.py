@@ -78,7 +78,15 @@ def test_a_message_that_dies_again_and_again_ends_in_the_poison_queue(
         assert d.total(d.dead) == 1
     told = d.call(ALARM)
     assert (told["redriven"], told["isolated"], d.total(d.poison)) == (0, 1, 1)
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    logged = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    actions = [line for line in logged if "action" in line]
+    assert [(line["action"], line["redrives"], line["attempt"]) for line in actions] == [
+        ("redriven", 1, 1),
+        *(("redriven", n, 2) for n in range(2, 6)),  # SQS counts the re-driver's own receive too
+        ("isolated", 5, 2),
+    ]
+    assert actions[-1]["why"] == "poison: dead again after 5 redrives" and actions[-1]["level"] == "error"
+    lines = [line for line in logged if "_aws" in line]
     sums = [(line["SuccessfulRedrives"], line["PoisonPillsIsolated"], line["RedriveFailures"]) for line in lines]
     assert sums == [(1, 0, 0)] * 5 + [(0, 1, 0)]
     assert (

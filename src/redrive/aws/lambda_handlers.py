@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
+from ..events import LineLog
 from ..registry import Registry
 from .cloudwatch import Emf, redriver_line
 from .redriver import (
@@ -39,11 +40,20 @@ class LambdaHandler:
     """What `app.lambda_handler()` gives: a function of (event, context). What it needs is made at its first event and
     kept for the next ones; `close` ends its threads, which Lambda never asks for."""
 
-    def __init__(self, app: Registry, *, concurrency: int | None, margin_s: float, metrics: bool) -> None:
+    def __init__(
+        self,
+        app: Registry,
+        *,
+        concurrency: int | None,
+        margin_s: float,
+        metrics: bool,
+        log: Callable[[], LineLog | None],
+    ) -> None:
         from .lambda_ import Batches  # when the function's module is imported; the re-driver needs none of it
 
         self._make = Batches
         self._app, self._concurrency, self._margin_s, self._metrics = app, concurrency, margin_s, metrics
+        self._log, self._ends_log = log, _nothing
         self._lock = threading.Lock()  # an environment has one event at a time; so has who calls it by hand
         self._batches: Batches | None = None
         self._emf: Emf | None = None
@@ -54,18 +64,30 @@ class LambdaHandler:
             if self._batches is None:
                 self._batches = self._make(self._app, self._concurrency)
                 self._emf = Emf(self._app, every=None) if self._metrics else None
+                self._subscribe_log()
             try:
                 return self._batches.handle(event, left_s)
             finally:
                 if self._emf is not None:
                     self._emf.flush()
 
+    def _subscribe_log(self) -> None:
+        """Log a line per message, unless the app does that itself."""
+        log = None if any(isinstance(each, LineLog) for each in self._app.events.observers) else self._log()
+        if log is not None:
+            self._ends_log = self._app.subscribe(log)
+
     def close(self) -> None:
         """End its threads and its event loop."""
+        self._ends_log()
+        self._ends_log = _nothing
         if self._batches is not None:
             self._batches.close()
         if self._emf is not None:
             self._emf.close()
+
+
+def _nothing() -> None: ...
 
 
 def redriver(event: Any, context: Any) -> dict[str, Any]:

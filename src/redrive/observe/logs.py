@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import IO, Any
 
 import msgspec
 
+from ..config import settings
 from ..duration import rfc3339, show
 from ..events import Event, Fate, LineLog
 from ..fault import Crash
@@ -121,6 +123,11 @@ class TextLog(LineLog):
 
     def _paint(self, text: str, colour: str) -> str:
         return f"{colour}{text}{_PLAIN}" if self._colour else text
+
+
+def log_of_lambda() -> JsonLog | None:
+    """The log of a Lambda function: JSON lines on stdout, or None if the setting `log` is `off`."""
+    return None if settings().log == "off" else JsonLog(sys.stdout)
 
 
 def _logged(events: Sequence[Event]) -> list[Event]:

@@ -5,6 +5,7 @@ The Lambda function (`run.py`) and the Step Functions machine (`aws/stepfunction
 
 from __future__ import annotations
 
+from .action_log import log_action, log_moves
 from .gate import Gate, health_of
 from .pace import Known
 from .run import FAN_OUT, Carried, Redriver, Work
@@ -15,6 +16,6 @@ from .work_queue import count, trigger_of
 
 __all__ = [
     "BATCH_MAX", "FAN_OUT", "Call", "Carried", "Gate", "Known", "Move", "Outcome", "Raw", "Redriver", "Settings",
-    "Step", "Work", "calls", "count", "group_of", "health_of", "hide", "hold", "next_step", "receive", "send",
-    "settings_of", "trigger_of",
+    "Step", "Work", "calls", "count", "group_of", "health_of", "hide", "hold", "log_action", "log_moves", "next_step",
+    "receive", "send", "settings_of", "trigger_of",
 ]  # fmt: skip

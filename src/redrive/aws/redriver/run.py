@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ...errors import StoreError
 from ...store import Cells
+from .action_log import log_moves
 from .gate import Gate, Shut
 from .pace import ROOM_S, Known, Pace, Shared
 from .settings import Settings
@@ -189,6 +190,7 @@ class Redriver:
             self._later = Shut(ROOM_S, f"how much room its rate has is not known: {error}")
             return False
         done = send(self._call, self._settings, steps, now_ms) if steps else Outcome()
+        log_moves(done, now_ms)
         self.carried.redriven += done.redriven
         self.carried.isolated += done.isolated
         self.carried.failed += len(done.failures)

@@ -62,7 +62,7 @@ def redrives(raw: Raw) -> int:
     one counts, and an unreadable one counts as 0."""
     found = text_of(raw, ATTEMPT) or ""
     counted = int(found) if re.fullmatch("[0-9]{1,9}", found, re.ASCII) else 0
-    state = _state(raw)
+    state = state_in(raw)
     return max(counted, state.redrives if state else 0)
 
 
@@ -108,7 +108,7 @@ def text_of(raw: Raw, name: str) -> str | None:
 def _back(raw: Raw, attempt: int, now_ms: int, auto: AutoRedrive, *, due_ms: int | None) -> dict[str, Any]:
     """Its attributes as it goes back; a message of redrive's own begins a fresh life."""
     attributes = _attributes(raw) | {ATTEMPT: _number(attempt)}
-    state = _state(raw)
+    state = state_in(raw)
     if state is not None:
         for name in _OF_DEATH:
             attributes.pop(name, None)
@@ -133,7 +133,7 @@ def _attributes(raw: Raw) -> dict[str, Any]:
     return {name: {key: value[key] for key in wanted if key in value} for name, value in found.items()}
 
 
-def _state(raw: Raw) -> MessageState | None:
+def state_in(raw: Raw) -> MessageState | None:
     """What redrive keeps with a message of its own; None for others'."""
     found = text_of(raw, STATE)
     if found is None:

@@ -34,15 +34,16 @@ class Failure(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What became of some messages: how many went back, how many were isolated, which were left."""
+    """What became of some messages: how many went back, how many were isolated, which were left; and which `moved`."""
 
     redriven: int = 0
     isolated: int = 0
     failures: tuple[Failure, ...] = ()
+    moved: tuple[tuple[Raw, Step], ...] = ()
 
     def __add__(self, other: Outcome) -> Outcome:
-        failures = (*self.failures, *other.failures)
-        return Outcome(self.redriven + other.redriven, self.isolated + other.isolated, failures)
+        failures, moved = (*self.failures, *other.failures), (*self.moved, *other.moved)
+        return Outcome(self.redriven + other.redriven, self.isolated + other.isolated, failures, moved)
 
 
 def receive(call: Call, url: str, limit: int, *, visibility_s: int, wait_s: int = 1) -> list[Raw]:
@@ -159,9 +160,10 @@ def _pass(call: Call, settings: Settings, url: str, batch: Sequence[_Entry], now
 
 def _delete(call: Call, url: str, sent: Sequence[tuple[Raw, Step]]) -> Outcome:
     failed = _call(call, "DeleteMessageBatch", url, [{"ReceiptHandle": raw["ReceiptHandle"]} for raw, _ in sent])
-    isolated = sum(isinstance(step, Isolate) for n, (_, step) in enumerate(sent) if n not in failed)
+    moved = tuple(each for n, each in enumerate(sent) if n not in failed)
+    isolated = sum(isinstance(step, Isolate) for _, step in moved)
     failures = tuple(Failure(*step, failed[n].why, sent=True) for n, step in enumerate(sent) if n in failed)
-    return Outcome(len(sent) - len(failed) - isolated, isolated, failures)
+    return Outcome(len(moved) - isolated, isolated, failures, moved)
 
 
 class _Failed(Struct, frozen=True):

@@ -25,7 +25,7 @@ import msgspec
 from ...awsapi import client as aws
 from ...errors import ConfigError
 from ...stores import open_cells
-from ..redriver import calls, settings_of
+from ..redriver import calls, log_action, settings_of
 from .machine import Machine, definition
 from .tasks import Tasks
 
@@ -37,13 +37,18 @@ _OVER = ("TaskTimedOut", "TaskDoesNotExist", "InvalidToken")
 def check_breaker(event: Mapping[str, Any], context: object) -> Any:
     """Begin a turn of the machine: `open` says that the breaker is, and `wait_s` when to look again; `busy` that
     another execution is at work. Raises ConfigError, StoreUnavailable."""
-    return msgspec.to_builtins(_tasks().check_breaker(event))
+    state = _tasks().check_breaker(event)
+    log_action("check_breaker", _now_ms(), open=state.open, busy=state.busy, wait_s=state.wait_s, why=state.why)
+    return msgspec.to_builtins(state)
 
 
 def fetch(event: Mapping[str, Any], context: object) -> Any:
     """Receive a page of dead messages and hide them for as long as they will wait; `batches` says what becomes of them.
     Raises ConfigError, StoreUnavailable."""
-    return msgspec.to_builtins(_tasks().fetch(event))
+    state = _tasks().fetch(event)
+    messages = sum(batch.count for batch in state.batches)
+    log_action("fetch", _now_ms(), messages=messages, batches=state.count, wait_s=state.wait_s)
+    return msgspec.to_builtins(state)
 
 
 def redrive(event: Mapping[str, Any], context: object) -> Any:
@@ -73,7 +78,10 @@ def approve(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     except aws.errors() as error:
         if aws.code_of(error) not in _OVER:
             raise aws.failure(error, "SendTaskSuccess") from error
-        return {"accepted": False, "why": f"the execution waits for it no longer ({aws.code_of(error)})"}
+        why = f"the execution waits for it no longer ({aws.code_of(error)})"
+        log_action("approve", _now_ms(), **answer, accepted=False, why=why)
+        return {"accepted": False, "why": why}
+    log_action("approve", _now_ms(), **answer, accepted=True)
     return {"accepted": True, "approved": approved}
 
 

@@ -31,6 +31,8 @@ from ..redriver import (
     group_of,
     hide,
     hold,
+    log_action,
+    log_moves,
     next_step,
     receive,
     send,
@@ -242,6 +244,7 @@ class Tasks:
         if raws and gated and self._gate.shut() is not None:
             self._hide([(raw, 0) for raw in raws])
             result = replace(result, put_back=len(raws))
+            log_action("put_back", self._now_ms(), ids=[raw["MessageId"] for raw in raws])
         elif raws:
             # A task that is tried again after its function died finds out here what was sent and deleted already.
             ours = hold(self._call, self._settings.dead, raws, MARGIN_S)
@@ -253,7 +256,9 @@ class Tasks:
         now_ms, auto = self._now_ms(), self._settings.auto
         steps = [(raw, next_step(raw, now_ms, auto)) for raw in raws]
         waited = [(raw, replace(step, delay_s=0) if isinstance(step, Move) else step) for raw, step in steps]
-        return send(self._call, self._settings, waited, now_ms)
+        done = send(self._call, self._settings, waited, now_ms)
+        log_moves(done, now_ms)
+        return done
 
     def _result(self, key: str, done: Outcome) -> Result:
         result = Result(key=key, redriven=done.redriven, isolated=done.isolated, failed=len(done.failures))

@@ -1,0 +1,93 @@
+"""Log each action of the re-driver and the state machine as one JSON line on stdout, which Lambda keeps.
+
+`REDRIVE_LOG=off` in the function's environment turns the lines off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import msgspec
+
+from ...duration import rfc3339
+from ...message import Isolate
+from ...redact import clip, in_json, redact_value
+from .steps import Move, Raw, Step, redrives, state_in, text_of
+from .transfer import Outcome
+
+TEXT_MAX = 500  # characters of a reason or an error
+_encode = msgspec.json.Encoder().encode
+
+
+class _Envelope(msgspec.Struct):
+    id: str = ""
+    type: str = ""
+
+
+def log_moves(done: Outcome, now_ms: int) -> None:
+    """Log what became of each message: `redriven`, `isolated`, or `failed` and left in the dead-letter queue."""
+    if _off():
+        return
+    lines = [
+        _line(now_ms, "info" if isinstance(step, Move) else "error", _action(step), _about(raw, step))
+        for raw, step in done.moved
+    ]
+    lines += [
+        _line(now_ms, "warning", "failed", {**_about(failure.raw, failure.step), "why": failure.why})
+        for failure in done.failures
+    ]
+    _write(lines)
+
+
+def log_action(action: str, now_ms: int, **fields: object) -> None:
+    """Log an action that is not about one message."""
+    if not _off():
+        _write([_line(now_ms, "info", action, fields)])
+
+
+def _off() -> bool:
+    return os.environ.get("REDRIVE_LOG") == "off"
+
+
+def _action(step: Step) -> str:
+    return "isolated" if isinstance(step, Isolate) else "redriven"
+
+
+def _about(raw: Raw, step: Step) -> dict[str, Any]:
+    """The message: its ids, the attempts of its last life, its redrives with this one, and what it died of."""
+    state = state_in(raw)
+    own = _Envelope() if state is None else _envelope(raw["Body"])
+    received = (raw.get("Attributes") or {}).get("ApproximateReceiveCount", 0)
+    last = state.faults[-1] if state is not None and state.faults else None
+    found = {
+        "id": own.id or raw["MessageId"],
+        "sqs_id": raw["MessageId"],
+        "task": own.type,
+        "attempt": int(received) if state is None else state.attempt,
+        "redrives": step.attempt if isinstance(step, Move) else redrives(raw),
+        "error": text_of(raw, "error") or "" if last is None else f"{last.error}: {last.text}",
+    }
+    how = {"delay_s": step.delay_s} if isinstance(step, Move) else {"why": step.why}
+    return {name: value for name, value in found.items() if value != ""} | how
+
+
+def _envelope(body: str) -> _Envelope:
+    try:
+        return msgspec.json.decode(body, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _Envelope()
+
+
+def _line(now_ms: int, level: str, action: str, fields: dict[str, Any]) -> str:
+    texts = {n: clip(v, 4 * TEXT_MAX, TEXT_MAX) if isinstance(v, str) else v for n, v in fields.items()}
+    shown = {"time": rfc3339(now_ms), "level": level, "action": action, **redact_value(texts)}
+    return in_json(_encode(shown).decode()) + "\n"
+
+
+def _write(lines: list[str]) -> None:
+    """In one write, so that lines of several threads do not mix."""
+    if lines:
+        sys.stdout.write("".join(lines))
+        sys.stdout.flush()
