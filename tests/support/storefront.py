@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +18,7 @@ from click.utils import _detect_program_name  # type: ignore[attr-defined]  # wh
 from redrive import Draft
 from redrive.cli.main import run
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, GroupOrder, OnDead, Settlement
+from redrive.message import Ask, DeadLetter, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.dlq import DeadLetters
 
@@ -30,6 +32,9 @@ app.dependency("stripe", breaker=Breaker())
 
 @app.task(name="crm.push", queue="crm", dependency="stripe")
 def push(record_id: int = 0, note: str = "") -> None: ...
+
+@app.task(name="count", queue="crm")
+def count(number: int, *, dry: bool = False) -> None: ...
 
 @app.task(name="mail.send", queue="mail")
 def send(to: str = "") -> None: ...
@@ -62,10 +67,7 @@ class Shop:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
         self.program = _detect_program_name()
-        (folder / "shop.py").write_text(APP)
-        (folder / "redrive.toml").write_text('app = "shop:app"\n')
-        (folder / "events.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
-        self.names = self._filled()
+        self.names: dict[str, str] = json.loads((folder / "names.json").read_text())
 
     def __call__(self, *words: str) -> Told:
         """Run `redrive WORDS` in its folder."""
@@ -76,9 +78,13 @@ class Shop:
 
     def line(self, text: str) -> Told:
         """Run a line as it is typed into a shell, with the names of what is there for those in capitals."""
+        return self(*shlex.split(self.named(text).removeprefix(f"{self.program} ")))
+
+    def named(self, text: str) -> str:
+        """The text with the names of what is in the store for those in capitals."""
         for name, value in self.names.items():
             text = text.replace(name, value)
-        return self(*shlex.split(text.removeprefix(f"{self.program} ")))
+        return text
 
     def again(self, told: Told) -> Told:
         """Run the next command of an error."""
@@ -89,22 +95,28 @@ class Shop:
     def store(self) -> closing[SqliteStore]:
         return closing(SqliteStore(self.folder / "work.db"))
 
-    def _filled(self) -> dict[str, str]:
-        with self.store() as store:
-            crm = _dead(
-                store, 4, Draft(task="crm.push", queue="crm", body=b'{"record_id":7}'), "exhausted", FINGERPRINT
-            )
-            mail = _dead(store, 2, Draft(task="mail.send", queue="mail", body=b'{"to":"ann"}'), "rejected", OTHER)
-            letters = DeadLetters(store)
-            letters.quarantine([crm[3]], reason="it kills their parser")
-            letters.export(f"id:{crm[0]}", str(self.folder / "dead.jsonl"))
-            store.configure("line", group_order=GroupOrder.STRICT, on_dead=OnDead.BLOCK)
-            waiting = store.put([Draft(task="crm.push", queue="crm", delay_ms=3_600_000)])[0].id
-            plan = letters.select(f"id:{crm[1]}").plan()
-            applied = letters.select(f"id:{crm[2]}").plan()
-            applied.start(reason="r")
-        names = (crm[0], crm[3], mail[0], waiting, plan.id, applied.id, FINGERPRINT)
-        return dict(zip(("DEAD", "POISON", "MAIL", "WAITING", "PLAN", "RUN", "FINGERPRINT"), names, strict=True))
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the shop, made once and copied for each test."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "shop.py").write_text(APP)
+    (folder / "redrive.toml").write_text('app = "shop:app"\n')
+    (folder / "events.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
+    with closing(SqliteStore(folder / "work.db")) as store:
+        crm = _dead(store, 4, Draft(task="crm.push", queue="crm", body=b'{"record_id":7}'), "exhausted", FINGERPRINT)
+        mail = _dead(store, 2, Draft(task="mail.send", queue="mail", body=b'{"to":"ann"}'), "rejected", OTHER)
+        letters = DeadLetters(store)
+        letters.quarantine([crm[3]], reason="it kills their parser")
+        letters.export(f"id:{crm[0]}", str(folder / "dead.jsonl"))
+        waiting = store.put([Draft(task="crm.push", queue="crm", delay_ms=3_600_000)])[0].id
+        plan = letters.select(f"id:{crm[1]}").plan()
+        applied = letters.select(f"id:{crm[2]}").plan()
+        applied.start(reason="r")
+    names = (crm[0], crm[3], mail[0], waiting, plan.id, applied.id, FINGERPRINT)
+    words = ("DEAD", "POISON", "MAIL", "WAITING", "PLAN", "RUN", "FINGERPRINT")
+    (folder / "names.json").write_text(json.dumps(dict(zip(words, names, strict=True))))
+    return folder
 
 
 def _dead(store: SqliteStore, count: int, draft: Draft, reason: str, fingerprint: str) -> list[str]:
@@ -116,9 +128,12 @@ def _dead(store: SqliteStore, count: int, draft: Draft, reason: str, fingerprint
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Shop]:
-    monkeypatch.chdir(tmp_path)
+def shop(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Shop]:
+    folder = shutil.copytree(filled, tmp_path / "shop")
+    monkeypatch.chdir(folder)
     for name in [name for name in os.environ if name.startswith("REDRIVE_") or name == "COLUMNS"]:
         monkeypatch.delenv(name)
-    yield Shop(tmp_path, monkeypatch, capsys)
+    yield Shop(folder, monkeypatch, capsys)
     sys.modules.pop("shop", None)

@@ -19,7 +19,8 @@ from ..errors import Unreadable, near_miss
 from ..message import NORMAL, PRIORITIES, Draft
 from ..redact import clip, one_line
 from .opening import Opened, at_store
-from .terminal.failure import DONE, FAILED, USAGE, Failure, again, note, program, typed
+from .terminal.failure import DONE, FAILED, USAGE, Failure, again, note, onward, program, typed
+from .terminal.nothing import unknown
 from .terminal.output import Output
 from .terminal.types import DURATION, TIME
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from ..deliver.ingest import Ledger
 
 FILES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+_EXAMPLES: dict[Any, Any] = {int: 1, float: 1.5, str: "text", bool: True, list: [], dict: {}}
+_BY_NAME = """enqueue {} '{{"name": "value"}}'"""
 SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, and what they are taken from
 
 
@@ -96,9 +99,10 @@ def enqueue(
     if raw is not None:
         draft = _draft(task, known, raw.read(), options, content="raw")
     elif opened.app is not None:
-        draft = _checked(_known(opened.app, task), _arguments(arguments), options)
+        found = _known(opened.app, task)
+        draft = _checked(found, _arguments(arguments, _example(found)), options)
     else:
-        draft = _draft(task, None, _object(_text(arguments)), options)
+        draft = _draft(task, None, _object(_text(arguments), onward(_BY_NAME.format(typed(task)))), options)
     if opened.app is None and queue is None:
         note(f"put on queue 'default': only --app knows the queue of task '{task}'")
     put = opened.store.put([draft])[0]
@@ -208,10 +212,8 @@ def _words(file: str, drafts: Drafts, *more: str) -> str:
 def _known(app: App, name: str) -> Task[Any, Any]:
     if name in app.tasks:
         return app.tasks[name]
-    near = near_miss(name, app.tasks)
-    why = f"its tasks: {', '.join(sorted(app.tasks)) or 'none'}" + (f"; did you mean '{near}'?" if near else "")
-    next = f"{program()} enqueue {typed(near)} …" if near else "declare it with @app.task(…), or use --raw"
-    raise Failure(f"the app has no task '{name}'", why, next, USAGE)
+    more = "" if near_miss(name, app.tasks) else "; declare it with @app.task(…), or use --raw"
+    raise unknown("task", name, sorted(app.tasks), "the app", more=more, look="schema export")
 
 
 def _checked(task: Task[Any, Any], arguments: Any, options: dict[str, Any]) -> Draft:
@@ -234,10 +236,18 @@ def _checked(task: Task[Any, Any], arguments: Any, options: dict[str, Any]) -> D
         task.codec.decode(draft.body)
     except (TypeError, Unreadable) as error:
         why = str(error).removeprefix(f"task {task.name!r}: ").removeprefix("body does not fit ")
-        example = ", ".join(f'"{name}": …' for name in task.codec.signature.parameters)
-        next = typed(program(), "enqueue", task.name, f"{{{example}}}")
-        raise Failure(f"these arguments do not fit task '{task.name}'", why, next, USAGE) from None
+        raise Failure(f"these arguments do not fit task '{task.name}'", why, _example(task), USAGE) from None
     return draft
+
+
+def _example(task: Task[Any, Any]) -> str:
+    """A command that enqueues the task with arguments that fit, or the schema of those that are no plain values."""
+    needed = [p.name for p in task.codec.signature.parameters.values() if p.default is p.empty]
+    kinds = [task.codec.kinds.get(name) for name in needed]
+    if any(kind not in _EXAMPLES for kind in kinds):
+        return onward(f"schema export --task {typed(task.name)}")
+    example = dict(zip(needed, (_EXAMPLES[kind] for kind in kinds), strict=True))
+    return onward(f"enqueue {typed(task.name, msgspec.json.encode(example).decode())}")
 
 
 def _draft(
@@ -275,34 +285,32 @@ def _text(arguments: str | None) -> bytes:
     return text.strip() or b"{}"
 
 
-def _arguments(arguments: str | None) -> Any:
+def _arguments(arguments: str | None, next: str) -> Any:
     text = _text(arguments)
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
-        raise _not_json(text, str(error)) from None
+        raise _not_json(text, str(error), next) from None
     if not isinstance(value, dict | list):
-        raise _not_json(text, f"it is a {type(value).__name__}, not an object or an array")
+        raise _not_json(text, f"it is a {type(value).__name__}, not an object or an array", next)
     return value
 
 
-def _object(text: bytes) -> bytes:
+def _object(text: bytes, next: str) -> bytes:
     """A draft for an unknown task: arguments by name, stored unchecked."""
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
-        raise _not_json(text, str(error)) from None
+        raise _not_json(text, str(error), next) from None
     if not isinstance(value, dict):
         why = "without --app the names of its parameters are not known"
-        raise Failure("the arguments must be a JSON object", why, f"{program()} enqueue TASK '{{\"name\": …}}'", USAGE)
+        raise Failure("the arguments must be a JSON object", why, next, USAGE)
     return text
 
 
-def _not_json(text: bytes, why: str) -> Failure:
+def _not_json(text: bytes, why: str, next: str) -> Failure:
     shown = clip(text.decode(errors="backslashreplace"), SHOWN_FROM, SHOWN)
-    return Failure(
-        f"the arguments cannot be read: {shown}", why, f'{program()} enqueue TASK \'{{"name": "value"}}\'', USAGE
-    )
+    return Failure(f"the arguments cannot be read: {shown}", why, next, USAGE)
 
 
 def _headers(pairs: Sequence[str]) -> dict[str, str] | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 import msgspec
 
-from ..message import Group
+from ..message import Group, Where
 from ..triage import pauses
+from ..triage.select.terms import as_node
 from .main import Subcommands
 from .opening import Opened, at_store, note_unknown_queues
-from .selecting import signature
+from .selecting import here, signature
 from .terminal.failure import REFUSED, Failure, note, program, typed
 from .terminal.output import Column, Output
 
@@ -39,6 +40,8 @@ def list_(opened: Opened, out: Output, queue: str, blocked: bool, limit: int | N
     message is redriven or discarded, or by `redrive group resume`.
     """
     found = [group for group in opened.store.groups(queue) if group.blocked_by or not blocked]
+    if not found:
+        here(opened).vet(as_node(Where(queue=queue)))
     if not out.rows(map(_row, found), _COLUMNS, id="group", limit=limit):
         note(f"no {'blocked ' if blocked else ''}groups in queue '{queue}'")
 

@@ -20,6 +20,7 @@ from .terminal.failure import (
     USAGE,
     Failure,
     block,
+    corrected,
     failure_of,
     is_help,
     tell,
@@ -133,9 +134,12 @@ def unknown_command(word: str, known: Sequence[str], path: str) -> Failure:
     """The failure for an unknown command; it suggests the nearest."""
     import difflib
 
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     why = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-    return Failure(f"there is no command '{word}'", why, f"{path} {near[0] if near else '--help'}", USAGE)
+    next = corrected(word, near[0]) if near else f"{path} --help"
+    if near and next.endswith(" --help"):  # it was not typed as one word: the command alone
+        next = f"{path} {near[0]}"
+    return Failure(f"there is no command '{word}'", why, next, USAGE)
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

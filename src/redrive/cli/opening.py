@@ -24,6 +24,7 @@ from .terminal.failure import (
     USAGE,
     Failure,
     command,
+    corrected,
     note,
     program,
     typed,
@@ -223,7 +224,9 @@ def load_app(spec: str, folder: str | None = None) -> App:
         if apps
         else f"there is no App in {getattr(module, '__file__', None) or module_name}"
     )
-    raise Failure(what, why, _again(f"{module_name}:{near}") if near else f"{program()} init another-directory", USAGE)
+    raise Failure(
+        what, why, _again(spec, f"{module_name}:{near}") if near else f"{program()} init another-directory", USAGE
+    )
 
 
 def _load_module(name: str, path: str, folder: str | None) -> Any:
@@ -254,11 +257,17 @@ def _no_module(name: str, path: str) -> Failure:
     near = near_miss(name.removesuffix(".py").replace("/", "."), known)
     why = f"it is neither in {here} nor on Python's path" + (f"; did you mean '{near}'?" if near else "")
     return Failure(
-        f"there is no module '{name}'", why, _again(f"{near}:{path}") if near else f"{program()} init", USAGE
+        f"there is no module '{name}'",
+        why,
+        _again(f"{name}:{path}", f"{near}:{path}") if near else f"{program()} init",
+        USAGE,
     )
 
 
-def _again(spec: str) -> str:
+def _again(given: str, spec: str) -> str:
+    """The command with this app instead of the one that was given, by hand or by a setting."""
+    if not (next := corrected(given, spec)).endswith(" --help"):
+        return next
     flag = "" if command().endswith((" worker", " scheduler")) else "--app "
     return f"{command()} {flag}{typed(spec)}"
 

@@ -11,7 +11,6 @@ import click
 
 from ..config import settings
 from ..duration import show
-from ..errors import near_miss
 from ..policy import (
     KINDS,
     Backoff,
@@ -24,6 +23,7 @@ from ..policy import preview as preview_of
 from .main import Subcommands
 from .opening import app_option, load_app, output_option
 from .terminal.failure import USAGE, Failure, program, typed
+from .terminal.nothing import unknown
 from .terminal.output import Column, Output
 from .terminal.views import kind_word
 
@@ -114,14 +114,7 @@ def _policy(preset: str | None, task: str | None, app: str | None, folder: str |
         )
     found = load_app(app, folder).tasks
     if task not in found:
-        near = near_miss(task, found)
-        why = f"its tasks: {', '.join(sorted(found)) or 'none'}" + (f"; did you mean '{near}'?" if near else "")
-        raise Failure(
-            f"the app has no task '{task}'",
-            why,
-            f"{program()} policy preview --app {typed(app)} --task {typed(near) if near else 'NAME'}",
-            USAGE,
-        )
+        raise unknown("task", task, sorted(found), app, look="schema export")
     return task, found[task].policy.retry
 
 

@@ -49,7 +49,7 @@ def reveal_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             if reveal_why and not reveal:
                 raise Failure(
                     "--reason is for --reveal",
-                    "without it nothing is recorded",
+                    "without it nothing is recorded; by how messages died filters --died-of, where there is one",
                     click.get_current_context().command_path + " --help",
                     USAGE,
                 )

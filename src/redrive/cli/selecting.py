@@ -24,12 +24,14 @@ from .terminal.failure import (
     DONE,
     FAILED,
     PARTIAL,
+    REASON,
     REFUSED,
     USAGE,
     Failure,
     again,
     block,
     command,
+    completed,
     corrected,
     note,
     onward,
@@ -155,7 +157,7 @@ def not_blank(context: click.Context, option: click.Parameter, value: str) -> st
 def stated(reason: str, option: str = "--reason") -> str:
     """The reason, if it is not empty. Raises Failure."""
     if not reason.strip():
-        raise Failure(f"{option} is missing", "the audit log has to say why", f"{command()} --help", USAGE)
+        raise Failure(f"{option} is missing", "the audit log has to say why", completed(option, REASON), USAGE)
     return reason
 
 

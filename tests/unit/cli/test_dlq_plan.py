@@ -233,7 +233,7 @@ def test_the_next_command_names_the_same_store_and_quotes_the_file(
     said = redrive("dlq", "plan", "--out", "my plan.json", *where)
     assert said.err.rstrip().endswith(" dlq apply 'my plan.json' --reason '…' --url sqlite:///work.db")
     said = redrive("dlq", "apply", "my plan.json", *where)
-    assert said.refusal[2].endswith(" dlq apply 'my plan.json' --reason 'the CRM is up again' --url sqlite:///work.db")
+    assert said.refusal[2].endswith(" dlq apply 'my plan.json' --url sqlite:///work.db --reason 'the CRM is up again'")
 
 
 def test_a_plan_of_another_store_is_not_known_and_it_is_said_where(redrive: Call, store: SqliteStore) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
-from tests.support.storefront import Shop, shop  # noqa: F401
+from tests.support.storefront import Shop, filled, shop  # noqa: F401
 
 from redrive.audit.log import Audit
 from redrive.cli.main import cli

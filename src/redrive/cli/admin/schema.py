@@ -15,11 +15,12 @@ import msgspec
 from ...codec import Codec, by_name, is_model
 from ...config import settings
 from ...enqueue import Task
-from ...errors import EncodeError, near_miss
+from ...errors import EncodeError
 from ...redact import in_json, one_line, redact, telling
 from ..main import Subcommands
 from ..opening import app_option, load_app
-from ..terminal.failure import USAGE, Failure, program, typed
+from ..terminal.failure import USAGE, Failure, program
+from ..terminal.nothing import unknown
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REF = "#/$defs/{name}"
@@ -147,10 +148,7 @@ def _default(codec: Codec, value: Any) -> dict[str, Any]:
 def _chosen(tasks: Mapping[str, Task[Any, Any]], names: Sequence[str], app: str) -> Mapping[str, Task[Any, Any]]:
     for name in names:
         if name not in tasks:
-            near = near_miss(name, tasks)
-            why = f"its tasks: {', '.join(sorted(tasks)) or 'none'}" + (f"; did you mean '{near}'?" if near else "")
-            next = f"{program()} schema export --app {typed(app)} --task {typed(near) if near else 'NAME'}"
-            raise Failure(f"the app has no task '{name}'", why, next, USAGE)
+            raise unknown("task", name, sorted(tasks), app, look="schema export")
     return {name: tasks[name] for name in names} if names else tasks
 
 

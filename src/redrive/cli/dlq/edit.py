@@ -24,9 +24,9 @@ from ..terminal.failure import (
     REFUSED,
     USAGE,
     Failure,
-    again,
     block,
     command,
+    completed,
     note,
     onward,
     typed,
@@ -113,7 +113,7 @@ def _refused(id: str, error: Refused | ConfigError, show: str) -> Failure:
     what, _, why = text.partition("; " if "; " in text else ": ")
     code = REFUSED if isinstance(error, Refused) else USAGE
     if "unchecked" in why:
-        return Failure(what, why, f"{command()} {typed(id)} --app MODULE:APP …, or --unchecked", code)
+        return Failure(what, why, completed("--unchecked"), code)
     return Failure(what, why, onward(f"{show} show {typed(id)}"), code)
 
 
@@ -158,7 +158,7 @@ def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any], not
     Raises Failure without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "without a terminal there is no editor"
-        raise Failure("nothing is said of what to change", why, again(f"{typed(message.id)} --set NAME=JSON …"), USAGE)
+        raise Failure("nothing is said of what to change", why, f"{command()} --help", USAGE)
     body = editor.body(message)
     text = _for_editor(message, body)
     noting.note(message, body)
@@ -179,7 +179,7 @@ def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any], not
 def _for_editor(message: Message, body: bytes) -> str:
     if not is_json(body):
         why = "an editor would not keep its bytes"
-        next = again(f"{typed(message.id)} --body FILE …")
+        next = f"{command()} --help"
         raise Failure(f"the body of message {message.id} is no JSON", why, next, REFUSED)
     return msgspec.json.format(body, indent=2).decode() + "\n"
 

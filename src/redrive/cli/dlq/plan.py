@@ -29,7 +29,7 @@ from ..terminal.failure import (
     REFUSED,
     USAGE,
     Failure,
-    again,
+    completed,
     note,
     onward,
     program,
@@ -275,7 +275,7 @@ def _refusing(opened: Opened, plan: str, id: str = "") -> Iterator[None]:
         if error.word == "unknown":
             what, why = f"{what} in {opened.url}", f"a plan of another store is not known here, and {why}"
         elif error.word == "reason":
-            next = again(f"{shlex.quote(plan)} --reason 'the CRM is up again'")
+            next = completed("--reason", "the CRM is up again")
         elif error.word == "applied":
             next = onward(f"run show {id}")
         raise Failure(what, why, next, REFUSED) from error

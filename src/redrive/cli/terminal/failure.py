@@ -17,6 +17,8 @@ DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
 CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
 AT = "redrive.at"  # there: the flags that named app and store, for the commands that lead on
+RENAMED = {"--why": "--reason", "--note": "--reason"}  # options of older versions
+REASON = "CRM-77: why you do it"  # in a command line that lacks one
 TYPED_MAX = 1000  # characters of a command line that a failure repeats
 _EXTRAS = {
     "httpx": "http",
@@ -137,11 +139,45 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _usage(error: click.UsageError) -> Failure:
-    path = error.ctx.command_path if error.ctx is not None else program()
+    path = error.ctx.command_path if error.ctx is not None else command()
     usage = error.ctx.get_usage().partition(" ")[2] if error.ctx is not None else f"{path} [OPTIONS]"
     what, _, why = error.format_message().rstrip(".").partition("; expected ")
     what = what.replace("is not a valid integer range", "is not a whole number")  # click names its type there
-    return Failure(what[:1].lower() + what[1:], f"expected: {why or usage}", f"{path} --help", USAGE)
+    what, help = what[:1].lower() + what[1:], f"{path} --help"
+    match error:
+        case click.NoSuchOption(option_name=name, possibilities=some):
+            near = RENAMED.get(name) or _nearest(name, some or ())
+            meant = f"did you mean {near}?" if near else f"expected: {usage}"
+            return Failure(f"there is no option {name}", meant, corrected(name, near) if near else help, USAGE)
+        case click.MissingParameter(param=click.Option(opts=[*_, "--reason"])):
+            return Failure("--reason is missing", "the audit log has to say why", completed("--reason", REASON), USAGE)
+        case click.BadParameter(param=click.Parameter(type=click.Choice(choices=words)) as param):
+            return _not_one_of(what, param, [str(word) for word in words], help)
+        case click.BadParameter(param=click.Option(help=str(meaning)) as option) if not why:
+            return Failure(what, f"{option.opts[-1]}: {meaning}", help, USAGE)
+    return Failure(what, f"expected: {why or usage}", _with_unit(what) or help, USAGE)
+
+
+def _with_unit(what: str) -> str | None:
+    """The command line with seconds, where a duration has no unit."""
+    found = re.search("'([0-9.]+)' is refused: text needs a unit", what)
+    return corrected(found[1], f"{found[1]}s") if found else None
+
+
+def _not_one_of(what: str, param: click.Parameter, words: Sequence[str], help: str) -> Failure:
+    name = param.opts[-1] if isinstance(param, click.Option) else (param.name or "").upper()
+    found = re.search("'([^']*)' is not one of", what)  # click quotes the value there
+    given = found[1] if found else ""
+    near = _nearest(given, words)
+    why = (f"did you mean '{near}'? " if near else "") + f"expected: {', '.join(words)}"
+    what = f"{name} cannot be '{given}'" if found else what
+    return Failure(what, why, corrected(given, near) if near and given else help, USAGE)
+
+
+def _nearest(word: str, known: Sequence[str]) -> str | None:
+    from ...errors import near_miss
+
+    return near_miss(word, known, 0.5)
 
 
 def _ours(error: Exception) -> Failure | None:
@@ -161,7 +197,7 @@ def _ours(error: Exception) -> Failure | None:
     )
 
     help, settings = f"{command()} --help", f"{program()} config show"
-    what, _, why = str(error).partition("; ")
+    what, _, why = str(error).replace(": expected", "; expected", 1).partition("; ")
     match error:
         case ConfigError() if why.startswith("pip install "):
             return Failure(what, "it comes with an extra that is not installed", f"{sys.executable} -m {why}", USAGE)
@@ -202,8 +238,11 @@ def _mend_schema(text: str) -> str:
 
 def _mend(what: str) -> str | None:
     """Where a rejected setting is defined: `config` begins its messages with that."""
+    if what.startswith("--app = ") and "MODULE:APP" in what:
+        module = what.partition("'")[2].partition("'")[0]
+        return corrected(module, f"{module}:app")
     if what.startswith("--"):
-        return f"{command()} --help"
+        return _with_unit(what) or f"{command()} --help"
     place = what.partition(" = ")[0].partition(": ")[0]
     if place.startswith("REDRIVE_"):
         return f"unset {place}"
@@ -216,4 +255,4 @@ def _unexpected(error: Exception) -> Failure:
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = f"at {place[0].filename}:{place[0].lineno}" if place else "at an unknown place"
     what = f"unexpected {type(error).__name__}: {clip(str(error), 20_000, 500) or 'no text'}"
-    return Failure(what, f"a mistake in redrive or in the app, {where}", "set REDRIVE_TRACEBACK=1 and run it again")
+    return Failure(what, f"a mistake in redrive or in the app, {where}", f"REDRIVE_TRACEBACK=1 {completed()}")

@@ -48,7 +48,11 @@ class PastType(click.ParamType):  # type: ignore[type-arg]  # generic since clic
         try:
             return int((time.time() - seconds(value)) * 1000)
         except ValueError:
-            return round(TIME.convert(value, param, ctx).timestamp() * 1000)
+            pass
+        try:
+            return round(parse_time(value).timestamp() * 1000)
+        except ValueError:
+            self.fail(f"{value!r} is no time; expected an age such as 6h, or such as 2026-01-31T15:04:05Z", param, ctx)
 
 
 DURATION, TIME, PAST = DurationType(), TimeType(), PastType()
