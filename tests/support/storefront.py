@@ -92,6 +92,10 @@ class Shop:
         assert next.startswith(f"{self.program} "), next
         return self.line(next)
 
+    def columns(self, count: int) -> None:
+        """Let its terminal be so wide."""
+        self._monkeypatch.setenv("COLUMNS", str(count))
+
     def store(self) -> closing[SqliteStore]:
         return closing(SqliteStore(self.folder / "work.db"))
 
@@ -104,8 +108,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "redrive.toml").write_text('app = "shop:app"\n')
     (folder / "events.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
     with closing(SqliteStore(folder / "work.db")) as store:
-        crm = _dead(store, 4, Draft(task="crm.push", queue="crm", body=b'{"record_id":7}'), "exhausted", FINGERPRINT)
-        mail = _dead(store, 2, Draft(task="mail.send", queue="mail", body=b'{"to":"ann"}'), "rejected", OTHER)
+        crm = buried(store, 4, Draft(task="crm.push", queue="crm", body=b'{"record_id":7}'), "exhausted", FINGERPRINT)
+        mail = buried(store, 2, Draft(task="mail.send", queue="mail", body=b'{"to":"ann"}'), "rejected", OTHER)
         letters = DeadLetters(store)
         letters.quarantine([crm[3]], reason="it kills their parser")
         letters.export(f"id:{crm[0]}", str(folder / "dead.jsonl"))
@@ -119,7 +123,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _dead(store: SqliteStore, count: int, draft: Draft, reason: str, fingerprint: str) -> list[str]:
+def buried(store: SqliteStore, count: int, draft: Draft, reason: str, fingerprint: str) -> list[str]:
+    """Put that many messages into the store and let them die; returns their ids."""
     ids = [put.id for put in store.put([draft] * count)]
     fault = Fault(Kind.PERMANENT, "ConnectionError", "no answer", fingerprint, attempt=1)
     taken = store.exchange([], [Ask(draft.queue, count, 30_000)]).deliveries

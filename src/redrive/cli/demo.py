@@ -30,10 +30,6 @@ from .terminal.failure import (
 def demo(seed: int | None, keep: bool, url: str | None, output: str) -> int:
     """Deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost.
 
-    \b
-      redrive demo
-      redrive demo --url postgresql://localhost/app
-
     The endpoint runs on this machine. It throttles, fails, answers too late, drops connections and goes down for
     seconds; which event meets what is drawn from the seed. Then its own log is joined with the store by another
     process. The dead events are planned for a redrive, which is tried while the endpoint is still broken: its canary

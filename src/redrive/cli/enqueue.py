@@ -71,10 +71,6 @@ def enqueue(
     checked against the task; with --url the task is unknown, and they are stored unchecked. The message is durable once
     its id is printed.
 
-    \b
-      redrive enqueue crm.push '{"record_id": 42}' --delay 5m
-      redrive enqueue backfill.jsonl
-
     FILE holds JSON lines, plain or gzipped; '-' is standard input. A line names its task and arguments, and may have an
     id, a key and the other options: {"task": "crm.push", "args": {"record_id": 42}, "key": "42", "delay": "5m"}. With
     --task a line is the arguments alone. All lines are checked first: a bad one stops the command before anything is
@@ -144,7 +140,7 @@ def _backfill(opened: Opened, out: Output, file: str, task: str | None, queue: s
         try:
             if opened.app is not None:
                 return _checked(_known(opened.app, name), arguments, options)
-            return _draft(name, None, _object(msgspec.json.encode(arguments)), options)
+            return _draft(name, None, _object(msgspec.json.encode(arguments), ""), options)
         except Failure as failure:
             raise ValueError(f"{failure.what}: {failure.why}") from None
 

@@ -109,10 +109,6 @@ def set_(opened: Opened, out: Output, name: str, key: str, actor: str | None, re
     While it is open, no worker calls the dependency, waiting messages lose no attempt, and other tasks continue. Once
     it is closed, waiting messages are let go in a ramp, as always. Workers follow within a quarter of a second. The
     audit log records each change.
-
-    \b
-      redrive flow set stripe --breaker open --reason "their status page says so" --app tasks:app
-      redrive flow set stripe --cooldown off --reason "they asked for six hours by mistake" --app tasks:app
     """
     controls = _known(opened, name)
     given = {option: word for option, word in words.items() if word is not None}

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from .._version import __version__
+from .terminal.examples import epilog
 from .terminal.failure import (
     BROKEN_PIPE,
     CALLED,
@@ -87,6 +88,16 @@ class Subcommands(click.Group):
         ctx.meta[CALLED] = f"{ctx.command_path} {args[0]}" if args else ctx.command_path
         return super().resolve_command(ctx, args)
 
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        found = self.found(ctx, name)
+        if found is not None:
+            found.epilog = epilog(ctx, name)
+        return found
+
+    def found(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command of this name."""
+        return super().get_command(ctx, name)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = self.list_commands(ctx)
         commands = [(name, found) for name in names if (found := self.get_command(ctx, name)) is not None]
@@ -100,7 +111,7 @@ class Commands(Subcommands):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_HELP)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+    def found(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _HELP:
             return None
         found: click.Command = getattr(import_module(f".{_home(name)}", __package__), name)
@@ -142,7 +153,11 @@ def unknown_command(word: str, known: Sequence[str], path: str) -> Failure:
     return Failure(f"there is no command '{word}'", why, next, USAGE)
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(
+    cls=Commands,
+    epilog=epilog(click.Context(click.Command("redrive"))),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, message="redrive %(version)s")
 def cli() -> None:
     """Durable background work that handles failures.

@@ -65,9 +65,10 @@ def list_(output: str | None) -> None:
 @click.option("--task", help="the policy of this task of --app")
 @click.option(
     "--kind",
+    metavar="KIND",
     type=click.Choice(sorted(KINDS)),
     default="default",
-    help="the kind of fault it meets every time [default]",
+    help="the kind of fault it meets every time: transient, throttled, … [default]",
 )
 @click.option("--error", help="the exception it meets every time, by its qualified name: httpx.ReadTimeout")
 @click.option("--limit", type=click.IntRange(1, STEPS_MAX), default=100, help="how many retries to show at most [100]")
@@ -79,10 +80,6 @@ def preview(
 
     PRESET is one of `redrive policy list`; --task takes the policy of a task of the app; without either it is the
     default policy.
-
-    \b
-      redrive policy preview webhooks
-      redrive policy preview --app tasks:app --task crm.push --kind throttled
     """
     chosen = settings({"app": app, "output": output})
     name, retry = _policy(preset, task, chosen.app, chosen.folder)

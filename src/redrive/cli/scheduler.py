@@ -38,9 +38,6 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
 
     Any number may run, on any machine: each tick is enqueued once, also if a scheduler is killed. It runs no messages;
     `redrive worker --scheduler` does both.
-
-    \b
-      redrive scheduler tasks:app
     """
     chosen = settings({"app": one_app(app_argument, app), "url": url, "log": log})
     if chosen.app is None:

@@ -124,9 +124,6 @@ def worker(
 
     After the first signal, running messages may finish within the grace period, and the others are given back
     uncounted; the second signal gives all back at once. A parent process restarts workers that die or hang, except on memory://.
-
-    \b
-      redrive worker tasks:app -q crm:20,bulk --lease 30s
     """
     given = {"app": one_app(app_argument, app), "url": url, "queues": queues or None, **flags}
     chosen = settings(given)

@@ -66,11 +66,7 @@ COMMANDS = (
 @click.argument("directory", default=".", type=click.Path(file_okay=False, path_type=Path), metavar="[DIR]")
 @click.option("--url", metavar="URL", default="sqlite:///redrive.db", help="the store to set [sqlite:///redrive.db]")
 def init(directory: Path, url: str) -> None:
-    """Write a small app that runs (tasks.py) and its settings (redrive.toml) into DIR. Never overwrites a file.
-
-    \b
-      redrive init shop --url postgresql://localhost/app
-    """
+    """Write a small app that runs (tasks.py) and its settings (redrive.toml) into DIR. Never overwrites a file."""
     engine_of(url)
     taken = [name for name in FILES if (directory / name).exists()]
     if taken:

@@ -60,11 +60,7 @@ def metrics() -> None:
 @_dir_option
 @at_store()
 def serve(opened: Opened, out: Output, port: int, host: str, directory: Path | None) -> None:
-    """Serve metrics over HTTP until SIGTERM or Ctrl-C. Reads only.
-
-    \b
-      redrive metrics serve --url sqlite:///work.db --port 9464
-    """
+    """Serve metrics over HTTP until SIGTERM or Ctrl-C. Reads only."""
     asked = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # before there are threads that could get them
     with _served(_registry(opened.store, directory, opened.app), address(f"{host}:{port}")):

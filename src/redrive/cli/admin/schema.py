@@ -48,10 +48,6 @@ def export(app: str | None, names: Sequence[str], directory: Path | None) -> Non
 
     `title` is the name of the task, `version` the version of its bodies. Keep the schemas under version control, and a
     review shows changes that old messages do not fit.
-
-    \b
-      redrive schema export --app tasks:app --task crm.push
-      redrive schema export --app tasks:app -d schemas
     """
     chosen = settings({"app": app})
     if chosen.app is None:

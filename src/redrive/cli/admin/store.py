@@ -156,9 +156,6 @@ def sql(url_argument: str | None, url: str | None, app: str | None) -> None:
 
     It begins with the rights that workers need, which are fewer. If you run it by hand, `migrate=off` in the URL keeps
     workers from trying.
-
-    \b
-      redrive store sql 'postgresql://db.example.com/app?schema=redrive' > redrive.sql
     """
     from ...stores.upkeep import ddl
 

@@ -83,11 +83,6 @@ def template(
     dashboard, re-driver, policies.
 
     Its parameters have descriptions, and defaults from --profile. It creates Lambdas only if CodeBucket is given.
-
-    \b
-      redrive aws template --prefix shop -q orders -q mails --out redrive.yaml
-      aws cloudformation deploy --stack-name shop --template-file redrive.yaml --s3-bucket B \\
-        --capabilities CAPABILITY_IAM
     """
     settings = Settings(
         prefix=prefix,
@@ -127,10 +122,6 @@ def package(out: Path, python: str, architecture: str, add: Sequence[Path]) -> N
 
     The defaults are those of the template's parameters Runtime and Architecture. pip downloads compiled packages
     if those of this machine do not fit.
-
-    \b
-      redrive aws package redriver.zip
-      redrive aws package shop.zip --add shop
     """
     try:
         written = packaged(out, python=python, architecture=architecture, add=add)

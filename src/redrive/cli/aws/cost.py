@@ -90,9 +90,6 @@ def cost(
     """Estimate what SQS bills for a month's messages: requests by action, and dollars.
 
     For comparison it also shows a consumer that handles one message at a time and retries by a copy.
-
-    \b
-      redrive cost --messages 10M --retries 20% --pollers 3 --body 2KB
     """
     from ...aws.cost import bill
 

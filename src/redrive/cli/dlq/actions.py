@@ -130,10 +130,6 @@ def export_(
 
     Secrets are hidden, and a message that held one is marked: it can be read, but not imported. --reveal writes the
     secrets too.
-
-    \b
-      redrive dlq export queue:crm -f dead.jsonl --reveal --reason "to find out why"
-      redrive dlq import dead.jsonl --url sqlite:///here.db --reason "to find out why"
     """
     ids, selected = chosen_words(opened, words, every)
     chosen = selected if selected is not None else _of_any_lane(opened, ids)

@@ -71,9 +71,6 @@ def edit(
     Without --set, --unset, --body or --header the body opens in your editor. The body must fit the task, so --app must
     name it. The new message has an id of its own and names the original, which is discarded in the same commit.
     Group, unique key, priority and correlation stay; a deadline is removed. Needs a --reason.
-
-    \b
-      redrive dlq edit ID --set record_id=42 --reason "typo in the import, CRM-77"
     """
     if not dry_run:
         stated(reason)

@@ -87,9 +87,6 @@ def plan(
     The plan freezes exactly which messages, and how. `redrive dlq apply PLAN --reason TEXT` starts it within 24 h.
     SELECTOR: as for `dlq list`; without one all dead messages. `lane:done task:crm.push age:<6h` plans to run kept
     done messages again. `-o ids` prints the id of the plan.
-
-    \b
-      redrive dlq plan 'queue:crm failed:<6h' --rate 20/s --canary 5 --slow-start --halve-on-failures
     """
     from ...flow.gates import Gates, is_url
 

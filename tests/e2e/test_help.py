@@ -1,0 +1,116 @@
+"""The help of every command: it fits a terminal of 80 columns, and ends with an example that runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+
+import click
+import pytest
+from tests.support.storefront import Shop, buried, filled, shop  # noqa: F401
+
+from redrive import Draft
+from redrive.cli.main import cli
+from redrive.cli.terminal.examples import EXAMPLES
+from redrive.flow.gates import Gates
+from redrive.message import GroupOrder, OnDead
+from redrive.triage.auto import machine
+from redrive.triage.auto.machine import Machine
+from redrive.triage.dlq import DeadLetters
+
+LINES = sorted({line for lines in EXAMPLES.values() for line in lines})
+# They run until they are stopped, call AWS, or build for minutes: these are parsed only.
+PARSED = ("demo", "worker", "scheduler", "metrics serve", "run watch", "dlq ingest", "dlq move", "aws package")
+
+
+def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[str]:
+    yield " ".join(path)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands(found, (*path, name))
+
+
+def test_every_command_has_an_example_and_each_is_of_a_command() -> None:
+    assert sorted(EXAMPLES) == sorted(commands())
+    for path, lines in EXAMPLES.items():
+        assert lines and all(line.startswith(path) for line in lines)
+
+
+def test_help_fits_80_columns_and_ends_with_examples(shop: Shop) -> None:
+    shop.columns(80)
+    for path, examples in EXAMPLES.items():
+        said = shop(*path.split(), "--help")
+        lines = said.out.splitlines()
+        assert said.code == 0 and max(map(len, lines)) <= 80, max(lines, key=len)
+        head, *shown = (line.strip() for line in lines[-len(examples) - 1 :])
+        assert shown == [f"redrive {line}" for line in examples] and head in ("Example:", "Examples:")
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_examples_of_help_run(shop: Shop, line: str) -> None:
+    if line.startswith(PARSED):
+        (shop.folder / "shop").mkdir()
+        parsed(shlex.split(line))
+        return
+    for begin, prepare in PREPARED.items():
+        if line.startswith(begin):
+            prepare(shop)
+    given = {"job cancel": {"ID": shop.names["WAITING"]}}.get(" ".join(line.split()[:2]), {"ID": shop.names["DEAD"]})
+    for name, id in given.items():
+        line = line.replace(name, id)
+    said = shop.line(line + (" --dry-run" if line.startswith("deliver") else ""))
+    assert said.code == 0, said.err
+
+
+def parsed(words: list[str]) -> None:
+    """Parse a command line as if it were about to be run. Raises click.UsageError."""
+    command: click.Command = cli
+    context, name = click.Context(cli, info_name="redrive"), ""
+    while isinstance(command, click.Group):
+        name = words.pop(0)
+        found = command.get_command(context, name)
+        assert found is not None
+        command = found
+        context = (
+            click.Context(command, info_name=name, parent=context) if isinstance(command, click.Group) else context
+        )
+    command.make_context(name, words, parent=context)
+
+
+def _blocked(shop: Shop) -> None:
+    with shop.store() as store:
+        store.configure("line", group_order=GroupOrder.STRICT, on_dead=OnDead.BLOCK)
+        buried(store, 1, Draft(task="crm.push", queue="line", group="acme"), "rejected", "ef" * 8)
+
+
+def _paused(shop: Shop) -> None:
+    assert shop.line("run pause RUN --reason r").code == 0
+
+
+def _approving(shop: Shop) -> None:
+    with shop.store() as store:
+        plan = DeadLetters(store).select(f"id:{shop.names['MAIL']}").plan(gates=Gates(approval="anyone"))
+        plan.start(reason="r")
+    shop.names["RUN"] = plan.id
+
+
+def _redriving(shop: Shop) -> None:
+    with shop.store() as store:
+        store.put([], swaps=machine.swaps(store, None, Machine(scope="queue/crm"), []))
+
+
+def _with_blobs(shop: Shop) -> None:
+    (shop.folder / "redrive.toml").write_text(f'app = "shop:app"\nblobs = "file://{shop.folder}/blobs"\n')
+    (shop.folder / "blobs").mkdir()
+
+
+PREPARED: dict[str, Callable[[Shop], None]] = {
+    "group resume": _blocked,
+    "run resume": _paused,
+    "run approve": _approving,
+    "dlq auto crm": _redriving,
+    "store sweep": _with_blobs,
+}
