@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for start-up time: all of these are below
     from .aws.sns import Topic
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
+    from .status import Status
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
     from .worker import MakeService, Worker
@@ -216,8 +217,7 @@ class App(Registry):
     def cancel(self, id: str, *, reason: str = "", actor: str | None = None) -> str:
         """End a waiting message, or ask a running one to stop. Returns `cancelled`, `requested`, `too_late` (it is
         dead or done) or `unknown`. One commit with its entry in the audit log. Raises Unsupported where the store
-        cannot find it (SQS without `track=true`).
-        """
+        cannot find it (SQS without `track=true`)."""
         from .triage.pauses import cancel
 
         return cancel(self.store, [id], actor=actor, reason=reason)[0].value
@@ -233,8 +233,7 @@ class App(Registry):
         """Remove blobs that no message refers to and that were written longer ago than that; returns how many.
 
         Crashes leave them; workers do the same once an hour. A put, or the transaction that it is part of, must not
-        take longer than `older_than`. Raises ConfigError without `blobs`, StoreError.
-        """
+        take longer than `older_than`. Raises ConfigError without `blobs`, StoreError."""
         from .blobs import collect
 
         return collect(self.store, milliseconds(older_than, "older_than"))
@@ -252,6 +251,13 @@ class App(Registry):
         from .triage.dlq import DeadLetters
 
         return DeadLetters(self.store, self)
+
+    def status(self) -> Status:
+        """What is going on, and what needs a person: workers, what holds messages back and until when, failure groups,
+        late schedules, open runs and queues. Reads at most a thousand waiting messages. Raises StoreError."""
+        from .status import read_status
+
+        return read_status(self.store, self)
 
     @property
     def flow(self) -> Controls:
@@ -274,8 +280,7 @@ class App(Registry):
         Events within a second make one alert. The same alert (per task, queue and failure; per dependency; per run)
         repeats at most once in `every`, with the count since then, over all processes that share the store. `fn`,
         `def` or `async def`, runs on a thread of its own and never delays a worker; what it raises is printed. Raises
-        ConfigError for an unknown name. `redrive worker --notify URL` posts the same to a webhook.
-        """
+        ConfigError for an unknown name. `redrive worker --notify URL` posts the same to a webhook."""
         from .observe.alerts import on
 
         if fn is not None:
@@ -314,20 +319,14 @@ class App(Registry):
         """
         from .worker import Worker
         from .worker.executors.app_import import refuse_in_child
-        from .worker.preflight import vet
+        from .worker.preflight import check_sizes, lease_seconds, vet
 
         refuse_in_child("app.worker()")
+        chosen = settings()
+        check_sizes(concurrency, prefetch, suspect_processes)
+        lease_s = chosen.lease_s if lease is None else lease_seconds(lease)
         for task in self.tasks.values():
             task.check_on_dead()
-        chosen = settings()
-        if lease is not None and seconds(lease, "lease") <= 0:
-            raise ConfigError(f"lease={lease!r}: expected more than 0")
-        if (concurrency is not None and concurrency < 1) or (prefetch is not None and prefetch < 0):
-            raise ConfigError(f"{concurrency=}, {prefetch=}: expected concurrency from 1 up and prefetch from 0 up")
-        if suspect_processes is not None and suspect_processes < 1:
-            raise ConfigError(f"{suspect_processes=}: expected 1 or more")
-        lease_s = chosen.lease_s if lease is None else seconds(lease, "lease")
-        for task in self.tasks.values():
             task.check_poison(lease_s)
         worked = self.queues_of(queues)
         names = [queue.name for queue in worked]
@@ -364,8 +363,7 @@ class App(Registry):
 
         `concurrency` bounds how many messages of an event run at once (default: as in `app.queue`). `metrics` writes
         those of `redrive.aws.cloudwatch` to the log, which also has a JSON line per message (`REDRIVE_LOG=off`: none).
-        The first event raises ConfigError for an app that is not on `sqs://`, or a task with `isolation="process"`.
-        """
+        The first event raises ConfigError for an app that is not on `sqs://`, or a task with `isolation="process"`."""
         from .aws.lambda_handlers import LambdaHandler
         from .observe.logs import log_of_lambda
 
@@ -393,6 +391,10 @@ class App(Registry):
         from .triage.service import RedriveService
 
         services: list[MakeService] = [partial(RedriveService, self)]
+        if self.schedules:
+            from .schedule import SchedulerWatch
+
+            services.append(partial(SchedulerWatch, self))
         if ingest:
             from .aws.dead_letters.sources import ingesting
 

@@ -151,6 +151,7 @@ class Registry:
         self.schedules: dict[str, Any] = {}  # redrive.schedule.Schedule, by name
         self._wraps: list[Any] = []  # redrive.worker.middleware.Opener: what goes around every handler
         self.events = Events()
+        self.schedules_watched = False  # a scheduler runs here, or what started this process has looked for one
         self.spec: str | None = None  # MODULE:APP, where a command imported it
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
         self.recycle_after = recycle_after

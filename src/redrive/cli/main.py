@@ -40,6 +40,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "enqueue": "Put a message on a queue.",
     },
     "Inspect and repair": {
+        "status": "Show what is going on, and what needs a person.",
         "job": "Show, list and cancel messages.",
         "queue": "List, pause, resume and purge queues.",
         "group": "List groups, set their widths, resume blocked ones.",
@@ -56,6 +57,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "schema": "Export the JSON Schema of each task's arguments.",
         "aws": "Write the infrastructure of a deployment on AWS, and the zip of its Lambdas.",
         "keys": "Create a key; list the keys that stored data still needs.",
+        "doctor": "Check the set-up for damage, risks and slowness.",
         "store": "Check, describe and upgrade the store.",
         "config": "Show the settings, and where each comes from.",
         "completion": "Print the completion script of a shell.",

@@ -140,6 +140,7 @@ def worker(
     if flags["recycle_memory"] is not None:
         found.recycle_memory = chosen.recycle_memory
     tell_warnings(chosen.log, quiet=child)
+    found.schedules_watched = child  # its parent has warned
     if child or not found.store.traits.shared:
         return _work(found, chosen, metrics_dir, child)
     _warn(found, chosen)
@@ -265,6 +266,11 @@ def _warn(app: App, chosen: Settings) -> None:
         note(f"warning: {chosen.app} has no tasks; what it meets waits for a newer worker, then it is unroutable")
     if chosen.scheduler:
         warn_without_schedules(app, str(chosen.app))
+    elif app.schedules:
+        from ..schedule import warning
+
+        if (told := warning(app, app.store)) is not None:
+            note(f"warning: {told}")
     known = {task.queue for task in app.tasks.values()} | {s.queue for s in app.schedules.values()} | set(app.queues)
     for name in chosen.queues or ():
         if name not in known:

@@ -25,7 +25,7 @@ TRACEBACKS_MAX = 1_000  # that a text log remembers
 _encode_lines = msgspec.json.Encoder().encode_lines
 _name = lru_cache(maxsize=4096)(redact)  # of tasks, queues, errors and dependencies, which come again and again
 _LEFT_OUT = frozenset(("aws_requests",))  # figures for metrics, several a minute
-_WARNINGS = frozenset(("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped"))
+_WARNINGS = frozenset(("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped", "no_scheduler"))
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 _COLOURS = {"done": _GREEN, "retry": _YELLOW, "snoozed": _DIM, "released": _DIM, "held": _DIM, "cancelled": _DIM}
 

@@ -26,6 +26,7 @@ from ..redact import many_lines, redact
 from ..registry import Registry
 from .cron import next_after
 from .declare import Schedule, state_in, swap_of
+from .presence import Presence
 from .turn import Turn, cut, turn
 
 STEP_MS = 1_000  # the longest sleep, so that a pause, a change or a jump of the clock is soon seen
@@ -52,6 +53,7 @@ class Scheduler:
         self.app = app
         self.name = f"scheduler/{os.uname().nodename}:{os.getpid()}"
         self._store = app.store
+        self._presence = Presence(app.store)
         self._seen: set[str] = set()  # schedules it has looked at before
         self._refused: dict[str, str] = {}  # what was told of schedules whose messages the store refuses
         self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called in a signal handler
@@ -62,6 +64,7 @@ class Scheduler:
 
     def run(self) -> None:
         """Enqueue ticks until `stop` is called."""
+        self.app.schedules_watched = True
         self._notice("started", f"schedules {', '.join(self.app.schedules) or 'none'}")
         try:
             self._loop()
@@ -141,6 +144,7 @@ class Scheduler:
         for batch in _batches([due for due in found if _changes(due)], self._store.traits.batch_max):
             self.put(batch)
         now_ms = self._store.now_ms()
+        self._presence.write(self.app.schedules, now_ms)
         waits = [_wait_ms(due, now_ms) for due in found]
         return max(0, min(waits, default=STEP_MS))
 

@@ -7,7 +7,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ..decide import ASKED_SPREAD
-from ..errors import Refused
+from ..duration import Duration, seconds
+from ..errors import ConfigError, Refused
 from ..policy import KINDS, Preview, Retry, preview
 from ..registry import Registry
 from ..store import Store, Work
@@ -23,8 +24,23 @@ def vet(app: Registry, store: Store, queues: Iterable[str]) -> None:
         raise Refused(f"a worker cannot work here: {store.traits.read_only}; run it as a user who may write")
     refused = store.preflight(works(app, queues))
     if refused:
-        more = f" (and {len(refused) - 1} more: redrive store doctor)" if len(refused) > 1 else ""
+        more = f" (and {len(refused) - 1} more: redrive doctor)" if len(refused) > 1 else ""
         raise Refused(refused[0] + more)
+
+
+def check_sizes(concurrency: int | None, prefetch: int | None, suspect_processes: int | None) -> None:
+    """Raises ConfigError for a worker's sizes that are too small."""
+    if (concurrency is not None and concurrency < 1) or (prefetch is not None and prefetch < 0):
+        raise ConfigError(f"{concurrency=}, {prefetch=}: expected concurrency from 1 up and prefetch from 0 up")
+    if suspect_processes is not None and suspect_processes < 1:
+        raise ConfigError(f"{suspect_processes=}: expected 1 or more")
+
+
+def lease_seconds(lease: Duration) -> float:
+    """The lease in seconds. Raises ConfigError for one that is not positive."""
+    if (lease_s := seconds(lease, "lease")) <= 0:
+        raise ConfigError(f"lease={lease!r}: expected more than 0")
+    return lease_s
 
 
 def advice(app: Registry, store: Store) -> list[str]:

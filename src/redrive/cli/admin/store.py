@@ -14,6 +14,7 @@ from ...duration import milliseconds
 from ...errors import Unsupported
 from ...message import Damage, Message
 from ...urls import shown
+from ..doctor import doctor
 from ..main import Subcommands
 from ..opening import (
     Opened,
@@ -116,24 +117,7 @@ def _keep(opened: Opened) -> str:
     return "copy the file" if opened.store.traits.name == "sqlite" else "make a backup"
 
 
-@store.command()
-@at_store()
-def doctor(opened: Opened, out: Output) -> int:
-    """Check the set-up for risks and slowness; exits 1 if it finds any.
-
-    Each line says what is wrong, what may follow, and what to do. It changes nothing. With --app it also checks whether
-    the store fits the app's tasks, as a worker does before it starts.
-    """
-    from ...worker.preflight import advice
-
-    told = [*opened.store.doctor(), *(advice(opened.app, opened.store) if opened.app else ())]
-    findings = list(dict.fromkeys(told))
-    out.record({"ok": not findings, "findings": findings}, table=lambda: findings or ["ok"])
-    if findings:
-        note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {opened.url}")
-        return FAILED
-    note(f"nothing to mend about {opened.url}")
-    return DONE
+store.add_command(doctor)
 
 
 @store.command()

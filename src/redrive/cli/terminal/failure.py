@@ -214,7 +214,7 @@ def _ours(error: Exception) -> Failure | None:
         case Unsupported():
             return Failure(what, why or "this store does not do that", help, REFUSED)
         case StoreFull():
-            return Failure("the store is full; nothing was written", what, f"{program()} store doctor", UNREACHABLE)
+            return Failure("the store is full; nothing was written", what, f"{program()} doctor", UNREACHABLE)
         case StoreUnavailable():
             return Failure("the store cannot be reached or written now", what, settings, UNREACHABLE)
         case StoreError():

@@ -1,0 +1,37 @@
+"""`redrive doctor`: find what is damaged, unsafe, slow or not running about a store and its app."""
+
+from __future__ import annotations
+
+import click
+
+from .opening import Opened, at_store
+from .terminal.failure import DONE, FAILED, note
+from .terminal.output import Output
+
+
+@click.command()
+@at_store()
+def doctor(opened: Opened, out: Output) -> int:
+    """Check the set-up for damage, risks and slowness; exits 1 if it finds any.
+
+    Each line says what is wrong, what may follow, and what to do. It changes nothing. With --app it also checks whether
+    the store fits the app's tasks, as a worker does before it starts, and whether a scheduler runs its schedules.
+
+    \b
+      redrive doctor --app tasks:app
+    """
+    from ..schedule import warning
+    from ..worker.preflight import advice
+
+    told = [*opened.store.check(), *opened.store.doctor()]
+    if opened.app is not None:
+        told += advice(opened.app, opened.store)
+        if opened.store.traits.cells and (late := warning(opened.app, opened.store)) is not None:
+            told.append(late)
+    findings = list(dict.fromkeys(told))
+    out.record({"ok": not findings, "findings": findings}, table=lambda: findings or ["ok"])
+    if findings:
+        note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {opened.url}")
+        return FAILED
+    note(f"nothing to mend about {opened.url}")
+    return DONE

@@ -1,0 +1,66 @@
+"""Show why messages do not run: the lines and records that several commands print of `redrive.status.Reasons`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..message import Message
+from .opening import Opened
+from .terminal import views
+from .terminal.failure import note, onward
+
+if TYPE_CHECKING:
+    from ..registry import Registry
+    from ..status import Hold
+    from ..store import Store
+
+Record = dict[str, Any]
+
+
+def holds_of(opened: Opened, message: Message) -> tuple[Hold, ...]:
+    """Why this message does not run, what decides first; empty for one that runs or rests."""
+    from ..status import Reasons
+
+    return Reasons(opened.store, opened.app).of(message)
+
+
+def record(hold: Hold) -> Record:
+    """A hold as JSON shows it."""
+    return {
+        "kind": hold.kind,
+        "by": hold.by,
+        "queue": hold.queue or None,
+        "count": hold.count,
+        "text": hold.text,
+        "until": views.time(hold.until_ms),
+        "needs_person": hold.needs_person,
+        "next": onward(hold.next),
+    }
+
+
+def sentence(holds: Iterable[Hold], now_ms: int) -> str:
+    """The holds on one line, for people; empty if there are none."""
+    return "; also ".join(hold.line(now_ms) for hold in holds)
+
+
+def note_next(holds: Sequence[Hold]) -> None:
+    """Write to stderr the command that leads on from the first of these holds."""
+    if holds:
+        note(f"next: {onward(holds[0].next)}")
+
+
+def note_left(store: Store, app: Registry, queues: Iterable[str]) -> None:
+    """Write to stderr what is left in these queues after a burst, and what holds it."""
+    from ..status import Reasons
+
+    reasons = Reasons(store, app)
+    for name in queues:
+        counts = store.counts(name)
+        if not counts.ready + counts.scheduled:
+            continue
+        left = f"{counts.ready + counts.scheduled:,} left in queue '{name}'"
+        holds = reasons.of_queue(name, counts)
+        why = sentence(holds, reasons.now_ms) or f"{counts.scheduled:,} scheduled for later, {counts.ready:,} due"
+        note(f"{left}: {why}")
+        note_next(holds)

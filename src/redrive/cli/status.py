@@ -1,0 +1,227 @@
+"""`redrive status`: what is going on, and what needs a person."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..crypto import shown_text
+from ..duration import show as show_duration
+from ..redact import redact
+from .holding import record as hold_record
+from .opening import Opened, at_store
+from .terminal import views
+from .terminal.failure import DONE, FAILED, onward, typed
+from .terminal.output import Column, Output, age, table
+
+if TYPE_CHECKING:
+    from ..message import FailureGroup
+    from ..status import Hold, QueueStatus, ScheduleStatus, Status
+    from ..triage.redrive.run import RunView
+
+SHOWN = 5  # failure groups, holds and runs on the screen; `-o json` has more
+_LANES = ("ready", "scheduled", "leased", "dead", "quarantine")
+_QUEUES = (
+    Column("queue", shrinks=True),
+    *(Column(lane) for lane in _LANES),
+    Column("oldest_age_s", "oldest", age),
+    Column("held", shrinks=True),
+)
+_ROWS = (Column("area"), Column("text"), Column("until"), Column("next"))
+
+
+@click.command()
+@at_store()
+def status(opened: Opened, out: Output) -> int:
+    """Show what is going on, and what needs a person; exits 1 if something does.
+
+    Shows workers that hold leases, what holds messages back and until when, failures with their whole text, late
+    schedules, open redrive runs, and queues by the age of their oldest message. Each entry names the command that leads
+    on. With --url alone, tasks, dependencies and schedules are unknown.
+
+    \b
+      redrive status --app tasks:app
+    """
+    from ..status import read_status
+
+    found = read_status(opened.store, opened.app)
+    match out.form:
+        case "table":
+            out.lines(_screen(found, opened, out))
+        case "tsv":
+            out.rows(_rows(found), _ROWS, limit=0)
+        case _:
+            out.record(_record(found, opened))
+    return DONE if found.ok else FAILED
+
+
+def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
+    """The screen for people: a section for each area that has something to say."""
+    wide, now_ms = shutil.get_terminal_size((100, 24)).columns, found.at_ms
+
+    def wrapped(text: str, indent: int = 2) -> list[str]:
+        space = " " * indent
+        lines = redact(text).splitlines() or [""]
+        return [
+            part
+            for line in lines
+            for part in textwrap.wrap(line, wide, initial_indent=space, subsequent_indent=space) or [""]
+        ]
+
+    def leads(words: str) -> str:
+        return out.dim(f"    {onward(words)}")
+
+    count = len(found.needs)
+    yield f"{count} thing{'s' * (count != 1)} need{'s' * (count == 1)} a person" if count else "all is well"
+    for need in found.needs:
+        yield from wrapped(need.text)
+        yield leads(need.next)
+    yield from ("", "workers, by the leases they hold")
+    for worker in found.workers:
+        yield from wrapped(f"{worker.name}: {worker.leased:,} leased, {_some(worker.queues)}")
+    if not found.workers:
+        yield "  none holds a lease; an idle worker is not seen"
+    calm = [hold for hold in found.holds if not hold.needs_person]
+    if calm:
+        yield from ("", "held")
+    for hold in calm[:SHOWN]:
+        yield from wrapped(_told(hold, now_ms))
+        yield leads(hold.next)
+    if found.failures:
+        yield from ("", "failures")
+    for group in found.failures[:SHOWN]:
+        ago = show_duration(max(0, now_ms - group.last_ms) / 1000)
+        yield from wrapped(f"{group.count:,} × {group.error} in {group.task}: {group.trend}, the last {ago} ago")
+        yield from wrapped(str(shown_text(group.text) or ""), 4)
+        yield leads(_group_next(group))
+    yield from _more(len(found.failures), "failure groups", "dlq groups", out)
+    late = [schedule for schedule in found.schedules if schedule.is_late]
+    if late:
+        yield from ("", "schedules")
+    for schedule in late:
+        yield from wrapped(f"{schedule.name}: {state_of(schedule, now_ms)}")
+        yield leads("schedule list")
+    if found.runs:
+        yield from ("", "redrive runs")
+    for run in found.runs[:SHOWN]:
+        yield from wrapped(_ran(run))
+        yield leads(f"run watch {typed(run.id)}")
+    yield from _more(len(found.runs), "runs", "run list", out)
+    yield from ("", f"queues of {opened.url}")
+    rows = [_queue(queue, now_ms) for queue in found.queues]
+    yield from (f"  {line}" for line in (table(rows, _QUEUES, wide - 2) if rows else ["none"]))
+
+
+def _more(count: int, what: str, words: str, out: Output) -> Iterator[str]:
+    if count > SHOWN:
+        yield f"  {count - SHOWN:,} more {what}"
+        yield out.dim(f"    {onward(words)}")
+
+
+def _told(hold: Hold, now_ms: int) -> str:
+    where = f" in queue {hold.queue}" if hold.queue else ""
+    return hold.line(now_ms) + (f" ({hold.count:,} wait{'s' * (hold.count == 1)}{where})" if hold.count else "")
+
+
+def _some(counts: Any) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _ran(run: RunView) -> str:
+    counts = run.counts
+    told = f"{run.id} {run.state}: {counts.get('moved', 0):,} of {counts.get('planned', 0):,} moved"
+    told += f", {counts.get('done', 0):,} done, {counts.get('failed', 0):,} failed"
+    return f"{told}; {run.why}" if run.why else told
+
+
+def state_of(schedule: ScheduleStatus, now_ms: int) -> str:
+    """A schedule's state in few words, the lateness first."""
+    if schedule.paused:
+        return "paused"
+    late = f"late {show_duration(schedule.late_ms / 1000)}" if schedule.late_ms is not None else ""
+    if not schedule.unattended:
+        return late or "on time"
+    if schedule.seen_ms is None:
+        seen = "no scheduler was ever seen"
+    else:
+        seen = f"no scheduler for {show_duration((now_ms - schedule.seen_ms) / 1000)}"
+    return f"{late}, {seen}" if late else seen
+
+
+def _group_next(group: FailureGroup) -> str:
+    return f"dlq list {typed(f'fingerprint:{group.fingerprint}')}"
+
+
+def _queue(queue: QueueStatus, now_ms: int) -> dict[str, Any]:
+    lanes = {lane: getattr(queue.counts, lane) for lane in _LANES}
+    held = "; ".join(hold.short(now_ms) for hold in queue.holds)
+    return {"queue": queue.name, **lanes, "oldest_age_s": queue.counts.oldest_age_s, "held": held}
+
+
+def _rows(found: Status) -> Iterable[dict[str, Any]]:
+    """A row for each entry, for pipes."""
+    for need in found.needs:
+        yield {"area": "needs", "text": need.text, "next": onward(need.next)}
+    for worker in found.workers:
+        text = f"{worker.name}: {worker.leased:,} leased, {_some(worker.queues)}"
+        yield {"area": "worker", "text": text, "until": views.time(worker.until_ms)}
+    for hold in found.holds:
+        yield {"area": "held", "text": hold.text, "until": views.time(hold.until_ms), "next": onward(hold.next)}
+    for group in found.failures:
+        text = f"{group.count:,} × {group.error} in {group.task}: {shown_text(group.text)}"
+        yield {"area": "failure", "text": text, "next": onward(_group_next(group))}
+    for schedule in found.schedules:
+        text = f"{schedule.name}: {state_of(schedule, found.at_ms)}"
+        yield {"area": "schedule", "text": text, "until": views.time(schedule.next_ms)}
+    for run in found.runs:
+        yield {"area": "run", "text": _ran(run), "next": onward(f"run watch {typed(run.id)}")}
+    for queue in found.queues:
+        lanes = _some({lane: getattr(queue.counts, lane) for lane in _LANES})
+        text = f"{queue.name}: {lanes}; oldest {age(queue.counts.oldest_age_s)}"
+        yield {"area": "queue", "text": text, "next": onward("queue list")}
+
+
+def _record(found: Status, opened: Opened) -> dict[str, Any]:
+    now_ms = found.at_ms
+    return {
+        "ok": found.ok,
+        "at": views.time(now_ms),
+        "url": opened.url,
+        "needs": [{"area": need.area, "text": need.text, "next": onward(need.next)} for need in found.needs],
+        "workers": [
+            {"name": w.name, "leased": w.leased, "queues": dict(w.queues), "lease_until": views.time(w.until_ms)}
+            for w in found.workers
+        ],
+        "held": [hold_record(hold) for hold in found.holds],
+        "failures": [{**views.group(group), "next": onward(_group_next(group))} for group in found.failures],
+        "schedules": [
+            {
+                "name": one.name,
+                "state": state_of(one, now_ms),
+                "late_s": None if one.late_ms is None else one.late_ms / 1000,
+                "last_at": views.time(one.last_ms),
+                "next_at": views.time(one.next_ms),
+                "scheduler_seen_at": views.time(one.seen_ms),
+                "paused": one.paused,
+            }
+            for one in found.schedules
+        ],
+        "runs": [
+            {"id": run.id, "state": run.state, "why": run.why, "selector": run.selector, **run.counts}
+            | {"carried_by": run.carried_by or None, "next": onward(f"run watch {typed(run.id)}")}
+            for run in found.runs
+        ],
+        "queues": [
+            {
+                **_queue(queue, now_ms),
+                "done": queue.counts.done,
+                "paused": queue.paused,
+                "held": [hold_record(hold) for hold in queue.holds],
+            }
+            for queue in found.queues
+        ],
+    }

@@ -1,0 +1,107 @@
+"""Record which schedules a scheduler runs, so that others can warn about those without one.
+
+Every scheduler writes its schedules' names and the time into one cell, about three times a minute. The cell is a hint:
+ticks are enqueued without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from ..errors import StoreError
+from ..events import Notify
+from ..message import Swap, version_of
+from ..registry import Registry
+from ..store import Store
+from ..worker.services import Service
+from .declare import state_in
+
+CELL = "schedulers"
+SEEN_EVERY_MS = 20_000
+LATELY_MS = 60_000  # a schedule without a scheduler for that long has none
+WATCH_S = 5.0  # how long after its start a worker looks: a scheduler may start beside it
+_KEPT_MS = 30 * 86_400_000
+_TRIES = 3
+
+
+class Presence:
+    """Writes, for one scheduler, that it runs these schedules."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._at_ms = store, -SEEN_EVERY_MS
+
+    def write(self, names: Collection[str], now_ms: int) -> None:
+        """Record them, unless that was done within SEEN_EVERY_MS. Raises StoreError."""
+        if not names or 0 <= now_ms - self._at_ms < SEEN_EVERY_MS:
+            return
+        for _ in range(_TRIES):  # a scheduler of another app writes other names
+            (cell,) = self._store.cells.read([CELL])
+            known = {} if cell is None else _decoded(cell.value)
+            fresh = {name: at_ms for name, at_ms in known.items() if now_ms - at_ms < _KEPT_MS}
+            value = msgspec.json.encode(fresh | dict.fromkeys(names, now_ms))
+            if self._store.cells.swap([Swap(CELL, version_of(cell), value, _KEPT_MS)], durable=False)[0]:
+                break
+        self._at_ms = now_ms
+
+
+def last_seen(store: Store) -> Mapping[str, int]:
+    """When a scheduler last ran each schedule, in ms; those that none ever ran are left out. Raises StoreError."""
+    (cell,) = store.cells.read([CELL])
+    return {} if cell is None else _decoded(cell.value)
+
+
+def unattended(app: Registry, store: Store) -> list[str]:
+    """The names of the app's schedules that no scheduler ran lately, without paused ones. Raises StoreError."""
+    if not app.schedules:
+        return []
+    seen, now_ms = last_seen(store), store.now_ms()
+    names = [name for name in app.schedules if not 0 <= now_ms - seen.get(name, 0) < LATELY_MS]
+    cells = store.cells.read([app.schedules[name].key for name in names]) if names else []
+    states = [state_in(cell) for cell in cells]
+    return [name for name, state in zip(names, states, strict=True) if state is None or not state.paused]
+
+
+def warning(app: Registry, store: Store) -> str | None:
+    """A warning for people about schedules without a scheduler; None if each has one. Raises StoreError."""
+    names = unattended(app, store)
+    if not names:
+        return None
+    some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    which = f"schedule {some} has" if len(names) == 1 else f"{len(names)} schedules ({some}) have"
+    fix = f"run `redrive scheduler {app.spec or 'MODULE:APP'}`, or one worker with --scheduler"
+    return f"{which} no scheduler: nothing enqueues the ticks; {fix}"
+
+
+class SchedulerWatch(Service):
+    """Warns once, soon after a worker has started, if no scheduler runs the app's schedules."""
+
+    def __init__(self, app: Registry, worker: str, notify: Notify, *, after_s: float = WATCH_S) -> None:
+        self._app, self._notify, self._after_s = app, notify, after_s
+        self._due_s: float | None = None
+        self._clock: Callable[[], float] = time.monotonic
+
+    def begin(self) -> None:
+        self._due_s = self._clock() + self._after_s
+
+    def look(self, *, now: bool = False) -> None:
+        if self._due_s is None or self._clock() < self._due_s:
+            return
+        self._due_s = None
+        if self._app.schedules_watched:
+            return
+        try:
+            told = warning(self._app, self._app.store)
+        except StoreError:
+            return  # the worker reports an outage itself
+        if told is not None:
+            self._notify("no_scheduler", told)
+
+
+def _decoded(value: bytes) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(value, type=dict[str, int])
+    except msgspec.DecodeError:
+        return {}  # another version wrote it

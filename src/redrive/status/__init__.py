@@ -1,0 +1,26 @@
+"""Answer "what is going on?" and "why is it not running?" from what a store holds now.
+
+`reasons.py` finds what holds a message back; every command that explains a wait prints what it returns. `flow.py` and
+`timing.py` are its parts for dependencies and for times. `read.py` builds the `Status` that `app.status()` returns;
+`workers.py` and `schedules.py` are its parts.
+"""
+
+from __future__ import annotations
+
+from .hold import Hold
+from .read import Need, QueueStatus, Status, read_status
+from .reasons import Reasons
+from .schedules import ScheduleStatus, schedule_statuses
+from .workers import WorkerStatus
+
+__all__ = [
+    "Hold",
+    "Need",
+    "QueueStatus",
+    "Reasons",
+    "ScheduleStatus",
+    "Status",
+    "WorkerStatus",
+    "read_status",
+    "schedule_statuses",
+]

@@ -1,0 +1,106 @@
+"""Explain how a dependency's shared state, or a rate, holds messages back now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ..flow import breaker as breakers
+from ..flow import budget as budgets
+from ..flow import dependency as flow
+from ..flow import limits
+from ..flow import ramp as ramps
+from ..flow.dependency import Dependency, State
+from ..message import Message
+from ..worker.flow.local_state import QUEUE, RATE, TASK, is_rate
+from ..worker.flow.transitions import Transition
+from .hold import Hold, words
+
+History = Callable[[str], Sequence[Transition]]  # the last transitions of NAME or NAME/KEY
+OF_FLOW = ("breaker", "cool-down", "ramp", "budget", "rate", "concurrency", "idempotency")
+
+
+def flow_holds(
+    state: State, rule: Dependency | None, name: str, key: str, now_ms: int, history: History, *, retries: bool = False
+) -> Iterator[Hold]:
+    """What of one dependency holds messages back now, in the order in which the worker asks. `retries`: of messages
+    that have failed before."""
+    about = flow.about_of(name, key)
+    next = words("flow", "show", name, *(("--key", key) if key else ()))
+    if state.cool.until_ms > now_ms:
+        text = f"{about} asked to be left alone (Retry-After)"
+        yield Hold(kind="cool-down", by=about, text=text, until_ms=state.cool.until_ms, next=next)
+    if rule.breaker is not None if rule is not None else not is_rate(name):
+        yield from _breaker(state.breaker, rule, about, next, now_ms, history)
+    if rule is None:
+        return
+    if retries and rule.budget is not None and budgets.left(state.budget, rule.budget, now_ms) < 1:
+        yield Hold(kind="budget", by=about, text=f"the retry budget of {about} is spent", next=next)
+    if rule.rate is not None:
+        slot_ms = limits.ask(state.tat_ms, rule.rate, now_ms)[1][0]
+        if slot_ms > now_ms:
+            text = f"the rate of {_rated(about)} is used up"
+            yield Hold(kind="rate", by=_rated(about), text=text, until_ms=slot_ms, next=next)
+
+
+def _breaker(
+    state: breakers.State, rule: Dependency | None, about: str, next: str, now_ms: int, history: History
+) -> Iterator[Hold]:
+    known = None if rule is None else rule.breaker
+    if known is not None:
+        state = breakers.look(state, known, now_ms)
+    word = state.status
+    if word == "open" and now_ms >= state.until_ms:
+        word = "half_open"
+    if word == "forced_open":
+        last = _newest(history(about))
+        by = "" if last is None or not last.actor else f" by {last.actor}: {last.reason}"
+        name, _, key = about.partition("/")
+        release = words("flow", "set", name, *(("--key", key) if key else ()), "--breaker", "auto", "--reason", "…")
+        text = f"the breaker of {about} is held open{by}"
+        yield Hold(kind="breaker", by=about, text=text, next=release, needs_person=True)
+    elif word == "open":
+        last = _newest(history(about))
+        why = "" if last is None or not last.why else f": {last.why}"
+        text = f"the breaker of {about} is open{why}"
+        yield Hold(kind="breaker", by=about, text=text, until_ms=state.until_ms, next=next)
+    elif word == "half_open":
+        tried = "its probes run" if state.probes else "a probe decides"
+        yield Hold(kind="breaker", by=about, text=f"the breaker of {about} is half-open: {tried}", next=next)
+    elif state.ramp is not None and not ramps.ready(state.ramp, now_ms):
+        text = f"{about} is back, and what waited is let go at {ramps.rate(state.ramp, now_ms):.3g}/s"
+        yield Hold(kind="ramp", by=about, text=text, until_ms=ramps.peek(state.ramp, now_ms), next=next)
+
+
+def deferral_hold(message: Message) -> Hold | None:
+    """What flow control told the message when it was put off; None if it was not."""
+    held = message.deferral
+    if held is None:
+        return None
+    kind = "rate" if held.why == "limit" else held.why
+    by = _rated(held.by) if held.by else ""
+    texts = {
+        "budget": f"the retry budget of {by} was spent",
+        "rate": f"the rate of {by} was used up",
+        "concurrency": f"{by} had as many calls under way as it takes",
+        "cool-down": f"{by} asked to be left alone (Retry-After)",
+        "breaker": f"the breaker of {by} was open",
+        "ramp": f"{by} is back, and what waited is let go slowly",
+        "idempotency": "another message with its idempotency key is running",
+    }
+    text = texts.get(kind, f"put off by {kind}" + (f" of {by}" if by else ""))
+    next = words("flow", "show", held.by) if held.by and kind != "idempotency" else words("job", "show", message.id)
+    return Hold(kind=kind, by=by, text=text, until_ms=message.due_ms, next=next, queue=message.queue, count=1)
+
+
+def _newest(found: Sequence[Transition]) -> Transition | None:
+    """The newest transition."""
+    return found[-1] if found else None
+
+
+def _rated(about: str) -> str:
+    """The name of a rate for people: `queue crm`, `task push`, or the dependency."""
+    for prefix in (QUEUE, TASK):
+        if about.startswith(prefix):
+            return f"{prefix.removesuffix(':')} {about.removeprefix(prefix)}"
+    name, slash, key = about.partition("/")
+    return f"{name.removesuffix(RATE)}{slash}{key}"

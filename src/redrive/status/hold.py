@@ -1,0 +1,63 @@
+"""One reason why messages do not run now, and how it reads."""
+
+from __future__ import annotations
+
+import shlex
+
+from msgspec import Struct
+
+from ..duration import show
+
+# What happens at `until_ms`, by kind, where that is more than the end of the wait.
+_ENDS = {
+    "breaker": "next probe",
+    "rate": "next slot",
+    "budget": "next try",
+    "ramp": "next slot",
+    "retry": "next attempt",
+}
+
+
+class Hold(Struct, frozen=True, kw_only=True):
+    """One reason why messages do not run now.
+
+    `kind`: pause, no_task, no_key, group, breaker, cool-down, budget, rate, ramp, concurrency, idempotency, retry,
+    spread, delay, turn or no_worker. `by` names the dependency, queue, task or group that holds them. `until_ms` is
+    when that ends by itself, as far as it is known. `next` is the command that leads on, without the program's name.
+    `count` is how many of the messages that were read it holds, and `queue` their queue, where it is only one.
+    """
+
+    kind: str
+    by: str
+    text: str
+    until_ms: int | None = None
+    next: str = ""
+    needs_person: bool = False
+    queue: str = ""
+    count: int = 0
+
+    def line(self, now_ms: int) -> str:
+        """The reason as a sentence for people, with the time that is left."""
+        if self.until_ms is None:
+            return self.text
+        return f"{self.text}; {self._end(now_ms)}"
+
+    def short(self, now_ms: int) -> str:
+        """The reason in few words, for a column of a table."""
+        words = self.kind.replace("_", " ")
+        if self.kind not in ("pause", "no_worker", "retry", "delay", "turn"):
+            words += f" {self.by}"
+        return words if self.until_ms is None else f"{words}, {self._end(now_ms)}"
+
+    def _end(self, now_ms: int) -> str:
+        word = _ENDS.get(self.kind)
+        left_ms = (self.until_ms or 0) - now_ms
+        if left_ms <= 0:
+            return f"{word or 'over'} now"
+        when = f"in {show(left_ms / 1000)}"
+        return f"{word} {when}" if word else f"until {when.removeprefix('in ')} from now"
+
+
+def words(*given: str) -> str:
+    """The words of a command, quoted for a shell."""
+    return shlex.join(given)

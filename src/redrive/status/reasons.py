@@ -1,0 +1,200 @@
+"""Find why messages do not run: the one place that answers it, for the app's `status()` and for every command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from ..flow import dependency as flow
+from ..flow.dependency import Dependency, State
+from ..message import Counts, Group, Lane, Message, Where
+from ..registry import Registry
+from ..store import Store
+from ..worker.flow.local_state import controls
+from ..worker.flow.transitions import Transition, read
+from .flow import flow_holds
+from .hold import Hold, words
+from .timing import IDLE_MS, due_hold, time_hold
+
+LOOKED = 200  # waiting messages of a queue that are read to find what holds them
+CELLS_AT_ONCE = 100
+NORMAL = ("turn", "delay", "retry")  # kinds that need no explanation beside a queue
+
+
+class Reasons:
+    """What holds messages of a store back now. What it has read of the store it keeps, so make one for each answer.
+
+    Without an app the tasks and their dependencies are unknown: then it sees pauses, groups, times, and what flow
+    control told single messages.
+    """
+
+    def __init__(self, store: Store, app: Registry | None = None) -> None:
+        self._store, self._app, self.now_ms = store, app, store.now_ms()
+        self._states: dict[str, State] = {}
+        self._groups: dict[str, Mapping[str, Group]] = {}
+        self._counts: dict[str, Counts] = {}
+
+    # -- of one message
+
+    def of(self, message: Message) -> tuple[Hold, ...]:
+        """Why this message does not run, what decides first; empty for one that runs or rests. Raises StoreError."""
+        if message.lane is not Lane.READY or message.damage is not None:
+            return ()
+        self._read_states([message])
+        found = tuple(_once(self._of(message)))
+        return found or (self._due(message),)
+
+    def _of(self, message: Message) -> Iterator[Hold]:
+        if message.queue in self._paused:
+            yield self._pause(message.queue)
+        if self._app is not None and self._app.tasks and message.task not in self._app.tasks:
+            yield self._unknown_task(message.task, message.queue)
+        ahead = message.due_ms is not None and message.due_ms > self.now_ms
+        if message.parked and not ahead and message.group is not None:
+            yield self._group(message.queue, message.group)
+        if message.task in (self._app.tasks if self._app is not None else ()):
+            for rule in controls(self._app, message.task, message.queue):
+                key = flow.key_of(rule, message)
+                state, tried = self._states[flow.cell_of(rule.name, key)], message.attempt > 0
+                yield from flow_holds(state, rule, rule.name, key, self.now_ms, self._history, retries=tried)
+        if ahead:
+            yield time_hold(message)
+
+    def _due(self, message: Message) -> Hold:
+        counts = self._counts.get(message.queue)
+        if counts is None:
+            counts = self._counts[message.queue] = self._store.counts(message.queue)
+        return due_hold(message, leased=counts.leased, waiting=counts.ready, now_ms=self.now_ms)
+
+    # -- of queues
+
+    def of_queue(self, queue: str, counts: Counts) -> tuple[Hold, ...]:
+        """What holds the waiting messages of a queue, the most messages first; what is normal (a turn, a delay, a
+        retry) is left out. Reads at most LOOKED of them. Raises StoreError."""
+        self._counts[queue] = counts
+        if not counts.ready + counts.scheduled:
+            return (self._pause(queue),) if queue in self._paused else ()
+        found: dict[tuple[str, str], Hold] = {}
+        for message in self._waiting(queue):
+            for hold in self.of(message):
+                _add(found, replace(hold, queue=queue, count=1))
+        if queue in self._paused and not found:
+            _add(found, replace(self._pause(queue), count=counts.ready + counts.scheduled))
+        if not self._store.traits.finds and counts.ready and not counts.leased:
+            found |= self._of_unseen(queue, counts)
+        held = [hold for hold in found.values() if hold.kind not in NORMAL]
+        return tuple(sorted(held, key=lambda hold: (not hold.needs_person, -hold.count)))
+
+    def _of_unseen(self, queue: str, counts: Counts) -> dict[tuple[str, str], Hold]:
+        """Of a queue whose waiting messages cannot be listed."""
+        if counts.oldest_age_s * 1000 < IDLE_MS or queue in self._paused:
+            return {}
+        text, next = f"no worker seems to run queue {queue}: nothing in it is leased", words("worker", "-q", queue)
+        hold = Hold(
+            kind="no_worker", by=queue, text=text, next=next, needs_person=True, queue=queue, count=counts.ready
+        )
+        return {(hold.kind, hold.by): hold}
+
+    def _waiting(self, queue: str) -> Sequence[Message]:
+        if not self._store.traits.finds:
+            return ()
+        found = self._store.peek(Lane.READY, where=Where(queue=queue), limit=LOOKED).messages
+        self._read_states(found)
+        return found
+
+    # -- before a redrive
+
+    def of_redrive(self, tasks: Iterable[str], queues: Iterable[str], dependencies: Iterable[str]) -> tuple[Hold, ...]:
+        """What would hold messages of these tasks once they are moved to these queues. `dependencies` are those that
+        a plan names, as NAME or NAME/KEY. Raises StoreError."""
+        found: dict[tuple[str, str], Hold] = {}
+        named, wanted = list(queues), list(tasks)
+        for queue in named:
+            if queue in self._paused:
+                _add(found, self._pause(queue))
+        for task in wanted:
+            if self._app is not None and self._app.tasks and task not in self._app.tasks:
+                _add(found, self._unknown_task(task, ""))
+        rules = {rule.name: rule for task in wanted for queue in named for rule in self._rules(task, queue)}
+        abouts = [about.partition("/") for about in sorted({*rules, *dependencies})]
+        cells = {(name, key): flow.cell_of(name, key) for name, _, key in abouts}
+        self._read(cells.values())
+        for (name, key), cell in cells.items():
+            for hold in flow_holds(self._states[cell], rules.get(name), name, key, self.now_ms, self._history):
+                _add(found, hold)
+        for queue in named:
+            for hold in self.of_queue(queue, self._store.counts(queue)):
+                if hold.kind in ("no_worker", "group"):
+                    _add(found, hold)
+        return tuple(found.values())
+
+    # -- what is read of the store
+
+    @cached_property
+    def _paused(self) -> frozenset[str]:
+        return self._store.paused()
+
+    def _rules(self, task: str, queue: str) -> tuple[Dependency, ...]:
+        return controls(self._app, task, queue) if self._app is not None else ()
+
+    def _history(self, about: str) -> Sequence[Transition]:
+        return read(self._store.cells, about)
+
+    def _read_states(self, messages: Iterable[Message]) -> None:
+        self._read(
+            flow.cell_of(rule.name, flow.key_of(rule, message))
+            for message in messages
+            for rule in self._rules(message.task, message.queue)
+        )
+
+    def _read(self, cells: Iterable[str]) -> None:
+        wanted = [cell for cell in dict.fromkeys(cells) if cell not in self._states]
+        for at in range(0, len(wanted), CELLS_AT_ONCE):
+            some = wanted[at : at + CELLS_AT_ONCE]
+            found = self._store.cells.read(some)
+            self._states |= {name: flow.decode(cell) for name, cell in zip(some, found, strict=True)}
+
+    # -- single reasons
+
+    def _pause(self, queue: str) -> Hold:
+        next = words("queue", "resume", queue)
+        return Hold(kind="pause", by=queue, text=f"queue {queue} is paused", next=next, needs_person=True, queue=queue)
+
+    def _unknown_task(self, task: str, queue: str) -> Hold:
+        app = (self._app.spec if self._app is not None else None) or "this app"
+        text = f"{app} has no task '{task}', and a message of an unknown task dies in time"
+        return Hold(kind="no_task", by=task, text=text, next=words("job", "list", "--task", task), needs_person=True)
+
+    def _group(self, queue: str, name: str) -> Hold:
+        if queue not in self._groups:
+            self._groups[queue] = {group.name: group for group in self._store.groups(queue)}
+        group = self._groups[queue].get(name)
+        if group is not None and group.blocked_by is not None:
+            text = f"group {name} waits behind a dead message, {group.blocked_by}"
+            next = words("dlq", "show", group.blocked_by)
+            return Hold(kind="group", by=name, text=text, next=next, needs_person=True, queue=queue)
+        taken = "is busy" if group is None else f"has {group.taken:,} of {group.width:,} places taken"
+        text = f"group {name} of queue {queue} {taken}"
+        return Hold(kind="group", by=name, text=text, next=words("group", "list", queue), queue=queue)
+
+
+def _once(holds: Iterable[Hold]) -> Iterator[Hold]:
+    """The holds without a second one of the same kind and origin."""
+    seen = set[tuple[str, str]]()
+    for hold in holds:
+        if (hold.kind, hold.by) not in seen:
+            seen.add((hold.kind, hold.by))
+            yield hold
+
+
+def _add(found: dict[tuple[str, str], Hold], hold: Hold) -> None:
+    """Count a hold: of those of one kind and origin the one that ends first is kept."""
+    key = hold.kind, hold.by
+    known = found.get(key)
+    if known is None:
+        found[key] = hold
+        return
+    first = min((known, hold), key=lambda each: (each.until_ms is None, each.until_ms or 0))
+    found[key] = replace(first, count=known.count + hold.count)

@@ -1,0 +1,57 @@
+"""Find how late schedules are, and whether a scheduler runs them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..registry import Registry
+from ..schedule import LATELY_MS, Schedule, State, last_seen, state_in
+from ..store import Store
+
+LATE_MS = 5_000  # a scheduler enqueues a tick within about a second
+
+
+class ScheduleStatus(Struct, frozen=True, kw_only=True):
+    """A schedule: `late_ms` is how long its first tick that was not enqueued is overdue, None if none is. `seen_ms` is
+    when a scheduler last ran it, None if none ever did. Times are ms of the store's clock."""
+
+    name: str
+    late_ms: int | None = None
+    last_ms: int | None = None
+    next_ms: int | None = None
+    seen_ms: int | None = None
+    unattended: bool = False  # no scheduler has run it lately
+    paused: bool = False
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a person should look: a tick is overdue, or no scheduler runs it."""
+        return not self.paused and (self.unattended or (self.late_ms or 0) >= LATE_MS)
+
+
+def schedule_statuses(app: Registry, store: Store) -> tuple[ScheduleStatus, ...]:
+    """The app's schedules, late ones first. Raises StoreError."""
+    if not app.schedules:
+        return ()
+    seen, now_ms = last_seen(store), store.now_ms()
+    cells = store.cells.read([schedule.key for schedule in app.schedules.values()])
+    found = [
+        _status(schedule, state_in(cell), seen.get(schedule.name), now_ms)
+        for schedule, cell in zip(app.schedules.values(), cells, strict=True)
+    ]
+    return tuple(sorted(found, key=lambda one: (not one.is_late, -(one.late_ms or 0))))
+
+
+def _status(schedule: Schedule, state: State | None, seen_ms: int | None, now_ms: int) -> ScheduleStatus:
+    known = state is not None and state.spec == schedule.times.spec
+    paused = state.paused if state is not None else False
+    waiting_ms = next(schedule.times.after(state.seen_ms), None) if state and known and not paused else None
+    return ScheduleStatus(
+        name=schedule.name,
+        late_ms=now_ms - waiting_ms if waiting_ms is not None and waiting_ms < now_ms else None,
+        last_ms=state.last_ms if state else None,
+        next_ms=next(schedule.times.after(now_ms), None),
+        seen_ms=seen_ms,
+        unattended=not paused and (seen_ms is None or now_ms - seen_ms >= LATELY_MS),
+        paused=paused,
+    )

@@ -1,0 +1,58 @@
+"""Explain why a message has a due time ahead, or is due and not claimed."""
+
+from __future__ import annotations
+
+from ..decide import LOCKED, parked_since_ms
+from ..message import Message
+from .flow import deferral_hold
+from .hold import Hold, words
+
+IDLE_MS = 10_000  # how long a message is due, and none of its queue leased, before a worker is missing
+_SCHEDULE = "redrive-schedule"
+
+
+def time_hold(message: Message) -> Hold:
+    """Why a message whose time has not come waits for it. Pure."""
+    if parked_since_ms(message) is not None:
+        return _hold(message, "no_task", message.task, message.faults[-1].text, True)
+    last = message.faults[-1] if message.faults else None
+    if last is not None and last.error == LOCKED and last.at_ms >= message.life_ms:
+        return _hold(message, "no_key", message.task, f"no worker has its key: {last.text}", True)
+    found = deferral_hold(message)
+    if found is not None:
+        return found
+    if last is not None and last.at_ms >= message.life_ms:
+        text = f"attempt {last.attempt} failed with {last.error}" if last.attempt else f"it failed with {last.error}"
+        return _hold(message, "retry", message.queue, text)
+    if message.run is not None:
+        text = f"redrive run {message.run} delays and spreads what it moves"
+        return _hold(message, "spread", f"run {message.run}", text, next=words("run", "show", message.run))
+    if (schedule := message.headers.get(_SCHEDULE)) is not None:
+        return _hold(message, "spread", f"schedule {schedule}", f"schedule {schedule} spreads its messages (jitter)")
+    return _hold(message, "delay", message.queue, "redriven for later" if message.redrives else "enqueued for later")
+
+
+def due_hold(message: Message, *, leased: int, waiting: int, now_ms: int) -> Hold:
+    """Why a message that is due is not claimed. `leased` messages of its queue are running, `waiting` are due. Pure."""
+    overdue_ms = now_ms - (message.due_ms or message.enqueued_ms)
+    if not leased and overdue_ms >= IDLE_MS:
+        text = f"no worker seems to run queue {message.queue}: nothing in it is leased, and a message is due"
+        next = words("worker", "-q", message.queue)
+        return Hold(
+            kind="no_worker", by=message.queue, text=text, next=next, needs_person=True, queue=message.queue, count=1
+        )
+    text = f"it is due; {leased:,} of queue {message.queue} are running and {waiting:,} are due"
+    return Hold(kind="turn", by=message.queue, text=text, next=words("queue", "list"), queue=message.queue, count=1)
+
+
+def _hold(message: Message, kind: str, by: str, text: str, needs_person: bool = False, next: str | None = None) -> Hold:
+    return Hold(
+        kind=kind,
+        by=by,
+        text=text,
+        until_ms=message.due_ms,
+        next=words("job", "show", message.id) if next is None else next,
+        needs_person=needs_person,
+        queue=message.queue,
+        count=1,
+    )
