@@ -27,6 +27,8 @@ from .terminal.failure import (
     onward,
     typed,
 )
+from .terminal.holding import holds_of, sentence
+from .terminal.holding import record as hold_record
 from .terminal.output import Column, Output
 from .terminal.story import story
 from .terminal.types import PAST
@@ -96,12 +98,15 @@ def _gone(opened: Opened, id: str) -> Failure:
 def write_message(opened: Opened, out: Output, message: Message, *, body: bool = False) -> None:
     """`body`: read it from its blob."""
     record = views.full(message, opened.store.now_ms())
+    holds = holds_of(opened.store, opened.app, message)
+    record["held"] = [hold_record(hold) for hold in holds]
     record["timeline"] = [views.moment(m) for m in timeline(message, by_hand(opened.store, message))]
     if (purge := purge_behind(opened.store, message)) is not None:
         record["purged"] = f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
     if body and message.content != ABSENT:
         record["body"] = views.as_json(whole_body(opened.store, message))
-    out.record(record, id="id", table=lambda: story(out.hidden(record), out))
+    why = sentence(holds, opened.store.now_ms())
+    out.record(record, id="id", table=lambda: story(out.hidden(record), out, why=why))
 
 
 @job.command("list")

@@ -68,7 +68,7 @@ _HELP = {name: help for section in COMMANDS.values() for name, help in section.i
 _FOLDERS = {
     "run": "dlq",
     "cost": "aws",
-    **dict.fromkeys(("audit", "config", "init", "keys", "metrics", "schema", "store"), "admin"),
+    **dict.fromkeys(("audit", "config", "doctor", "init", "keys", "metrics", "schema", "status", "store"), "admin"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -26,7 +26,11 @@ from .terminal.failure import (
     program,
     typed,
 )
+from .terminal.holding import record
 from .terminal.output import Column, Output, age, bar
+
+if TYPE_CHECKING:
+    from ..status import Reasons
 
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 _COLUMNS = (
@@ -34,6 +38,7 @@ _COLUMNS = (
     *(Column(lane) for lane in _LANES),
     Column("oldest_age_s", "oldest", age),
     Column("paused"),
+    Column("held", shrinks=True),
 )
 
 
@@ -49,8 +54,12 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
     """List queues with the number of messages in each lane.
 
     `scheduled` counts delayed and retrying messages; `oldest` is how long the first ready message has been due. On SQS
-    a retry that waits hidden counts as leased, and the age of the oldest message is unknown.
+    a retry that waits hidden counts as leased, and the age of the oldest message is unknown. `held` is what keeps its
+    waiting messages from running, of the first 200: a pause, a breaker, a rate, no worker, …
+
+    `held` says what keeps waiting messages from running, of the first 200: a pause, a breaker, a rate, no worker, …
     """
+    from ..status import Reasons
     from .dlq.sqs import note_outside
 
     paused, declared = opened.store.paused(), declared_queues(opened)
@@ -58,16 +67,19 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
     # A FIFO queue of SQS may be called with its suffix or without: it is listed by the name it was asked for.
     found |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
     found |= opened.store.counts_by_queue()
-    rows = (_row(name, counts, name in paused) for name, counts in sorted(found.items()))
+    reasons, told = Reasons(opened.store, opened.app), out.form in ("json", "jsonl")
+    rows = (_row(name, counts, name in paused, reasons, told) for name, counts in sorted(found.items()))
     count = out.rows(rows, _COLUMNS, id="queue", limit=limit)
     if not count:
         note(f"no queues: nothing was ever enqueued in {opened.url}")
     note_outside(opened)
 
 
-def _row(name: str, counts: Counts, paused: bool) -> dict[str, Any]:
-    lanes = {lane: getattr(counts, lane) for lane in _LANES}
-    return {"queue": name, **lanes, "oldest_age_s": counts.oldest_age_s, "paused": paused}
+def _row(name: str, counts: Counts, paused: bool, reasons: Reasons, told: bool) -> dict[str, Any]:
+    """`told`: with what holds its messages as records, and not in few words."""
+    lanes, holds = {lane: getattr(counts, lane) for lane in _LANES}, reasons.of_queue(name, counts)
+    held = [record(hold) for hold in holds] if told else "; ".join(hold.short(reasons.now_ms) for hold in holds)
+    return {"queue": name, **lanes, "oldest_age_s": counts.oldest_age_s, "paused": paused, "held": held}
 
 
 @queue.command()

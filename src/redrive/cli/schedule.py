@@ -10,6 +10,7 @@ import click
 
 from ..config import settings
 from ..redact import one_line
+from .admin.status import state_of
 from .main import Subcommands
 from .opening import Opened, app_option, at_store, load_app, output_option
 from .selecting import signature
@@ -22,8 +23,10 @@ from .terminal.types import TIME
 if TYPE_CHECKING:
     from ..app import App
     from ..schedule import Schedule
+    from ..status import ScheduleStatus
 
 _COLUMNS = (
+    Column("state"),
     Column("name", shrinks=True),
     Column("cron"),
     Column("tz"),
@@ -33,7 +36,6 @@ _COLUMNS = (
     Column("last_at"),
     Column("next_at"),
     Column("late_s", "late", age, spare=True),
-    Column("paused"),
 )
 
 
@@ -45,31 +47,36 @@ def schedule() -> None:
 @schedule.command("list")
 @at_store(absent=True)
 def list_(opened: Opened, out: Output) -> None:
-    """List an app's schedules.
+    """List an app's schedules, late ones first.
 
-    `last_at` is the last tick that was enqueued, `next_at` the next one. `late` is how long the first tick that no
-    scheduler has enqueued is overdue.
+    `state` says how long the first tick that no scheduler has enqueued is overdue, and whether a scheduler was seen
+    within the last minute. `last_at` is the last tick that was enqueued, `next_at` the next one.
     """
-    rows = [_row(opened, found) for found in _schedules(opened.app).values()]
+    from ..schedule import warning
+    from ..status import schedule_statuses
+
+    schedules, now_ms = _schedules(opened.app), opened.store.now_ms()
+    assert opened.app is not None
+    rows = [_row(schedules[one.name], one, now_ms) for one in schedule_statuses(opened.app, opened.store)]
     if not out.rows(rows, _COLUMNS, id="name", limit=0):
         note("no schedules; declare one with @app.periodic(…)")
+    if out.is_table and (told := warning(opened.app, opened.store)) is not None:
+        note(f"warning: {told}")
 
 
-def _row(opened: Opened, found: Schedule) -> dict[str, Any]:
-    state, now_ms = found.state(), opened.store.now_ms()
-    known = state is not None and state.spec == found.times.spec
-    waiting_ms = next(found.times.after(state.seen_ms), None) if state and known and not state.paused else None
+def _row(found: Schedule, status: ScheduleStatus, now_ms: int) -> dict[str, Any]:
     return {
+        "state": state_of(status, now_ms),
         "name": found.name,
         "cron": found.times.shown,
         "tz": found.times.tz,
         "task": found.task.name,
         "queue": found.queue,
         "missed": str(found.missed),
-        "last_at": views.time(state.last_ms) if state else None,
-        "next_at": views.time(next(found.times.after(now_ms), None)),
-        "late_s": (now_ms - waiting_ms) / 1000 if waiting_ms is not None and waiting_ms < now_ms else None,
-        "paused": state.paused if state else False,
+        "last_at": views.time(status.last_ms),
+        "next_at": views.time(status.next_ms),
+        "late_s": None if status.late_ms is None else status.late_ms / 1000,
+        "paused": status.paused,
     }
 
 

@@ -14,10 +14,12 @@ from ..app import App
 from ..config import LOGS, Settings, settings, trust
 from ..errors import near_miss
 from ..registry import Queue
+from ..stores import open_store
 from ..worker.supervisor import supervise
 from .opening import app_option, load_app, move, one_app, url_option
 from .scheduler import warn_without_schedules, write_log
 from .terminal.failure import USAGE, Failure, note, program
+from .terminal.holding import note_left
 from .terminal.warnings import tell_warnings
 
 
@@ -147,7 +149,11 @@ def worker(
     from ..worker.preflight import vet
 
     vet(found, found.store, [queue.name for queue in found.queues_of(_sizes(found, chosen.queues))])
-    return _supervise(found, chosen, url)
+    code = _supervise(found, chosen, url)
+    if chosen.burst and found.url is not None:
+        with contextlib.closing(open_store(found.url)) as store:  # the app's own is closed
+            note_left(store, found, [queue.name for queue in found.queues_of(_sizes(found, chosen.queues))])
+    return code
 
 
 def _supervise(app: App, chosen: Settings, url: str | None) -> int:
@@ -251,6 +257,8 @@ def _run(app: App, chosen: Settings) -> int:
     )
     with app.scheduler() if chosen.scheduler else contextlib.nullcontext():
         run(worker)
+    if chosen.burst and not app.store.traits.shared:
+        note_left(app.store, app, [queue.name for queue in worker.queues])
     return 0
 
 

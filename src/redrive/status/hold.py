@@ -44,7 +44,7 @@ class Hold(Struct, frozen=True, kw_only=True):
 
     def short(self, now_ms: int) -> str:
         """The reason in few words, for a column of a table."""
-        words = self.kind.replace("_", " ")
+        words = "paused" if self.kind == "pause" else self.kind.replace("_", " ")
         if self.kind not in ("pause", "no_worker", "retry", "delay", "turn"):
             words += f" {self.by}"
         return words if self.until_ms is None else f"{words}, {self._end(now_ms)}"
@@ -54,8 +54,8 @@ class Hold(Struct, frozen=True, kw_only=True):
         left_ms = (self.until_ms or 0) - now_ms
         if left_ms <= 0:
             return f"{word or 'over'} now"
-        when = f"in {show(left_ms / 1000)}"
-        return f"{word} {when}" if word else f"until {when.removeprefix('in ')} from now"
+        left = show(left_ms / 1000 if left_ms < 10_000 else left_ms // 1000)
+        return f"{word or 'ends'} in {left}"
 
 
 def words(*given: str) -> str:

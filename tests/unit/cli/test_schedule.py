@@ -17,6 +17,7 @@ import pytest
 
 from redrive.cli.main import run
 from redrive.message import Message
+from redrive.schedule.presence import Presence
 from redrive.stores.sqlite.store import SqliteStore
 
 PATIENCE_S = 30.0
@@ -99,7 +100,7 @@ def test_run_enqueues_one_now(redrive: Call, tmp_path: Path) -> None:
 def test_pause_and_resume_by_name_and_list_shows_it(redrive: Call) -> None:
     assert rows(redrive("schedule", "pause", "nightly", "beat", "-o", "json"))[0] == {"name": "nightly", "paused": True}
     assert rows(redrive("schedule", "resume", "beat", "-o", "json")) == [{"name": "beat", "paused": False}]
-    nightly, beat = rows(redrive("schedule", "list", "-o", "json"))
+    nightly, beat = listed(redrive)
     known = {"name": "nightly", "cron": "30 2 * * *", "tz": "Europe/Zurich", "task": "nightly", "queue": "night"}
     assert known.items() <= nightly.items()
     assert (nightly["paused"], nightly["missed"], nightly["last_at"]) == (True, "all", None)
@@ -107,13 +108,40 @@ def test_pause_and_resume_by_name_and_list_shows_it(redrive: Call) -> None:
     assert (beat["paused"], beat["cron"]) == (False, "every 200ms")
 
 
-def test_list_says_how_late_what_nobody_enqueues_is(redrive: Call) -> None:
+def test_list_puts_late_schedules_first_and_says_how_late_they_are(redrive: Call) -> None:
     redrive("schedule", "pause", "beat")
     redrive("schedule", "resume", "beat")
     time.sleep(0.25)  # a tick goes by
-    nightly, beat = rows(redrive("schedule", "list", "-o", "json"))
+    nightly, beat = listed(redrive)
     assert nightly["late_s"] is None
     assert beat["late_s"] > 0
+    code, out, err = redrive("schedule", "list", "-o", "table")
+    heading, first, second = out.splitlines()
+    assert heading.startswith("state") and "beat" in first and "nightly" in second
+    assert first.startswith("late ") and ", no scheduler was ever seen" in first
+    assert (code, "2 schedules (nightly, beat) have no scheduler" in err) == (0, True)
+
+
+def test_a_worker_doctor_and_status_warn_of_schedules_until_a_scheduler_was_seen(redrive: Call, tmp_path: Path) -> None:
+    redrive("schedule", "run", "nightly")
+    assert "warning: 2 schedules (nightly, beat) have no scheduler" in redrive("worker", "--burst", "-q", "no")[2]
+    code, out, _ = redrive("doctor")
+    assert code == 1 and "2 schedules (nightly, beat) have no scheduler" in out
+    code, out, _ = redrive("status", "-o", "json")
+    assert code == 1 and "schedule nightly: no scheduler runs it" in out
+    store = SqliteStore(tmp_path / "work.db")
+    Presence(store).write(["nightly", "beat"], store.now_ms())
+    store.close()
+    assert "no scheduler" not in redrive("worker", "--burst", "-q", "no")[2]
+    code, out, _ = redrive("doctor")
+    assert "no scheduler" not in out
+    assert "no scheduler" not in redrive("status", "-o", "json")[1]
+
+
+def listed(redrive: Call) -> tuple[Any, Any]:
+    """The rows of nightly and beat."""
+    found = {row["name"]: row for row in rows(redrive("schedule", "list", "-o", "json"))}
+    return found["nightly"], found["beat"]
 
 
 @pytest.mark.parametrize("words", [("next",), ("run",), ("pause", "nightly"), ("resume",)])

@@ -113,6 +113,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             patch.delenv(name)
         patch.setenv("NO_COLOR", "1")
         patch.setattr(sys, "argv", ["redrive"])
+        patch.setattr(sys.modules["__main__"], "__package__", None)  # that of `python -m pytest`
         found = Scene(clock)
         yield found
         found.store.close()

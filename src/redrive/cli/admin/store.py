@@ -14,7 +14,6 @@ from ...duration import milliseconds
 from ...errors import Unsupported
 from ...message import Damage, Message
 from ...urls import shown
-from ..doctor import doctor
 from ..main import Subcommands
 from ..opening import (
     Opened,
@@ -38,6 +37,7 @@ from ..terminal.failure import (
 )
 from ..terminal.output import Output
 from ..terminal.types import DURATION
+from .doctor import doctor
 
 
 @click.group(cls=Subcommands)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,11 +34,14 @@ from ..terminal.failure import (
     onward,
     program,
 )
+from ..terminal.holding import record as hold_record
+from ..terminal.holding import sentence
 from ..terminal.output import Output, fields
 from ..terminal.types import DURATION
 
 if TYPE_CHECKING:  # a help text needs none of what plans are made with
     from ...flow.gates import Gates
+    from ...status import Hold
     from ...triage.redrive.plan import PlanHandle
     from ...triage.redrive.records import Plan, RedriveSettings
 
@@ -98,7 +101,10 @@ def plan(
         raise _nothing(opened, found, made.plan)
     if file is not None:
         _write_file(file, made.plan)
-    out.record(record(made.plan), id="id", table=lambda: _lines(made.plan))
+    holds = _holds(opened, made.plan)
+    shown = {**record(made.plan), "held": [hold_record(hold) for hold in holds]}
+    why = sentence(holds, opened.store.now_ms())
+    out.record(shown, id="id", table=lambda: _lines(made.plan, why))
     if health and not is_url(health) and opened.app is not None and health not in opened.app.healths:
         note(f"the app knows no health check '{health}': no worker of it would carry the run on")
     _note_next(made, file)
@@ -177,7 +183,18 @@ def _settings(s: RedriveSettings) -> dict[str, Any]:
     }
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _holds(opened: Opened, plan: Plan) -> Sequence[Hold]:
+    """What would hold the messages once they are moved."""
+    from ...status import Reasons
+
+    if not plan.total:
+        return ()
+    queues = [plan.settings.to_queue] if plan.settings.to_queue else list(plan.by_queue)
+    reasons = Reasons(opened.store, opened.app)
+    return reasons.of_redrive(plan.by_task, queues, set(plan.dependencies.values()))
+
+
+def _lines(plan: Plan, why: str = "") -> Iterator[str]:
     """A plan for a terminal: what would move, what would not, how, and for how long."""
     shown = {"plan": plan.id, "chosen by": plan.selector or "all that is dead"}
     shown["would move"] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
@@ -186,6 +203,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     shown["how"] = "; ".join(_how(plan.settings))
     if plan.dependencies:
         shown["calls"] = ", ".join(sorted(set(plan.dependencies.values())))
+    if why:
+        shown["held by"] = why
     if plan.settings.note:
         shown["why"] = plan.settings.note
     yield from fields({name: one_line(text) for name, text in shown.items()})
@@ -299,6 +318,7 @@ def _of_file(opened: Opened, given: str) -> PlanHandle:
         ) from error
     handle = DeadLetters(opened.store, opened.app).plan(str(id))
     own = msgspec.json.decode(msgspec.json.encode(record(handle.plan)))
+    told.pop("held", None)  # `dlq plan -o json` writes what holds the messages now, beside the plan
     altered = [name for name, value in told.items() if own.get(name, ...) != value]
     if altered:
         why = f"{', '.join(altered)} is not as the plan has it; draw up another, to change one"

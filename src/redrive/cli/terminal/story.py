@@ -30,7 +30,19 @@ _ENDS = {
     "unreadable": "its body cannot be read",
     "unroutable": "no task of its name is known",
 }
-_TOLD = ("id", "task", "queue", "body", "result", "progress", "faults", "timeline", "damage", "purged")  # in the story
+_TOLD = (
+    "id",
+    "task",
+    "queue",
+    "body",
+    "result",
+    "progress",
+    "faults",
+    "timeline",
+    "damage",
+    "purged",
+    "held",
+)  # in the story
 
 Record = Mapping[str, Any]
 
@@ -109,6 +121,7 @@ def _waits(record: Record, last: Record | None, out: Output) -> str:
 
 def next_commands(record: Record, out: Output) -> Iterator[str]:
     """What a person may want to do next: commands that work as they are."""
+    yield from (hold["next"] for hold in record["held"][:1])
     id = typed(record["id"])
     last = record["faults"][-1] if record["faults"] else None
     match record["state"]:
@@ -122,8 +135,6 @@ def next_commands(record: Record, out: Output) -> Iterator[str]:
             yield onward(f"job cancel {id}")
         case _:
             yield onward(f"job list --task {typed(record['task'])}")
-    if (held := record["deferral"]) is not None and held["by"]:
-        yield onward("flow list")
     if not out.verbose:
         yield onward(f"{'dlq' if record['state'] in ('dead', 'quarantine') else 'job'} show {id} -v")
 

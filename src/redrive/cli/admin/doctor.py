@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from .opening import Opened, at_store
-from .terminal.failure import DONE, FAILED, note
-from .terminal.output import Output
+from ..opening import Opened, at_store
+from ..terminal.failure import DONE, FAILED, note
+from ..terminal.output import Output
 
 
 @click.command()
@@ -20,8 +20,8 @@ def doctor(opened: Opened, out: Output) -> int:
     \b
       redrive doctor --app tasks:app
     """
-    from ..schedule import warning
-    from ..worker.preflight import advice
+    from ...schedule import warning
+    from ...worker.preflight import advice
 
     told = [*opened.store.check(), *opened.store.doctor()]
     if opened.app is not None:

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..message import Message
-from .opening import Opened
-from .terminal import views
-from .terminal.failure import note, onward
+from ...message import Message
+from . import views
+from .failure import note, onward
 
 if TYPE_CHECKING:
-    from ..registry import Registry
-    from ..status import Hold
-    from ..store import Store
+    from ...registry import Registry
+    from ...status import Hold
+    from ...store import Store
 
 Record = dict[str, Any]
 
 
-def holds_of(opened: Opened, message: Message) -> tuple[Hold, ...]:
+def holds_of(store: Store, app: Registry | None, message: Message) -> tuple[Hold, ...]:
     """Why this message does not run, what decides first; empty for one that runs or rests."""
-    from ..status import Reasons
+    from ...status import Reasons
 
-    return Reasons(opened.store, opened.app).of(message)
+    return Reasons(store, app).of(message)
 
 
 def record(hold: Hold) -> Record:
@@ -52,7 +51,7 @@ def note_next(holds: Sequence[Hold]) -> None:
 
 def note_left(store: Store, app: Registry, queues: Iterable[str]) -> None:
     """Write to stderr what is left in these queues after a burst, and what holds it."""
-    from ..status import Reasons
+    from ...status import Reasons
 
     reasons = Reasons(store, app)
     for name in queues:

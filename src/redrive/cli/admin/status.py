@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..crypto import shown_text
-from ..duration import show as show_duration
-from ..redact import redact
-from .holding import record as hold_record
-from .opening import Opened, at_store
-from .terminal import views
-from .terminal.failure import DONE, FAILED, onward, typed
-from .terminal.output import Column, Output, age, table
+from ...crypto import shown_text
+from ...duration import show as show_duration
+from ...redact import redact
+from ..opening import Opened, at_store
+from ..terminal import views
+from ..terminal.failure import DONE, FAILED, onward, typed
+from ..terminal.holding import record as hold_record
+from ..terminal.output import Column, Output, age
+from ..terminal.table import table
 
 if TYPE_CHECKING:
-    from ..message import FailureGroup
-    from ..status import Hold, QueueStatus, ScheduleStatus, Status
-    from ..triage.redrive.run import RunView
+    from ...message import FailureGroup
+    from ...status import Hold, QueueStatus, ScheduleStatus, Status
+    from ...triage.redrive.run import RunView
 
 SHOWN = 5  # failure groups, holds and runs on the screen; `-o json` has more
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine")
@@ -46,7 +47,7 @@ def status(opened: Opened, out: Output) -> int:
     \b
       redrive status --app tasks:app
     """
-    from ..status import read_status
+    from ...status import read_status
 
     found = read_status(opened.store, opened.app)
     match out.form:
@@ -113,7 +114,7 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
     yield from _more(len(found.runs), "runs", "run list", out)
     yield from ("", f"queues of {opened.url}")
     rows = [_queue(queue, now_ms) for queue in found.queues]
-    yield from (f"  {line}" for line in (table(rows, _QUEUES, wide - 2) if rows else ["none"]))
+    yield from (f"  {line}" for line in (table(rows, _QUEUES, wide - 2).lines if rows else ["none"]))
 
 
 def _more(count: int, what: str, words: str, out: Output) -> Iterator[str]:
