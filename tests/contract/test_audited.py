@@ -45,8 +45,8 @@ CHANGES_NOTHING = {
     "flow list", "flow show", "group list", "init", "job list", "job show", "keys new", "keys status",
     "metrics print", "metrics serve",
     "policy list", "policy preview", "queue list", "run failures", "run list", "run show", "run watch", "schedule list",
-    "schedule next", "scheduler", "schema export", "store check", "store doctor", "store info", "store sql",
-    "store upgrade", "version", "worker",
+    "schedule next", "scheduler", "schema export", "status", "store check", "store doctor", "store info", "store sql",
+    "store upgrade", "version", "worker", "doctor",
 }  # fmt: skip
 IN_SQS = {"dlq ingest", "dlq move"}  # tests/aws/test_sqs_triage.py holds these
 # What changes: words with {names} of what `prepared` made, the action, and what the entry is about. Those without a

@@ -17,7 +17,7 @@ from .selecting import signature
 from .terminal import views
 from .terminal.failure import USAGE, Failure, note, program
 from .terminal.nothing import unknown
-from .terminal.output import Column, Output, age
+from .terminal.output import Column, Output
 from .terminal.types import TIME
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _COLUMNS = (
     Column("missed", spare=True),
     Column("last_at"),
     Column("next_at"),
-    Column("late_s", "late", age, spare=True),
 )
 
 

@@ -26,6 +26,7 @@ from redrive.flow.limits import CoolDown
 from redrive.message import Ask, DeadLetter, Deferral, GroupOrder, OnDead, RetryAt, Settlement, Swap
 from redrive.status import Reasons
 from redrive.store import Store
+from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
 from redrive.triage import pauses
@@ -175,7 +176,12 @@ def test_every_command_names_what_holds_a_message_and_what_to_do(
     store.close()
 
     shown = printed("status"), printed("queue", "list"), printed("job", "show", id), printed("dlq", "plan")
-    kept = [shown[0], shown[1], _only(shown[2], "ready", "scheduled", "next:"), _only(shown[3], "would move", "left out", "held by")]
+    kept = [
+        shown[0],
+        shown[1],
+        _only(shown[2], "ready", "scheduled", "next:"),
+        _only(shown[3], "would move", "left out", "held by"),
+    ]
     text = _ID.sub("ID", "\n".join(kept))
     golden = GOLDEN / f"{case}.txt"
     if os.environ.get("UPDATE_HELD"):
@@ -188,3 +194,17 @@ def _only(text: str, *starts: str) -> str:
     """The command, and the lines that begin like this."""
     first, *lines = text.splitlines(keepends=True)
     return first + "".join(line for line in lines if line.startswith(starts))
+
+
+def test_a_burst_that_leaves_work_says_what_holds_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, store = ModuleType(MODULE), MemoryStore()
+    module.app = app_on(store)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, MODULE, module)
+    monkeypatch.setattr(sys, "argv", ["redrive"])
+    put(store)
+    store.configure("crm", paused=True)
+    assert run(["worker", f"{MODULE}:app", "--burst", "--log", "off"]) == 0
+    told = capsys.readouterr().err
+    assert told == "1 left in queue 'crm': queue crm is paused\nnext: redrive queue resume crm\n"

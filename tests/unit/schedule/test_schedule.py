@@ -21,7 +21,7 @@ from redrive.enqueue import Task
 from redrive.errors import ConfigError, Conflict, EnqueueError, StoreUnavailable, Unsupported
 from redrive.events import Notice
 from redrive.message import Message, Put, Swap
-from redrive.schedule import Missed, Scheduler, State
+from redrive.schedule import Missed, Scheduler, SchedulerWatch, State, last_seen
 from redrive.schedule.scheduler import STEP_MS, Due
 from redrive.schedule.turn import TAKE_OVER_MS
 from redrive.stores.memory.store import MemoryStore
@@ -198,6 +198,42 @@ def test_ticks_missed_while_nobody_ran(app: App, clock: ManualClock, missed: str
     clock.advance("2s")
     app.scheduler().step()
     assert len(ticks(app, "t")) == left + 1
+
+
+def test_a_worker_warns_of_schedules_that_no_scheduler_ran_within_a_minute(app: App, clock: ManualClock) -> None:
+    app.periodic(every="1h", name="hourly")(lambda: None)
+    app.spec = "tasks:app"
+    notices: list[tuple[str, str]] = []
+
+    def look() -> list[tuple[str, str]]:
+        notices.clear()
+        watch = SchedulerWatch(app, "worker", lambda name, text, *_: notices.append((name, text)), after_s=0)
+        watch.begin()
+        watch.look()
+        watch.look()
+        return notices[:]
+
+    told = "schedule hourly has no scheduler: nothing enqueues the ticks; "
+    told += "run `redrive scheduler tasks:app`, or one worker with --scheduler"
+    assert look() == [("no_scheduler", told)]
+    app.scheduler().step()
+    assert look() == []
+    clock.advance(61)
+    assert look() == [("no_scheduler", told)]
+    app.schedules["hourly"].pause()
+    assert look() == []
+    app.schedules["hourly"].resume()
+    app.schedules_watched = True  # a scheduler runs in this process
+    assert look() == []
+
+
+def test_schedulers_of_two_apps_on_one_store_are_both_seen(app: App) -> None:
+    other = App(store=app.store)
+    app.periodic(every="1h", name="ours")(lambda: None)
+    other.periodic(every="1h", name="theirs")(lambda: None)
+    for each in (app, other):
+        each.scheduler().step()
+    assert sorted(last_seen(app.store)) == ["ours", "theirs"]
 
 
 def test_what_was_left_out_is_told(app: App, clock: ManualClock) -> None:

@@ -147,7 +147,7 @@ def state_of(schedule: ScheduleStatus, now_ms: int) -> str:
     if not schedule.unattended:
         return late or "on time"
     if schedule.seen_ms is None:
-        seen = "no scheduler was ever seen"
+        seen = "no scheduler yet"
     else:
         seen = f"no scheduler for {show_duration((now_ms - schedule.seen_ms) / 1000)}"
     return f"{late}, {seen}" if late else seen
