@@ -15,6 +15,20 @@ def new_id(now_ms: int) -> str:
     return f"{time[:8]}-{time[8:]}-7{r[:3]}-{_VARIANT[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"
 
 
+def first_and_last(begin: str) -> tuple[str, str] | None:
+    """The lowest and the highest text of an id that begins so, with or without hyphens; None if no id can.
+
+    >>> first_and_last("0199f3a1-00")
+    ('0199f3a1-0000-0000-0000-000000000000', '0199f3a1-00ff-ffff-ffff-ffffffffffff')
+    """
+    digits = begin.strip().lower().replace("-", "")
+    if not 0 < len(digits) <= 32 or digits.strip("0123456789abcdef"):
+        return None
+    low, high = (f"{digits:{fill}<32}" for fill in "0f")
+    first, last = (f"{d[:8]}-{d[8:12]}-{d[12:16]}-{d[16:20]}-{d[20:]}" for d in (low, high))
+    return first, last
+
+
 def is_id(text: str) -> bool:
     """Whether `text` has the form new_id gives."""
     return _FORM.fullmatch(text) is not None

@@ -16,7 +16,7 @@ from ..triage.timeline import by_hand, ended_by, timeline
 from .main import Subcommands
 from .opening import Opened, at_store
 from .revealing import Reveal, reveal_option
-from .selecting import here, seen_at_once, selector_argument, signature
+from .selecting import here, message_id, seen_at_once, selector_argument, signature
 from .terminal import views
 from .terminal.failure import (
     DONE,
@@ -70,7 +70,9 @@ def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> No
 
 
 def found(opened: Opened, id: str) -> Message:
-    """The message with this id. Raises Failure if there is none; it names who removed it, if the audit log knows."""
+    """The message with this id, whole or shortened. Raises Failure if there is none; it names who removed it, if the
+    audit log knows."""
+    id = message_id(opened, id)
     message = opened.store.find([id])[0]
     if message is None:
         raise _gone(opened, id)
@@ -167,6 +169,7 @@ def cancel(opened: Opened, out: Output, ids: tuple[str, ...], actor: str | None,
     """
     from ..triage.pauses import cancel
 
+    ids = tuple(message_id(opened, id) for id in ids)
     results = cancel(opened.store, ids, actor=actor, reason=reason)
     rows = [{"id": id, "result": str(result)} for id, result in zip(ids, results, strict=True)]
     out.rows(rows, (Column("id"), Column("result")), id="id", limit=0)

@@ -13,9 +13,11 @@ import click
 from click.core import ParameterSource
 
 from ..errors import ConfigError, Misread
-from ..message import Lane, Where
+from ..ids import is_id
+from ..message import Ids, Lane, Where
 from ..redact import one_line, redact
 from ..triage.actions import ActionResult
+from ..triage.lookup import message_ids, run_ids
 from ..triage.select.parser import parse
 from ..triage.select.terms import ALL, ARGS, REASONS, Node, Not, Term, as_node, both
 from ..triage.selection import Selection
@@ -35,6 +37,7 @@ from .terminal.failure import (
     corrected,
     note,
     onward,
+    program,
     typed,
 )
 from .terminal.nothing import Here
@@ -172,12 +175,39 @@ def confirmed(question: str, what: str, yes: bool, *, words: Sequence[str], reas
     return click.confirm(one_line(redact(question)), err=True)
 
 
+def message_id(opened: Opened, given: str) -> str:
+    """The id of a message that the user typed, whole or shortened; one that no message has stays as it is."""
+    return given if is_id(given) else _one_of(message_ids(opened.store, given), given, "messages")
+
+
+def run_id(opened: Opened, given: str) -> str:
+    """The same for a plan or a run."""
+    return given if is_id(given) else _one_of(run_ids(opened.store, given), given, "plans and runs")
+
+
+def _one_of(ids: Ids, given: str, what: str) -> str:
+    """Raises Failure if several begin so."""
+    if not ids.whole:
+        note(f"only some {what} were looked through for '{given}'; the whole id is sure")
+    if len(ids.found) > 1:
+        more = f"the first {len(ids.found)}: " if len(ids.found) == 10 else ""
+        whole = [ids.found[0] if word == given else word for word in sys.argv[1:]]
+        raise Failure(
+            f"'{given}' is the beginning of several ids of {what}",
+            f"give more of it; {more}{', '.join(ids.found)}",
+            f"{program()} {shlex.join(whole)}" if given in sys.argv else again(ids.found[0]),
+            USAGE,
+        )
+    return ids.found[0] if ids.found else given
+
+
 def chosen_words(
     opened: Opened, words: tuple[str, ...], every: bool, chosen: Node = ALL, lane: Lane = Lane.DEAD
 ) -> tuple[tuple[str, ...], Selection | None]:
     """What the words name: ids, or a selection in that lane by a selector, --all or filters. Raises Failure for
     neither and for both."""
     ids = words if words and not any(":" in word for word in words) else ()
+    ids = tuple(message_id(opened, id) for id in ids)
     if not (every or words) or (ids and (every or chosen != ALL)):
         why = "--all, filters and selectors select among all dead messages; ids name single ones"
         raise Failure("give ids, a selector, or --all", why, f"{command()} --help", USAGE)

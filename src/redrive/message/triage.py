@@ -27,6 +27,13 @@ class Where(Struct, frozen=True):
     run: str | None = None  # the redrive run that moved it last
 
 
+class Ids(Struct, frozen=True):
+    """Ids of messages that begin alike, sorted; `whole` is False where only some messages were looked through."""
+
+    found: tuple[str, ...] = ()
+    whole: bool = True
+
+
 class Page(Struct, frozen=True):
     """Part of a listing, oldest first; `cursor` leads on, None at the end."""
 

@@ -6,8 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from ..errors import Unsupported
-from ..message import Counts, FailureGroup, Group, Lane, Message, Page, Where
+from ..message import Counts, FailureGroup, Group, Ids, Lane, Message, Page, Where
 from .base import StoreBase
+
+LOOKED_MAX = 10_000  # messages that a store without an index of ids looks through
 
 
 class QueryOperations(StoreBase):
@@ -20,6 +22,23 @@ class QueryOperations(StoreBase):
         Without `traits.finds` also None for one that waits, or that another handle has claimed; but with
         `traits.cancels` such a message is found by what is recorded of it: its content is ABSENT, and `ready` may mean
         that it runs elsewhere. Without `traits.triages` None for one that rests."""
+
+    def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
+        """The ids of stored messages from `first` to `last`, sorted, at most `limit`: so an id is found by its
+        beginning. A store without an index of ids looks through a bounded number of messages, and says if there were
+        more."""
+        lanes = [Lane.READY, Lane.LEASED, Lane.DONE] if self.traits.finds else []
+        lanes += [Lane.DEAD, Lane.QUARANTINE] if self.traits.triages else []
+        found, looked = set[str](), 0
+        for lane in lanes:
+            page = self.peek(lane, limit=500)
+            while True:
+                looked += len(page.messages)
+                found.update(message.id for message in page.messages if first <= message.id <= last)
+                if page.cursor is None or looked >= LOOKED_MAX:
+                    break
+                page = self.peek(lane, limit=500, cursor=page.cursor)
+        return Ids(tuple(sorted(found)[:limit]), looked < LOOKED_MAX)
 
     @abstractmethod
     def counts(self, queue: str | None = None) -> Counts:

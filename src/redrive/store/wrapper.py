@@ -18,6 +18,7 @@ from ..message import (
     GroupOrder,
     Handle,
     Hold,
+    Ids,
     Keep,
     Lane,
     Message,
@@ -113,6 +114,9 @@ class StoreWrapper(Store):
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         return self.inner.find(ids)
+
+    def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
+        return self.inner.ids_from(first, last, limit=limit)
 
     def counts(self, queue: str | None = None) -> Counts:
         return self.inner.counts(queue)

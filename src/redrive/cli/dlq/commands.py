@@ -25,7 +25,7 @@ from ..selecting import (
     write_result,
 )
 from ..terminal import views
-from ..terminal.failure import Failure, note, onward, typed
+from ..terminal.failure import Failure, note, onward
 from ..terminal.output import Column, Output
 from ..terminal.types import DURATION
 from . import actions, auto, edit, plan, sqs
@@ -126,7 +126,7 @@ def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> No
     message = found(opened, id)
     if message.lane not in RESTING:
         state = message.state(opened.store.now_ms())
-        raise Failure(f"message {id} is not dead", f"it is {state}", onward(f"job show {typed(id)}"))
+        raise Failure(f"message {message.id} is not dead", f"it is {state}", onward(f"job show {message.id}"))
     reveal.of(opened, out, ids=[message.id])
     write_message(opened, out, message, body=body)
 

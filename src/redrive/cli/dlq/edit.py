@@ -74,7 +74,8 @@ def edit(
     """
     if not dry_run:
         stated(reason)
-    show = "dlq" if found(opened, id).lane in RESTING else "job"
+    original = found(opened, id)
+    id, show = original.id, "dlq" if original.lane in RESTING else "job"
     editor = Editor(opened.store, opened.app)
     given = _given(sets, unsets, body, headers)
     options: dict[str, Any] = {"delay": delay, "unchecked": unchecked}

@@ -14,7 +14,7 @@ from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotat
 from ...triage.auto.rules import Rule, rules
 from ...triage.select.terms import as_node
 from ..opening import Opened, at_store
-from ..selecting import confirmed, selection, signature, stated, understood
+from ..selecting import confirmed, message_id, selection, signature, stated, understood
 from ..terminal import views
 from ..terminal.failure import (
     FAILED,
@@ -206,6 +206,7 @@ def audit(
     limit: int | None,
 ) -> None:
     """List who changed what, when and why, the newest first."""
+    id = None if id is None else message_id(opened, id)
     rows = (
         _entry(entry)
         for entry in Audit(opened.store).entries(since_ms=since or 0)

@@ -19,10 +19,11 @@ from ...files import written
 from ...ids import is_id
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
+from ...triage.lookup import remember_plan
 from ...triage.select.terms import Node
 from ...triage.selection import QUARANTINED, Selection
 from ..opening import Opened, at_store
-from ..selecting import filters, here, selection, selector_argument, signature, understood
+from ..selecting import filters, here, run_id, selection, selector_argument, signature, understood
 from ..terminal import views
 from ..terminal.failure import (
     DONE,
@@ -99,6 +100,7 @@ def plan(
         made = found.plan(gates=None if gates == Gates() else gates, note=reason, **how)
     if not made.total:
         raise _nothing(opened, found, made.plan)
+    remember_plan(opened.store, made.id)
     if file is not None:
         _write_file(file, made.plan)
     holds = _holds(opened, made.plan)
@@ -298,9 +300,8 @@ def _refusing(opened: Opened, plan: str, id: str = "") -> Iterator[None]:
 
 
 def _found(opened: Opened, plan: str) -> PlanHandle:
-    if not is_id(plan):
-        return _of_file(opened, plan)
-    return DeadLetters(opened.store, opened.app).plan(plan)
+    id = plan if Path(plan).is_file() else run_id(opened, plan)
+    return DeadLetters(opened.store, opened.app).plan(id) if is_id(id) else _of_file(opened, plan)
 
 
 def _of_file(opened: Opened, given: str) -> PlanHandle:

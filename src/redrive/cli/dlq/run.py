@@ -19,7 +19,7 @@ from ...triage.redrive.run import views as views_of
 from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
-from ..selecting import signature, stated
+from ..selecting import run_id, signature, stated
 from ..terminal import views
 from ..terminal.failure import (
     DONE,
@@ -197,7 +197,7 @@ def failures(opened: Opened, out: Output, id: str, limit: int | None, reveal: Re
     """List the messages that a run moved and that failed again, with their errors: the first thousand."""
     found = _known(opened, id)
     kept = found.failures()
-    reveal.of(opened, out, id, ids=[each.id for each in kept])
+    reveal.of(opened, out, found.id, ids=[each.id for each in kept])
     if not out.rows(map(_failure, kept), _FAILURES, id="id", limit=limit):
         note(f"nothing that run {id} moved has failed")
     elif (failed := found.counts["failed"]) > len(kept):
@@ -282,7 +282,8 @@ def _lead_on(view: RunView) -> None:
 
 
 def _known(opened: Opened, id: str) -> Run:
-    """The run with this id. Raises Failure if there is none."""
+    """The run with this id, whole or shortened. Raises Failure if there is none."""
+    id = run_id(opened, id)
     if state_of(opened.store, id) is None:
         why = "the id is wrong, its plan was not applied, or it was over more than a month ago"
         raise Failure(f"there is no run {id} in {opened.url}", why, onward("run list"))

@@ -32,6 +32,7 @@ from ...message import (
     GroupOrder,
     Handle,
     Hold,
+    Ids,
     Keep,
     Lane,
     Message,
@@ -198,6 +199,11 @@ class MemoryStore(Store):
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         with self._look() as (tables, _):
             return [tables.message(id) for id in ids]
+
+    def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
+        with self._look() as (tables, _):
+            ids = (kept.message.id for kept in tables.kept.values())
+            return Ids(tuple(sorted(id for id in ids if first <= id <= last)[:limit]))
 
     def counts(self, queue: str | None = None) -> Counts:
         with self._look() as (tables, now):

@@ -17,6 +17,7 @@ from ...message import (
     Counts,
     FailureGroup,
     Group,
+    Ids,
     Lane,
     Message,
     Page,
@@ -260,6 +261,9 @@ class PostgresQueries(PostgresDatabase):
         found = {row[0]: row for row in self._look("find", ids(ids_))}
         messages = dict(zip(found, self._readable([*found.values()]), strict=True))
         return [messages.get(id) for id in ids_]
+
+    def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
+        return Ids(tuple(row[0] for row in self._look("ids_from", first, last, limit)))
 
     def _readable(self, rows: Sequence[tuple[Any, ...]]) -> list[Message]:
         messages = [readable(row) for row in rows]

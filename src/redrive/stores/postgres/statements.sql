@@ -586,6 +586,10 @@ on conflict (id) do nothing returning id::text
 -- $1 ids
 select {columns} from {s}.message m where id = any($1::uuid[])
 
+-- name: ids_from
+-- $1 and $2 the first and the last, $3 how many
+select id::text from {s}.message where id between $1::uuid and $2::uuid order by id limit $3::bigint
+
 -- name: counts
 -- $1 queue, $2 now: lane, how many, and of what is ready the longest due
 select case when lane = 'leased' then lane when due_ms <= {now $2} then 'ready' else 'scheduled' end, count(*), {now $2} - min(due_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ...ids import is_id
@@ -9,6 +10,7 @@ from ...message import (
     Counts,
     FailureGroup,
     Group,
+    Ids,
     Lane,
     Message,
     Page,
@@ -20,6 +22,7 @@ from .rows import id_bytes, id_text
 from .search import QUEUES_AT_ONCE, found_of
 
 GROUPS_AT_ONCE = 500
+ID_PAGES_MAX = 400  # of some 5,000 ids that the server looks through
 
 
 class RedisQueries(RedisNamespace):
@@ -31,6 +34,19 @@ class RedisQueries(RedisNamespace):
         parts = zip(known, found_of(self._call, raw), strict=True)
         found = {id: one[0] for id, one in parts if one is not None}
         return [found.get(id) for id in ids]
+
+    def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
+        low, high = id_bytes(first), id_bytes(last)
+        common = next((n for n in range(16) if low[n] != high[n]), 16)
+        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", low[:common]) + b"*"
+        cursor, found = "0", set[bytes]()
+        for _ in range(ID_PAGES_MAX):
+            leads_on, ids = self._call("ids", (cursor,), pattern)
+            found.update(id for id in ids if low <= id <= high)
+            cursor = leads_on.decode()
+            if cursor == "0":
+                break
+        return Ids(tuple(id_text(id.hex()) for id in sorted(found)[:limit]), cursor == "0")
 
     def counts(self, queue: str | None = None) -> Counts:
         every = self._counts(self._queues() if queue is None else [queue])

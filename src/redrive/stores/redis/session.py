@@ -29,8 +29,8 @@ BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 # What writes nothing.
 LOOKS = frozenset(
     (
-        *("check", "counts", "damage", "failure_groups", "failures", "find", "group_names", "groups", "live", "look"),
-        *("look_probe", "paused", "queues", "read_cells", "resting", "scan", "verify"),
+        *("check", "counts", "damage", "failure_groups", "failures", "find", "group_names", "groups", "ids", "live"),
+        *("look", "look_probe", "paused", "queues", "read_cells", "resting", "scan", "verify"),
     )
 )
 HOPS_MAX = 5  # how often a call follows MOVED at once before it waits between

@@ -14,6 +14,7 @@ from ...message import (
     Counts,
     FailureGroup,
     Group,
+    Ids,
     Lane,
     Message,
     Page,
@@ -190,6 +191,10 @@ class SqliteQueries(SqliteFile):
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         found = {m.id: m for _, m in self._messages("where id in (select value from json_each(?))", text(list(ids)))}
         return [found.get(id) for id in ids]
+
+    def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
+        rows = self._read("select id from message where id between ? and ? order by id limit ?", first, last, limit)
+        return Ids(tuple(row[0] for row in rows if isinstance(row[0], str)))
 
     def counts(self, queue: str | None = None) -> Counts:
         if queue is None:

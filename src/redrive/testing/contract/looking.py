@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ...message import Ack, Counts, DeadLetter, Isolate, Lane, Message, Page, RetryAt, Where
+from ...message import Ack, Counts, DeadLetter, Ids, Isolate, Lane, Message, Page, RetryAt, Where
 from ...store import Store
 from ..clock import ManualClock
 from .base import Contract, bury, claim, claim_one, draft, fault, fresh_id, handle, look, put, put_one, settle
@@ -22,6 +22,20 @@ class LookRules(Contract):
         found = store.find([b, fresh_id(store), a, b, 'it\'s "none"'])
         assert [message and message.task for message in found] == ["b", None, "a", "b", None]
         assert store.find([]) == []
+
+    def test_ids_from_a_beginning_on_are_sorted_and_bounded(self, store: Store) -> None:
+        ids = [f"0199f30{n}-2a5b-7000-8000-00000000000{n}" for n in (3, 1, 2)]
+        if store.traits.triages:
+            for id in ids:
+                bury(store, id=id)
+        elif store.traits.finds:
+            put(store, *(draft(id=id) for id in ids))
+        known = tuple(sorted(ids)) if store.traits.triages or store.traits.finds else ()
+        first, last = "0199f300-0000-0000-0000-000000000000", "0199f3ff-ffff-ffff-ffff-ffffffffffff"
+        assert store.ids_from(first, last, limit=10) == Ids(known)
+        assert store.ids_from(first, last, limit=2).found == known[:2]
+        assert store.ids_from(first, f"{ids[1][:8]}-2a5b-ffff-ffff-ffffffffffff", limit=10).found == known[:1]
+        assert store.ids_from(f"{first[:6]}99{first[8:]}", last, limit=10) == Ids()
 
     # -- counts
 
