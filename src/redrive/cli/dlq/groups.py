@@ -227,7 +227,7 @@ def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Ou
     if not out.is_table:
         return (*columns, *_SAID)
     some = [column for column in _SAID if any(row[column.name] is not None for row in rows)]
-    at = next((i for i, column in enumerate(columns) if column.spare), len(columns))
+    at = next((i for i, column in enumerate(columns) if column.spare and not column.shrinks), len(columns))
     return (*columns[:at], *some, *columns[at:])
 
 

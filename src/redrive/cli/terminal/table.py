@@ -34,7 +34,7 @@ class Column(NamedTuple):
 
     @property
     def title(self) -> str:
-        return self.heading if self.heading is not None else self.name.replace("_", " ")
+        return self.heading or self.name.replace("_", " ")
 
     @property
     def is_time(self) -> bool:
