@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import IO, Any
 
 from ..duration import show
 from ..events import Events, Fate, LineLog, complain
 from ..fault import stand_in
-from ..redact import clip, one_line, redact, shown_traceback
+from ..redact import one_line, redact, shown_traceback
 
 NAME = "redrive"
 TEXT_MAX = 500  # characters of a fault's text in the message
@@ -23,6 +24,9 @@ _RETRY, _CRASH = "failed and runs again in %s (attempt %s): %s", "crashed its pr
 _FIGURES = ("outcome", "id", "task", "queue", "attempt", "crashes", "redrives", "delay_ms", "fault", "error", "reason",
             "fingerprint", "correlation_id", "worker")  # fmt: skip
 LEVELS = {"retry": logging.WARNING, "crashed": logging.WARNING, "dead": logging.ERROR, "quarantined": logging.ERROR}
+
+
+_name = lru_cache(maxsize=4_096)(redact)  # of tasks, queues and errors, which come again and again
 
 
 def log_faults(fates: Sequence[Fate], events: Events) -> None:
@@ -45,13 +49,14 @@ def log_faults(fates: Sequence[Fate], events: Events) -> None:
 
 def _record(logger: logging.Logger, level: int, fate: Fate, streams: Sequence[IO[str]]) -> logging.LogRecord:
     figures = {name: value for name in _FIGURES if (value := getattr(fate, name)) is not None}
-    figures = {name: redact(value) if isinstance(value, str) else value for name, value in figures.items()}
-    message, arguments = _message(fate, clip(fate.text or "", 4 * TEXT_MAX, TEXT_MAX))
+    figures = {name: _name(value) if isinstance(value, str) else value for name, value in figures.items()}
+    text = redact(fate.text or "")
+    message, arguments = _message(fate, text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…")
     arguments = (one_line(figures["id"]), one_line(figures["task"]), *arguments)
     info, traceback = None, None
     if fate.error is not None:
         traceback = shown_traceback(fate.traceback or f"{fate.error}: {fate.text}")
-        info = stand_in(figures["error"], redact(fate.text or ""), traceback)
+        info = stand_in(figures["error"], text, traceback)
     extra = {"redrive": figures, "redrive_shown_on": streams}
     record = logger.makeRecord(
         NAME, level, __file__, 0, f"message %s of task %s {message}", arguments, info, None, extra
@@ -61,7 +66,7 @@ def _record(logger: logging.Logger, level: int, fate: Fate, streams: Sequence[IO
 
 
 def _message(fate: Fate, text: str) -> tuple[str, tuple[Any, ...]]:
-    why = one_line(f"{redact(fate.error)}: {text}" if fate.error else text)
+    why = one_line(f"{_name(fate.error)}: {text}" if fate.error else text)
     match fate.outcome:
         case "retry":
             return _RETRY, (show((fate.delay_ms or 0) / 1000), fate.attempt, why)
