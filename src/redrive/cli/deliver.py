@@ -12,6 +12,7 @@ import click
 from ..redact import redact
 from ..urls import shown
 from .opening import Opened, at_store
+from .selecting import signature
 from .terminal.failure import (
     DONE,
     FAILED,
@@ -65,6 +66,7 @@ _COLUMNS = (
 @click.option("--dry-run", is_flag=True, help="check the file and show what would be sent; send nothing")
 @click.option("--forget", is_flag=True, help="forget that this file was sent to this URL; send nothing")
 @click.option("--yes", is_flag=True, help="with --forget: remove from the store what was not delivered")
+@signature(required=False)
 @at_store(create=True)
 def deliver(opened: Opened, output: Output, file: str, **given: Any) -> int:
     """Deliver each line of FILE as a durable HTTP POST.
@@ -233,7 +235,8 @@ class _Command:
             what = f"{_lines(held)} of {self.name} in the store were not delivered"
             why = "forgetting would leave them behind; --yes removes them"
             raise Failure(what, why, self._again("--forget --yes"), REFUSED)
-        tell(self.store, "forget", f"queue/{ledger.record.queue}", count=held)
+        by = {name: self.given[name] for name in ("actor", "reason")}
+        tell(self.store, "forget", f"queue/{ledger.record.queue}", count=held, **by)
         cancelled, discarded = remove(self.store, ledger.record.queue)
         ledger.write(None)
         note(f"forgotten; {cancelled:,} waiting messages cancelled, {discarded:,} dead ones discarded")

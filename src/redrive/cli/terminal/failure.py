@@ -143,6 +143,7 @@ def _usage(error: click.UsageError) -> Failure:
     usage = error.ctx.get_usage().partition(" ")[2] if error.ctx is not None else f"{path} [OPTIONS]"
     what, _, why = error.format_message().rstrip(".").partition("; expected ")
     what = what.replace("is not a valid integer range", "is not a whole number")  # click names its type there
+    what = re.sub(r"is not in the range (.*)", lambda found: _range(found[1]), what)
     what, help = what[:1].lower() + what[1:], f"{path} --help"
     match error:
         case click.NoSuchOption(option_name=name, possibilities=some):
@@ -156,6 +157,15 @@ def _usage(error: click.UsageError) -> Failure:
         case click.BadParameter(param=click.Option(help=str(meaning)) as option) if not why:
             return Failure(what, f"{option.opts[-1]}: {meaning}", help, USAGE)
     return Failure(what, f"expected: {why or usage}", _with_unit(what) or help, USAGE)
+
+
+def _range(described: str) -> str:
+    """A range of numbers in words; click describes it as x>=1 or 0<=x<=3."""
+    low, _, high = described.partition("x")
+    low, high = low.rstrip("<="), high.lstrip("<=")
+    if high.startswith(">="):
+        return f"is refused: it must be {high[2:]} or more"
+    return f"is refused: it must be {low} to {high}" if low else f"is refused: it must be {high} or less"
 
 
 def _with_unit(what: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...errors import Unsupported, near_miss
+from ...errors import ConfigError, Unsupported, near_miss
 from ...message import RESTING, Lane, Where
 from ...triage.select.terms import REASONS, And, Node, Or, Pattern, Term, as_node
 from ...triage.selection import Selection
@@ -84,7 +84,10 @@ class Here:
         """The queues that the store holds something of, or the app declares."""
         app = self.app
         declared = set() if app is None else {task.queue for task in app.tasks.values()} | set(app.queues)
-        return sorted({*self.store.queues(), *declared})
+        try:
+            return sorted({*self.store.queues(), *declared})
+        except ConfigError:  # SQS forbids to list them: no name can be called unknown
+            return []
 
     def _tasks(self) -> list[str]:
         resting = {group.task for group in self.store.failure_groups()}
