@@ -345,6 +345,7 @@ def test_gzip_and_standard_input_are_spooled_and_resumed(deliver: Deliver) -> No
         assert Counter(endpoint.bodies) == Counter(bodies), "the same content is the same delivery"
         other = deliver(endpoint.url, file="-", stdin=plain + b'{"other": 1}\n')
         assert other.returncode == 0
+        assert b"warning: 30 of these 31 lines were sent before, and are sent again" in other.stderr
     assert len(endpoint.requests) == 61
     assert list((deliver.folder / "redrive.db-spool").iterdir()) == []
 
@@ -368,6 +369,23 @@ def test_forgotten_the_file_is_sent_again(deliver: Deliver) -> None:
         assert deliver(endpoint.url, "--forget", "--yes").returncode == 0
         assert deliver.summary(endpoint.url)[1]["dead"] == 1
     assert Counter(endpoint.bodies) == {b"1": 2, b"2": 2}
+
+
+def test_of_a_file_that_grew_append_sends_the_new_lines_alone(deliver: Deliver) -> None:
+    deliver.write(list(range(8)))
+    with Endpoint(lambda request: Answer(404 if request.body == b"3" else 204)) as endpoint:
+        assert deliver(endpoint.url).returncode == 5
+        deliver.write(list(range(12)))
+        told = deliver(endpoint.url, "--dry-run").stderr.decode()
+        assert "warning: 8 of these 12 lines were sent before, and are sent again; to send only the others: " in told
+        assert f"deliver lines.jsonl --to {endpoint.url} --append" in told
+        code, summary = deliver.summary(endpoint.url, "--append")
+        assert (code, summary["lines"], summary["delivered"], summary["dead"]) == (5, 12, 11, 1)
+        code, summary = deliver.summary(endpoint.url)
+        assert (code, summary["delivered"], summary.get("requests", 0)) == (5, 11, 0)
+        deliver.write([*range(11), 110])  # its last line was another
+        assert b"warning" not in deliver(endpoint.url, "--dry-run").stderr
+    assert Counter(endpoint.bodies) == Counter(str(n).encode() for n in range(12))
 
 
 def test_a_file_that_goes_to_two_urls_is_two_deliveries(deliver: Deliver) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,7 @@ _COLUMNS = (
 @click.option(
     "--skip-bad", type=click.Path(path_type=Path), metavar="FILE", help="leave bad lines out, write them here"
 )
+@click.option("--append", is_flag=True, help="of a file that grew since it was sent: send only its new lines")
 @click.option("--dry-run", is_flag=True, help="check the file and show what would be sent; send nothing")
 @click.option("--forget", is_flag=True, help="forget that this file was sent to this URL; send nothing")
 @click.option("--yes", is_flag=True, help="with --forget: remove from the store what was not delivered")
@@ -78,7 +80,7 @@ def deliver(opened: Opened, output: Output, file: str, **given: Any) -> int:
 
     After Ctrl-C or kill -9 the same command continues where it was, and enqueues no line twice: the store keeps a
     record of the file's contents and the URL until --forget. Once all lines are done, the same command sends only those
-    that `redrive dlq retry` has put back.
+    that `redrive dlq retry` has put back. If lines were added to the file since, --append sends these alone.
 
     The policy `patient` waits 1 s and doubles that up to 60 s, with half of it random, and gives a line up at its 16th
     failure, 5 to 10 minutes after the first: an outage of 5 minutes loses nothing. Throttled requests do not count, up
@@ -131,6 +133,7 @@ class _Command:
                 spool_path(self.folder, self.checked.digest).unlink(missing_ok=True)
 
     def _run(self) -> int:
+        from ..deliver.growth import Growth, grown
         from ..deliver.ingest import Ledger, first_record, record_key
         from ..deliver.sending import show_url
 
@@ -138,17 +141,37 @@ class _Command:
         ledger = Ledger(self.store, key)
         if self.given["forget"]:
             return self._forget(ledger)
-        if ledger.record is None:
-            self._judge_bad_lines()
         start = ledger.record or first_record(
             self.name, show_url(self.target.url), key, self.checked, self.store.now_ms()
         )
+        growth = Growth(self.store, self.path, self.target.url, self.limit)
+        earlier = growth.earlier(self.checked.size) if ledger.record is None else None
+        if earlier is not None and not self._append(earlier, start):
+            earlier = None
+        elif earlier is not None:
+            start = grown(earlier, start)
+        if ledger.record is None and (earlier is None or self.checked.bad > earlier.bad):
+            self._judge_bad_lines()
         if self.given["dry_run"]:
             return self._dry_run(start)
         if self.checked.good == 0:
             note(f"{self.name} holds no lines to send")
             return DONE
+        growth.remember(self.checked)
+        if earlier is not None:
+            growth.replace(ledger, start)
         return self._deliver(ledger, start)
+
+    def _append(self, earlier: Record, start: Record) -> bool:
+        """Whether only the new lines are meant. Warns if all are; on a terminal it asks."""
+        if self.given["append"]:
+            return True
+        before, whole = f"{earlier.done:,} of these {_lines(start.total)} were sent before", self._again("--append")
+        note(f"warning: {before}, and are sent again; to send only the others: {whole}")
+        ask = sys.stdin.isatty() and sys.stderr.isatty() and not self.given["dry_run"]
+        if ask and not click.confirm(f"Send all {start.total:,} lines?", err=True):
+            raise Failure(before, "nothing was sent now", whole, REFUSED)
+        return False
 
     def _deliver(self, ledger: Ledger, start: Record) -> int:
         from ..deliver.progress import Bar

@@ -47,6 +47,11 @@ class Checked(msgspec.Struct, frozen=True):
     stamp: Stamp
     first_bad: tuple[Line, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return self.stamp[0]
+
 
 def stamp(file: BinaryIO) -> Stamp:
     """Return size and time of change: another stamp means another content."""

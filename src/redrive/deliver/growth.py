@@ -1,0 +1,81 @@
+"""Find the delivery of the earlier contents of a file that grew, and let it go on with the new lines.
+
+A delivery is known by the whole content of its file, so a file that grew is another one. A cell by URL and first line
+says which contents with that line were sent there before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from ..message import Swap
+from ..store import Store
+from .ingest import Ledger, Record, record_key
+from .lines import Checked, walk
+from .spool import CHUNK, new_digest
+
+KEPT_MAX = 8  # contents with the same first line that are remembered: those sent last
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What a file held: its digest and its size in bytes."""
+
+    digest: str
+    size: int
+
+
+class Growth:
+    """The contents that were sent to a URL, of files with the first line of this one."""
+
+    def __init__(self, store: Store, path: Path, url: str, limit: int) -> None:
+        self._store, self._path, self._url = store, path, url
+        with path.open("rb") as file:
+            first = next((line.body for line in walk(file, limit=limit) if line.why is None), b"")
+        self._key = "deliver-first:" + hashlib.blake2b(first + b"\n" + url.encode(), digest_size=16).hexdigest()
+        self._read()
+
+    def _read(self) -> None:
+        cell = self._store.cells.read([self._key])[0]
+        self._version = 0 if cell is None else cell.version
+        self._contents = [] if cell is None else msgspec.json.decode(cell.value, type=list[Content])
+
+    def remember(self, checked: Checked) -> None:
+        """Remember that this content is sent. Where another process changes the cell meanwhile, only the offer to
+        append is lost."""
+        content = Content(checked.digest, checked.size)
+        if content not in self._contents:
+            kept = [*self._contents, content][-KEPT_MAX:]
+            self._store.cells.swap([Swap(self._key, self._version, msgspec.json.encode(kept))])
+
+    def earlier(self, size: int) -> Record | None:
+        """The record of the longest content that this file of `size` bytes begins with; None if there is none."""
+        for content in sorted(self._contents, key=lambda each: -each.size):
+            if 0 < content.size < size and self._begins_with(content):
+                self._ledger = Ledger(self._store, record_key(content.digest, self._url))
+                if self._ledger.record is not None and self._ledger.record.done:
+                    return self._ledger.record
+        return None
+
+    def replace(self, ledger: Ledger, start: Record) -> None:
+        """Let the record of the whole file take the place of the earlier one. A kill between the two writes leaves
+        both, of one queue: the whole file goes on by its own."""
+        ledger.write(start)
+        self._ledger.write(None)
+
+    def _begins_with(self, content: Content) -> bool:
+        digest, left, last = new_digest(), content.size, b""
+        with self._path.open("rb") as file:
+            while left and (part := file.read(min(CHUNK, left))):
+                digest.update(part)
+                left, last = left - len(part), part[-1:]
+            ends = last == b"\n" or file.read(1) in (b"\n", b"\r")  # else its last line was another
+        return ends and not left and digest.hexdigest() == content.digest
+
+
+def grown(earlier: Record, start: Record) -> Record:
+    """The record of the file that grew: it goes on after the last line that the earlier one counted, in its queue."""
+    return replace(earlier, file=start.file, total=start.total, bad=start.bad)
