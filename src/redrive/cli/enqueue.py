@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import msgspec
 
 from ..app import App
 from ..duration import milliseconds, rfc3339
+from ..duration import show as show_duration
 from ..enqueue import Bound, Task
 from ..errors import Unreadable, near_miss
 from ..message import NORMAL, PRIORITIES, Draft
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 FILES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _EXAMPLES: dict[Any, Any] = {int: 1, float: 1.5, str: "text", bool: True, list: [], dict: {}}
 _BY_NAME = """enqueue {} '{{"name": "value"}}'"""
+UNWORKED_S = 5  # how long a message is due before nothing seems to run its queue
+QUEUES_MAX = 5  # of a file, that are looked at for workers
 SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, and what they are taken from
 
 
@@ -102,6 +105,7 @@ def enqueue(
     if opened.app is None and queue is None:
         note(f"put on queue 'default': only --app knows the queue of task '{task}'")
     put = opened.store.put([draft])[0]
+    _warn_unworked(opened, [draft.queue])
     if put.duplicate:
         note(f"not put: message {put.id} holds the key '{draft.key}' and is {put.state}")
     record = {"id": put.id, "task": draft.task, "queue": draft.queue, "state": put.state, "duplicate": put.duplicate}
@@ -193,10 +197,30 @@ def _put_lines(
             rest = f"tail -n +{left.number + 1} {typed(file)} | {again(_words('-', drafts))}"
             note(f"lines up to {left.number:,} are enqueued, and perhaps some of the next 500; to go on: {rest}")
         raise
+    _warn_unworked(opened, sorted(backfill.queues)[:QUEUES_MAX])
     done = (ledger.record or start).done - start.done
     counts = {"before": start.done, "enqueued": done - backfill.known, "known": backfill.known}
     out.record({"file": name, "lines": total, **counts}, id="file")
     return DONE
+
+
+def _warn_unworked(opened: Opened, queues: Iterable[str]) -> None:
+    """On a terminal, warn of queues that nothing seems to run: paused ones, those where a message has been due for a
+    while and none is leased, and those that a worker of the app leaves out. An idle worker leaves no trace."""
+    if not sys.stderr.isatty():
+        return
+    app, store = opened.app, opened.store
+    mine = None if app is None else {queue.name for queue in app.queues_of(None)}
+    worker = f"{program()} worker {typed((app and app.spec) or 'MODULE:APP')}"
+    for queue in queues:
+        counts = store.counts(queue)
+        if queue in store.paused():
+            note(f"warning: queue '{queue}' is paused; to go on: {onward(f'queue resume {typed(queue)}')}")
+        elif mine is not None and queue not in mine:
+            note(f"warning: a worker of this app runs queue '{queue}' only if it is named: {worker} -q {typed(queue)}")
+        elif counts.ready and not counts.leased and counts.oldest_age_s >= UNWORKED_S:
+            due = f"{counts.ready:,} due, the oldest for {show_duration(round(counts.oldest_age_s))}, none running"
+            note(f"warning: no worker seems to run queue '{queue}': {due}; to start one: {worker}")
 
 
 def _words(file: str, drafts: Drafts, *more: str) -> str:

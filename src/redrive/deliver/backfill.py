@@ -96,10 +96,12 @@ class Backfill(Ingest):
     def __init__(self, drafts: Drafts, store: Store, ledger: Ledger, *read: Any) -> None:
         super().__init__(store, ledger, *read)
         self._drafts = drafts
+        self.queues: set[str] = set()  # those of the messages
 
     def write(self, batch: Sequence[Line], swap: Swap) -> None:
         drafts = self._unknown([self._drafts.of(line.body) for line in batch])
         puts = self.store.put(drafts, swaps=[swap] if self.store.traits.cells else [])
+        self.queues.update(draft.queue for draft in drafts)
         self.known += len(batch) - len(drafts) + sum(put.duplicate for put in puts)
 
     def _unknown(self, drafts: Sequence[Draft]) -> list[Draft]:
