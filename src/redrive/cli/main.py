@@ -184,6 +184,8 @@ def run(args: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # show what the encoding lacks by its code
+    if "_REDRIVE_COMPLETE" in os.environ:
+        import_module(".terminal.completing", __package__).install()
     try:
         result = cli.main(list(args), standalone_mode=False, obj=tuple(args))
     except (click.Abort, KeyboardInterrupt):

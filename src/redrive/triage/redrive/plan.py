@@ -29,6 +29,7 @@ from .records import (
     RedriveSettings,
     check,
     chunk_cell,
+    note_recent,
     plan_cell,
     read_chunk,
     read_plan,
@@ -196,6 +197,7 @@ def draw_up(
     )
     plan = replace(plan, digest=sealed(digest, plan))
     store.cells.swap([Swap(plan_cell(id), 0, msgspec.json.encode(plan), PLAN_KEPT_MS)])
+    note_recent(store.cells, id)
     return plan
 
 

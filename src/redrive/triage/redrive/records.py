@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from ...errors import PlanRefused
 from ...flow.gates import Gates
-from ...message import Cell, Handle, Swap
+from ...message import Cell, Handle, Swap, version_of
 from ...store import Cells, Store
 from .pacing import Speed
 
@@ -30,6 +30,7 @@ INDEX = "runs"
 LEASE_MS = 5000  # how long a run rests whose runner was killed
 CLOSED_KEPT = 200  # closed runs that the index names: so many that people started
 AUTO_KEPT = 100  # and so many that were started automatically, which may come every second
+RECENT, RECENT_MAX = "plans/recent", 20
 PLAN_KEPT_MS = 7 * 24 * 3_600_000  # a plan that is not started
 KEPT_MS = 400 * 86_400_000  # the cells of an open run; renewed with every write of the state
 OVER_KEPT_MS = 30 * 86_400_000  # of a closed run
@@ -89,6 +90,20 @@ class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def plan_cell(id: str) -> str:
     return f"run/{id}/plan"
+
+
+def recent_plans(cells: Cells) -> list[str]:
+    """The ids of plans that were drawn up lately, the newest first."""
+    (cell,) = cells.read([RECENT])
+    return [] if cell is None else msgspec.json.decode(cell.value, type=list[str])
+
+
+def note_recent(cells: Cells, id: str) -> None:
+    """Add a plan to the recent ones. If another process adds one meanwhile, this one is left out: the list only helps
+    people to find a plan again."""
+    (cell,) = cells.read([RECENT])
+    ids = [id, *recent_plans(cells)][:RECENT_MAX]
+    cells.swap([Swap(RECENT, version_of(cell), msgspec.json.encode(ids), PLAN_KEPT_MS)])
 
 
 def chunk_cell(id: str, n: int) -> str:

@@ -1,0 +1,173 @@
+"""Complete names of the app and the store in a shell: queues, tasks, dependencies, schedules, failures, plans, runs.
+
+It looks them up on a thread for a second at most, and writes nothing but completions: an app that prints or fails, and
+a store that is away, complete to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    _resolve_context,
+    _resolve_incomplete,
+    add_completion_class,
+)
+
+from ...app import App
+from ...config import settings
+from ...store import Store
+from ...stores import open_store
+from ...stores.upkeep import is_there
+from ..opening import load_app
+
+WAIT_S = 1.0  # for the app and the store; names that are found until then are shown
+NAMES_MAX = 200
+_SAFE = re.compile(r"[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]*")  # a shell inserts a name as it is
+Named = tuple[str, str]  # a name, and what is shown beside it
+_BY_OPTION = {"queue": "queues", "queues": "queues", "task": "tasks", "of_lines": "tasks", "fingerprint": "failures"}
+_BY_ARGUMENT = {
+    ("queue", "names"): "queues",
+    ("flow", "name"): "dependencies",
+    ("schedule", "name"): "schedules",
+    ("schedule", "names"): "schedules",
+    ("run", "id"): "runs",
+    ("dlq", "plan"): "plans",
+}
+
+
+def install() -> None:
+    """Let click complete names too, in every shell that it knows."""
+    for shell in (BashComplete, ZshComplete, FishComplete):
+        add_completion_class(type(f"Names{shell.__name__}", (_Names, shell), {}), shell.name)
+
+
+class _Names(ShellComplete):
+    def complete(self) -> str:
+        with _quiet():
+            text = super().complete()
+        if any(thread.name == "redrive-complete" for thread in threading.enumerate()):
+            print(text, flush=True)
+            os._exit(0)  # an app that is still being imported, or a server that does not answer, would hold the exit
+        return text
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
+        with suppress(Exception):
+            context = _resolve_context(self.cli, self.ctx_args, self.prog_name, args)
+            asked, text = _resolve_incomplete(context, args, incomplete)
+            kind = _kind(context, asked)
+            if kind is None:
+                return asked.shell_complete(context, text)
+            found = _found(kind, context, text.rpartition(",")[2])
+            before = text[: len(text) - len(text.rpartition(",")[2])]  # of a list
+            if not found and asked.name == "task":
+                return [CompletionItem(text, type="file")]
+            return [CompletionItem(before + name, help=help or None) for name, help in found]
+        return []
+
+
+def _kind(context: click.Context, asked: click.Command | click.Parameter) -> str | None:
+    """What a parameter names, by the command's path and its own name."""
+    if not isinstance(asked, click.Parameter) or asked.name is None:
+        return None
+    first = context.command_path.split()[1:2]
+    return _BY_ARGUMENT.get((first[0] if first else "", asked.name)) or _BY_OPTION.get(asked.name)
+
+
+def _found(kind: str, context: click.Context, prefix: str) -> list[Named]:
+    found: dict[str, str] = {}
+
+    def look() -> None:
+        with suppress(Exception):
+            for name, help in islice(_look(kind, context.params), 100 * NAMES_MAX):
+                if name.startswith(prefix) and _SAFE.fullmatch(name) and len(found) < NAMES_MAX:
+                    found.setdefault(name, help)
+
+    thread = threading.Thread(target=look, name="redrive-complete", daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    return list(found.copy().items())
+
+
+def _look(kind: str, given: dict[str, Any]) -> Iterator[Named]:
+    """Names that the app declares, and then those in its store."""
+    spec, url = given.get("app") or given.get("app_argument"), given.get("url")
+    chosen = settings({"app": spec, "url": url})
+    app = load_app(chosen.app, chosen.folder) if chosen.app and (spec or not url) else None
+    if app is not None:
+        yield from _DECLARED[kind](app) if kind in _DECLARED else ()
+    where = url or (chosen.url if app is None else app.url)
+    if kind not in _STORED or where is None or not is_there(where):
+        return
+    store = open_store(where)
+    try:
+        yield from _STORED[kind](store)
+    finally:
+        store.close()
+
+
+def _queues(app: App) -> Iterable[Named]:
+    return ((queue.name, "") for queue in app.queues_of(None))
+
+
+def _stored_queues(store: Store) -> Iterable[Named]:
+    return ((name, "") for name in store.queues())
+
+
+def _failures(store: Store) -> Iterable[Named]:
+    return ((group.fingerprint, f"{group.count:,} of {group.task}: {group.error}") for group in store.failure_groups())
+
+
+def _plans(store: Store) -> Iterable[Named]:
+    from ...triage.redrive.records import read_plan, recent_plans
+
+    for id in recent_plans(store.cells):
+        if (plan := read_plan(store.cells, id)) is not None:
+            yield id, f"{plan.total:,} messages"
+
+
+def _runs(store: Store) -> Iterable[Named]:
+    from ...triage.redrive.run import views
+
+    return ((view.id, view.state) for view in views(store, NAMES_MAX))
+
+
+_DECLARED: dict[str, Callable[[App], Iterable[Named]]] = {
+    "queues": _queues,
+    "tasks": lambda app: ((name, "") for name in sorted(app.tasks)),
+    "dependencies": lambda app: ((name, "") for name in sorted(app.dependencies)),
+    "schedules": lambda app: ((name, "") for name in sorted(app.schedules)),
+}
+_STORED: dict[str, Callable[[Store], Iterable[Named]]] = {
+    "queues": _stored_queues,
+    "failures": _failures,
+    "plans": _plans,
+    "runs": _runs,
+}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Send what the app or a library prints nowhere: a terminal in the middle of a line shows it between its words."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)  # for good: there is nothing more to say
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
