@@ -15,7 +15,7 @@ from redrive import App
 from redrive.aws.dead_letters import ingest as ingesting
 from redrive.cli.main import run as run_command
 from redrive.errors import ConfigError
-from redrive.testing.sqs import SqsServer
+from redrive.testing.sqs import EventSource, SqsServer
 
 APP = """
 from redrive import App, Retry
@@ -140,6 +140,25 @@ def test_with_create_a_declared_queue_and_its_dead_letter_queue_are_made(
     made = place.server.account.queues
     assert {"orders.fifo", "orders-dead.fifo", "orders-poison.fifo"} <= made.keys()
     assert "orders-dead.fifo" in made["orders.fifo"].attributes["RedrivePolicy"]
+
+
+def test_a_lambda_works_the_events_of_a_declared_queue(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.made(f"{SQS}-poison")
+    app = App(place.url())
+    seen: list[int] = []
+
+    @app.task(name="billing.charge", queue="billing")
+    def charge(n: int) -> None:
+        seen.append(n)
+
+    app.queue("billing", sqs=SQS, foreign=charge)
+    place.send(n=7)
+    source, handler = EventSource(place.boto, place.queue), app.lambda_handler()
+    assert source.deliver(handler) == []
+    handler.close()
+    app.store.close()
+    assert (seen, place.depth(SQS)) == ([7], 0)
+    assert f'"Queue":"{SQS}"' in capsys.readouterr().out.replace(" ", "")  # the metrics name the queue as SQS does
 
 
 @pytest.mark.parametrize("name", ["https://sqs.eu-central-1.amazonaws.com/1/x", "a b", "", "x" * 81, 7])
