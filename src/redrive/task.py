@@ -17,7 +17,7 @@ from .duration import Duration, milliseconds, seconds, show
 from .errors import ConfigError, near_miss
 from .fault import check_rules
 from .policy.poison import Poison
-from .policy.preset_policies import presets
+from .policy.preset_policies import PresetName, presets
 from .policy.retry import Retry
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
@@ -51,7 +51,7 @@ class TaskKeywords(TypedDict, total=False):
     name: str | None
     queue: str
     timeout: Duration
-    retry: Retry | str | None
+    retry: Retry | PresetName | None
     rules: Sequence[Any]
     version: int
     keep_result: Duration | None
@@ -86,7 +86,7 @@ def task_options(
     ctx: bool = False,
     queue: str = "default",
     timeout: Duration = "5m",
-    retry: Retry | str | None = None,
+    retry: Retry | PresetName | None = None,
     rules: Sequence[Any] = (),
     version: int = 1,
     keep_result: Duration | None = None,
@@ -235,13 +235,14 @@ def as_size(value: object, what: str) -> int:
         raise ConfigError(f"{what}={value!r}: {error}; expected bytes, or a size such as '512MiB'") from None
 
 
-def _retry(retry: Retry | str | None) -> Retry:
+def _retry(retry: Retry | PresetName | None) -> Retry:
     if retry is None:
         return Retry()
     if isinstance(retry, str):
-        if retry not in presets:
+        preset = presets.get(retry)
+        if preset is None:
             raise ConfigError(f"retry={retry!r}: no such preset; known: {', '.join(presets)}")
-        return presets[retry]
+        return preset
     if not isinstance(retry, Retry):
         raise ConfigError(f"retry={retry!r}: expected a Retry, such as Retry(max_attempts=8), or a preset's name")
     return retry

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .backoff import CENTURY_S, YEAR_S, Backoff, Jitter, draw
 from .poison import CRASHES_MAX, Poison
-from .preset_policies import presets
+from .preset_policies import PresetName, presets
 from .previews import Preview, Step, preview
 from .retention import Retention
 from .retry import KINDS, Chosen, Retry
@@ -23,6 +23,7 @@ __all__ = [
     "Chosen",
     "Jitter",
     "Poison",
+    "PresetName",
     "Preview",
     "Retention",
     "Retry",

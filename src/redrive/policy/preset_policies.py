@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
 from ..duration import Duration
 from .backoff import Backoff
 from .retry import Retry
+
+PresetName = Literal["standard_api", "high_volume", "critical", "webhooks", "emails", "payments", "orchestration"]
 
 
 def _preset(max_attempts: int, backoff: Backoff, max_elapsed: Duration = "24h", **on: Backoff) -> Retry:

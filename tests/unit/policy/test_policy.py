@@ -23,6 +23,7 @@ from redrive.policy import (
     YEAR_S,
     Backoff,
     Jitter,
+    PresetName,
     Retry,
     draw,
     presets,
@@ -265,7 +266,7 @@ def test_a_negative_index_is_refused() -> None:
         (lambda: Backoff(base=-1), ValueError, "backoff base -1"),
         (lambda: Backoff(cap="1y"), ValueError, "backoff cap '1y'"),
         (lambda: Backoff(cap=True), TypeError, "backoff cap True"),
-        (lambda: Backoff(base="5s", cap="2s"), ConfigError, "5s is above its cap 2s, so every delay would be the cap"),
+        (lambda: Backoff(base="5s", cap="2s"), ConfigError, "base 5s is above its cap 2s"),
         (lambda: Backoff(cap="1s"), ConfigError, "base 2s is above its cap 1s"),
         (lambda: Backoff(base="800d", cap=None), ConfigError, "base 800d is above its cap 365d"),
         (lambda: Backoff.linear("5s", cap="2s"), ConfigError, "base 5s is above its cap 2s"),
@@ -680,3 +681,7 @@ def walk_s(backoff: Backoff, message_id: str) -> float:
         previous = backoff.seconds(n, draw(message_id, 0, n + 1), previous)
         total_s += previous
     return total_s
+
+
+def test_the_literal_of_preset_names_names_the_presets() -> None:
+    assert get_args(PresetName) == tuple(presets)
