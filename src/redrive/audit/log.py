@@ -100,7 +100,7 @@ class Audit:
         if len(text) > TEXT_MAX:  # cut once its secrets are hidden: a half of one is not known for one
             text = text[: TEXT_MAX - 1] + "…"
         real, now_ms = user(), self._store.now_ms()
-        claimed = "" if actor == real else actor
+        claimed = "" if actor == real else redact(actor)
         return Entry(
             now_ms, action, real, reason, text, tuple(ids[:IDS_MAX]), count, about, claimed, os.urandom(8).hex()
         )

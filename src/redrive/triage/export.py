@@ -257,6 +257,8 @@ def without_secrets(message: Message) -> Message:
     if key_of_text(error := message.headers.get("redrive-dead-error", "")) is not None:
         told["headers"] = {**told["headers"], "redrive-dead-error": error}
     told["faults"] = tuple(map(_fault, message.faults))
+    if message.damage is not None and message.damage.raw:  # a row as it was, in which secrets cannot be told apart
+        told["damage"] = replace(message.damage, raw={})
     changed = {name: value for name, value in told.items() if value != getattr(message, name)}
     return replace(message, **changed) if changed else message
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ...duration import rfc3339, show
-from ...redact import one_line
+from ...redact import one_line, redact
 from ...triage.redrive.records import FINAL
 from ...triage.redrive.run import Run, RunView
 from ..terminal.failure import note, program
@@ -107,14 +107,15 @@ class Bar:
         self._progress.stop()
 
     def say(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._progress.console.print(one_line(redact(text)), markup=False, highlight=False, soft_wrap=True)
 
     def show(self, view: RunView, now_ms: int) -> None:
         end_ms = view.over_ms or now_ms
+        why = f": {one_line(redact(view.why))}" if view.phase == "waiting" and view.why else ""
         self._progress.update(
             self._task,
             visible=True,
-            description=doing(view) + (f": {one_line(view.why)}" if view.phase == "waiting" and view.why else ""),
+            description=doing(view) + why,
             total=view.counts["planned"],
             completed=settled(view),
             states=states(view),
