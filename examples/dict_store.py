@@ -96,7 +96,7 @@ class Data(Struct):
         self.number += 1
         message = lifecycle.enqueued(draft, id, now)
         self.rows[id] = Row(message, self.number)
-        return Put(id, state=message.state(now))
+        return Put(id, state=message.state_at(now))
 
 
 class DictStore(Store):

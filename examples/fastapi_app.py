@@ -21,8 +21,8 @@ async def sign_up(email: str) -> dict[str, str]:
 
 
 @web.get("/jobs/{id}")
-def job(id: str) -> dict[str, int]:  # not async: looking reads the store, so it runs in a thread
-    found = app.job(id)
+async def job(id: str) -> dict[str, str | int]:
+    found = await app.ajob(id)
     if found is None:
-        raise HTTPException(404, "it is done, or never was")
-    return {"attempt": found.attempt}
+        raise HTTPException(404, "it is done, or never existed")
+    return {"state": found.state, "attempt": found.attempt}

@@ -61,7 +61,7 @@ def _schedules(app: App) -> None:
     app.schedules["quiet"].pause()
     with app.scheduler():
         time.sleep(4.5)
-    assert app.schedules["pulse"].state().last_ms is not None
+    assert app.schedules["pulse"].state.last_ms is not None
 
 
 # -- by hand, lane by lane
@@ -271,7 +271,7 @@ def read(app: App, planned: str) -> dict:
         "failures": {id: dlq.run(id).failures() for id in runs},
         "autos": dlq.auto(),
         "audit": list(dlq.audit()),
-        "schedules": {name: schedule.state() for name, schedule in app.schedules.items()},
+        "schedules": {name: schedule.state for name, schedule in app.schedules.items()},
         "flow": {name: app.flow.show(name) for name in ("api", "mail", "maps", "sms")},
     }
 

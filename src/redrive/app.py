@@ -188,7 +188,7 @@ class App(Registry):
 
     # -- enqueueing
 
-    def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref]:
+    def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref[Any]]:
         """Put all drafts in one commit; durable when it returns. With `tx`, a connection or session of yours on the
         store's own database, they are written in its transaction and exist once you commit.
 
@@ -197,7 +197,7 @@ class App(Registry):
         """
         return put(self, list(drafts), tx)
 
-    async def aenqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref]:
+    async def aenqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref[Any]]:
         """As `enqueue_many`, for asyncio code; concurrent calls share a commit."""
         return await aput(self, list(drafts), tx)
 

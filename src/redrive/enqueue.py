@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)  # what a call gives: of an async handler a coroutine
+T = TypeVar("T")
 U = TypeVar("U", bound=Upcast)
 
 
@@ -176,16 +177,36 @@ class Task(TaskSpec, Generic[P, R]):
         """The message a call with these arguments would enqueue, for `app.enqueue_many`."""
         return self._bound.draft(*args, **kwargs)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
+    @overload
+    def enqueue(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Ref[T]: ...
+
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
         """Put a message on the queue; durable when it returns. In asyncio code use `aenqueue`. Raises EnqueueError,
         StoreError, TypeError."""
         return self._bound.enqueue(*args, **kwargs)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
+    @overload
+    async def aenqueue(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Ref[T]: ...
+
+    @overload
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
+
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
         """As `enqueue`, without holding up the event loop; concurrent calls share a commit."""
         return await self._bound.aenqueue(*args, **kwargs)
 
-    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref]:
+    @overload
+    def _follow_up(
+        self: Task[P, Coroutine[Any, Any, T]], ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Draft, Ref[T]]: ...
+
+    @overload
+    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[R]]: ...
+
+    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[Any]]:
         return self._bound._follow_up(ctx, args, kwargs)
 
 
@@ -225,12 +246,24 @@ class Bound(Generic[P, R]):
             producer=task.app.producer,
         )
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
+    @overload
+    def enqueue(self: Bound[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Ref[T]: ...
+
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
         """As `Task.enqueue`."""
         draft = self._draft(current(), args, kwargs)
         return put(self._task.app, [draft], self._options.tx)[0]
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
+    @overload
+    async def aenqueue(self: Bound[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Ref[T]: ...
+
+    @overload
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
+
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
         """As `Task.aenqueue`."""
         draft = self._draft(current(), args, kwargs)
         return (await aput(self._task.app, [draft], self._options.tx))[0]
@@ -238,7 +271,15 @@ class Bound(Generic[P, R]):
     def _refuse_tx(self, why: str) -> NoReturn:
         raise ConfigError(f"task {self._task.name!r}: using(tx=…) has no meaning here: {why}")
 
-    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref]:
+    @overload
+    def _follow_up(
+        self: Bound[P, Coroutine[Any, Any, T]], ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Draft, Ref[T]]: ...
+
+    @overload
+    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[R]]: ...
+
+    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[Any]]:
         """Make a draft that is written with the end of that run. Refuses here what the store would refuse then."""
         if self._options.tx is not None:
             self._refuse_tx("a follow-up is written with the ack")
@@ -253,14 +294,14 @@ class Bound(Generic[P, R]):
         return draft, Ref(draft.id or "", draft.task, draft.queue, False, app)
 
 
-def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref]:
+def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:
     """Put all drafts in one commit, or in the transaction `tx`. See `App.enqueue_many`."""
     refuse_loop("enqueue()", "await ….aenqueue(…)")
     store = registry.store
     return _refs(registry, drafts, store.put(drafts) if tx is None else store.put(drafts, tx=tx))
 
 
-async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref]:
+async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:
     """As `put`, for asyncio code; concurrent calls share a commit."""
     store = registry.store
     if tx is not None:  # here and now: nothing is committed, and the connection belongs to this thread
@@ -268,7 +309,7 @@ async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> l
     return _refs(registry, drafts, await _batch_of(store, registry._batches).put(drafts))
 
 
-def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[Put]) -> list[Ref]:
+def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[Put]) -> list[Ref[Any]]:
     return [Ref(p.id, d.task, d.queue, p.duplicate, registry) for d, p in zip(drafts, puts, strict=True)]
 
 

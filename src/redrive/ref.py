@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -15,11 +15,13 @@ from .message import ABSENT, RESTING, Lane, Message
 from .registry import Registry
 from .run_context import progress_of, refuse_loop
 
+R = TypeVar("R", covariant=True)
 LOOK_S = (0.005, 0.25)  # how long ref.wait pauses between its first two queries, and at most
 
 
-class Ref(msgspec.Struct, frozen=True):
-    """A message that was enqueued. `duplicate`: an earlier message holds the key, and this is a ref to that one."""
+class Ref(msgspec.Struct, Generic[R], frozen=True):
+    """A message that was enqueued; R is what its handler returns. `duplicate`: an earlier message holds the key, and
+    this is a ref to that one."""
 
     id: str
     task: str
@@ -32,11 +34,11 @@ class Ref(msgspec.Struct, frozen=True):
         """Its state now: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted, so
         one that is gone is done. Raises Unsupported where the store cannot look it up (SQS)."""
         message = self._look()
-        return "done" if message is None else message.state(self._app.store.now_ms())
+        return "done" if message is None else message.state_at(self._app.store.now_ms())
 
     def _look(self) -> Message | None:
         """Find the message. Raises Unsupported where the store cannot tell whether a missing one is done or waits."""
-        message: Message | None = self._app.job(self.id)
+        message = self._app.store.find([self.id])[0]
         traits = self._app.store.traits
         if message is None and not traits.finds:
             raise Unsupported(
@@ -53,9 +55,9 @@ class Ref(msgspec.Struct, frozen=True):
             raise Unsupported(f"message {self.id} of task {self.task!r} is known by its record, without its checkpoint")
         return None if message is None else progress_of(message.progress)
 
-    def wait(self, timeout: Duration | None = None) -> Any:
-        """Wait until the message is done, and return the handler's return value, decoded by its return annotation,
-        where `keep_result=` keeps it; else None.
+    def wait(self, timeout: Duration | None = None) -> R:
+        """Wait until the message is done, and return the handler's return value, decoded by its return annotation.
+        It is None, whatever R says, where no `keep_result=` keeps it or it is kept no longer.
 
         Queries the store every few milliseconds at first, four times a second in the end. Raises NotDone when the
         message is dead or cancelled (a redrive may still revive it), TimeoutError after `timeout`, RuntimeError inside
@@ -67,9 +69,10 @@ class Ref(msgspec.Struct, frozen=True):
         while (message := self._look()) is not None and message.lane is not Lane.DONE:
             self._refuse_resting(message)
             time.sleep(next(pauses))
-        return self._result(message)
+        result: R = self._result(message)
+        return result
 
-    async def await_(self, timeout: Duration | None = None) -> Any:
+    async def await_(self, timeout: Duration | None = None) -> R:
         """As `wait`, for asyncio code."""
         import asyncio
 
@@ -77,7 +80,8 @@ class Ref(msgspec.Struct, frozen=True):
         while (message := await asyncio.to_thread(self._look)) is not None and message.lane is not Lane.DONE:
             self._refuse_resting(message)
             await asyncio.sleep(next(pauses))
-        return self._result(message)
+        result: R = self._result(message)
+        return result
 
     def _pauses(self, timeout: Duration | None) -> Iterator[float]:
         """Yield the seconds to wait before each further query. Raises TimeoutError when the time is over."""

@@ -13,16 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from .codec.routing import Route, check_route
 from .config.resolve import settings
 from .duration import Duration, seconds
 from .errors import ConfigError
 from .events import Events, Observer
-from .message import Counts, GroupOrder, Message, OnDead
+from .message import Counts, GroupOrder, Job, OnDead
 from .policy.retention import Retention
 from .redact import redact
+from .run_context import refuse_loop
 from .store import Store
 from .stores import open_store
 from .stores.validation import word
@@ -311,10 +312,22 @@ class Registry:
         """Return the number of messages in each lane, of one queue or all."""
         return self.store.counts(queue)
 
-    def job(self, id: str) -> Message | None:
-        """Return the message with this id, or None: unknown, or done and deleted; on SQS without `track=true` also one
-        that waits, or runs elsewhere."""
-        return self.store.find([id])[0]
+    def job(self, id: str) -> Job | None:
+        """Return the message with this id, and its `state`, or None: it is unknown, or done and deleted; on SQS without
+        `track=true` also while it waits, or runs elsewhere. Raises StoreError, RuntimeError inside a running event
+        loop: use `ajob` there."""
+        refuse_loop("app.job()", "await app.ajob(…)")
+        return self._job(id)
+
+    async def ajob(self, id: str) -> Job | None:
+        """As `job`, for asyncio code."""
+        import asyncio
+
+        return await asyncio.to_thread(self._job, id)
+
+    def _job(self, id: str) -> Job | None:
+        message = self.store.find([id])[0]
+        return None if message is None else Job(*[*astuple(message), self.store.now_ms()])
 
 
 def _box(encrypt: Encrypt) -> Any:

@@ -240,7 +240,7 @@ def test_what_was_cancelled_is_not_delivered_though_its_consumer_was_killed(shop
     shop.stand.passes(LEASE_MS / 1000 + 31)
     assert claim(store) == []
     found = store.find([put.id])[0]
-    assert found is not None and found.state(store.now_ms()) == "cancelled"
+    assert found is not None and found.state_at(store.now_ms()) == "cancelled"
     shop.stand.passes(61)
     assert store.counts("default").leased == store.counts("default").ready == 0
 

@@ -70,11 +70,11 @@ def test_a_worker_does_what_is_due_and_what_the_one_that_is_gone_had(stored: Sto
     clock.advance(3_600)
     work("scheduled", "holds_key", "retrying", "deferred", "suspect", "once_more")
     stopped = stored.message("stopping")
-    assert stopped is not None and stopped.state(clock()) == "cancelled"
+    assert stopped is not None and stopped.state_at(clock()) == "cancelled"
 
     def newer() -> str | None:
         message = stored.message("newer")
-        return message and message.state(clock())
+        return message and message.state_at(clock())
 
     stored.work_until(lambda: newer() == "scheduled", "work")  # for a worker that knows its version
     for name in ("done", "degraded", "cancelled", "dead", "quarantined"):

@@ -210,7 +210,7 @@ def read(app: App, planned: str) -> dict[str, Any]:
         "failures": {id: dlq.run(id).failures() for id in runs},
         "autos": dlq.auto(),
         "audit": list(dlq.audit()),
-        "schedules": {name: schedule.state() for name, schedule in app.schedules.items()},
+        "schedules": {name: schedule.state for name, schedule in app.schedules.items()},
         "flow": {name: app.flow.show(name) for name in ("api", "mail", "maps", "sms")},
     }
     built: dict[str, Any] = json.loads(msgspec.json.encode(found))

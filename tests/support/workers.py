@@ -118,6 +118,6 @@ class Watched(SqliteStore):
 
 
 def stored(app: App, id: str) -> Message:
-    message = app.job(id)
+    message = app.store.find([id])[0]
     assert message is not None, "it is gone"
     return message

@@ -32,7 +32,7 @@ from redrive.enqueue import Bound, Ref, Task
 from redrive.errors import Cancelled, NotDone, RedriveError, StoreUnavailable
 from redrive.events import Event, Fate, Notice
 from redrive.fault import Fault, classify, parse_retry_after
-from redrive.message import Counts, DeadLetter, Decision, Message, Put, RetryAt
+from redrive.message import Counts, DeadLetter, Decision, Job, Message, Put, RetryAt
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
@@ -151,6 +151,10 @@ def has_no_timeout() -> None: ...
 def has_a_backoff_for_a_retry() -> None: ...
 
 
+@app.task(retry="paymnets")  # type: ignore[call-overload, untyped-decorator]
+def has_an_unknown_preset() -> None: ...
+
+
 @app.task(attempts=3)  # type: ignore[call-overload, untyped-decorator]
 def has_an_unknown_option() -> None: ...
 
@@ -166,8 +170,8 @@ async def beat(tick: datetime) -> None: ...
 
 
 assert_type(nightly(name="x", tick=datetime.now(UTC)), int)
-assert_type(beat.enqueue(datetime.now(UTC)), Ref)
-beat.enqueue()  # type: ignore[call-arg]
+assert_type(beat.enqueue(datetime.now(UTC)), Ref[None])
+beat.enqueue()  # type: ignore[call-overload]
 app.periodic(7)  # type: ignore[arg-type]
 app.periodic("@daily", tz=None)  # type: ignore[arg-type]
 app.periodic("@daily")(3)  # type: ignore[arg-type]
@@ -178,31 +182,39 @@ app.periodic("@daily")(3)  # type: ignore[arg-type]
 
 def sync_code() -> None:
     ref = push.enqueue(42)
-    assert_type(ref, Ref)
+    assert_type(ref, Ref[str])
     assert_type((ref.id, ref.state, ref.duplicate), tuple[str, str, bool])
     push.enqueue(record_id=42, dry=True)
-    assert_type(ref.wait(), Any)
-    ref.wait(timeout="5s")
+    assert_type(ref.wait(), str)
+    assert_type(pull.enqueue("x").wait(timeout="5s"), float)
+    assert_type(with_context.enqueue(1).wait(), bytes | None)
+    assert_type(pull.using(delay=1).enqueue("x"), Ref[float])
+    assert_type(push.using(delay=1).enqueue(1), Ref[str])
+    kept: Ref[object] = ref
+    wrong: Ref[int] = ref  # type: ignore[assignment]
+    del kept, wrong
     ref.wait(timeout=datetime.now(UTC))  # type: ignore[arg-type]
     pull.enqueue("x", 3)
     with_context.enqueue(1)
     sync_with_context.enqueue(name="x")
     plainly_without.enqueue(1)
 
-    push.enqueue("42")  # type: ignore[arg-type]
-    push.enqueue()  # type: ignore[call-arg]
-    push.enqueue(1, True)  # type: ignore[call-arg]
-    push.enqueue(1, dry="yes")  # type: ignore[arg-type]
-    push.enqueue(1, wet=True)  # type: ignore[call-arg]
+    push.enqueue("42")  # type: ignore[call-overload]
+    push.enqueue()  # type: ignore[call-overload]
+    push.enqueue(1, True)  # type: ignore[call-overload]
+    push.enqueue(1, dry="yes")  # type: ignore[call-overload]
+    push.enqueue(1, wet=True)  # type: ignore[call-overload]
     pull.enqueue(1)  # type: ignore[arg-type]
-    with_context.enqueue("x")  # type: ignore[arg-type]
+    with_context.enqueue("x")  # type: ignore[call-overload]
     sync_with_context.enqueue("x")  # type: ignore[call-arg]
 
 
 async def async_code() -> None:
-    assert_type(await push.aenqueue(42, dry=True), Ref)
-    await push.aenqueue("42")  # type: ignore[arg-type]
-    await with_context.aenqueue()  # type: ignore[call-arg]
+    assert_type(await app.ajob("id"), Job | None)
+    assert_type(await push.aenqueue(42, dry=True), Ref[str])
+    assert_type(await sync_with_context.aenqueue(name="x"), Ref[None])
+    await push.aenqueue("42")  # type: ignore[call-overload]
+    await with_context.aenqueue()  # type: ignore[call-overload]
     await push.enqueue(42)  # type: ignore[misc]
 
 
@@ -210,7 +222,7 @@ def drafts() -> None:
     assert_type(push.draft(1), Draft)
     push.draft("1")  # type: ignore[arg-type]
     refs = app.enqueue_many([push.draft(1), pull.using(group="tenant-7").draft("x"), Draft(task="t", body=b"")])
-    assert_type(refs, list[Ref])
+    assert_type(refs, list[Ref[Any]])
     app.enqueue_many(push.draft(n) for n in range(3))
     app.enqueue_many([push.draft(1)], tx=object())
     app.enqueue_many([1])  # type: ignore[list-item]
@@ -218,8 +230,8 @@ def drafts() -> None:
 
 
 async def adrafts() -> None:
-    assert_type(await app.aenqueue_many([push.draft(1)]), list[Ref])
-    assert_type(await (await push.aenqueue(1)).await_("5s"), Any)
+    assert_type(await app.aenqueue_many([push.draft(1)]), list[Ref[Any]])
+    assert_type(await (await push.aenqueue(1)).await_("5s"), str)
 
 
 def using() -> None:
@@ -240,8 +252,8 @@ def using() -> None:
     push.using(at=datetime.now(UTC)).enqueue(42)
     push.using(delay=1.5).draft(42)
 
-    bound.enqueue("42")  # type: ignore[arg-type]
-    bound.enqueue(42, wet=True)  # type: ignore[call-arg]
+    bound.enqueue("42")  # type: ignore[call-overload]
+    bound.enqueue(42, wet=True)  # type: ignore[call-overload]
     push.using(delay=datetime.now(UTC))  # type: ignore[arg-type]
     push.using(at="tomorrow")  # type: ignore[arg-type]
     push.using(key=42)  # type: ignore[arg-type]
@@ -251,8 +263,8 @@ def using() -> None:
 
 
 async def using_in_async_code() -> None:
-    assert_type(await push.using(delay=5).aenqueue(42), Ref)
-    await push.using(delay=5).aenqueue("42")  # type: ignore[arg-type]
+    assert_type(await push.using(delay=5).aenqueue(42), Ref[str])
+    await push.using(delay=5).aenqueue("42")  # type: ignore[call-overload]
 
 
 # -- a plain call stays a plain call
@@ -276,8 +288,8 @@ async def direct() -> None:
 
 @app.task(ctx=True)
 async def follow_ups(ctx: Context) -> None:
-    assert_type(ctx.enqueue(push, 42, dry=True), Ref)
-    ctx.enqueue(push.using(delay="5m"), 42)
+    assert_type(ctx.enqueue(push, 42, dry=True), Ref[str])
+    assert_type(ctx.enqueue(pull.using(delay="5m"), "x"), Ref[float])
     ctx.enqueue(with_context, 1)
     assert_type(ctx.follow_ups, tuple[Draft, ...])
 
@@ -349,7 +361,7 @@ def kept_as_values(
     b.enqueue()
     c.enqueue("x")
     a.enqueue("x")  # type: ignore[arg-type]
-    b.enqueue(1)  # type: ignore[call-arg]
+    b.enqueue(1)  # type: ignore[call-overload]
     c.enqueue(1)  # type: ignore[arg-type]
     a = plainly_without
     return push  # type: ignore[return-value]
@@ -423,7 +435,11 @@ def steering_wrongly() -> None:
 
 def looking() -> None:
     assert_type(app.counts("crm"), Counts)
-    assert_type(app.job("id"), Message | None)
+    assert_type(app.job("id"), Job | None)
+    if (job := app.job("id")) is not None:
+        message: Message = job
+        assert_type((job.state, message.state_at(0)), tuple[str, str])
+        job.state()  # type: ignore[operator]
     assert_type(app.cancel("id"), str)
     assert_type(redrive.context(), Context)
     [put] = app.store.put([Draft(task="t", queue="q", body=b"\x00", content="raw")])

@@ -21,8 +21,9 @@ import redrive
 from redrive import App, Backoff, Context, Draft, Reject, Retry
 from redrive.enqueue import Ref
 from redrive.errors import ConfigError, EncodeError, EnqueueError, StoreUnavailable
-from redrive.message import Ask, DeadLetter, Delivery, Lane, Message, Put, RetryAt, Settlement, Swap
+from redrive.message import Ask, DeadLetter, Delivery, Job, Lane, Message, Put, RetryAt, Settlement, Swap
 from redrive.stores.memory.store import MemoryStore
+from redrive.testing import ManualClock
 from redrive.worker.process import YOUNG_OBJECTS_MAX
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -470,6 +471,30 @@ def test_counts_are_per_lane_and_queue(app: App) -> None:
 
 def test_an_unknown_job_is_none(app: App) -> None:
     assert app.job("019a0000-0000-7000-8000-000000000000") is None
+
+
+def test_a_job_has_the_state_that_its_ref_has() -> None:
+    clock = ManualClock()
+    app = App(store=MemoryStore(clock_ms=clock))
+    ref = task_of(app).using(delay="5m").enqueue(1)
+    first = app.job(ref.id)
+    clock.advance("5m")
+    later = app.job(ref.id)
+    assert first is not None and later is not None and isinstance(later, Message)
+    assert (first.state, later.state, later.attempt, ref.state) == ("scheduled", "ready", 0, "ready")
+
+
+def test_a_job_is_looked_up_in_a_loop_only_by_the_async_twin(app: App) -> None:
+    ref = task_of(app).enqueue(1)
+
+    async def look() -> Job | None:
+        with pytest.raises(RuntimeError, match=r"running event loop.*`await app\.ajob\(…\)`"):
+            app.job(ref.id)
+        assert await app.ajob("019a0000-0000-7000-8000-000000000000") is None
+        return await app.ajob(ref.id)
+
+    found = asyncio.run(look())
+    assert found is not None and (found.id, found.state) == (ref.id, "ready")
 
 
 # -- a plain call

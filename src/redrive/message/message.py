@@ -155,12 +155,23 @@ class Message(Struct, frozen=True, gc=False):
         """The message as it is now, for a triage action."""
         return Handle(self.id, self.redrives, self.lane)
 
-    def state(self, now_ms: int) -> str:
+    def state_at(self, now_ms: int) -> str:
         """Return the state that people read: `scheduled` for a ready message whose time or turn has not come,
         `cancelled` for a done one that never ran."""
         if self.lane is Lane.READY and (self.parked or (self.due_ms or 0) > now_ms):
             return "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
+
+
+class Job(Message, frozen=True, gc=False):
+    """A message as `app.job` found it."""
+
+    found_ms: int = 0  # when, by the store's clock
+
+    @property
+    def state(self) -> str:
+        """Its state at that time: ready, scheduled, leased, dead, quarantine, done or cancelled."""
+        return self.state_at(self.found_ms)
 
 
 def is_closed(message: Message) -> bool:

@@ -66,7 +66,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     # -- by hand
 
-    def run(self, *, reason: str = "", actor: str | None = None) -> Ref:
+    def run(self, *, reason: str = "", actor: str | None = None) -> Ref[Any]:
         """Enqueue one message now, outside the ticks: it has the header `redrive-schedule` and no `redrive-tick`; a
         parameter `tick` gets the time it is now. One commit with its entry in the audit log; on SQS the entry comes
         right after."""
@@ -86,6 +86,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         after_ms = self.task.app.store.now_ms() if after is None else round(after.timestamp() * 1000)
         return [self.times.at(tick_ms) for tick_ms in islice(self.times.after(after_ms), n)]
 
+    @property
     def state(self) -> State | None:
         """Its stored state; None where no scheduler has seen it yet."""
         return state_in(self.task.app.store.cells.read([self.key])[0])

@@ -25,7 +25,7 @@ def counted(messages: Iterable[Message], now: int) -> Counts:
     found = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
     oldest_ms = now
     for message in messages:
-        lane = "done" if message.lane is Lane.DONE else message.state(now)
+        lane = "done" if message.lane is Lane.DONE else message.state_at(now)
         found[lane] += 1
         if lane == "ready":
             oldest_ms = min(oldest_ms, message.due_ms or 0)

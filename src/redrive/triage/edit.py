@@ -60,7 +60,7 @@ class Editor:
         if message is None:
             raise Refused(f"there is no message {id}; nothing was changed")
         if message.lane not in RESTING:
-            state = message.state(self._store.now_ms())
+            state = message.state_at(self._store.now_ms())
             raise Refused(f"message {id} is {state}; only dead and quarantined messages can be edited")
         return message
 

@@ -161,7 +161,7 @@ def _(right: Any, *args: Any) -> Any:
 @bug(MemoryStore, "counts", "the age is that of the youngest")
 def _(right: Any, store: MemoryStore, queue: str | None = None) -> Any:
     counts, now = right(store, queue), store.now_ms()
-    ready = [k.message for k in store._tables.kept.values() if k.message.state(now) == "ready"]
+    ready = [k.message for k in store._tables.kept.values() if k.message.state_at(now) == "ready"]
     ages = [(now - (m.due_ms or 0)) / 1000 for m in ready if queue in (None, m.queue)]
     return replace(counts, oldest_age_s=min(ages, default=0.0))
 

@@ -90,7 +90,7 @@ class PlainStore(PlainStored):
         self.accepted += 1
         if draft.group is not None:
             self.lines.join(k, now)
-        return Put(id, False, k.state(now))
+        return Put(id, False, k.state_at(now))
 
     def _delay(self, k: Kept, delay_ms: int, now: int) -> None:
         """The millisecond that is under way may count or not."""
@@ -106,7 +106,7 @@ class PlainStore(PlainStored):
             k = None
         if (k is None or k.lane is Lane.DONE) and until_ms <= now:
             return None
-        return Put(id, True, "done" if k is None else k.state(now))
+        return Put(id, True, "done" if k is None else k.state_at(now))
 
     # -- settling and claiming
 

@@ -422,7 +422,7 @@ def test_message_that_is_parked_for_a_newer_worker_is_not_read(app: App, tmp_pat
     id = app.store.put([Draft(task="later", body=msgspec.json.encode({"text": BIG}))])[0].id
     (tmp_path / "blobs").rename(tmp_path / "unmounted")
     app.run_worker(burst=True)
-    assert stored(app, id).state(clock()) == "scheduled" and stored(app, id).faults[-1].kind == "unroutable"
+    assert stored(app, id).state_at(clock()) == "scheduled" and stored(app, id).faults[-1].kind == "unroutable"
     (tmp_path / "unmounted").rename(tmp_path / "blobs")
     app.tasks["later"] = app.tasks["take"]
     clock.advance("10m")
@@ -697,7 +697,7 @@ def test_blob_that_cannot_be_read_just_now_holds_its_message(
     monkeypatch.setattr(os, "open", refuse)
     app.run_worker(burst=True)
     held = stored(app, ref.id)
-    assert not got and (held.state(app.store.now_ms()), held.attempt) == ("scheduled", 0)
+    assert not got and (held.state_at(app.store.now_ms()), held.attempt) == ("scheduled", 0)
 
 
 def test_worker_that_knows_no_storage_holds_what_lies_there(tmp_path: Path) -> None:
@@ -707,7 +707,7 @@ def test_worker_that_knows_no_storage_holds_what_lies_there(tmp_path: Path) -> N
     worker = App(f"sqlite:///{tmp_path}/db")
     got, heard = taking(worker), Heard(worker)
     worker.run_worker(burst=True)
-    assert not got and stored(producer, ref.id).state(producer.store.now_ms()) == "scheduled"
+    assert not got and stored(producer, ref.id).state_at(producer.store.now_ms()) == "scheduled"
     assert heard.outcomes == ["held"] and "blobs_unavailable" in heard.notices
     with pytest.raises(BlobsUnavailable, match="REDRIVE_BLOBS"):
         whole_body(worker.store, stored(worker, ref.id))
@@ -767,7 +767,7 @@ def test_death_waits_for_the_storage_its_compensation_needs(app: App, tmp_path: 
     ref = doomed.enqueue(BIG)
     app.run_worker(burst=True)
     waits = stored(app, ref.id)
-    assert (waits.state(clock()), waits.attempt, got) == ("scheduled", 0, [])
+    assert (waits.state_at(clock()), waits.attempt, got) == ("scheduled", 0, [])
     (tmp_path / "unmounted").rename(tmp_path / "blobs")
     clock.advance("30s")
     app.run_worker(burst=True)

@@ -251,7 +251,7 @@ def test_a_paused_schedule_waits_for_resume_also_in_other_processes(app: App, cl
     app.periodic(every="10s", name="t", missed="all")(lambda: None)
     schedule, scheduler = app.schedules["t"], app.scheduler()
     schedule.pause()  # before any scheduler ran
-    assert schedule.state() == State("every 10000ms", clock(), paused=True)
+    assert schedule.state == State("every 10000ms", clock(), paused=True)
     clock.advance("20s")
     assert scheduler.step() == STEP_MS
     assert ticks(app, "t") == []
@@ -298,7 +298,7 @@ def test_a_manual_run_is_outside_the_ticks(app: App, clock: ManualClock) -> None
     assert message is not None
     assert message.headers == {"redrive-schedule": "t"}
     assert (message.body, message.due_ms) == (b'{"tick":"2025-06-15T17:06:40+02:00"}', clock())
-    assert app.schedules["t"].state() is None
+    assert app.schedules["t"].state is None
 
 
 def test_next_gives_times_in_the_zone(app: App) -> None:

@@ -136,10 +136,10 @@ def test_a_breaker_held_open_stops_calls_and_keeps_attempts_until_it_is_auto_aga
     async def work() -> None:
         async with app.worker():
             await asyncio.sleep(0.3)
-            waiting = app.job(ref.id)
+            waiting = await app.ajob(ref.id)
             assert waiting is not None and waiting.attempt == 0
             app.flow.auto("stripe", reason="they are back", actor="ben")
-            await until(lambda: app.job(ref.id) is None)
+            await until(lambda: app.store.find([ref.id]) == [None])
 
     asyncio.run(work())
     said = [(t.after, t.actor, t.reason) for t in app.flow.show("stripe").transitions]
@@ -187,9 +187,9 @@ def test_the_end_of_a_cool_down_lets_running_workers_call_again(app: App) -> Non
         refs = [await app.tasks["ok"].aenqueue(n) for n in range(5)]
         async with app.worker():
             await asyncio.sleep(0.5)
-            assert all(app.job(ref.id) is not None for ref in refs)
+            assert None not in app.store.find([ref.id for ref in refs])
             app.flow.end_cooldown("stripe", reason="they meant seconds", actor="ann")
-            await until(lambda: all(app.job(ref.id) is None for ref in refs))
+            await until(lambda: app.store.find([ref.id for ref in refs]) == [None] * 5)
 
     asyncio.run(work())
     assert app.flow.show("stripe").cool_until_ms is None

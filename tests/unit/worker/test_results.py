@@ -210,8 +210,8 @@ def test_the_looks_grow_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     app = App("memory://")
     ref = app.task()(lambda: None).enqueue()
     pauses: list[float] = []
-    looks: list[Message | None] = [app.job(ref.id)] * 20 + [None]
-    monkeypatch.setattr(app, "job", lambda id: looks.pop(0))
+    looks: list[list[Message | None]] = [app.store.find([ref.id])] * 20 + [[None]]
+    monkeypatch.setattr(app.store, "find", lambda ids: looks.pop(0))
     monkeypatch.setattr("redrive.enqueue.time.sleep", pauses.append)
     assert ref.wait() is None
     assert pauses[0] == 0.005 and pauses[-1] == 0.25 and sorted(pauses) == pauses and len(pauses) == 20

@@ -520,7 +520,7 @@ def test_a_policy_whose_own_function_fails_neither_ends_the_worker_nor_loses_the
     app.enqueue_many([good.draft(n) for n in range(5)])
     app.run_worker(burst=True)
     message = stored(app, ref.id)
-    assert sorted(done) == list(range(5)) and message.state(app.store.now_ms()) == "scheduled"
+    assert sorted(done) == list(range(5)) and message.state_at(app.store.now_ms()) == "scheduled"
     assert "ConnectionError" in message.faults[0].text and "KeyError" in message.faults[0].text
 
 

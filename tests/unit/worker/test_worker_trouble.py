@@ -114,7 +114,7 @@ def test_what_outlasts_the_grace_is_released_uncounted(app: App, kind: str) -> N
             await until(lambda: holding.ran.now == 1)
         message = stored(app, ref.id)
         assert (message.lane, message.attempt, message.crashes, message.faults) == (Lane.READY, 0, 0, ())
-        assert message.state(app.store.now_ms()) == "ready"
+        assert message.state_at(app.store.now_ms()) == "ready"
         holding.go.set()
         await until(lambda: holding.ran.now == 0)
         return ref.id

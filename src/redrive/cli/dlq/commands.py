@@ -125,7 +125,7 @@ def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> No
     """
     message = found(opened, id)
     if message.lane not in RESTING:
-        state = message.state(opened.store.now_ms())
+        state = message.state_at(opened.store.now_ms())
         raise Failure(f"message {message.id} is not dead", f"it is {state}", onward(f"job show {message.id}"))
     reveal.of(opened, out, ids=[message.id])
     write_message(opened, out, message, body=body)

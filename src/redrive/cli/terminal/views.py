@@ -51,7 +51,7 @@ def brief(message: Message, now_ms: int) -> dict[str, Any]:
         "id": message.id,
         "task": message.task,
         "queue": message.queue,
-        "state": message.state(now_ms) if message.damage is None else DAMAGED,
+        "state": message.state_at(now_ms) if message.damage is None else DAMAGED,
         "attempt": message.attempt,
         "crashes": message.crashes,
         "redrives": message.redrives,

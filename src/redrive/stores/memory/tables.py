@@ -264,7 +264,7 @@ class Tables:
             message = None  # another message, put later under the id of one that is gone
         if (message is None or message.lane is Lane.DONE) and held.until_ms <= now_ms:
             return None
-        return Put(held.id, True, message.state(now_ms) if message else "done")
+        return Put(held.id, True, message.state_at(now_ms) if message else "done")
 
     def lines(self, ask: Ask) -> Iterator[Iterator[Place]]:
         """Per priority what the ask may get now or later, in the order of due times. With `skip` no more than

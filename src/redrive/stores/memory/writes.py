@@ -56,7 +56,7 @@ def put(tables: Tables, draft: Draft, now: int) -> Put:
         raise EnqueueError(f"a message with id {id} is already stored; nothing was written")
     message = lifecycle.enqueued(draft, id, now)
     tables.add(message, now)
-    return Put(id, False, message.state(now))
+    return Put(id, False, message.state_at(now))
 
 
 def claim(tables: Tables, ask: Ask, deliveries: list[Delivery], now: int) -> bool:

@@ -57,7 +57,7 @@ class Puts:
         apply_swaps(self._cells, swaps)
         states = self._states([word for word in told if isinstance(word, str)])
         return [
-            Put(word, True, states[word]) if isinstance(word, str) else Put(message.id, state=message.state(now))
+            Put(word, True, states[word]) if isinstance(word, str) else Put(message.id, state=message.state_at(now))
             for message, word in zip(messages, told, strict=True)
         ]
 
@@ -72,4 +72,4 @@ class Puts:
         """The states of messages that hold a key. One that is not found any more holds its key for longer: it is
         done."""
         now, found = self._now_ms(), self._search.find(ids) if ids else []
-        return {id: "done" if one is None else one.state(now) for id, one in zip(ids, found, strict=True)}
+        return {id: "done" if one is None else one.state_at(now) for id, one in zip(ids, found, strict=True)}

@@ -61,7 +61,7 @@ class GroupRules(Contract):
     @takes("widths")
     def test_parked_messages_are_scheduled(self, store: Store, clock: ManualClock) -> None:
         ids = put(store, *[draft(group="g") for _ in range(3)], draft(group="g", delay_ms=5000))
-        assert [look(store, id).state(clock()) for id in ids] == ["ready", "scheduled", "scheduled", "scheduled"]
+        assert [look(store, id).state_at(clock()) for id in ids] == ["ready", "scheduled", "scheduled", "scheduled"]
         assert [look(store, id).parked for id in ids] == [False, True, True, True]
         if store.traits.exact_counts:
             counts = store.counts("default")

@@ -27,7 +27,7 @@ class KeepRules(Contract):
             None,
             clock(),
         )
-        assert message.state(clock()) == "done"
+        assert message.state_at(clock()) == "done"
         if store.traits.exact_counts:
             assert store.counts("default").done == 1
         assert [m.id for m in store.peek(Lane.DONE).messages] == [id]

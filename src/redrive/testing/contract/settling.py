@@ -51,7 +51,7 @@ class SettleRules(Contract):
         assert settle(store, delivery, RetryAt(clock() + 7000)) is Settled.OK
         if message := seen(store, id):
             assert (message.lane, message.due_ms, message.attempt) == (Lane.READY, clock() + 7000, 1)
-            assert message.state(clock()) == "scheduled"
+            assert message.state_at(clock()) == "scheduled"
         clock.advance("6999ms")
         assert claim(store, "q") == []
         clock.advance("1ms")

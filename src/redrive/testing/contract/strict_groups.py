@@ -45,7 +45,7 @@ class StrictRules(Contract):
         first, late, last = put(store, draft(group="g"), draft(group="g", delay_ms=5000), draft(group="g"))
         settle_one(store, claim_one(store), Ack())
         assert claim(store) == []
-        assert look(store, late).state(clock()) == "scheduled"
+        assert look(store, late).state_at(clock()) == "scheduled"
         clock.advance("6s")
         assert claimed_ids(store) == [late]
         assert first != last

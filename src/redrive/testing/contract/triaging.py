@@ -167,7 +167,7 @@ class TriageRules(Contract):
         assert store.cancel(ids) == [Cancel.CANCELLED] * 3
         for id in ids:
             message = look(store, id)
-            assert (message.lane, message.state(clock()), message.due_ms) == (Lane.DONE, "cancelled", None)
+            assert (message.lane, message.state_at(clock()), message.due_ms) == (Lane.DONE, "cancelled", None)
             assert (message.reason, message.rested_ms) == ("cancelled", clock())
         clock.advance("1h")
         assert claim(store) == []
@@ -209,7 +209,7 @@ class TriageRules(Contract):
         store.cancel([id])
         assert settle(store, delivery, decisions[kind], fault=fault()) is Settled.CANCELLED
         message = look(store, id)
-        assert (message.lane, message.reason, message.state(clock())) == (Lane.DONE, "cancelled", "cancelled")
+        assert (message.lane, message.reason, message.state_at(clock())) == (Lane.DONE, "cancelled", "cancelled")
         assert (message.due_ms, message.rested_ms, message.faults) == (None, clock(), (fault(),))
         clock.advance("1h")
         assert claim(store) == []
@@ -247,7 +247,7 @@ class TriageRules(Contract):
         store.cancel([id])
         clock.advance("24h")
         store.exchange([], [])
-        assert look(store, id).state(clock()) == "cancelled"
+        assert look(store, id).state_at(clock()) == "cancelled"
         clock.advance("2m")
         store.exchange([], [])
         assert store.find([id]) == [None]
