@@ -478,7 +478,7 @@ def test_a_job_has_the_state_that_its_ref_has() -> None:
     app = App(store=MemoryStore(clock_ms=clock))
     ref = task_of(app).using(delay="5m").enqueue(1)
     first = app.job(ref.id)
-    clock.advance("5m")
+    clock.advance("6m")
     later = app.job(ref.id)
     assert first is not None and later is not None and isinstance(later, Message)
     assert (first.state, later.state, later.attempt, ref.state) == ("scheduled", "ready", 0, "ready")
