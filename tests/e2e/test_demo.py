@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -32,6 +33,7 @@ class Run:
 
     def __init__(self, folder: Path, seed: int) -> None:
         command = [sys.executable, "-m", "redrive", "demo", "--seed", str(seed), "--keep", "-o", "json"]
+        command += ["--picture", str(folder / "outage.svg")]
         env = {**os.environ, "TMPDIR": str(folder), "NO_COLOR": "1"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
         self.code, self.told, self.seed = done.returncode, done.stderr, seed
@@ -71,6 +73,28 @@ def test_a_redrive_while_the_endpoint_is_broken_stops_at_its_canary_and_leaves_t
     assert (counts["moved"], counts["failed"], counts["skipped"]) == (3, 3, counts["planned"] - 3)
     assert 3 <= between["requests"] - first["requests"] <= 3 * 3  # the endpoint's own count: no attempt of the others
     assert late["state"] == "done" and late["counts"]["done"] == late["counts"]["planned"] == counts["planned"]
+
+
+def test_a_breaker_spares_an_endpoint_that_is_down_and_neither_run_loses_an_event(run: Run) -> None:
+    without, spared = run.result["outage"]
+    assert (without["breaker"], spared["breaker"]) == (False, True)
+    for side in (without, spared):
+        begin, end = side["outage_ms"]
+        assert side["in_outage"] == sum(begin <= at_ms < end for at_ms, _ in side["requests"])
+        assert side["died"] == len(side["deaths_ms"]) and any(again for _, again in side["requests"]) == bool(
+            side["died"]
+        )
+        assert (side["verdict"]["delivered"], side["verdict"]["dead"], side["verdict"]["problems"]) == (329, 0, [])
+        assert f"{side['in_outage']:,}" in run.told
+    assert without["in_outage"] > 2 * spared["in_outage"] > 0 and spared["died"] <= without["died"]
+
+
+def test_the_picture_of_the_outage_is_well_formed_and_says_its_figures(run: Run) -> None:
+    drawn = ElementTree.parse(run.folder.parent / "outage.svg").getroot()
+    said = " ".join(drawn.itertext())
+    for side in run.result["outage"]:
+        assert said.count(f"{side['in_outage']:,} requests while nothing listened") == 2  # in the picture and its text
+    assert "prefers-color-scheme: dark" in said
 
 
 def test_everything_the_plan_names_happened(run: Run) -> None:

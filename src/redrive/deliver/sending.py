@@ -22,6 +22,7 @@ from ..app import App
 from ..codec import Codec
 from ..errors import ConfigError
 from ..fault import Kind
+from ..flow.breaker import Breaker
 from ..policy import Retry
 from ..redact import HIDDEN
 from ..run_context import Context
@@ -109,13 +110,18 @@ class Poster:
         return httpx.Response(answer.status_code, headers=kept, content=content, request=answer.request)
 
 
-def delivery_app(store: Store, queue: str, poster: Poster, retry: Retry, timeout_s: float) -> App:
-    """An app whose one task is the poster's, on `queue`."""
+def delivery_app(
+    store: Store, queue: str, poster: Poster, retry: Retry, timeout_s: float, breaker: Breaker | None = None
+) -> App:
+    """An app whose one task is the poster's, on `queue`. With a breaker, it calls a dependency named after it."""
     app = App(store=store)
+    if breaker is not None:
+        app.dependency(queue, breaker=breaker, budget=None)
     rules = [(_is_redirect, Kind.PERMANENT)]
-    task = app.task(name=TASK, queue=queue, timeout=timeout_s + _MARGIN_S, retry=retry, rules=rules, ctx=True)(
-        poster.post
-    )
+    calls = None if breaker is None else queue
+    task = app.task(
+        name=TASK, queue=queue, timeout=timeout_s + _MARGIN_S, retry=retry, rules=rules, dependency=calls, ctx=True
+    )(poster.post)
     task.codec = Verbatim(poster.post, TASK, skip_first=True)
     return app
 

@@ -21,7 +21,7 @@ from email.utils import formatdate
 import msgspec
 
 from ..deliver.signing import read_secret, sign
-from .plan import FOR_GOOD, Plan, draw, event_ids
+from .plan import FOR_GOOD, Plan, draw, event_ids, one_outage
 
 LATENCY_S = (0.005, 0.030)
 HEAD_MAX = 64 * 1024
@@ -201,15 +201,17 @@ def _now_ms() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m redrive.demo.endpoint", description=__doc__)
-    parser.add_argument("--seed", type=int, required=True)
+    plans = parser.add_mutually_exclusive_group(required=True)
+    plans.add_argument("--seed", type=int, help="draw the faults from it")
+    plans.add_argument("--one-outage", action="store_true", help="one outage and no other fault")
     parser.add_argument("--log", required=True)
     parser.add_argument("--secret", required=True)
     parser.add_argument("--timeout", type=float, required=True, help="the sender's, in seconds")
     given = parser.parse_args()
     log = os.open(given.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    plan = draw(given.seed, event_ids())
+    plan = one_outage() if given.one_outage else draw(given.seed, event_ids())
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(Endpoint(plan, given.seed, log, read_secret(given.secret), given.timeout).run())
+        asyncio.run(Endpoint(plan, given.seed or 0, log, read_secret(given.secret), given.timeout).run())
 
 
 if __name__ == "__main__":

@@ -71,6 +71,11 @@ def draw(seed: int, ids: Sequence[str]) -> Plan:
     return Plan(scripts, lasting, cut, random_.randint(len(ids) * 3 // 4, len(ids)), round(random_.uniform(2, 3), 1))
 
 
+def one_outage() -> Plan:
+    """Return the plan of an endpoint that has one long outage and no other fault."""
+    return Plan({}, {}, frozenset(), 90, 5.0)
+
+
 def event_ids() -> list[str]:
     """Return the ids of the bundled events, in their order."""
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 from rich.console import Console
 
-from ..config import trust
 from ..deliver.ingest import Ingest, Ledger, Record, first_record, record_key
 from ..deliver.lines import LINE_MAX, Checked, check
 from ..deliver.run import Delivery, Options
@@ -26,28 +23,23 @@ from ..deliver.signing import read_secret
 from ..deliver.spool import readable
 from ..deliver.summary import Summary, close, remove, summarize
 from ..duration import show
-from ..errors import RedriveError, Unsupported
+from ..errors import Unsupported
 from ..observe.logs import JsonLog
 from ..policy import Backoff, Retry
 from ..stores import open_store
 from ..triage.redrive.plan import PlanHandle
 from .ledger import Sent, Verdict, messages_of
+from .outage import Side, show_outage
 from .plan import DATA, FOR_GOOD, LASTING, PASSING, Plan, draw, event_ids
+from .processes import LIMIT_S, SECRET, TIMEOUT_S, DemoFailed, EndpointProcess, proved
 from .redrive import Came, Redrives
 from .view import Report, View
 
-TIMEOUT_S = 0.8
 CONCURRENCY = 16
-LIMIT_S = 50.0  # for one delivery; the whole takes some 20 s
-SECRET = "whsec_cmVkcml2ZSBkZW1vIHNlY3JldCwgbm90IHJlYWxseSBzZWNyZXQ="
 # Messages that a redrive can deliver once the endpoint is fixed.
 WORTH_IT = " ".join(f'-text:"HTTP {status}"' for status in sorted(FOR_GOOD))
 # Below a second, since a demo cannot last hours; `redrive policy preview` shows the real ones.
 POLICY = Retry(max_attempts=10, max_elapsed=None, backoff=Backoff("150ms", 2, "1500ms", "equal"))
-
-
-class DemoFailed(RedriveError):
-    """A part of the demo failed."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -59,6 +51,7 @@ class Result(msgspec.Struct, frozen=True):
     ledgers: tuple[Verdict, ...]
     runs: tuple[Came, ...]
     driven_back: int
+    outage: tuple[Side, Side]
     folder: str | None = None
 
 
@@ -90,6 +83,7 @@ class Demo:
                 endpoint.fix()
                 late = self._in_time()
                 verdicts.append(self._prove("The ledger again"))
+            outage = show_outage(self._folder, self._report)
             if not (kept or self._alone):
                 self._forget()
         finally:
@@ -97,11 +91,12 @@ class Demo:
         took_s = round(time.monotonic() - began_s, 1)
         return Result(
             self._seed,
-            all(v.balanced for v in verdicts),
+            all(v.balanced for v in (*verdicts, *(side.verdict for side in outage))),
             took_s,
             tuple(verdicts),
             (early, late),
             late.counts["done"],
+            outage,
             str(self._folder) if kept else None,
         )
 
@@ -109,7 +104,7 @@ class Demo:
 
     @contextlib.contextmanager
     def _endpoint(self) -> Iterator[EndpointProcess]:
-        process = EndpointProcess(self._seed, self._log)
+        process = EndpointProcess(self._log, "--seed", str(self._seed))
         try:
             process.wait()
             yield process
@@ -254,58 +249,7 @@ class Demo:
         return verdict
 
     def _judge(self) -> Verdict:
-        arguments = [str(self._log), "-", str(self._sent), str(self._fates), self._queue]
-        command = [*trust.python(), "-m", "redrive.demo.ledger", *arguments]
-        env = {**os.environ, "REDRIVE_URL": self._url}  # it may hold a password
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
-        try:
-            return msgspec.json.decode(done.stdout, type=Verdict)
-        except msgspec.DecodeError:
-            raise DemoFailed(f"the ledger could not be read; {done.stderr.strip()[-300:]}") from None
-
-
-class EndpointProcess:
-    """The endpoint in its process. It ends with this one, whose end closes its standard input."""
-
-    def __init__(self, seed: int, log: Path) -> None:
-        arguments = ["--seed", str(seed), "--log", str(log), "--secret", SECRET, "--timeout", str(TIMEOUT_S)]
-        command = [*trust.python(), "-m", "redrive.demo.endpoint", *arguments]
-        # A session of its own: Ctrl-C is for this process, which then closes the other's input.
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        self.port = 0
-
-    def wait(self) -> None:
-        """Wait until it listens."""
-        self.port = int(self._read())
-
-    def fix(self) -> None:
-        """Let it serve all events that can be served."""
-        stdin = self._stdin()
-        stdin.write(b"fix\n")
-        stdin.flush()
-        self._read()
-
-    def end(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._stdin().close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-
-    def _stdin(self) -> IO[bytes]:
-        assert self._process.stdin is not None
-        return self._process.stdin
-
-    def _read(self) -> bytes:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise DemoFailed("the endpoint could not be started; its own words are above")
-        return line
+        return proved(self._url, self._log, self._sent, self._fates, self._queue)
 
 
 class _Limited:

@@ -180,6 +180,14 @@ class Report:
             self.say(f"{v.dead_but_accepted} of the dead were accepted once, but no answer ever said so.")
         self.balance(v)
 
+    def compare(self, rows: Sequence[tuple[str, str, str]], verdicts: Sequence[Verdict]) -> None:
+        """Print two runs beside each other, and whether their ledgers balance."""
+        self.table([("without", "with", "a breaker"), *rows])
+        for problem in (problem for v in verdicts for problem in v.problems):
+            self.say(f"✗ {problem}", "bold red")
+        if all(v.balanced for v in verdicts):
+            self.say("✓ Both ledgers balance: none lost, none unexpected, every duplicate explained.", "bold green")
+
     def balance(self, v: Verdict) -> None:
         """Print whether the ledger balances."""
         for problem in v.problems:

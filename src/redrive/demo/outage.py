@@ -1,0 +1,216 @@
+"""Run the same outage twice at once: with a circuit breaker and without, each against an endpoint of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import itertools
+import time
+from collections.abc import Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from ..deliver.pace import Pacer
+from ..deliver.sending import Poster, Target, delivery_app, new_client
+from ..deliver.signing import read_secret
+from ..duration import show
+from ..events import Event, Fate
+from ..flow.breaker import Breaker
+from ..ids import new_id
+from ..message import Draft
+from ..observe.logs import JsonLog
+from ..policy import Backoff, Retry
+from ..run_context import Context
+from ..store import Store
+from ..stores import open_store
+from ..triage.dlq import DeadLetters
+from ..triage.redrive.records import FINAL
+from ..triage.redrive.run import Run
+from .endpoint import Seen
+from .ledger import Sent, Verdict, lines
+from .plan import DATA, one_outage
+from .processes import SECRET, TIMEOUT_S, DemoFailed, EndpointProcess, proved
+from .view import Report
+
+QUEUE = "outage"
+ARRIVALS_PER_S = 30
+CONCURRENCY = 16
+LOOK_S = 0.1
+LIMIT_S = 90.0
+#: Six attempts last some three seconds, less than the outage: without a breaker, messages die in it.
+POLICY = Retry(max_attempts=6, max_elapsed=None, backoff=Backoff("150ms", 2, "1500ms", "equal"))
+BREAKER = Breaker(window="1s", open_for="1s", max_open="1500ms", probes=16, probe_lease="5s")
+REDRIVE_RATE = "40/s"
+
+
+class Request(Struct, frozen=True, array_like=True):
+    """A request that was sent. `redriven`: its message had been dead."""
+
+    at_ms: int
+    redriven: bool
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """What one of the two runs did. Times are in ms since its first request."""
+
+    breaker: bool
+    outage_ms: tuple[int, int]
+    in_outage: int  # requests that met nothing listening
+    died: int
+    requests: list[Request]
+    deaths_ms: list[int]
+    took_s: float
+    verdict: Verdict
+
+
+class OneRun:
+    """One of the two runs: its store, its log and the events that it sends to `port`."""
+
+    def __init__(self, folder: Path, breaker: Breaker | None, stack: contextlib.ExitStack) -> None:
+        self.name = "without" if breaker is None else "with"
+        self.requests: list[Request] = []
+        self.deaths_ms: list[int] = []
+        self._breaker = breaker
+        self._log, self._sent, self._fates = (
+            folder / f"{self.name}-{what}.jsonl" for what in ("endpoint", "sent", "fates")
+        )
+        self._url = f"sqlite:///{quote(str(folder / f'{self.name}.db'))}"
+        endpoint = EndpointProcess(self._log, "--one-outage")
+        stack.callback(endpoint.end)
+        endpoint.wait()
+        url = f"http://127.0.0.1:{endpoint.port}/webhooks"
+        self._target = Target(url=url, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
+
+    def side(self) -> Side:
+        """Return what the run did, and have its ledger proved."""
+        began_ms = self.requests[0].at_ms
+        begin_ms, end_ms = (seen.at_ms for seen in lines(self._log, Seen) if seen.answer.startswith("outage"))
+        return Side(
+            breaker=self._breaker is not None,
+            outage_ms=(begin_ms - began_ms, end_ms - began_ms),
+            in_outage=sum(begin_ms <= request.at_ms < end_ms for request in self.requests),
+            died=len(self.deaths_ms),
+            requests=[Request(r.at_ms - began_ms, r.redriven) for r in self.requests],
+            deaths_ms=[at_ms - began_ms for at_ms in self.deaths_ms],
+            took_s=round((self.requests[-1].at_ms - began_ms) / 1000, 1),
+            verdict=proved(self._url, self._log, self._sent, self._fates, QUEUE),
+        )
+
+    async def work(self) -> None:
+        """Enqueue the events as they arrive and send them; then redrive what died. Raises TimeoutError."""
+        store = open_store(self._url)
+        try:
+            with self._fates.open("w") as fates:
+                async with new_client(self._target, CONCURRENCY) as client, asyncio.timeout(LIMIT_S):
+                    poster = Timed(client, self._target, self.requests)
+                    app = delivery_app(store, QUEUE, poster, POLICY, self._target.timeout_s, self._breaker)
+                    app.subscribe(JsonLog(fates))
+                    app.subscribe(self._observe)
+                    async with app.worker({QUEUE: CONCURRENCY}, grace=2.0, name=QUEUE):
+                        await self._arrive(store, app.tasks[next(iter(app.tasks))].name)
+                        await self._settled(store)
+                        if self.deaths_ms:
+                            await self._settled(store, await asyncio.to_thread(_redrive, store))
+        finally:
+            store.close()
+
+    async def _arrive(self, store: Store, task: str) -> None:
+        began_s = time.monotonic()
+        with self._sent.open("wb") as sent:
+            for n, (event, body) in enumerate(_events()):
+                await asyncio.sleep(max(0.0, began_s + n / ARRIVALS_PER_S - time.monotonic()))
+                draft = Draft(id=new_id(store.now_ms()), task=task, queue=QUEUE, body=body)
+                sent.write(msgspec.json.encode(Sent(draft.id or "", event)) + b"\n")
+                await asyncio.to_thread(store.put, [draft])
+
+    async def _settled(self, store: Store, run: Run | None = None) -> None:
+        """Wait until nothing waits or runs, and the redrive has ended."""
+        while True:
+            counts = await asyncio.to_thread(store.counts, QUEUE)
+            over = run is None or await asyncio.to_thread(lambda: run.state) in FINAL
+            if over and not counts.ready + counts.scheduled + counts.leased:
+                return
+            await asyncio.sleep(LOOK_S)
+
+    def _observe(self, events: Sequence[Event]) -> None:
+        self.deaths_ms += [e.at_ms for e in events if isinstance(e, Fate) and e.outcome == "dead"]
+
+
+class Timed(Poster):
+    """A poster that notes when it sends."""
+
+    def __init__(self, client: object, target: Target, requests: list[Request]) -> None:
+        super().__init__(client, target, Pacer(None))  # type: ignore[arg-type]
+        self._times = requests
+
+    async def post(self, ctx: Context, body: bytes) -> None:
+        self._times.append(Request(time.time_ns() // 1_000_000, ctx.message.redrives > 0))
+        await super().post(ctx, body)
+
+
+def _events() -> list[tuple[str, bytes]]:
+    decode = msgspec.json.Decoder(dict[str, object]).decode
+    with as_file(files(__package__) / DATA) as path, gzip.open(path) as found:
+        bodies = [line.rstrip(b"\n") for line in found]
+    return [(str(decode(body)["id"]), body) for body in bodies]
+
+
+def _redrive(store: Store) -> Run:
+    plan = DeadLetters(store).select(f"queue:{QUEUE}").plan(rate=REDRIVE_RATE)
+    return plan.start(reason="the endpoint is back", actor="demo")
+
+
+async def _run_both(runs: Sequence[OneRun], report: Report) -> None:
+    """Run them at the same time, with a line each second. Raises DemoFailed."""
+    both, began_s = asyncio.gather(*(run.work() for run in runs)), time.monotonic()
+    try:
+        for second in itertools.count(1):
+            done, _ = await asyncio.wait([both], timeout=began_s + second - time.monotonic())
+            if done:
+                break
+            said = (f"{run.name} {len(run.requests):>5,} requests, {len(run.deaths_ms):>3} dead" for run in runs)
+            report.say(f"{second:4d} s   {'      '.join(said)}")
+        await both
+    except TimeoutError:
+        raise DemoFailed(f"the outage took longer than {LIMIT_S:g} s; is this machine very busy?") from None
+
+
+def show_outage(folder: Path, report: Report) -> tuple[Side, Side]:
+    """Run the outage without a breaker and with one, print both beside each other, and prove that neither lost any."""
+    plan = one_outage()
+    report.heading("The same outage, without a circuit breaker and with one")
+    report.say(
+        f"{len(_events())} events arrive at {ARRIVALS_PER_S} a second, at two endpoints. After request "
+        f"{plan.outage_after} nothing listens for {plan.outage_s:g} s."
+    )
+    b = POLICY.backoff
+    report.say(
+        f"Policy: {POLICY.max_attempts} attempts; delays double from {show(b.base)} to {show(b.cap)}, half drawn."
+    )
+    report.say(f'$ app.dependency("endpoint", breaker=Breaker({_options(BREAKER)}))', "cyan")
+    with contextlib.ExitStack() as stack:
+        runs = [OneRun(folder, breaker, stack) for breaker in (None, BREAKER)]
+        asyncio.run(_run_both(runs, report))
+        sides = [run.side() for run in runs]
+    without, with_breaker = sides
+    report.space()
+    rows = [
+        (f"{without.in_outage:,}", f"{with_breaker.in_outage:,}", "requests while nothing listened"),
+        (f"{without.died:,}", f"{with_breaker.died:,}", f"events died, and were redriven at {REDRIVE_RATE} afterwards"),
+        (f"{without.verdict.delivered:,}", f"{with_breaker.verdict.delivered:,}", "events were accepted in the end"),
+    ]
+    report.compare(rows, [side.verdict for side in sides])
+    return without, with_breaker
+
+
+def _options(breaker: Breaker) -> str:
+    """The options that differ from the defaults, as code."""
+    usual = Breaker()
+    given = {name: getattr(breaker, name) for name in ("window", "open_for", "max_open", "probes", "probe_lease")}
+    changed = {name: value for name, value in given.items() if value != getattr(usual, name)}
+    return ", ".join(f"{name}={value if name == 'probes' else repr(show(value))}" for name, value in changed.items())

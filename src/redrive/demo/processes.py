@@ -1,0 +1,78 @@
+"""The demo's other processes: the endpoint, and the proof from its log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from ..config import trust
+from ..errors import RedriveError
+from .ledger import Verdict
+
+TIMEOUT_S = 0.8
+LIMIT_S = 50.0  # for one delivery
+SECRET = "whsec_cmVkcml2ZSBkZW1vIHNlY3JldCwgbm90IHJlYWxseSBzZWNyZXQ="
+
+
+class DemoFailed(RedriveError):
+    """A part of the demo failed."""
+
+
+class EndpointProcess:
+    """The endpoint in its process. It ends with this one, whose end closes its standard input."""
+
+    def __init__(self, log: Path, *plan: str) -> None:
+        arguments = [*plan, "--log", str(log), "--secret", SECRET, "--timeout", str(TIMEOUT_S)]
+        command = [*trust.python(), "-m", "redrive.demo.endpoint", *arguments]
+        # A session of its own: Ctrl-C is for this process, which then closes the other's input.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self.port = 0
+
+    def wait(self) -> None:
+        """Wait until it listens."""
+        self.port = int(self._read())
+
+    def fix(self) -> None:
+        """Let it serve all events that can be served."""
+        stdin = self._stdin()
+        stdin.write(b"fix\n")
+        stdin.flush()
+        self._read()
+
+    def end(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin().close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    def _read(self) -> bytes:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise DemoFailed("the endpoint could not be started; its own words are above")
+        return line
+
+
+def proved(url: str, log: Path, sent: Path, fates: Path, queue: str) -> Verdict:
+    """Have another process join the endpoint's log with what was sent and with the store. Raises DemoFailed."""
+    command = [*trust.python(), "-m", "redrive.demo.ledger", str(log), "-", str(sent), str(fates), queue]
+    env = {**os.environ, "REDRIVE_URL": url}  # it may hold a password
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+    try:
+        return msgspec.json.decode(done.stdout, type=Verdict)
+    except msgspec.DecodeError:
+        raise DemoFailed(f"the ledger could not be read; {done.stderr.strip()[-300:]}") from None
