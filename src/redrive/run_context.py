@@ -38,6 +38,7 @@ class Extras(Struct, eq=False):
     degraded: str | None = None  # why the result is partial
     partial: Any = None  # that result
     completed: bool = False  # in a transaction of the handler's own, with the follow-ups so far
+    result: Any = None  # what the handler returned, for the wraps around it
 
 
 class Enqueues(Protocol[P, Made]):
@@ -190,6 +191,12 @@ class Context(Struct, eq=False):
         """The drafts that `enqueue` collected so far, in order."""
         extras = self._extras
         return () if extras is None else tuple(extras.follow_ups)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, in a wrap after its yield (see `App.wrap`); None before that."""
+        extras = self._extras
+        return None if extras is None else extras.result
 
     def partial(self, result: R, why: str) -> R:
         """Mark this run's result as partial: `return ctx.partial(result, "no prices")`.

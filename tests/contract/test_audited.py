@@ -40,7 +40,8 @@ def push(record_id: int = 1) -> None: ...
 """
 # What only looks; what works, or puts as programs do; what makes files, or speaks to AWS; a schema.
 CHANGES_NOTHING = {
-    "audit export", "audit list", "audit verify", "aws package", "aws template", "completion", "config show", "cost",
+    "audit export", "audit list", "audit verify", "aws package", "aws template", "celery", "completion", "config show",
+    "cost",
     "deliver", "demo", "dlq audit", "dlq group", "dlq groups", "dlq list", "dlq plan", "dlq show", "enqueue",
     "flow list", "flow show", "group list", "init", "job list", "job show", "keys new", "keys status",
     "metrics print", "metrics serve",

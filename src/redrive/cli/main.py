@@ -38,6 +38,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "worker": "Run the messages of an app's queues.",
         "scheduler": "Enqueue an app's schedules, each tick once.",
         "enqueue": "Put a message on a queue.",
+        "celery": "Move what Celery's producers send to an app's queues.",
     },
     "Inspect and repair": {
         "status": "Show what is going on, and what needs a person.",

@@ -1,4 +1,4 @@
-"""Integrations with web frameworks: `django` (tasks) and `starlette` (a worker inside FastAPI or Starlette).
+"""Integrations: `django` (tasks), `starlette` (a worker inside FastAPI or Starlette), `celery` (its producers).
 
-Each module imports its framework; no other module of redrive does.
+A module that needs a framework imports it; no other module of redrive does.
 """

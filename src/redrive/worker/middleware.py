@@ -63,7 +63,7 @@ def _sync_in_sync(opener: Opener, inner: Handler) -> Handler:
         except BaseException as error:
             _fail(steps, error)
             raise
-        _finish(opener, steps)
+        _finish(opener, steps, result)
         return result
 
     return run
@@ -77,7 +77,7 @@ def _sync_in_async(opener: Opener, inner: Handler) -> Handler:
         except BaseException as error:
             _fail(steps, error)
             raise
-        _finish(opener, steps)
+        _finish(opener, steps, result)
         return result
 
     return run
@@ -93,7 +93,7 @@ def _async_in_async(opener: Opener, inner: Handler) -> Handler:
         except BaseException as error:
             await _afail(steps, error)
             raise
-        await _afinish(opener, steps)
+        await _afinish(opener, steps, result)
         return result
 
     return run
@@ -117,7 +117,8 @@ def _begin(opener: Opener) -> Iterator[None]:
     raise _unmet(opener, "did not yield, so the handler was not run")
 
 
-def _finish(opener: Opener, steps: Iterator[None]) -> None:
+def _finish(opener: Opener, steps: Iterator[None], result: Any) -> None:
+    context()._said().result = result
     for _ in steps:
         _close(steps)
         raise _unmet(opener, "yielded a second time, after the handler had run")
@@ -139,7 +140,8 @@ async def _abegin(opener: Opener) -> AsyncIterator[None]:
     raise _unmet(opener, "did not yield, so the handler was not run")
 
 
-async def _afinish(opener: Opener, steps: AsyncIterator[None]) -> None:
+async def _afinish(opener: Opener, steps: AsyncIterator[None], result: Any) -> None:
+    context()._said().result = result
     async for _ in steps:
         await _aclose(steps)
         raise _unmet(opener, "yielded a second time, after the handler had run")

@@ -1,0 +1,246 @@
+"""Move messages from Celery's broker to the queues of an app."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import Struct
+
+from ...app import App
+from ...duration import Duration, seconds
+from ...errors import ConfigError, EnqueueError, Reject, StoreUnavailable
+from ...fault import Kind, classify
+from ...ids import new_id
+from ...message import Draft, Lane, Message
+from ...run_context import Context
+from ...urls import shown
+from .envelope import CeleryUnsupported, key_of, read
+from .source import Source, Taken
+from .translation import ID, call_of, following
+
+PARKED = "celery.message"  # the task of what could not be translated
+BATCH = 200  # messages of one commit
+PAUSE_S = (1.0, 30.0)  # while the broker or the store cannot be reached: the first and the longest
+log = logging.getLogger("redrive.celery")
+
+
+class Moved(Struct):
+    """How many messages were `taken` from the broker. Of these, some were in the store already (`known`), are dead
+    because nothing here can run them (`parked`), or were too much for the store (`refused`)."""
+
+    taken: int = 0
+    known: int = 0
+    parked: int = 0
+    refused: int = 0
+
+    def add(self, other: Moved) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {getattr(self, name):,}" for name in self.__struct_fields__)
+
+
+class CeleryBridge:
+    """Moves the messages of Celery's queues to the app's tasks of the same names. Declare it beside the app.
+
+    `broker`: `redis://HOST:PORT/DB`, `rediss://`, `redis+unix:///PATH`, or `sqs://REGION`. `queues` are Celery's;
+    each message goes to the queue of its task here. `prefix` is kombu's `global_keyprefix` on Redis. What cannot be
+    run here is dead in the queue `parked`, whole and with the reason: pickled or compressed bodies, protocol 1, unknown
+    tasks, arguments that do not fit, chords, a `link_error` that the task does not have as its `on_dead`. A redrive
+    translates such a message again.
+
+    No message is lost, and none is put twice, when a process is killed: a message is moved to a place of the bridge's
+    own on the broker, put into the store with a unique key, and then removed. Killed after the move, the next bridge
+    begins with it. Killed after the put, it is put again, and its key, held for `key_for` after the put or until it is
+    done, makes that put a duplicate; a bridge that stays down for longer may run it again. Several bridges may share
+    the queues.
+
+    Raises ConfigError for a broker that cannot be used, and for a store without unique keys (`sqs://`).
+    """
+
+    def __init__(
+        self,
+        app: App,
+        broker: str,
+        *,
+        queues: Sequence[str] = ("celery",),
+        prefix: str = "",
+        parked: str = "celery",
+        key_for: Duration = "1d",
+        poll: Duration = "200ms",
+    ) -> None:
+        if isinstance(queues, str) or not queues:
+            raise ConfigError(f"queues={queues!r}: expected Celery's queues in a list, such as ['celery']")
+        self.app, self.queues, self.parked = app, list(queues), parked
+        self._broker, self._prefix = broker, prefix
+        self._key_for_s, self._poll_s = seconds(key_for, "key_for"), seconds(poll, "poll")
+        self._source: Source | None = None
+        scheme = broker.partition("://")[0].partition("+")[0]
+        if scheme not in ("redis", "rediss", "valkey", "valkeys", "sqs"):
+            raise ConfigError(f"broker={shown(broker)!r}: expected redis://HOST:PORT/DB or sqs://REGION")
+        app.task(name=PARKED, queue=parked, ctx=True)(self._translate_again)
+        app.wrap(following(app))
+
+    @property
+    def source(self) -> Source:
+        """The broker, opened at its first use. Raises ConfigError."""
+        if self._source is None:
+            traits = self.app.store.traits
+            if not traits.unique or not traits.triages:
+                raise ConfigError(
+                    f"store {traits.name} keeps no unique keys, by which a bridge knows what it has put; expected an "
+                    "app on sqlite://, postgresql:// or redis://"
+                )
+            if self._broker.startswith("sqs://"):
+                from .sqs_queue import SqsQueues
+
+                self._source = SqsQueues(self._broker)
+            else:
+                from .redis_queue import RedisQueues
+
+                self._source = RedisQueues(self._broker, prefix=self._prefix)
+        return self._source
+
+    def run(self, *, burst: bool = False, stop: threading.Event | None = None) -> Moved:
+        """Move messages until `stop` is set; with `burst` until the queues are empty. Returns what was moved.
+
+        A broker or store that cannot be reached is tried again; with `burst` that raises StoreUnavailable.
+        """
+        stop, total, failures = stop or threading.Event(), Moved(), 0
+        while not stop.is_set():
+            try:
+                moved, failures = self.once(), 0
+            except StoreUnavailable as error:
+                if burst:
+                    raise
+                failures += 1
+                pause_s = min(PAUSE_S[0] * 2**failures, PAUSE_S[1])
+                log.warning("%s; nothing is lost, and it is tried again in %g s", error, pause_s)
+                stop.wait(pause_s)
+                continue
+            total.add(moved)
+            if not moved.taken:
+                if burst:
+                    break
+                stop.wait(self._poll_s)
+        return total
+
+    def once(self) -> Moved:
+        """Move at most one batch of each queue. Raises StoreError: then what was not put is taken again."""
+        total = Moved()
+        for queue in self.queues:
+            taken = self.source.take(queue, BATCH)
+            if taken:
+                total.add(self._put(queue, taken))
+        return total
+
+    def take_held(self, older_than: Duration) -> int:
+        """Take over what Celery's workers on Redis took that long ago and have not acknowledged; returns how many.
+
+        A worker that is killed leaves them in kombu's hash `unacked`. A worker that lives holds its running tasks
+        there, and all that have an eta: they would run twice, so stop the workers first.
+        """
+        return self.source.take_held(self.queues, seconds(older_than, "older_than"))
+
+    def close(self) -> None:
+        """Close the connections to the broker."""
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    # -- one batch
+
+    def _put(self, queue: str, taken: Sequence[Taken]) -> Moved:
+        moved, now = Moved(taken=len(taken)), datetime.now(UTC)
+        drafts: list[tuple[Taken, Draft]] = []
+        parked: list[tuple[Taken, Message]] = []
+        for each in taken:
+            try:
+                drafts.append((each, self._draft(each.raw, now)))
+            except CeleryUnsupported as error:
+                parked.append((each, self._letter(each.raw, str(error))))
+        moved.known = self._enqueue(drafts, parked)
+        left = self._park(queue, parked, moved)
+        # Killed here, they are in the store and still with the broker: taken again, and known by their keys.
+        self.source.remove(queue, [each for each in taken if each not in left])
+        return moved
+
+    def _draft(self, raw: bytes, now: datetime) -> Draft:
+        call = call_of(self.app, read(raw), key_for=self._key_for_s, now=now)
+        return call.bound.draft(*call.args, **call.kwargs)
+
+    def _enqueue(self, drafts: Sequence[tuple[Taken, Draft]], parked: list[tuple[Taken, Message]]) -> int:
+        """Put the drafts in one commit, and add those that the store refuses to `parked`; returns how many of them it
+        had already."""
+        put = self.app.store.put
+        try:
+            return sum(each.duplicate for each in put([draft for _, draft in drafts])) if drafts else 0
+        except EnqueueError:
+            known = 0
+            for taken, draft in drafts:
+                try:
+                    known += put([draft])[0].duplicate
+                except EnqueueError as error:
+                    parked.append((taken, self._letter(taken.raw, str(error))))
+            return known
+
+    def _park(self, queue: str, parked: Sequence[tuple[Taken, Message]], moved: Moved) -> set[Taken]:
+        """Write these to the dead lane, whole, with their reasons; returns those that the store does not even take
+        there."""
+        restore, left = self.app.store.restore, set[Taken]()
+        try:
+            written = restore([letter for _, letter in parked]) if parked else []
+        except EnqueueError:
+            written = []
+            for taken, letter in parked:
+                try:
+                    written += restore([letter])
+                except EnqueueError as error:
+                    left.add(taken)
+                    written.append(False)
+                    place = self.source.refuse(queue, taken)
+                    log.error("message %s of Celery's queue %s stays in %s: %s", _id(letter), queue, place, error)
+        for (taken, letter), new in zip(parked, written, strict=True):
+            if new:
+                log.warning("message %s of Celery's queue %s is dead: %s", _id(letter), queue, letter.faults[-1].text)
+            moved.known += not new and taken not in left
+        moved.parked, moved.refused = sum(written), len(left)
+        return left
+
+    def _letter(self, raw: bytes, why: str) -> Message:
+        now, key = self.app.store.now_ms(), key_of(raw)
+        fault = classify(CeleryUnsupported(why), ((CeleryUnsupported, Kind.PERMANENT),))
+        id = new_id(now)
+        return Message(
+            id=id,
+            task=PARKED,
+            queue=self.parked,
+            body=msgspec.json.encode({"envelope": raw.decode(errors="backslashreplace")}),
+            correlation_id=id,
+            lane=Lane.DEAD,
+            enqueued_ms=now,
+            life_ms=now,
+            rested_ms=now,
+            reason="rejected",
+            key=key,
+            headers={ID: key.removeprefix("celery:").partition(":")[0]},
+            faults=(msgspec.structs.replace(fault, at_ms=now),),
+        )
+
+    def _translate_again(self, ctx: Context, envelope: str) -> None:
+        """The handler of a parked message that was redriven: what it means now is enqueued with its ack."""
+        try:
+            sent = read(envelope.encode())
+            call = call_of(self.app, sent, key_for=self._key_for_s, now=datetime.now(UTC))
+        except CeleryUnsupported as error:
+            raise Reject(str(error)) from error
+        ctx.enqueue(call.bound, *call.args, **call.kwargs)
+
+
+def _id(letter: Message) -> str:
+    return letter.headers[ID]

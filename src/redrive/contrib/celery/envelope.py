@@ -1,0 +1,196 @@
+"""Read a message as kombu writes it: an envelope of JSON around a task of Celery's protocol 2. Pure.
+
+Nothing is unpickled or decompressed. Values that kombu marks with their type become what redrive's codec reads: a
+datetime, date, time, Decimal or UUID its text, bytes their base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+from msgspec import Struct
+
+from ...errors import RedriveError
+
+JSON = "application/json"
+# Headers of Celery's own, beside those that a producer adds with `apply_async(headers=…)`.
+_OWN = frozenset((
+    "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id",
+    "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers",
+    "stamps", "compression", "redelivered",
+))  # fmt: skip
+
+
+class CeleryUnsupported(RedriveError):
+    """This message of Celery's cannot be run here; the text says why."""
+
+
+class Signature(Struct, frozen=True):
+    """A task to run after another one, as Celery writes it."""
+
+    task: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
+    subtask_type: str | None = None
+    immutable: bool = False
+
+
+class Next(Struct, frozen=True, omit_defaults=True):
+    """What runs after a task is done: its `link` callbacks, and the rest of its chain, the next step last."""
+
+    callbacks: Sequence[Signature] = ()
+    chain: Sequence[Signature] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.callbacks or self.chain)
+
+
+class Sent(Struct, frozen=True, kw_only=True):
+    """A task that a Celery producer sent."""
+
+    task: str
+    id: str
+    key: str  # the same for each delivery of one send
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    next: Next = Next()
+    errbacks: Sequence[Signature] = ()
+    chord: bool = False
+    eta: datetime | None = None
+    expires: datetime | None = None
+    retries: int = 0
+    priority: int = 0
+    root_id: str | None = None
+    parent_id: str | None = None
+    headers: Mapping[str, str] = {}
+
+
+def key_of(raw: bytes) -> str:
+    """What all deliveries of one send have in common: Celery's id of the task, and kombu's tag of the send.
+
+    The id alone would not do: Celery sends each retry under the id of the task, and a program may use an id again. The
+    tag is kept when kombu puts a message back that a worker did not acknowledge. Of what is no message of Celery's,
+    the key is a hash.
+    """
+    try:
+        envelope = json.loads(raw)
+        headers, properties = envelope["headers"], envelope["properties"]
+        id, tag = str(headers["id"]), properties.get("delivery_tag") or f"retry {headers.get('retries') or 0}"
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return f"celery:sha256:{sha256(raw).hexdigest()}"
+    return f"celery:{id[:200]}:{str(tag)[:200]}"
+
+
+def read(raw: bytes) -> Sent:
+    """Read one message. Raises CeleryUnsupported and nothing else."""
+    try:
+        envelope = json.loads(raw)
+        headers, properties = envelope["headers"], envelope["properties"]
+        task, id = headers.get("task"), headers.get("id")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise CeleryUnsupported("it is not an envelope of kombu's: JSON with headers, properties and a body") from None
+    if not isinstance(task, str) or not isinstance(id, str):
+        raise CeleryUnsupported(
+            "it does not name its task in its headers, so it is not of Celery's protocol 2; expected task_protocol=2"
+        )
+    named = f"task {task!r}"
+    if (kind := envelope.get("content-type")) != JSON:
+        raise CeleryUnsupported(f"{named} has a body of {kind}; expected task_serializer='json'")
+    if compression := headers.get("compression"):
+        raise CeleryUnsupported(f"{named} has a compressed body ({compression}); expected no task_compression")
+    args, kwargs, embed = _body(named, envelope, properties)
+    try:
+        return Sent(
+            task=task,
+            id=id,
+            key=key_of(raw),
+            args=args,
+            kwargs=kwargs,
+            next=Next(signatures(embed.get("callbacks")), signatures(embed.get("chain"))),
+            errbacks=signatures(embed.get("errbacks")),
+            chord=embed.get("chord") is not None,
+            eta=when(headers.get("eta")),
+            expires=when(headers.get("expires")),
+            retries=int(headers.get("retries") or 0),
+            priority=int(properties.get("priority") or 0),
+            root_id=_text(headers.get("root_id")),
+            parent_id=_text(headers.get("parent_id")),
+            headers={name: value for name, value in headers.items() if name not in _OWN and isinstance(value, str)},
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CeleryUnsupported(f"{named} has a field that cannot be read: {error}") from None
+
+
+def _body(
+    named: str, envelope: Mapping[str, Any], properties: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    try:
+        body = envelope["body"]
+        encoded = properties.get("body_encoding") == "base64"
+        args, kwargs, embed = json.loads(base64.b64decode(body) if encoded else body, object_hook=_plain)
+    except CeleryUnsupported as error:
+        raise CeleryUnsupported(f"{named}: {error}") from None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CeleryUnsupported(f"{named} has a body that is not [args, kwargs, embed] in JSON: {error}") from None
+    if not isinstance(args, list) or not isinstance(kwargs, dict) or not isinstance(embed, dict | None):
+        raise CeleryUnsupported(f"{named} has a body that is not [args, kwargs, embed] in JSON")
+    return args, kwargs, embed or {}
+
+
+def signatures(written: Any) -> tuple[Signature, ...]:
+    """Read one signature, a list of them, or None. Raises TypeError for anything else."""
+    some = [] if written is None else written if isinstance(written, list | tuple) else [written]
+    return tuple(
+        Signature(
+            task=_required(one["task"]),
+            args=tuple(one.get("args") or ()),
+            kwargs=dict(one.get("kwargs") or {}),
+            options=dict(one.get("options") or {}),
+            subtask_type=_text(one.get("subtask_type")),
+            immutable=bool(one.get("immutable")),
+        )
+        for one in some
+    )
+
+
+def when(written: Any, now: datetime | None = None) -> datetime | None:
+    """Read a time: ISO 8601, in UTC unless it says otherwise, or seconds from `now`. Raises ValueError, TypeError."""
+    if written is None:
+        return None
+    if isinstance(written, int | float) and now is not None:
+        return datetime.fromtimestamp(now.timestamp() + written, UTC)
+    at = datetime.fromisoformat(written)
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def _plain(value: dict[str, Any]) -> Any:
+    """Kombu's marked values, as redrive's codec reads them."""
+    if value.keys() != {"__type__", "__value__"}:
+        return value
+    kind, inner = value["__type__"], value["__value__"]
+    match kind:
+        case "datetime" | "date" | "time" | "decimal" | "base64":
+            return inner
+        case "uuid":
+            return str(UUID(hex=inner["hex"] if isinstance(inner, dict) else inner))
+        case "bytes":
+            return base64.b64encode(str(inner).encode()).decode()
+        case _:
+            raise CeleryUnsupported(f"an argument has the type {kind!r}, which kombu's JSON here does not have")
+
+
+def _required(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no name of a task")
+    return value
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

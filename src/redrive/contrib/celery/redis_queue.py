@@ -1,0 +1,112 @@
+"""Take messages from the lists in which kombu keeps a queue on Redis.
+
+Kombu pushes at the left end of the list `QUEUE`, or `QUEUE\\x06\\x16N` for a priority N above 0, and Celery's workers
+pop at the right end. A take moves messages from there to the list `redrive:celery:QUEUE:taken` in one script, which is
+atomic, and they leave it when they are in the app's store. So every message is in one of kombu's lists, in that list or
+in the store, whenever any process is killed, and each take begins with what an earlier one left. Messages that the
+store does not take go to `redrive:celery:QUEUE:refused`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from ...errors import ConfigError
+from .source import Taken
+
+SEPARATOR = "\x06\x16"  # kombu's, between a queue and a priority
+PRIORITIES = (0, 3, 6, 9)  # kombu's default `priority_steps`; 0 is served first
+HELD, HELD_SINCE = "unacked", "unacked_index"  # where kombu keeps what a worker has popped and not acknowledged
+HELD_MAX = 1000  # that are looked at in one go
+
+_TAKE = """
+local left = tonumber(ARGV[1]) - redis.call('LLEN', KEYS[1])
+for i = 2, #KEYS do
+  while left > 0 and redis.call('RPOPLPUSH', KEYS[i], KEYS[1]) do left = left - 1 end
+end
+return redis.call('LRANGE', KEYS[1], -tonumber(ARGV[1]), -1)
+"""
+_REMOVE = "for i = 1, #ARGV do redis.call('LREM', KEYS[1], -1, ARGV[i]) end"
+_REFUSE = """
+if redis.call('LREM', KEYS[1], -1, ARGV[1]) > 0 then redis.call('LPUSH', KEYS[2], ARGV[1]) end
+"""
+_TAKE_HELD = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('LPUSH', KEYS[3], ARGV[3])
+redis.call('ZREM', KEYS[2], ARGV[1])
+return redis.call('HDEL', KEYS[1], ARGV[1])
+"""
+
+
+class RedisQueues:
+    """The queues of one Redis broker. `prefix` is kombu's `global_keyprefix`."""
+
+    def __init__(self, url: str, *, prefix: str = "") -> None:
+        try:
+            from ...stores.redis.session import Link
+            from ...stores.redis.url import RedisUrl
+        except ImportError as error:
+            raise ConfigError(f"a broker on Redis needs its driver ({error}); pip install 'redrive[redis]'") from error
+        url = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda found: found[1].lower(), url)  # as Celery writes it
+        self._link, self._prefix = Link(RedisUrl.parse(url)), prefix
+        self.where = self._link.where
+
+    def take(self, queue: str, most: int) -> list[Taken]:
+        """Move messages to the list of what is taken, and return the oldest there, at most `most`."""
+        lists = [f"{queue}{SEPARATOR}{n}" if n else queue for n in PRIORITIES]
+        keys = [self._key(name) for name in (_taken(queue), *lists)]
+        raws = self._link.command("EVAL", _TAKE, len(keys), *keys, most)
+        return [Taken(raw, raw) for raw in reversed(raws)]
+
+    def remove(self, queue: str, taken: Sequence[Taken]) -> None:
+        """Forget messages that are in the app's store. Killed before this, they are taken again, with the same key."""
+        self._link.command("EVAL", _REMOVE, 1, self._key(_taken(queue)), *(each.handle for each in taken))
+
+    def refuse(self, queue: str, taken: Taken) -> str:
+        """Set aside a message that the app's store does not take; returns where."""
+        kept = self._key(f"redrive:celery:{queue}:refused")
+        self._link.command("EVAL", _REFUSE, 2, self._key(_taken(queue)), kept, taken.handle)
+        return f"the list {kept} of {self.where}"
+
+    def take_held(self, queues: Sequence[str], older_s: float) -> int:
+        """Take over what Celery's workers popped from these queues that long ago and have not acknowledged; returns
+        how many.
+
+        A worker holds messages with an eta, and those that it runs: this is for workers that were killed. One script
+        for each message moves it to the list of what is taken.
+        """
+        count, begin = 0, 0
+        held, since = self._key(HELD), self._key(HELD_SINCE)
+        seconds, micros = self._link.command("TIME")
+        until = int(seconds) + int(micros) / 1e6 - older_s
+        while tags := self._link.command("ZRANGEBYSCORE", since, "-inf", repr(until), "LIMIT", begin, HELD_MAX):
+            for tag in tags:
+                entry = self._link.command("HGET", held, tag)
+                payload, queue = _held(entry)
+                moved = 0
+                if queue in queues:
+                    keys = (held, since, self._key(_taken(queue)))
+                    moved = self._link.command("EVAL", _TAKE_HELD, 3, *keys, tag, entry, payload)
+                count, begin = count + moved, begin + (not moved)
+        return count
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _key(self, name: str) -> str:
+        return self._prefix + name
+
+
+def _taken(queue: str) -> str:
+    return f"redrive:celery:{queue}:taken"
+
+
+def _held(entry: bytes | None) -> tuple[str, str]:
+    """The message in an entry of kombu's hash, and the queue that it came from."""
+    try:
+        payload, _exchange, queue = json.loads(entry or b"")
+    except (ValueError, TypeError):
+        return "", ""
+    return json.dumps(payload), str(queue)

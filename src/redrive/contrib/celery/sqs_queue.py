@@ -1,0 +1,75 @@
+"""Take messages that kombu sent to SQS: received, put into the app's store, and only then deleted.
+
+Killed before the delete, SQS delivers them again when they have been hidden for `HIDDEN_S`, and their keys say that the
+store has them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+from ...errors import ConfigError, Unsupported
+from ...stores.sqs.client import DELETE, ENTRIES_MAX, Sqs
+from ...urls import shown, split
+from .source import Taken
+
+HIDDEN_S = 120  # from others, while they are put
+WAIT_S = 1  # for the first message of a receive
+EXPECTED = "expected sqs://REGION, such as sqs://eu-central-1; credentials are found as boto3 finds them"
+
+
+class SqsQueues:
+    """The queues of one account and region. Names are those of SQS, with kombu's `queue_name_prefix`."""
+
+    def __init__(self, url: str) -> None:
+        parts = split(url)
+        options = dict(parts.options())
+        endpoint = options.pop("endpoint", None)
+        if not parts.hosts or parts.user is not None or parts.path.strip("/") or options:
+            raise ConfigError(f"broker URL {shown(url)!r}: {EXPECTED}")
+        self.where = shown(url.partition("?")[0])
+        self._sqs = Sqs(parts.hosts, endpoint)
+        self._urls: dict[str, str] = {}
+
+    def take(self, queue: str, most: int) -> list[Taken]:
+        """Receive at most ten messages, and hide them for HIDDEN_S."""
+        received = self._sqs.call(
+            "ReceiveMessage",
+            QueueUrl=self._url(queue),
+            MaxNumberOfMessages=min(most, ENTRIES_MAX),
+            VisibilityTimeout=HIDDEN_S,
+            WaitTimeSeconds=WAIT_S,
+        )
+        return [Taken(_envelope(each["Body"]), each["ReceiptHandle"]) for each in received.get("Messages") or ()]
+
+    def remove(self, queue: str, taken: Sequence[Taken]) -> None:
+        """Delete messages that are in the app's store; those whose delete fails are delivered again."""
+        entries = [{"Id": str(at), "ReceiptHandle": each.handle} for at, each in enumerate(taken)]
+        for at in range(0, len(entries), ENTRIES_MAX):
+            self._sqs.call(DELETE, QueueUrl=self._url(queue), Entries=entries[at : at + ENTRIES_MAX])
+
+    def refuse(self, queue: str, taken: Taken) -> str:
+        """Leave a message in its queue: the queue's redrive policy says what becomes of it."""
+        return f"the queue {queue}"
+
+    def take_held(self, queues: Sequence[str], older_s: float) -> int:
+        raise Unsupported("SQS itself delivers again what a worker did not acknowledge; nothing needs to be taken over")
+
+    def close(self) -> None:
+        self._sqs.close()
+
+    def _url(self, queue: str) -> str:
+        if queue not in self._urls:
+            self._urls[queue] = self._sqs.call("GetQueueUrl", QueueName=queue)["QueueUrl"]
+        return self._urls[queue]
+
+
+def _envelope(body: str) -> bytes:
+    """Kombu writes the envelope in base64, unless `sqs_base64_encoding` is off."""
+    if body.lstrip().startswith("{"):
+        return body.encode()
+    try:
+        return base64.b64decode(body, validate=True)
+    except ValueError:
+        return body.encode()
