@@ -1,0 +1,69 @@
+"""The migration guides: the app of the other queue, run by that queue, has the effects that its port has."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import ROOT, blocks
+from tests.support.servers import RedisServer
+
+BIN = Path(sys.executable).parent
+WITHIN_S = 60
+
+
+class Guide:
+    """The files of a guide, written to a folder, with Redis in the place that it names."""
+
+    def __init__(self, page: str, folder: Path, redis: RedisServer) -> None:
+        self.folder = folder
+        for block in blocks(f"docs/migrate/{page}.md"):
+            if block.file is not None:
+                text = re.sub(r"cache\.example\.com(:6379)?", f"127.0.0.1:{redis.port}", block.text)
+                (folder / block.file).write_text(text)
+
+    def start(self, *argv: str) -> subprocess.Popen[bytes]:
+        env = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": f"{self.folder}:{ROOT}"}
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(argv, cwd=self.folder, env=env, stdout=log, stderr=log)
+
+    def effects(self, expected: set[str], argv: list[str], *before: str) -> set[str]:
+        """Run the worker until it had these effects, and return those that it had."""
+        did, ends = self.folder / "did.txt", time.monotonic() + WITHIN_S
+        for each in (did, *self.folder.glob("calls-*")):
+            each.unlink(missing_ok=True)
+        for program in before:
+            assert self.start(sys.executable, "-c", program).wait(WITHIN_S) == 0, self.log
+        worker = self.start(*argv)
+        try:
+            while not did.exists() or not expected <= set(did.read_text().splitlines()):
+                assert time.monotonic() < ends and worker.poll() is None, (did.exists() and did.read_text(), self.log)
+                time.sleep(0.05)
+        finally:
+            worker.terminate()
+            worker.wait(WITHIN_S)
+        return set(did.read_text().splitlines())
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+@pytest.mark.slow
+def test_the_celery_app_and_its_port_have_the_same_effects(tmp_path: Path) -> None:
+    expected = {
+        "charge 1 at attempt 3", "ship 1", "refund 1 failed", "remind 1", "invoice 1 over 90", "push 1",
+        "stock is counted",
+    }  # fmt: skip
+    with RedisServer() as redis:
+        guide = Guide("celery", tmp_path, redis)
+        quick = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        worker = ["celery", "-A", "shop_celery", "worker", "-B", "-P", "solo", *quick]
+        celery = guide.effects(expected, worker, "import shop_celery; shop_celery.place(1)")
+        port = guide.effects(expected, ["redrive", "worker", "shop:app", "--scheduler"], "import shop; shop.place(1)")
+    assert celery == port == expected
