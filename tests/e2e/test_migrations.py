@@ -67,3 +67,39 @@ def test_the_celery_app_and_its_port_have_the_same_effects(tmp_path: Path) -> No
         celery = guide.effects(expected, worker, "import shop_celery; shop_celery.place(1)")
         port = guide.effects(expected, ["redrive", "worker", "shop:app", "--scheduler"], "import shop; shop.place(1)")
     assert celery == port == expected
+
+
+SHOP = {"charge 1", "refund 1 failed", "remind 1", "invoice 1 over 90"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "module", "worker"),
+    [
+        ("rq", "shop_rq", ["rq", "worker", "shop", "--with-scheduler", "-u", "{url}", "-w", "rq.worker.SimpleWorker"]),
+        ("dramatiq", "shop_dramatiq", ["dramatiq", "shop_dramatiq", "--processes", "1", "--threads", "2"]),
+    ],
+    ids=["rq", "dramatiq"],
+)
+def test_an_app_of_another_queue_and_its_port_have_the_same_effects(
+    page: str, module: str, worker: list[str], tmp_path: Path
+) -> None:
+    with RedisServer() as redis:
+        guide = Guide(page, tmp_path, redis)
+        old = guide.effects(SHOP, [each.format(url=redis.url) for each in worker], f"import {module} as s; s.place(1)")
+    assert old == SHOP
+    assert guide.effects(SHOP, ["redrive", "worker", "shop:app"], "import shop; shop.place(1)") == SHOP
+
+
+@pytest.mark.slow
+def test_dramatiqs_messages_are_handed_over_by_its_own_actors(tmp_path: Path) -> None:
+    with RedisServer() as redis:
+        guide = Guide("dramatiq", tmp_path, redis)
+        bridge = guide.start("dramatiq", "bridge", "--processes", "1", "--threads", "1")
+        try:
+            sends = "import shop_dramatiq as s; s.charge.send(1); s.remind.send_with_options(args=(1,), delay=100)"
+            expected = {"charge 1", "remind 1"}
+            assert guide.effects(expected, ["redrive", "worker", "shop:app"], sends) == expected
+        finally:
+            bridge.terminate()
+            bridge.wait(WITHIN_S)
