@@ -103,3 +103,21 @@ def test_dramatiqs_messages_are_handed_over_by_its_own_actors(tmp_path: Path) ->
         finally:
             bridge.terminate()
             bridge.wait(WITHIN_S)
+
+
+@pytest.mark.slow
+def test_a_worker_of_bullmq_and_its_port_have_the_same_effects_and_its_jobs_are_handed_over(tmp_path: Path) -> None:
+    expected = {"charge 1", "refund 1 failed", "remind 1"}
+    run = "import asyncio, {0} as m; asyncio.run(m.{1})"
+    port = ["redrive", "worker", "shop:app"]
+    with RedisServer() as redis:
+        guide = Guide("bullmq", tmp_path, redis)
+        place = run.format("shop_bullmq", "place(1)")
+        worker = [sys.executable, "-c", run.format("shop_bullmq", "work()")]
+        assert guide.effects(expected, worker, place) == expected
+        bridge = guide.start(sys.executable, "-c", run.format("bridge", "work()"))
+        try:
+            assert guide.effects(expected, port, place) == expected
+        finally:
+            bridge.terminate()
+            bridge.wait(WITHIN_S)
