@@ -66,7 +66,8 @@ def _pages(item: Any) -> Iterator[Any]:
 
 def first_sentence(markdown: str) -> str:
     """The first sentence below a page's title, without its links and its emphasis."""
-    paragraphs = (" ".join(each.split()) for each in markdown.split("\n\n"))
+    prose = re.sub(r"^```.*?^```$", "", markdown, flags=re.DOTALL | re.MULTILINE)
+    paragraphs = (" ".join(each.split()) for each in prose.split("\n\n"))
     plain = next((each for each in paragraphs if each[:1].isalpha() or each[:1] in "[`*"), "")
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain).replace("**", "")
     return re.split(r"(?<=[.:]) (?=[A-Z])", plain)[0].rstrip(":")
