@@ -22,6 +22,7 @@ import redrive
 
 pytest.register_assert_rewrite("tests.support")  # before it is imported
 from tests.support.servers import PostgresServer, RedisServer, memory_disk  # noqa: E402
+from tests.support.turns import give_turns  # noqa: E402
 
 # No deadline: the machine is shared, and a slow example is not a wrong one.
 settings.register_profile("gate", deadline=None, print_blob=True, max_examples=40)
@@ -61,7 +62,9 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    give_turns(items)
     if sys.platform == "linux":
         return
     for item in items:

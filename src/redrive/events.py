@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import IO, Protocol
 
 from msgspec import Struct
 
@@ -42,6 +43,7 @@ class Fate(Struct, frozen=True, kw_only=True):
     causes: tuple[str, ...] = ()  # of all its crashes, where this outcome ends its life; "" where unknown
     deferral: str | None = None  # why flow control held it: breaker, budget, limit, …
     by: str | None = None  # the dependency, queue or task that held it
+    traceback: str | None = None  # of the fault, as it was stored: its secrets are not hidden
 
 
 class Notice(Struct, frozen=True, kw_only=True):
@@ -71,6 +73,16 @@ class Notify(Protocol):
     def __call__(self, name: str, text: str, about: str = "", /, count: int = 1) -> None: ...
 
 
+class LineLog(ABC):
+    """The base of observers that write a line for each fate to a stream, so that nothing else writes it there too."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.stream = stream
+
+    @abstractmethod
+    def __call__(self, events: Sequence[Event]) -> None: ...
+
+
 class Events:
     """Pass batches of events to observers, in the order and on the thread in which they happened."""
 
@@ -91,5 +103,10 @@ class Events:
             try:
                 observer(events)
             except Exception:  # an observer's bug must not change a message's fate
-                told = redact(f"redrive: observer {observer!r} failed:\n{traceback.format_exc()}")
-                print(many_lines(told), file=sys.stderr)
+                complain(f"observer {observer!r}")
+
+
+def complain(what: str) -> None:
+    """Print the exception that is being handled: this failed, and the work goes on."""
+    told = redact(f"redrive: {what} failed:\n{traceback.format_exc()}")
+    print(many_lines(told), file=sys.stderr)

@@ -7,6 +7,7 @@ Registry with the methods that open those parts.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # for start-up time: all of these are below
     from .flow.limits import Aimd, Rate
 
 DEFAULT_CONCURRENCY = 10
+_SQS_NAME = re.compile(r"[A-Za-z0-9_-]{1,75}(\.fifo)?|[A-Za-z0-9_-]{1,80}")
 RETRY_SHARE = 0.2  # of the claims from a backlog
 
 
@@ -49,7 +51,7 @@ class Queue(Struct, frozen=True):
     `group_width`, `group_order` and `on_dead` say how its groups are served (None: as the store has it). `retention`
     bounds what is kept of finished messages, `auto_redrive` drives dead messages back without a person, `foreign`
     names the task for messages that others send, and `retry_share` is the share of a backlog's claims that goes to
-    due retries.
+    due retries. `sqs` and `dlq` are the names of the queue and of its dead-letter queue on SQS.
     """
 
     name: str
@@ -63,6 +65,8 @@ class Queue(Struct, frozen=True):
     auto_redrive: AutoRedrive | None = None
     foreign: str | Route | None = None
     retry_share: float = RETRY_SHARE
+    sqs: str | None = None
+    dlq: str | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -99,9 +103,14 @@ class Queue(Struct, frozen=True):
             raise ConfigError(f"queue {self.name!r}: retention={retention!r}; {meant}")
         if self.auto_redrive is not None:
             _check_auto(self.name, self.auto_redrive)
+        for what in ("sqs", "dlq"):
+            _check_sqs_name(self.name, what, getattr(self, what))
 
     def apply(self, store: Store) -> None:
-        """Write the declared group settings to the store, and give it the route for foreign messages."""
+        """Write the declared group settings to the store, and give it the names on SQS and the route for foreign
+        messages."""
+        if self.sqs is not None or self.dlq is not None:
+            store.give_names(self.name, sqs=self.sqs, dlq=self.dlq)
         width, order, on_dead = self.group_width, self.group_order, self.on_dead
         if order is GroupOrder.STRICT:
             width = 1
@@ -198,6 +207,8 @@ class Registry:
         auto_redrive: AutoRedrive | None = None,
         foreign: TaskSpec | str | Route | None = None,
         retry_share: float = RETRY_SHARE,
+        sqs: str | None = None,
+        dlq: str | None = None,
     ) -> Queue:
         """Declare how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
         total among queues.
@@ -219,7 +230,11 @@ class Registry:
         `foreign` routes messages that redrive did not write, on SQS: a task, its name, or a function
         `fn(body, attributes)` that returns a name, or None for "dead, as unroutable". `body` is the decoded JSON, or
         the text or bytes as received; `attributes` are the message attributes as text, by name. Without `foreign`, a
-        message attribute `task` names the task. Raises ConfigError for invalid values.
+        message attribute `task` names the task.
+
+        `sqs` and `dlq` take over queues of SQS by their own names: that of the queue (default: `PREFIX-NAME`), and that
+        of its dead-letter queue (default: the one in its redrive policy, else `…-dlq`). Other engines ignore them.
+        Raises ConfigError for invalid values, and for a queue of SQS that two queues name.
         """
         order = word(GroupOrder, group_order, f"queue {name!r}: group_order")
         dead = word(OnDead, on_dead, f"queue {name!r}: on_dead")
@@ -227,8 +242,11 @@ class Registry:
         route = foreign.name if isinstance(foreign, TaskSpec) else foreign
         if route is not None:
             check_route(name, route)
+        for other in self.queues.values():
+            if sqs is not None and other.sqs == sqs and other.name != name:
+                raise ConfigError(f"queue {name!r}: sqs={sqs!r} is that of queue {other.name!r}; name each once")
         self.queues[name] = Queue(
-            name, concurrency, weight, group_width, order, dead, kept, bound, auto_redrive, route, retry_share
+            name, concurrency, weight, group_width, order, dead, kept, bound, auto_redrive, route, retry_share, sqs, dlq
         )
         self._unapplied.add(name)
         return self.queues[name]
@@ -302,6 +320,15 @@ def _box(encrypt: Encrypt) -> Any:
     from .crypto import Box
 
     return Box(encrypt)
+
+
+def _check_sqs_name(queue: str, what: str, name: object) -> None:
+    if name is None or (isinstance(name, str) and _SQS_NAME.fullmatch(name)):
+        return
+    raise ConfigError(
+        f"queue {queue!r}: {what}={name!r}; expected the name of a queue in SQS, such as 'billing_events', without its "
+        "URL or ARN: letters, digits, '-' and '_', at most 80, and '.fifo' at the end of a FIFO queue's"
+    )
 
 
 def _check_auto(queue: str, given: object) -> None:

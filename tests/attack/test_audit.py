@@ -102,6 +102,7 @@ def swapped(records: list[Any]) -> None:
     records[7], records[8] = records[8], records[7]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("attack", "named"),
     [

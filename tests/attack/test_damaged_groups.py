@@ -47,6 +47,7 @@ def drain(store: Store) -> list[str]:
     return order
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("order", "claimed"), [("turns", False), ("strict", True)], ids=["waiting", "head runs"])
 def test_neighbours_of_a_damaged_one_run_in_their_order(host: Host, seed: int, order: str, claimed: bool) -> None:
     clock = ManualClock()

@@ -71,6 +71,7 @@ def with_history(store: Store, count: int) -> list[str]:
     return ids
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("history", [False, True], ids=["fresh", "retried"])
 def test_a_worker_does_all_that_stands_beside_damaged_rows(host: Host, store: Store, seed: int, history: bool) -> None:
     for field in host.fields():
@@ -96,6 +97,7 @@ def test_a_worker_does_all_that_stands_beside_damaged_rows(host: Host, store: St
         host.clear()
 
 
+@pytest.mark.turns(3)
 def test_a_list_shows_what_is_damaged_and_goes_on(
     host: Host, store: Store, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_list_shows_what_is_damaged_and_goes_on(
         host.clear()
 
 
+@pytest.mark.turns(3)
 def test_what_was_damaged_meanwhile_is_settled_without_harm_to_the_others(host: Host, store: Store, seed: int) -> None:
     clock = ManualClock()
     with closing(host.open(clock)) as own:
@@ -147,6 +150,7 @@ def test_what_was_damaged_meanwhile_is_settled_without_harm_to_the_others(host: 
                 host.clear()
 
 
+@pytest.mark.turns(3)
 def test_what_died_with_a_worker_is_given_back_beside_damaged_rows(host: Host, store: Store, seed: int) -> None:
     for field in host.fields():
         spoilers = garbage(seed, field, 1)
@@ -161,6 +165,7 @@ def test_what_died_with_a_worker_is_given_back_beside_damaged_rows(host: Host, s
         host.clear()
 
 
+@pytest.mark.turns(3)
 def test_a_verdict_on_many_passes_by_the_damaged_ones(host: Host, store: Store, seed: int) -> None:
     for field in host.fields():
         for verdict in (Redrive(), Redrive(run="r"), Discard("why"), Isolate("why")):
@@ -191,6 +196,7 @@ def test_what_was_set_aside_is_redriven_by_nobody_and_ended_by_a_discard(host: H
     assert store.find([ids[1]]) == [None]
 
 
+@pytest.mark.turns(3)
 def test_check_names_what_is_damaged_and_repair_mends_what_it_can(
     host: Host, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

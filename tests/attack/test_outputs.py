@@ -144,13 +144,14 @@ def _settlement(receipt: Any, text: str, n: int) -> Settlement:
 # -- commands
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "words",
     [
         "dlq list", "dlq list --quarantine", "dlq groups", "dlq audit", "dlq rule", "dlq auto", "job list",
         "queue list", "flow list", "run list", "group list crm", "config show", "store info", "store doctor",
-        "store check", "dlq list text:*password*", "dlq plan queue:crm --note password=hunter2-and-more",
+        "store check", "dlq list text:*password*", "dlq plan queue:crm --reason password=hunter2-and-more",
     ],
 )  # fmt: skip
 def test_no_list_shows_a_secret(scene: Scene, words: str, form: str) -> None:
@@ -158,6 +159,7 @@ def test_no_list_shows_a_secret(scene: Scene, words: str, form: str) -> None:
     assert said.code in (0, 1, 2) and scene.watch.shown(said.text) == []
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("form", FORMS[:4])
 @pytest.mark.parametrize("n", range(len(SHAPES)), ids=lambda n: SHAPES[n].name)
 def test_no_message_that_is_shown_shows_a_secret(scene: Scene, n: int, form: str) -> None:
@@ -232,7 +234,7 @@ def test_what_is_revealed_is_whole_and_noted(scene: Scene, tmp_path: Path) -> No
         assert one is not None and other is not None and (one.body, one.headers) == (other.body, other.headers)
     assert scene.watch.shown(scene("dlq", "show", scene.ids[0], "--reveal", "--actor", "ann").text)
     assert scene.watch.shown(scene("job", "show", scene.ids[1], "--reveal", "-o", "json").text)
-    assert scene.watch.shown(scene("dlq", "list", "--reveal", "--why", "look", "-o", "jsonl").text)
+    assert scene.watch.shown(scene("dlq", "list", "--reveal", "--reason", "look", "-o", "jsonl").text)
     told = [
         (each.action, each.claimed or each.actor, each.reason, each.count, each.ids[:1])
         for each in Audit(here)
@@ -313,9 +315,9 @@ def test_no_plan_and_no_run_shows_a_secret(scene: Scene, tmp_path: Path, n: int)
     store.put([Draft(task="crm.push", queue="crm", body=b"%d" % n) for n in range(len(texts))])
     die()
     file, select = str(tmp_path / "plan.json"), f"text:{json.dumps(texts[n])} or queue:crm"
-    said = scene("dlq", "plan", select, "--note", texts[n], "--out", file, "-o", "json", url)
+    said = scene("dlq", "plan", select, "--reason", texts[n], "--out", file, "-o", "json", url)
     assert scene.watch.shown(said.text) == []
-    id = scene("dlq", "plan", "queue:crm", "--note", texts[n], "-o", "ids", url).out.strip()
+    id = scene("dlq", "plan", "queue:crm", "--reason", texts[n], "-o", "ids", url).out.strip()
     said = scene("dlq", "apply", id, "--reason", short, "--actor", "ann", "-o", "json", url)
     assert said.code == 0 and scene.watch.shown(said.text) == []
     carrier = Runner(store, id, "one", lambda name, text, *_: told.append(text), App(store=store))

@@ -56,7 +56,7 @@ CHANGES = (
     ["enqueue", "t", "{}"],
     ["queue", "pause", "default"],
     ["dlq", "discard", "{dead}", "--reason", "x", "--yes"],
-    ["dlq", "retry", "{dead}", "--why", "x"],
+    ["dlq", "retry", "{dead}", "--reason", "x"],
     ["job", "cancel", "{waiting}"],
     ["dlq", "note", "{fingerprint}", "x", "--reason", "x"],
     ["dlq", "plan"],

@@ -191,6 +191,7 @@ def has_had_all(ran: list[int]) -> bool:
     return ran == [*range(1, len(ran) + 1)] and 11 <= len(ran) <= 12
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("wait_s", [0, HOUR_S])
 def test_a_message_that_was_delayed_for_an_hour_has_all_its_attempts(
@@ -203,6 +204,7 @@ def test_a_message_that_was_delayed_for_an_hour_has_all_its_attempts(
     assert left(server, clock, "shop-default-dlq") == 1
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_workers_that_are_down_for_ten_minutes_take_no_attempts(
     calls: Any, server: SqsServer, clock: ManualClock, mode: str
@@ -213,6 +215,7 @@ def test_workers_that_are_down_for_ten_minutes_take_no_attempts(
     assert has_had_all(ran)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_what_the_redriver_delays_has_all_its_attempts_again(

@@ -63,7 +63,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "dlq own": (f"dlq own {FP} ann --reason r", "own", FP),
     "dlq quarantine": ("dlq quarantine {dead} --reason r", "quarantine", ""),
     "dlq readmit": ("dlq readmit {isolated} --reason r", "readmit", ""),
-    "dlq retry": ("dlq retry {dead} --why r", "retry", ""),
+    "dlq retry": ("dlq retry {dead} --reason r", "retry", ""),
     "dlq rule": (f"dlq rule {FP} hold --reason r", "rule", FP),
     "flow set": ("flow set shop --breaker open --reason r", "flow", "flow/shop"),
     "flow set --cooldown": ("flow set shop --cooldown off --reason r", "flow", "flow/shop"),
@@ -179,6 +179,7 @@ def on(engines: list[str], names: dict[str, Any], not_on_sqs: set[str]) -> list[
     return [(engine, name) for engine in engines for name in names if engine != "sqs" or name not in not_on_sqs]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("engine", "name"), on(["sqlite", "postgres", "redis", "sqs"], COMMANDS, NOT_ON_SQS))
 def test_a_command_that_changes_something_has_one_entry(
     name: str, url: str, app: App, names: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -236,6 +237,7 @@ CALLS: dict[str, tuple[Callable[[App, dict[str, str]], object], str]] = {
 ENGINES = ["memory", "sqlite", "postgres", "redis", "sqs"]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("engine", "name"), on(ENGINES, CALLS, {"app.cancel", "set_width", "resume_group", "purge"}))
 def test_a_call_that_changes_something_has_one_entry(name: str, app: App, names: dict[str, str]) -> None:
     act, action = CALLS[name]

@@ -17,7 +17,7 @@ from tests.support.cell_races import (  # noqa: F401
 from tests.support.namespaces import redis_url
 from tests.support.schemas import schema  # noqa: F401
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turns(3)]
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres"])

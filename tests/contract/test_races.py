@@ -52,7 +52,7 @@ PATIENCE_S = 20.0
 THREADS = 6
 FAULT = Fault(Kind.DEFAULT, "ValueError", "boom", "f" * 16)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turns(2)]
 
 
 ENGINES = ("postgres", "redis")

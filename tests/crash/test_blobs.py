@@ -19,7 +19,7 @@ from redrive import App
 from redrive.blobs import ClaimCheck, FileBlobs, read_reference, whole_body
 from redrive.message import BLOB, Lane, Message
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turns(3)]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0

@@ -12,7 +12,7 @@ from redrive import Draft
 from redrive.ids import new_id
 from redrive.message import Lane
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turns(3)]
 
 DEEP = 100_000
 DIGITS = 5_000

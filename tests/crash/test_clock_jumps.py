@@ -19,6 +19,7 @@ from redrive.stores.sqlite.wake import wake_dir
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.turns(2),
     pytest.mark.linux,  # where a library that is loaded first may change what the clock says
     pytest.mark.parametrize("place", ["sqlite"], indirect=True),
 ]

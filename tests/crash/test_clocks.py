@@ -17,6 +17,7 @@ from tests.support.crash.programs import Plan, acknowledge, announce, drafts_of,
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.turns(2),
     pytest.mark.linux,  # where a library that is loaded first may change what the clock says
     pytest.mark.parametrize("place", SERVER_ENGINES, indirect=True),
 ]

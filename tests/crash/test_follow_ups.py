@@ -77,6 +77,7 @@ def test_worker_killed_at_a_write_or_sync_writes_all_that_follows_or_nothing(
     worked_off(tmp_path, kinds)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.fault("kill -9 of a worker between an ack, or a death, and what follows from it")
 @pytest.mark.slow
 @mostly_sqlite()

@@ -135,6 +135,7 @@ class Fleet:
 # -- in order, and never more than the width
 
 
+@pytest.mark.turns(3)
 @pytest.mark.fault("groups in order and in their width while workers are killed")
 @pytest.mark.slow
 @pytest.mark.parametrize("order, width", [(GroupOrder.STRICT, 1), (GroupOrder.TURNS, 3)])
@@ -203,6 +204,7 @@ def _kill_at_random(
 DYING, EACH, AFTER = 3, 8, ["redrive", "discard", "resume"]  # the number that dies, of so many; what is done about it
 
 
+@pytest.mark.turns(3)
 @pytest.mark.fault("a dead message holds its group, or is skipped, while workers are killed")
 @pytest.mark.slow
 def test_a_dead_head_holds_its_group_through_kills_until_it_is_redriven(seed: int, place: Path) -> None:
@@ -232,6 +234,7 @@ def test_a_dead_head_holds_its_group_through_kills_until_it_is_redriven(seed: in
         }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.fault("a dead message holds its group, or is skipped, while workers are killed")
 @pytest.mark.slow
 @mostly_sqlite()

@@ -20,7 +20,11 @@ from redrive.message import Ack, Ask, Draft, Settlement, Swap
 from redrive.store import Store
 from redrive.stores import open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", SERVER_ENGINES, indirect=True)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.turns(2),
+    pytest.mark.parametrize("place", SERVER_ENGINES, indirect=True),
+]
 RECOVERY_S = 10.0  # from the end of the fault until every worker settles something again; asserted in soaks
 
 

@@ -15,6 +15,7 @@ PAUSE_S = 0.4  # the longest between the first sign of life of a process and its
 HASTY = 5  # one kill in so many does not wait for a sign of life
 
 
+@pytest.mark.turns(3)
 @pytest.mark.fault("kill -9 of workers and producers at random")
 @pytest.mark.slow
 def test_a_share_of_the_random_kills_loses_nothing(

@@ -43,6 +43,7 @@ AIMED = 0.5  # this share of the kills is aimed at the moment of a tick
 POINTS = ("put", "commit", "committed", "acknowledge")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.fault("kill -9 of schedulers")
 @pytest.mark.slow
 @mostly_sqlite()
@@ -56,6 +57,7 @@ def test_two_schedulers_killed_for_a_minute_enqueue_each_tick_once(seed: int, pl
     assert _kill_at_random(place, seed, for_s=60) >= 30
 
 
+@pytest.mark.turns(2)
 @pytest.mark.fault("kill -9 of schedulers")
 @sweep_stores("step", 2 * len(POINTS), shares=1, shares_of_servers=4)
 def test_a_tick_and_its_cell_are_written_together_or_not_at_all(step: int, place: Path) -> None:

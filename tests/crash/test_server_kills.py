@@ -37,6 +37,7 @@ def place(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
+@pytest.mark.turns(3)
 @pytest.mark.slow
 @pytest.mark.fault("kill -9 of the server under load, and its restart")
 def test_server_killed_under_load_loses_nothing_and_workers_go_on(

@@ -18,7 +18,7 @@ import redrive
 from redrive.message import Draft, Lane
 from redrive.worker.crash.company import ALONE_FROM
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turns(2)]
 
 MANY = 40
 ALONE_MAX = 3  # deaths alone that convict

@@ -12,7 +12,7 @@ from tests.support.crash.programs import Plan
 
 from redrive.message import Lane, Message
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turns(3)]
 
 SHORT = "2s"  # a lease to be waited out, though not lost where the machine holds a worker up for a second
 

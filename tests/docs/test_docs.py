@@ -20,6 +20,7 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 NOT_RUN_MAX = 4  # raise it only with a reason in the page
 
 
+@pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in RUN for b in blocks(page))])

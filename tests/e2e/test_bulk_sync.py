@@ -15,7 +15,7 @@ from tests.support.servers import PostgresServer, RedisServer
 from redrive import App, Backoff, Retry
 from redrive.events import Notice
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turns(3)]
 
 SOAK = pytest.mark.soak
 CALL_S = 0.02

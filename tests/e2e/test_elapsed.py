@@ -17,7 +17,7 @@ import redrive
 from redrive import App, Backoff, Retry
 from redrive.message import Lane, Message
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turns(3)]
 WAIT_S = 0.7  # of real time: servers have clocks of their own
 BACKOFF = Backoff.fixed("100ms")
 TRYING = Retry(max_attempts=4, max_elapsed=WAIT_S - 0.1, backoff=BACKOFF)  # 4 attempts take some 0.3 s of it

@@ -13,6 +13,7 @@ from tests.support.namespaces import redis_url
 from tests.support.schemas import schema_of
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.store_model import StoreModel
+from tests.support.turns import in_turn
 
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
@@ -56,6 +57,7 @@ class TestPostgres(StoreModel):
         return PostgresStore(f"{self.server.url}?schema={schema}&synchronous_commit=off", clock_ms=clock)
 
 
+@in_turn(0, of=3)
 @pytest.mark.usefixtures("always")
 class TestPostgresWithFloors(TestPostgres):
     """Claims begin where the last look found the first message; nothing is looked for behind."""

@@ -88,7 +88,7 @@ PLAN: Choices = {
     "elapsed_s": [None, 61, 70, 110, 24 * 3600],
     "base_s": [10, 1],
     "factor": [2, 1, 3],
-    "cap_s": [3600, 5, 60],
+    "cap_s": [3600, 15, 60],
     "on": [
         (),
         (("LookupError", 20), ("KeyError", 40)),

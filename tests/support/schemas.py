@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 from tests.support.servers import PostgresServer
+
+from redrive.stores.postgres.store import PostgresStore
 
 
 def schema_of(place: Path) -> str:
@@ -17,9 +20,18 @@ def schema_of(place: Path) -> str:
 
 
 @pytest.fixture
-def schema(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[str]:
-    """The URL of a schema of the test's own, dropped at its end."""
-    name = schema_of(tmp_path)
-    yield f"{postgres_server.url}?schema={name}&synchronous_commit=off"
+def schema(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of an empty schema. A process makes one, and empties it after each test: it takes a tenth of the time."""
+    name = f"t_{os.getpid()}"
+    url = f"{postgres_server.url}?schema={name}&synchronous_commit=off"
+    if name not in _MADE:
+        PostgresStore(url).close()
+        _MADE.add(name)
+    yield url
     with psycopg.connect(postgres_server.url, autocommit=True) as c:
-        c.execute(f"drop schema if exists {name} cascade".encode())
+        c.execute("set lock_timeout = '20s'")  # a transaction that a test left open
+        tables = (f"{name}.{table}" for table in ("message", "unique_key", "queue", "line", "cell"))
+        c.execute(f"truncate {', '.join(tables)} restart identity".encode())
+
+
+_MADE = set[str]()

@@ -123,7 +123,7 @@ class Emf:
         by_task: bool = False,
         every: Duration | None = EVERY_S,
     ) -> None:
-        self._tasks = app.tasks
+        self._tasks, self._queues = app.tasks, app.queues
         self._stream = sys.stdout if stream is None else stream
         self._prefix = prefix_of(app.url) if prefix is None else prefix
         self._namespace, self._by_task = namespace, by_task
@@ -187,7 +187,9 @@ class Emf:
         return found
 
     def _line(self, queue: str, task: str | None, sums: _Sums) -> bytes:
-        name = dimension(f"{self._prefix}-{queue}" if self._prefix else queue)
+        declared = self._queues.get(queue)
+        given = None if declared is None else declared.sqs
+        name = dimension((given or f"{self._prefix}-{queue}") if self._prefix else queue)
         dimensions = {"Queue": name} if task is None else {"Queue": name, "Task": task}
         return line(sums.values(), dimensions, namespace=self._namespace)
 

@@ -1,4 +1,4 @@
-"""`redrive enqueue`: enqueue one message, by hand or from a script."""
+"""`redrive enqueue`: enqueue one message, or one for each line of a file."""
 
 from __future__ import annotations
 
@@ -6,27 +6,33 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from ..app import App
-from ..duration import milliseconds
+from ..duration import milliseconds, rfc3339
 from ..enqueue import Bound, Task
 from ..errors import Unreadable, near_miss
 from ..message import NORMAL, PRIORITIES, Draft
 from ..redact import clip, one_line
 from .opening import Opened, at_store
-from .terminal.failure import USAGE, Failure, note, program, typed
+from .terminal.failure import DONE, FAILED, USAGE, Failure, again, note, program, typed
 from .terminal.output import Output
 from .terminal.types import DURATION, TIME
 
+if TYPE_CHECKING:
+    from ..deliver.backfill import Drafts
+    from ..deliver.ingest import Ledger
+
+FILES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, and what they are taken from
 
 
 @click.command()
-@click.argument("task")
+@click.argument("task", metavar="TASK|FILE")
 @click.argument("arguments", required=False, metavar="[JSON]")
 @click.option("--raw", type=click.File("rb"), help="take the body from this file, byte by byte ('-' is stdin)")
 @click.option("-q", "--queue", help="another queue than the task's")
@@ -41,6 +47,8 @@ SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, 
 @click.option("--deadline", type=TIME, help="do not run it after this point in time")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="a header; may be given many times")
 @click.option("--correlation-id", help="its correlation id")
+@click.option("--task", "of_lines", metavar="TASK", help="of FILE: the task of all lines, which hold its arguments")
+@click.option("--again", "repeat", is_flag=True, help="of FILE: enqueue all its lines again")
 @at_store(create=True)
 def enqueue(
     opened: Opened,
@@ -50,9 +58,11 @@ def enqueue(
     raw: IO[bytes] | None,
     queue: str | None,
     headers: Sequence[str],
+    of_lines: str | None,
+    repeat: bool,
     **options: Any,
-) -> None:
-    """Put a message on a queue and print its id.
+) -> int:
+    """Put a message on a queue and print its id; or a message for each line of a file.
 
     JSON holds the arguments: an object by name, or an array in order; '-' reads it from stdin. With --app they are
     checked against the task; with --url the task is unknown, and they are stored unchecked. The message is durable once
@@ -60,7 +70,19 @@ def enqueue(
 
     \b
       redrive enqueue crm.push '{"record_id": 42}' --delay 5m
+      redrive enqueue backfill.jsonl
+
+    FILE holds JSON lines, plain or gzipped; '-' is standard input. A line names its task and arguments, and may have an
+    id, a key and the other options: {"task": "crm.push", "args": {"record_id": 42}, "key": "42", "delay": "5m"}. With
+    --task a line is the arguments alone. All lines are checked first: a bad one stops the command before anything is
+    enqueued. Run again, the same command goes on after the last line that is stored, and enqueues no line twice.
     """
+    if arguments is None and raw is None and _names_file(task, opened.app):
+        _refuse_options(options, headers)
+        return _backfill(opened, out, task, of_lines, queue, repeat=repeat)
+    if of_lines is not None or repeat:
+        why = "--task and --again are for a file of lines, which ends in .jsonl or is '-'"
+        raise Failure(f"'{task}' is not such a file", why, f"{program()} enqueue --help", USAGE)
     if raw is not None and arguments is not None:
         raise Failure("give JSON or --raw, not both", "either is the whole body", f"{program()} enqueue --help", USAGE)
     if options["delay"] is not None and options["at"] is not None:
@@ -87,6 +109,100 @@ def enqueue(
         out.record(record)
     else:
         click.echo(one_line(put.id))
+    return DONE
+
+
+def _names_file(word: str, app: App | None) -> bool:
+    if app is not None and word in app.tasks:
+        return False
+    return word == "-" or word.endswith(FILES) or ("/" in word and Path(word).is_file())
+
+
+def _refuse_options(options: dict[str, Any], headers: Sequence[str]) -> None:
+    """Raises Failure for an option of one message: each line has its own."""
+    given = [name for name, value in (options | {"header": headers or None}).items()
+             if value is not None and (name, value) != ("priority", NORMAL)]  # fmt: skip
+    for name in given[:1]:
+        option = "--for" if name == "key_for" else f"--{name.replace('_', '-')}"
+        field = {"header": "headers"}.get(name, name)
+        why = f'each line has its own: {{"task": …, "args": …, "{field}": …}}'
+        raise Failure(f"{option} is for one message, not for a file", why, f"{program()} enqueue --help", USAGE)
+
+
+def _backfill(opened: Opened, out: Output, file: str, task: str | None, queue: str | None, *, repeat: bool) -> int:
+    from ..deliver.backfill import Drafts
+    from ..deliver.lines import LINE_MAX, check
+    from ..deliver.progress import Bar
+    from ..deliver.spool import readable, spool_path
+    from ..deliver.summary import spool_folder
+
+    def make(name: str, arguments: Any, options: dict[str, Any]) -> Draft:
+        try:
+            if opened.app is not None:
+                return _checked(_known(opened.app, name), arguments, options)
+            return _draft(name, None, _object(msgspec.json.encode(arguments)), options)
+        except Failure as failure:
+            raise ValueError(f"{failure.what}: {failure.why}") from None
+
+    drafts = Drafts(opened.store, make, task=task, queue=queue)
+    folder, limit = spool_folder(opened.store), min(LINE_MAX, opened.store.traits.body_bytes_max)
+    path = readable(file, folder)
+    with Bar() as bar, path.open("rb") as lines:
+        checked = check(lines, limit=limit, tick=bar.checked, judge=drafts.why_bad)
+    name = "standard input" if file == "-" else file
+    try:
+        for line in checked.first_bad:
+            note(f"{name}:{line.number}: {line.why}")
+        if checked.bad:
+            expected = "the arguments, as an object or an array" if task else '{"task": "…", "args": {…}}'
+            raise Failure(
+                f"{checked.bad:,} of {checked.bad + checked.good:,} lines cannot be enqueued",
+                f"nothing was enqueued; expected of each line: {expected}", f"{program()} enqueue --help", FAILED,
+            )  # fmt: skip
+        ledger = drafts.ledger(opened.store, checked.digest)
+        return _put_lines(opened, out, drafts, ledger, file, repeat, (path, checked.stamp, limit), checked.good)
+    finally:
+        spool_path(folder, checked.digest).unlink(missing_ok=True)
+
+
+def _put_lines(
+    opened: Opened, out: Output, drafts: Drafts, ledger: Ledger, file: str, repeat: bool, read: Any, total: int
+) -> int:
+    from ..deliver.backfill import Backfill
+    from ..deliver.ingest import Record
+
+    store, name = opened.store, "standard input" if file == "-" else file
+    if ledger.record is None or repeat:
+        ledger.write(Record(name, "", "", total, 0, store.now_ms()))
+    start = ledger.record
+    assert start is not None
+    if start.complete and total:
+        note(f"all {total:,} lines were enqueued before, at {rfc3339(start.started_ms)}; nothing was enqueued now")
+        note(f"to enqueue them again: {again(_words(file, drafts, '--again'))}")
+    elif start.done:
+        note(f"going on: {start.done:,} of {total:,} lines were enqueued before")
+    backfill = Backfill(drafts, store, ledger, *read)
+    try:
+        backfill.run()
+    except Exception:
+        left = ledger.record or start
+        if store.traits.cells:
+            twice = "" if store.traits.atomic_moves else ", and may enqueue some of the next 500 twice"
+            note(f"{left.done:,} of {total:,} lines are enqueued; the same command goes on after these{twice}")
+        else:
+            rest = f"tail -n +{left.number + 1} {typed(file)} | {again(_words('-', drafts))}"
+            note(f"lines up to {left.number:,} are enqueued, and perhaps some of the next 500; to go on: {rest}")
+        raise
+    done = (ledger.record or start).done - start.done
+    counts = {"before": start.done, "enqueued": done - backfill.known, "known": backfill.known}
+    out.record({"file": name, "lines": total, **counts}, id="file")
+    return DONE
+
+
+def _words(file: str, drafts: Drafts, *more: str) -> str:
+    """The words of the command for a file."""
+    given = {"--task": drafts.task, "--queue": drafts.queue}
+    return typed(file, *(word for name, value in given.items() if value for word in (name, value)), *more)
 
 
 def _known(app: App, name: str) -> Task[Any, Any]:

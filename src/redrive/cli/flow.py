@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from ..duration import show as show_duration
-from ..errors import near_miss
 from ..redact import one_line
 from ..triage.controls import Control, Controls
 from .main import Subcommands
 from .opening import Opened, at_store
 from .selecting import signature
 from .terminal import views
-from .terminal.failure import REFUSED, Failure, note, program, typed
+from .terminal.failure import note, program, typed
+from .terminal.nothing import unknown
 from .terminal.output import Column, Output, fields
 
 
@@ -135,9 +135,7 @@ def _known(opened: Opened, name: str) -> Controls:
     controls = Controls(opened.store, opened.app)
     known = controls.names()
     if name not in known:
-        near = near_miss(name, known)
-        why = f"did you mean '{near}'?" if near else f"known: {', '.join(known) or 'none'}"
-        raise Failure(f"there is no dependency '{name}' in {opened.url}", why, f"{program()} flow list", REFUSED)
+        raise unknown("dependency", name, known, opened.url, look="flow list")
     return controls
 
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Iterator
 
 import click
-import msgspec
 
 from ..blobs import whole_body
-from ..duration import show as show_duration
 from ..message import ABSENT, Cancel, Lane, Message, Where
-from ..redact import one_line
 from ..triage.purge import purge_behind
+from ..triage.select.terms import as_node
 from ..triage.timeline import by_hand, ended_by, timeline
 from .main import Subcommands
 from .opening import Opened, at_store
 from .revealing import Reveal, reveal_option
-from .selecting import signature
+from .selecting import here, signature
 from .terminal import views
 from .terminal.failure import (
     DONE,
@@ -29,7 +25,8 @@ from .terminal.failure import (
     onward,
     typed,
 )
-from .terminal.output import Column, Output, fields
+from .terminal.output import Column, Output
+from .terminal.story import story
 from .terminal.types import PAST
 
 STATES = ("ready", "scheduled", "leased", "dead", "quarantine", "done", "cancelled")
@@ -39,11 +36,10 @@ _COLUMNS = (
     Column("task", shrinks=True),
     Column("queue", shrinks=True),
     Column("state"),
-    Column("attempt"),
-    Column("redrives", spare=True),
+    Column("attempt", spare=1),
+    Column("redrives", spare=2),
     Column("due_at"),
 )
-_FIRST = ("id", "task", "queue", "state", "attempt", "crashes", "redrives", "due_at", "enqueued_at")
 
 
 @click.group(cls=Subcommands)
@@ -60,7 +56,10 @@ body_option = click.option("--body", is_flag=True, help="show a body from blob s
 @reveal_option()
 @at_store()
 def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> None:
-    """Show a message: its state, its body and its faults. Secrets are hidden, unless --reveal is given."""
+    """Show a message: its error, why it waits or died, its body, its life, and the next commands.
+
+    Secrets are hidden, unless --reveal is given. -v shows all fields and faults.
+    """
     message = found(opened, id)
     reveal.of(opened, out, ids=[message.id])
     write_message(opened, out, message, body=body)
@@ -92,16 +91,15 @@ def _gone(opened: Opened, id: str) -> Failure:
     return Failure(f"message {id} was discarded", why, onward(f"dlq audit --id {typed(id)}"))
 
 
-def write_message(opened: Opened, out: Output, message: Message, *, body: bool = False, story: bool = False) -> None:
-    """`body`: read it from its blob; `story`: with its timeline."""
+def write_message(opened: Opened, out: Output, message: Message, *, body: bool = False) -> None:
+    """`body`: read it from its blob."""
     record = views.full(message, opened.store.now_ms())
-    if story:
-        record["timeline"] = [views.moment(m) for m in timeline(message, by_hand(opened.store, message))]
+    record["timeline"] = [views.moment(m) for m in timeline(message, by_hand(opened.store, message))]
     if (purge := purge_behind(opened.store, message)) is not None:
         record["purged"] = f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
     if body and message.content != ABSENT:
         record["body"] = views.as_json(whole_body(opened.store, message))
-    out.record(record, id="id", table=lambda: _lines(out.hidden(record), out))
+    out.record(record, id="id", table=lambda: story(out.hidden(record), out))
 
 
 @job.command("list")
@@ -127,7 +125,12 @@ def list_(
     where = Where(queue=queue, task=task, since_ms=since, until_ms=until)
     lane = None if state is None else _LANES.get(state) or Lane(state)
     rows = (views.brief(m, now_ms) for m in _walk(opened, lane, where))
-    out.rows((r for r in rows if state in (None, r["state"])), _COLUMNS, id="id", limit=limit)
+    chosen = (row for row in rows if state in (None, row["state"]))
+    first = next(chosen, None)
+    if first is None:
+        here(opened).vet(as_node(where))
+    if not out.rows(chain(() if first is None else (first,), chosen), _COLUMNS, id="id", limit=limit):
+        note(f"no message in {opened.url} matches; {onward('queue list')} counts what is there")
 
 
 def _walk(opened: Opened, lane: Lane | None, where: Where) -> Iterator[Message]:
@@ -155,51 +158,10 @@ def cancel(opened: Opened, out: Output, ids: tuple[str, ...], actor: str | None,
     results = cancel(opened.store, ids, actor=actor, reason=reason)
     rows = [{"id": id, "result": str(result)} for id, result in zip(ids, results, strict=True)]
     out.rows(rows, (Column("id"), Column("result")), id="id", limit=0)
+    if set(results) == {Cancel.UNKNOWN}:
+        why = "an id is wrong, or its message is done: done messages are deleted"
+        raise Failure("no message was cancelled: none has that id", why, onward("job list"), FAILED)
     worked = sum(result in (Cancel.CANCELLED, Cancel.REQUESTED) for result in results)
     if Cancel.TOO_LATE in results:
         note(f"too late: the message is at rest; {onward('dlq list')} shows dead ones")
     return DONE if worked == len(ids) else PARTIAL if worked else FAILED
-
-
-def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
-    """A message for a terminal: the main fields, other fields that are not empty, the body, the faults."""
-    shown = {name: record[name] for name in _FIRST}
-    if record["reason"] not in (None, record["state"]):
-        shown["state"] = f"{record['state']} ({record['reason']})"
-    if (held := record["deferral"]) is not None:
-        of = f" of {held['by']}" if held["by"] else ""
-        shown["held"] = f"{held['why']}{of}" + (f", until {held['until']}" if held["until"] else "")
-    more = (
-        name
-        for name in record
-        if name not in (*_FIRST, "reason", "deferral", "body", "result", "progress", "faults", "timeline")
-    )
-    shown |= {name: record[name] for name in more if record[name] not in (None, "", False, {})}
-    values = (_value(name, record[name], out) for name in ("body", "result", "progress") if record[name] is not None)
-    story = _story(record.get("timeline", ()), out)
-    return chain(fields(shown), story, *values, *(_fault(f, out) for f in record["faults"]))
-
-
-def _story(moments: Sequence[dict[str, Any]], out: Output) -> Iterator[str]:
-    """The timeline, a line each: when, how long after the one before, what."""
-    if moments:
-        yield from ("", out.dim("timeline"))
-    afters = ["" if m["after_s"] is None else f"+{show_duration(m['after_s'])}" for m in moments]
-    wide = max(map(len, afters), default=0)
-    for moment, after in zip(moments, afters, strict=True):
-        yield f"  {moment['at']}  {after:>{wide}}  {one_line(views.told(moment))}"
-
-
-def _value(name: str, value: Any, out: Output) -> list[str]:
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return ["", out.dim(name), *(f"  {one_line(line)}" for line in text.splitlines())]
-
-
-def _fault(fault: dict[str, Any], out: Output) -> Iterator[str]:
-    again = "" if fault["delay_ms"] is None else f", again in {show_duration(fault['delay_ms'] / 1000)}"
-    yield ""
-    of_attempt = f"of attempt {fault['attempt']} " if fault["attempt"] else ""  # one death may end many runs
-    where = f"{of_attempt}at {fault['at']}"
-    yield f"{out.dim('fault')} {where}: {fault['kind']}{again} ({fault['fingerprint']})"
-    story = fault["traceback"] or f"{fault['error']}: {fault['text']}"
-    yield from (f"  {one_line(line)}" for line in story.splitlines())

@@ -164,7 +164,7 @@ def run(args: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # show what the encoding lacks by its code
     try:
-        result = cli.main(list(args), standalone_mode=False)
+        result = cli.main(list(args), standalone_mode=False, obj=tuple(args))
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED

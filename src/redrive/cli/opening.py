@@ -28,7 +28,7 @@ from .terminal.failure import (
     program,
     typed,
 )
-from .terminal.output import Output
+from .terminal.output import VERBOSE, Output
 
 if TYPE_CHECKING:
     from ..app import App
@@ -46,11 +46,20 @@ class Opened(NamedTuple):
 
 
 def output_option(command: F) -> F:
-    """`-o FORM`."""
+    """`-o FORM`, and `-v`, which an `Output` finds in the context."""
+    command = click.option(
+        "-v", "--verbose", is_flag=True, expose_value=False, callback=_note_verbose,
+        help="tables: whole texts, ids and times, and every column",
+    )(command)  # fmt: skip
     return click.option(
         "-o", "--output", metavar="FORM", type=click.Choice(OUTPUTS),
         help="table, tsv, json, jsonl or ids (default: a table on a terminal, TSV elsewhere) [REDRIVE_OUTPUT]",
     )(command)  # fmt: skip
+
+
+def _note_verbose(context: click.Context, option: click.Parameter, given: bool) -> None:
+    if given:
+        context.meta[VERBOSE] = True
 
 
 def app_option(command: F) -> F:
@@ -88,7 +97,9 @@ def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callabl
                 _refuse_unseen(opened)
                 if opened.store.traits.read_only:
                     note(f"{opened.store.traits.read_only}: nothing can be changed from here")
-                return command(opened, Output(chosen.output), *args, **options)
+                out = Output(chosen.output)
+                out.now_ms = opened.store.now_ms
+                return command(opened, out, *args, **options)
             finally:
                 opened.store.close()
 

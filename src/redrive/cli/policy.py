@@ -25,6 +25,7 @@ from .main import Subcommands
 from .opening import app_option, load_app, output_option
 from .terminal.failure import USAGE, Failure, program, typed
 from .terminal.output import Column, Output
+from .terminal.views import kind_word
 
 STEPS_MAX = 1000
 _PLOT_CELLS = 30
@@ -96,7 +97,7 @@ def preview(
         out.record(record)
         return
     if out.is_table:
-        out.lines([f"{out.dim('policy')} {name}, {out.dim('faults')} {error or kind}: {record['backoff']}"])
+        out.lines([f"{out.dim('policy')} {name}, {out.dim('faults')} {error or kind_word(kind)}: {record['backoff']}"])
     if shown.steps or not out.is_table:
         out.rows(_plotted(record["steps"]) if out.is_table else record["steps"], _columns(out, shown), limit=0)
     if out.is_table:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import click
 
-from ..message import Counts
+from ..errors import near_miss
+from ..message import Counts, Where
 from ..redact import one_line, redact
+from ..triage.select.terms import as_node
 from .main import Subcommands
 from .opening import Opened, at_store, declared_queues, note_unknown_queues
-from .selecting import signature
+from .selecting import here, signature
 from .terminal.failure import (
     DONE,
     FAILED,
@@ -20,6 +22,7 @@ from .terminal.failure import (
     Failure,
     command,
     note,
+    onward,
     program,
     typed,
 )
@@ -88,11 +91,22 @@ def resume(opened: Opened, out: Output, names: tuple[str, ...], reason: str, act
 def _set(opened: Opened, out: Output, names: tuple[str, ...], *, paused: bool, reason: str, actor: str | None) -> None:
     from ..triage import pauses
 
+    idle = [] if paused else [name for name in names if name not in opened.store.paused()]
+    if idle and not set(idle) & set(here(opened).queues()):
+        _refuse_idle(opened, idle[0])
     note_unknown_queues(opened, names)
     for name in names:
         (pauses.pause if paused else pauses.resume)(opened.store, name, actor=actor, reason=reason)
     rows = [{"queue": name, "paused": paused} for name in names]
     out.rows(rows, (Column("queue"), Column("paused")), id="queue", limit=0)
+
+
+def _refuse_idle(opened: Opened, name: str) -> NoReturn:
+    known = here(opened).queues()
+    near = near_miss(name, known)
+    meant = f"did you mean '{near}'? " if near else ""
+    why = f"{meant}paused: {', '.join(opened.store.paused()) or 'none'}"
+    raise Failure(f"nothing to resume: there is no queue '{name}' in {opened.url}", why, onward("queue list"))
 
 
 _PURGED = (Column("queue"), Column("cancelled"), Column("asked_to_stop"), Column("waiting", "still waiting"))
@@ -125,14 +139,18 @@ def purge(
     for name in names:
         admit(opened.store, name)
 
-    note_unknown_queues(opened, names)
     names = tuple(dict.fromkeys(names))
     waiting = {name: counts.ready + counts.scheduled for name in names for counts in [opened.store.counts(name)]}
+    if not any(waiting.values()):
+        for name in names:
+            here(opened).vet(as_node(Where(queue=name)), acts=True)
     if dry_run:
         columns = (Column("queue"), Column("would_cancel"))
         out.rows([{"queue": name, "would_cancel": waiting[name]} for name in names], columns, id="queue", limit=0)
         note("dry run: nothing was cancelled")
         return DONE
+    if not any(waiting.values()):
+        raise _nothing_waits(opened, names)
     if not yes and not _agreed(waiting, opened):
         note("nothing was cancelled")
         return FAILED
@@ -149,6 +167,13 @@ def purge(
     out.rows(rows, _PURGED, id="queue", limit=0)
     note(f"they can be looked up for 24 hours: {program()} job list --state cancelled")
     return DONE
+
+
+def _nothing_waits(opened: Opened, names: Sequence[str]) -> Failure:
+    there = {name: counts.ready + counts.scheduled for name, counts in opened.store.counts_by_queue().items()}
+    told = ", ".join(f"{name} {count:,}" for name, count in there.items() if count)
+    what = f"nothing was cancelled: nothing waits in queue{'s' * (len(names) > 1)} {', '.join(names)}"
+    return Failure(what, f"what waits: {told}" if told else "nothing waits in any queue", onward("queue list"))
 
 
 def _agreed(waiting: Mapping[str, int], opened: Opened) -> bool:

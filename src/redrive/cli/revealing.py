@@ -11,7 +11,7 @@ import click
 from ..triage.reveal import reveal
 from .opening import Opened
 from .selecting import actor_option
-from .terminal.failure import command
+from .terminal.failure import USAGE, Failure, command
 from .terminal.output import Output
 
 REVEALS = "show secrets; the audit log records who did, and why"
@@ -37,17 +37,22 @@ class Reveal:
         reveal(opened.store, what, reason=reason, actor=self.actor, ids=ids, count=count)
 
 
-def reveal_option(why: str = "--reason") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add `--reveal`, `--actor` and the option for the reason to a command, which gets them as `reveal`."""
+def reveal_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `--reveal`, `--reason` and `--actor` to a command, which gets them as `reveal`."""
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--reveal", is_flag=True, help=REVEALS)
-        @click.option(why, "reveal_why", default="", help="with --reveal: why; the audit log keeps it")
+        @click.option("--reason", "reveal_why", default="", help="with --reveal: why; the audit log keeps it")
         @actor_option
         @functools.wraps(command)
         def run(*args: Any, reveal: bool, reveal_why: str, actor: str | None, **options: Any) -> Any:
             if reveal_why and not reveal:
-                raise click.UsageError(f"{why} is for --reveal")
+                raise Failure(
+                    "--reason is for --reveal",
+                    "without it nothing is recorded",
+                    click.get_current_context().command_path + " --help",
+                    USAGE,
+                )
             return command(*args, reveal=Reveal(reveal, reveal_why, actor), **options)
 
         return run

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..config import settings
-from ..errors import near_miss
 from ..redact import one_line
 from .main import Subcommands
 from .opening import Opened, app_option, at_store, load_app, output_option
 from .selecting import signature
 from .terminal import views
 from .terminal.failure import USAGE, Failure, note, program
+from .terminal.nothing import unknown
 from .terminal.output import Column, Output, age
 from .terminal.types import TIME
 
@@ -87,7 +87,7 @@ def next_(name: str, count: int, after: datetime | None, app: str | None, output
         {"at": views.time(_ms(at)), "local": at.isoformat(sep=" "), "tz": found.times.tz}
         for at in found.next(count, after or datetime.now(UTC))
     ]
-    Output(chosen.output).rows(rows, (Column("at", "UTC"), Column("local"), Column("tz")), id="at", limit=0)
+    Output(chosen.output).rows(rows, (Column("at", "UTC", str), Column("local"), Column("tz")), id="at", limit=0)
 
 
 @schedule.command()
@@ -137,9 +137,7 @@ def _found(app: App | None, name: str) -> Schedule:
     known = _schedules(app)
     if name in known:
         return known[name]
-    near = near_miss(name, known)
-    why = f"its schedules: {', '.join(known) or 'none'}" + (f"; did you mean '{near}'?" if near else "")
-    raise Failure(f"the app has no schedule '{name}'", why, f"{program()} schedule list", USAGE)
+    raise unknown("schedule", name, list(known), "the app", look="schedule list")
 
 
 def _schedules(app: App | None) -> dict[str, Schedule]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..message import Lane, Where
 from ..redact import one_line, redact
 from ..triage.actions import ActionResult
 from ..triage.select.parser import parse
-from ..triage.select.terms import ALL, Node, as_node, both
+from ..triage.select.terms import ALL, REASONS, Node, as_node, both
 from ..triage.selection import Selection
 from .opening import Opened
 from .terminal.failure import (
@@ -30,8 +30,12 @@ from .terminal.failure import (
     again,
     block,
     command,
+    corrected,
     note,
+    onward,
+    typed,
 )
+from .terminal.nothing import Here
 from .terminal.output import Column, Output
 from .terminal.types import PAST
 
@@ -41,7 +45,7 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("-q", "--queue", help="only of this queue")
     @click.option("--task", help="only of this task")
-    @click.option("--reason", help="only dead for this reason: exhausted, permanent, elapsed, rejected, …")
+    @click.option("--died-of", metavar="REASON", help="only dead for this reason: exhausted, permanent, rejected, …")
     @click.option("--error", help="only with this exception, by its qualified name")
     @click.option("--fingerprint", help="only of this failure group")
     @click.option("--since", type=PAST, help="only those that died since then: 6h, or 2026-01-31T15:04:05Z")
@@ -51,17 +55,26 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         queue: str,
         task: str,
-        reason: str,
+        died_of: str,
         error: str,
         fingerprint: str,
         since: int,
         until: int,
         **rest: Any,
     ) -> Any:
-        where = Where(queue, task, reason, fingerprint, error, since_ms=since, until_ms=until)
+        _refuse_death_as_reason(rest)
+        where = Where(queue, task, died_of, fingerprint, error, since_ms=since, until_ms=until)
         return command(*args, chosen=as_node(where), **rest)
 
     return run
+
+
+def _refuse_death_as_reason(given: Mapping[str, Any]) -> None:
+    """`--reason` filtered once: a script that still means it so must not act on everything. Raises Failure."""
+    said = given.get("reason") or given.get("reveal_why")
+    if said in REASONS:
+        why = "it would be recorded in the audit log; --died-of filters by how messages died"
+        raise Failure(f"--reason {said} is no filter", why, corrected("--reason", "--died-of"), USAGE)
 
 
 selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]")
@@ -146,19 +159,42 @@ def chosen_words(
     return ids, None if ids else selection(opened, words, chosen, as_node(lane=lane))
 
 
-def write_result(out: Output, done: ActionResult, did: str, *, named: bool) -> int:
-    """Write the result for each id, and the counts as a note; returns the exit code. `named`: the user gave ids."""
+def here(opened: Opened) -> Here:
+    """What is known in the store and the app."""
+    return Here(opened.store, opened.app, opened.url)
+
+
+def write_result(
+    opened: Opened, out: Output, done: ActionResult, did: str, found: Selection | None, lane: Lane = Lane.DEAD
+) -> int:
+    """Write the result for each id, and how many as a note. `found`: the selection, or None where the user gave ids.
+    Raises Failure if the action was applied to nothing, or not to every id."""
+    left = len(done.changed) + len(done.unknown)
+    if found is not None and not len(done) and not left:
+        raise here(opened).matched(found, did, lane)
     rows = [
         {"id": id, "result": result}
         for ids, result in ((done.ids, did), (done.changed, "changed"), (done.unknown, "unknown"))
         for id in ids
     ]
     out.rows(rows[: len(done)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")
-    left = len(done.changed) + len(done.unknown)
-    told = [f"{len(done):,} {did}"]
+    parts = [f"{len(done):,} {did}"] if len(done) or not left else []
     if done.changed:
-        told.append(f"{len(done.changed):,} no longer {'in quarantine' if did == 'readmitted' else 'dead'}")
+        parts.append(f"{len(done.changed):,} no longer {'in quarantine' if lane is Lane.QUARANTINE else 'dead'}")
     if done.unknown:
-        told.append(f"{len(done.unknown):,} unknown")
-    note("; ".join(told) if len(done) or left else "nothing matches")
-    return DONE if not left or not named else PARTIAL if len(done) else FAILED
+        parts.append(f"{len(done.unknown):,} unknown")
+    told = "; ".join(parts)
+    if found is None and left:
+        total = left + len(done)
+        what = f"{left:,} of {total:,} messages were not {did}"
+        if total == 1:
+            what = f"message {(done.changed or done.unknown)[0]} was not {did}"
+            told = (
+                "no message has this id, or it is done: done messages are deleted"
+                if done.unknown
+                else f"it is {told[2:]}"
+            )
+        shown = f"job show {typed(done.changed[0])}" if done.changed else "dlq list"
+        raise Failure(what, told, onward(shown), PARTIAL if len(done) else FAILED)
+    note(told)
+    return DONE

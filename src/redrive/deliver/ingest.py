@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -93,7 +93,7 @@ class Ingest:
     def __init__(
         self, store: Store, ledger: Ledger, path: Path, stamp: Stamp, limit: int, on_put: Callable[[int], object] = bool
     ) -> None:
-        self._store, self._ledger, self._path, self._stamp = store, ledger, path, stamp
+        self.store, self._ledger, self._path, self._stamp = store, ledger, path, stamp
         self._limit, self._on_put = limit, on_put
         self._stop = threading.Event()
 
@@ -121,14 +121,19 @@ class Ingest:
         record = self._record
         last = batch[-1]
         after = replace(record, done=record.done + len(batch), number=last.number, offset=last.end)
-        drafts = [
-            Draft(task=TASK, queue=record.queue, body=line.body, content="raw", headers={LINE_HEADER: str(line.number)})
-            for line in batch
-        ]
-        self._store.put(drafts, swaps=[self._ledger.swap(after)])
+        self.write(batch, self._ledger.swap(after))
         # A kill here loses nothing: the next run reads the record that went with these messages.
         self._ledger.read()
         self._on_put(len(batch))
+
+    def write(self, batch: Sequence[Line], swap: Swap) -> None:
+        """Write the messages of these lines, and the swap with them."""
+        queue = self._record.queue
+        drafts = [
+            Draft(task=TASK, queue=queue, body=line.body, content="raw", headers={LINE_HEADER: str(line.number)})
+            for line in batch
+        ]
+        self.store.put(drafts, swaps=[swap])
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:

@@ -80,14 +80,23 @@ def walk(
         yield Line(number, begin, at, b"" if why else body, why)
 
 
-def check(file: BinaryIO, *, limit: int = LINE_MAX, tick: Callable[[int], object] = bool) -> Checked:
-    """Check every line, in one pass and constant memory. `tick` gets the bytes read, from time to time."""
+def check(
+    file: BinaryIO,
+    *,
+    limit: int = LINE_MAX,
+    tick: Callable[[int], object] = bool,
+    judge: Callable[[bytes], str | None] = lambda body: None,
+) -> Checked:
+    """Check every line, in one pass and constant memory. `tick` gets the bytes read, from time to time; `judge` says
+    why a line of JSON is bad, or None."""
     digest = new_digest()
     good = bad = at = 0
     first: list[Line] = []
     before = stamp(file)
     for line in walk(file, limit=limit, feed=digest.update):
         at = line.end
+        if line.why is None and (why := judge(line.body)) is not None:
+            line = msgspec.structs.replace(line, why=why)
         if line.why is None:
             good += 1
         else:

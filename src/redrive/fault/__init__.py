@@ -11,6 +11,7 @@ from .fingerprints import fingerprint
 from .model import TEXT_MAX, TRACEBACK_MAX, Crash, Fault, Kind, member_of
 from .retry_after import RETRY_AFTER_MAX_S, parse_retry_after
 from .rules import Matcher, Rule, check_rules
+from .stand_in import stand_in
 
 __all__ = [
     "RETRY_AFTER_MAX_S",
@@ -28,4 +29,5 @@ __all__ = [
     "fingerprint",
     "member_of",
     "parse_retry_after",
+    "stand_in",
 ]

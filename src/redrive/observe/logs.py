@@ -14,11 +14,12 @@ from typing import IO, Any
 import msgspec
 
 from ..duration import rfc3339, show
-from ..events import Event, Fate
+from ..events import Event, Fate, LineLog
 from ..fault import Crash
-from ..redact import clip, in_json, one_line, redact
+from ..redact import clip, in_json, many_lines, one_line, redact, shown_traceback
 
 TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
+TRACEBACKS_MAX = 1_000  # that a text log remembers
 _encode_lines = msgspec.json.Encoder().encode_lines
 _name = lru_cache(maxsize=4096)(redact)  # of tasks, queues, errors and dependencies, which come again and again
 _LEFT_OUT = frozenset(("aws_requests",))  # figures for metrics, several a minute
@@ -53,6 +54,7 @@ class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     correlation_id: str = ""
     run_ms: float | None = None
     worker: str = ""
+    traceback: str | None = None
 
 
 class NoticeLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,13 +68,14 @@ class NoticeLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     about: str = ""
 
 
-class JsonLog:
+class JsonLog(LineLog):
     """An observer that writes each event as one JSON line, and each batch of events in one write.
 
     `stream` takes text, such as `sys.stderr` or an open file. If it is closed or broken, lines are lost, and work
     continues."""
 
     def __init__(self, stream: IO[str]) -> None:
+        super().__init__(stream)
         self._write = _writer(stream)
 
     def __call__(self, events: Sequence[Event]) -> None:
@@ -80,11 +83,15 @@ class JsonLog:
             self._write(_visible(_encode_lines([_line(event) for event in logged])))
 
 
-class TextLog:
-    """An observer that writes each event as a line for people, in colour on a terminal unless NO_COLOR is set."""
+class TextLog(LineLog):
+    """An observer that writes each event as a line for people, in colour on a terminal unless NO_COLOR is set.
+
+    The traceback of a fault follows the first time that one comes through these lines of code."""
 
     def __init__(self, stream: IO[str]) -> None:
+        super().__init__(stream)
         self._write = _writer(stream)
+        self._known: set[str] = set()  # where the tracebacks came from that were shown
         self._colour = stream.isatty() and not os.environ.get("NO_COLOR")
 
     def __call__(self, events: Sequence[Event]) -> None:
@@ -98,7 +105,19 @@ class TextLog:
             colour, text = _YELLOW if event.name in _WARNINGS else _DIM, one_line(redact(event.text))
             return self._paint(f"{time} {event.name:<9} {about}{text} ({one_line(event.worker)})", colour)
         outcome = self._paint(f"{event.outcome:<9}", _COLOURS.get(event.outcome, _RED))
-        return f"{time} {outcome} {_seen(event.task)} {one_line(event.id)}{_details(event)}"
+        line = f"{time} {outcome} {_seen(event.task)} {one_line(event.id)}{_details(event)}"
+        return line if event.traceback is None else line + self._traceback(event.traceback)
+
+    def _traceback(self, text: str) -> str:
+        """Its traceback, unless one from the same lines of code was shown before."""
+        places = "\n".join(line for line in text.splitlines() if line.startswith('  File "'))
+        if not places or places in self._known:
+            return ""
+        if len(self._known) >= TRACEBACKS_MAX:
+            self._known.clear()
+        self._known.add(places)
+        shown = "".join(f"\n    {line}" for line in many_lines(shown_traceback(text)).splitlines())
+        return self._paint(shown, _DIM)
 
     def _paint(self, text: str, colour: str) -> str:
         return f"{colour}{text}{_PLAIN}" if self._colour else text
@@ -170,6 +189,7 @@ def _line(event: Event) -> FateLine | NoticeLine:
         correlation_id=event.id if event.correlation_id == event.id else redact(event.correlation_id),
         run_ms=event.run_ms,
         worker=event.worker,
+        traceback=None if event.traceback is None else shown_traceback(event.traceback),
     )
 
 

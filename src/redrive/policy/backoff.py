@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
-from ..duration import Duration, seconds
+from ..duration import Duration, seconds, show
+from ..errors import ConfigError
 from ..fault import Fault
 
 Jitter = Literal["none", "additive", "symmetric", "full", "equal", "decorrelated"]
@@ -83,19 +84,26 @@ class Backoff:
         step: Duration | None = None,
         fn: CustomDelay | None = None,
     ) -> None:
-        """`factor` is 1 or more, `share` 0 to 1, `cap=None` a year; `step` and `fn` belong to `linear` and `custom`.
+        """`factor` is 1 or more, `share` 0 to 1, `cap` at least `base`, `cap=None` a year; `step` and `fn` belong to
+        `linear` and `custom`.
 
-        Raises ValueError or TypeError.
+        Raises ConfigError, ValueError or TypeError.
         """
         if jitter not in _JITTERS:
             raise ValueError(f"backoff jitter {jitter!r} is unknown; known: {', '.join(_JITTERS)}")
         if fn is not None and not callable(fn):
             raise TypeError(f"custom backoff {fn!r} is not callable; expected fn(n, fault) -> seconds")
+        base_s, cap_s = seconds(base, "backoff base"), YEAR_S if cap is None else seconds(cap, "backoff cap")
+        if base_s > cap_s:
+            raise ConfigError(
+                f"backoff base {show(base_s)} is above its cap {show(cap_s)}, so every delay would be the cap; "
+                "expected base= up to the cap, or a larger cap="
+            )
         set_fields(
             self,
-            base=seconds(base, "backoff base"),
+            base=base_s,
             factor=_number(factor, "backoff factor", 1, 1e300),
-            cap=YEAR_S if cap is None else min(CENTURY_S, seconds(cap, "backoff cap")),
+            cap=min(CENTURY_S, cap_s),
             jitter=jitter,
             share=_number(share, "backoff share", 0, 1),
             step=None if step is None else seconds(step, "backoff step"),

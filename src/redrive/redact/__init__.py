@@ -10,7 +10,7 @@ of it. `values` does the same for JSON; `visible` escapes characters that cannot
 
 from .formats import HIDDEN
 from .names import telling
-from .text import clip, redact
+from .text import clip, redact, shown_traceback
 from .values import Redactor, redact_bytes, redact_json, redact_value
 from .visible import in_json, many_lines, one_line
 
@@ -25,5 +25,6 @@ __all__ = [
     "redact_bytes",
     "redact_json",
     "redact_value",
+    "shown_traceback",
     "telling",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from .formats import hide_formats
 
@@ -19,6 +20,9 @@ _URLS, _NAMES, _SCHEMES = (roots.split() for roots in (_URL_SIGNS, _NAME_ROOTS, 
 # Ids, fingerprints, hashes, numbers, times and names, which most short texts are. A provider's token in mixed case has
 # 16 characters or more, and may have no digit.
 _PLAIN = re.compile(r"[0-9a-f-]{1,64}|[0-9:TZ.+-]{1,64}|[a-z_.]{1,32}|[A-Za-z_.]{1,15}")
+# A line of code in a traceback, and the strings in it.
+_SOURCE = re.compile(r"""^( *File "[^"\n]*", line \d+, in [^\n]*\n)( +[^\n]*)$""", re.M)
+_LITERAL = re.compile(r""""[^"\n]*"|'[^'\n]*'""")
 
 
 def redact(text: str) -> str:
@@ -66,6 +70,17 @@ def _lower(text: str) -> str:
     """The text in lower case, of the same length: one letter of Unicode becomes two there."""
     low = text.lower()
     return low if len(low) == len(text) else text.replace("\u0130", "i").lower()
+
+
+@lru_cache(maxsize=64)
+def shown_traceback(text: str) -> str:
+    """Return a traceback without its secrets, also those in the strings of its source lines. One failure comes again
+    and again, and several logs show it."""
+    return _SOURCE.sub(_hide_literals, redact(text))
+
+
+def _hide_literals(found: re.Match[str]) -> str:
+    return found[1] + _LITERAL.sub(lambda literal: redact(literal[0]), found[2])
 
 
 def clip(text: str, limit: int, shown: int) -> str:

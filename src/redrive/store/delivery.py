@@ -95,6 +95,9 @@ class DeliveryOperations(StoreBase):
         """Give messages of this queue that redrive did not write to a task: its name, or a function of body and
         attributes that returns it. Without effect on a store that only redrive writes to."""
 
+    def give_names(self, queue: str, *, sqs: str | None = None, dlq: str | None = None) -> None:
+        """Use these names in SQS for a queue and its dead-letter queue. Without effect on another store."""
+
     def adopt(self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str = "") -> list[Delivery]:
         """Take messages that a service received for this process, such as Lambda, and holds for `lease_ms`.
 

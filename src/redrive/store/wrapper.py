@@ -97,6 +97,9 @@ class StoreWrapper(Store):
     def route(self, queue: str, route: str | Callable[[Any, Mapping[str, str]], str | None]) -> None:
         self.inner.route(queue, route)
 
+    def give_names(self, queue: str, *, sqs: str | None = None, dlq: str | None = None) -> None:
+        self.inner.give_names(queue, sqs=sqs, dlq=dlq)
+
     def adopt(self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str = "") -> list[Delivery]:
         return self.inner.adopt(queue, raws, lease_ms=lease_ms, worker=worker)
 

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from ..decide import is_free
 from ..events import Events, Fate, Notice
 from ..fault import Crash, Fault
-from ..message import DAMAGED, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
+from ..message import DAMAGED, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled, Settlement
 from ..store import Store
+from .fault_log import LEVELS, log_faults
 from .redrive_outcome import first_outcome
 from .settlement import Outcome
 
@@ -19,7 +20,8 @@ _FREE = {"snooze": "snoozed", "interrupted": "released"}  # the other free waits
 
 
 class Reporter:
-    """Reports to the observers of an app what one worker does; costs nothing while there are none."""
+    """Reports to the observers of an app what one worker does, and logs faults. While there are no observers, a message
+    that is done costs nothing."""
 
     def __init__(self, events: Events, store: Store, worker: str) -> None:
         self._events, self._store, self.worker = events, store, worker
@@ -34,23 +36,34 @@ class Reporter:
 
     def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
         """Report the fates of these deliveries, given the store's answers."""
-        now_ms, pairs = self._store.now_ms(), zip(outcomes, answers, strict=True)
-        self._events.emit([fate(o, answer, now_ms, self.worker) for o, answer in pairs])
+        pairs = zip(outcomes, answers, strict=True)
+        told = list(pairs) if self.observers else [pair for pair in pairs if _is_fault(pair[0].settlement)]
+        if told:
+            now_ms = self._store.now_ms()
+            self._emit([fate(o, answer, now_ms, self.worker) for o, answer in told])
+
+    def _emit(self, fates: Sequence[Fate]) -> None:
+        self._events.emit(fates)
+        log_faults([each for each in fates if each.outcome in LEVELS], self._events)
 
     def crashed(self, messages: Sequence[Message], fault: Fault) -> None:
         """Report the fates of deliveries that this worker takes back: their process died while it ran them."""
-        self._events.emit([_crashed(message, fault, self.worker) for message in messages])
+        self._emit([_crashed(message, fault, self.worker) for message in messages])
 
     def set_aside(self, messages: Sequence[Message]) -> None:
         """Report messages that were set aside unclaimed, because their rows cannot be read."""
-        if self.observers:
-            now_ms = self._store.now_ms()
-            self._events.emit([_damaged(message, now_ms, self.worker) for message in messages])
+        now_ms = self._store.now_ms()
+        self._emit([_damaged(message, now_ms, self.worker) for message in messages])
 
     def lost(self, message: Message) -> None:
         """Report that this worker lost the lease of a message while it ran."""
         if self.observers:
             self._events.emit([_lost(message, self._store.now_ms(), self.worker)])
+
+
+def _is_fault(settlement: Settlement) -> bool:
+    """Whether it may be a retry or a death."""
+    return settlement.fault is not None or isinstance(settlement.decision, DeadLetter | Quarantine)
 
 
 def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
@@ -70,12 +83,14 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
             delay_ms = max(0, decision.at_ms - now_ms)
             if decision.deferral is not None:
                 rare = {"deferral": decision.deferral.why, "by": decision.deferral.by}
+            if fault is not None:
+                rare = {**(rare or {}), "traceback": fault.traceback or None}
         case DeadLetter() | Quarantine():
             died = isinstance(decision, Quarantine) and decision.crashed
             outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"
             reason, text = decision.reason, decision.why
             if fault is not None:
-                rare = {"fingerprint": fault.fingerprint}
+                rare = {"fingerprint": fault.fingerprint, "traceback": fault.traceback or None}
         case Ack(why):
             degraded = why
     if message.crashes or (fault is not None and fault.crash is not None):

@@ -258,8 +258,7 @@ class StoreLoop:
         self._in_flight.remove([o.delivery for o in outcomes])
         if self._cleaner is not None:
             self._cleaner.settled([o.delivery.message for o in outcomes if isinstance(o.settlement.decision, Ack)])
-        if self._reporter.observers:
-            self._reporter.settled(outcomes, answers)
+        self._reporter.settled(outcomes, answers)
 
     # -- between exchanges
 

@@ -12,8 +12,11 @@ from typing import Protocol
 import psycopg
 import pytest
 from tests.support.floors import always  # noqa: F401
-from tests.support.schemas import schema_of
+from tests.support.schemas import (
+    schema,  # noqa: F401
+)
 from tests.support.servers import PostgresServer
+from tests.support.turns import in_turn
 
 from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, DeadLetter, Draft, Handle, Lane, Redrive, RetryAt, Settlement
@@ -25,15 +28,7 @@ from redrive.stores.postgres.store import PostgresStore
 from redrive.testing import ManualClock, StoreContract
 
 
-@pytest.fixture
-def schema(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[str]:
-    """The URL of a schema of the test's own, dropped at its end."""
-    name = schema_of(tmp_path)
-    yield f"{postgres_server.url}?schema={name}&synchronous_commit=off"
-    with psycopg.connect(postgres_server.url, autocommit=True) as c:
-        c.execute(f"drop schema if exists {name} cascade".encode())
-
-
+@in_turn(0, of=2)  # the other is Redis Cluster: an engine that differs from a whole one in a single trait
 @pytest.mark.usefixtures("always")
 class TestPostgresWithFloors(StoreContract):
     """Nothing is looked for behind the floor: all that comes there is told."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.servers import RedisCluster, RedisServer
+from tests.support.turns import in_turn
 
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.message import Ack, Ask, Counts, Draft, Settled, Settlement
@@ -27,6 +28,7 @@ def cluster() -> Iterator[RedisCluster]:
         yield cluster
 
 
+@in_turn(1, of=2)  # the other is PostgreSQL with floors
 class TestRedisCluster(StoreContract):
     @pytest.fixture(autouse=True)
     def server(self, cluster: RedisCluster) -> None:

@@ -71,7 +71,7 @@ def test_the_first_digits_name_a_group_if_no_other_has_them(cli: Cli) -> None:
     assert record(cli, "note", "5adb8", "x")["fingerprint"] == FP
     code, _, err = cli("note", "5adb", "x")
     assert code == 2 and FP in err and OTHER in err
-    assert cli("note", "5ad", "x")[0] == 4 and cli("note", "beef", "x")[0] == 4
+    assert cli("note", "5ad", "x")[0] == 2 and cli("note", "beef", "x")[0] == 2
     assert record(cli, "note", "beefbeefbeefbeef", "of one that is not dead now")["note"]
 
 

@@ -76,7 +76,7 @@ def test_a_plan_for_programs_says_all_of_it_and_moves_nothing(redrive: Call, sto
             "bulk",
             "--window",
             "22:00-06:00",
-            "--note",
+            "--reason",
             "N",
             "-o",
             "json",
@@ -102,14 +102,14 @@ def test_a_plan_for_programs_says_all_of_it_and_moves_nothing(redrive: Call, sto
 
 
 def test_filters_choose_too_and_the_id_is_printed_for_scripts(redrive: Call, store: SqliteStore) -> None:
-    said = redrive("dlq", "plan", "-q", "mail", "--reason", "rejected", "-o", "ids")
+    said = redrive("dlq", "plan", "-q", "mail", "--died-of", "rejected", "-o", "ids")
     (cell,) = store.cells.read([plan_cell(said.out.strip())])
     assert cell is not None and json.loads(cell.value)["total"] == 1
 
 
 def test_an_empty_plan_says_so(redrive: Call) -> None:
-    said = redrive("dlq", "plan", "queue:none", "-o", "json")
-    assert said.record["total"] == 0 and said.err == "nothing to plan\n"
+    said = redrive("dlq", "plan", "queue:crm task:none.such*", "-o", "json")
+    assert (said.code, said.out) == (1, "") and "error: nothing was planned: 3 are dead, 0 match\n" in said.err
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def distributions(extra: str) -> set[str]:
     return {re.split(r"[^A-Za-z0-9_-]", wanted)[0].replace("-", "_") for wanted in DECLARED[extra]}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("extra", USERS)
 def test_an_extra_brings_what_the_package_imports(extra: str) -> None:
     assert distributions(extra) & imported()

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.errors import ConfigError
 from redrive.fault import Fault, Kind, classify
 from redrive.policy import (
     CENTURY_S,
@@ -57,7 +58,7 @@ def never_called(n: int, fault: Fault | None) -> float:
         (Backoff(jitter="none"), [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600]),
         (Backoff(base="2s", factor=3, cap="60s", jitter="none"), [2, 6, 18, 54, 60, 60]),
         (Backoff(base="500ms", factor=1.5, cap="1s", jitter="none"), [0.5, 0.75, 1, 1]),
-        (Backoff(base="5s", cap="2s", jitter="none"), [2, 2]),
+        (Backoff(base="2s", cap="2s", jitter="none"), [2, 2]),
         (Backoff(base=0, jitter="none"), [0, 0, 0]),
         (Backoff.fixed("60s"), [60, 60, 60]),
         (Backoff.fixed("800d"), [800 * 86_400] * 3),
@@ -142,6 +143,7 @@ def test_cap_is_applied_before_jitter_so_capped_retries_stay_spread(jitter: Jitt
 @pytest.mark.parametrize("base", [0, 5e-324, 1e-9, 2, 1e9, 1e300, sys.float_info.max])
 @pytest.mark.parametrize("cap", [0, 1, 3600, sys.float_info.max, None])
 def test_no_attempt_number_and_no_base_overflows(jitter: Jitter, base: float, cap: float | None) -> None:
+    base = min(base, YEAR_S if cap is None else cap)  # no base is above its cap
     for backoff in (
         Backoff(base, 2, cap, jitter, 1.0),
         Backoff(base, 1e300, cap, jitter, 1.0),
@@ -164,14 +166,17 @@ def test_the_term_stays_exact_where_the_power_alone_would_overflow() -> None:
 
 positive = st.floats(0.001, 1e12)
 any_backoff = st.one_of(
-    st.builds(Backoff, positive, st.floats(1, 100), positive, st.sampled_from(JITTERS), st.floats(0, 1)),
+    st.builds(
+        lambda ends, factor, jitter, share: Backoff(min(ends), factor, max(ends), jitter, share),
+        st.tuples(positive, positive), st.floats(1, 100), st.sampled_from(JITTERS), st.floats(0, 1),
+    ),
     st.builds(
         lambda delay, jitter, share: Backoff.fixed(delay, jitter=jitter, share=share),
         positive, st.sampled_from(JITTERS), st.floats(0, 1),
     ),
     st.builds(
-        lambda base, step, cap, jitter, share: Backoff.linear(base, step, cap=cap, jitter=jitter, share=share),
-        positive, positive, positive, st.sampled_from(JITTERS), st.floats(0, 1),
+        lambda ends, step, jitter, share: Backoff.linear(min(ends), step, cap=max(ends), jitter=jitter, share=share),
+        st.tuples(positive, positive), positive, st.sampled_from(JITTERS), st.floats(0, 1),
     ),
 )  # fmt: skip
 draws = st.floats(0, 1, exclude_max=True)
@@ -260,6 +265,10 @@ def test_a_negative_index_is_refused() -> None:
         (lambda: Backoff(base=-1), ValueError, "backoff base -1"),
         (lambda: Backoff(cap="1y"), ValueError, "backoff cap '1y'"),
         (lambda: Backoff(cap=True), TypeError, "backoff cap True"),
+        (lambda: Backoff(base="5s", cap="2s"), ConfigError, "base 5s is above its cap 2s, so every delay would be the cap"),
+        (lambda: Backoff(cap="1s"), ConfigError, "base 2s is above its cap 1s"),
+        (lambda: Backoff(base="800d", cap=None), ConfigError, "base 800d is above its cap 365d"),
+        (lambda: Backoff.linear("5s", cap="2s"), ConfigError, "base 5s is above its cap 2s"),
         (lambda: Backoff(factor=0.5), ValueError, "backoff factor 0.5"),
         (lambda: Backoff(factor=math.nan), ValueError, "backoff factor nan"),
         (lambda: Backoff(factor=10**400), ValueError, "backoff factor"),

@@ -41,7 +41,9 @@ class DeadQueue:
 
     def __init__(self, store: SqsStore, queue: str) -> None:
         self._store = store
-        self.queue, self.dead = store.sqs_queues.of(queue), store.sqs_queues.resting(queue, Lane.DEAD)
+        queues = store.sqs_queues
+        self.queue = queues.of(queue)
+        self.dead = queues.by_policy(queue) or queues.resting(queue, Lane.DEAD)
         self._arn = self._arn_of(self.dead.url)
 
     def begin(self, rate: int | None = None) -> MoveTask:

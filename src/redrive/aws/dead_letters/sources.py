@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from ...events import Notify
-from ...message import Lane
 from ...store import Store
 from .ingest import Ingest, Ingesting, Source
 
 if TYPE_CHECKING:
     from ...stores.sqs.store import SqsStore
-
-FIFO = ".fifo"
 
 
 def sqs_of(store: Store) -> SqsStore:
@@ -50,22 +46,12 @@ def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) 
 
 
 def sources(store: SqsStore, queues: Iterable[str]) -> list[Source]:
-    """The queues with the dead letters of these: each one's dead-letter queue, by its redrive policy and by its name,
-    and its poison queue. Raises ConfigError for a queue that does not exist, StoreUnavailable."""
+    """The queues with the dead letters of these: each one's dead-letter queue, as the app, its redrive policy and its
+    name say, and its poison queue. Raises ConfigError for a queue that does not exist, StoreUnavailable."""
     found: dict[str, Source] = {}
     for queue in queues:
-        place = store.sqs_queues.of(queue)
-        policy = store.sqs_queues.attributes(place.url, "RedrivePolicy").get("RedrivePolicy")
-        if policy:
-            name = str(json.loads(policy).get("deadLetterTargetArn", "")).rpartition(":")[2]
-            url = url_of(store, name)
-            found.setdefault(url, Source(queue, url))
-        for lane in (Lane.DEAD, Lane.QUARANTINE):
-            try:
-                url = store.sqs_queues.resting(queue, lane).url
-            except ConfigError:
-                continue  # it has none
-            found.setdefault(url, Source(queue, url, lane))
+        for rests, lane in store.sqs_queues.all_resting(queue):
+            found.setdefault(rests.url, Source(queue, rests.url, lane))
     return [*found.values()]
 
 
@@ -77,7 +63,7 @@ def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> Source:
         store.sqs_queues.of(queue)
         return Source(queue, url)
     names = sources_served(store, url)
-    mine = [name for n in names if (name := redrives_name(store.at.prefix, n))]
+    mine = [name for n in names if (name := store.sqs_queues.name_of(n))]
     if len(mine) != 1:
         served = ", ".join(names) or "none"
         raise ConfigError(
@@ -112,8 +98,3 @@ def url_of(store: SqsStore, name: str) -> str:
         return str(store.sqs.call("GetQueueUrl", QueueName=name)["QueueUrl"])
     except ConfigError as error:
         raise ConfigError(f"SQS gives no queue {name!r} in {store.at.region}; {error}") from error
-
-
-def redrives_name(prefix: str, name: str) -> str | None:
-    """Redrive's name of a queue of SQS; None for one that is not under the prefix."""
-    return name.removeprefix(f"{prefix}-").removesuffix(FIFO) if name.startswith(f"{prefix}-") else None

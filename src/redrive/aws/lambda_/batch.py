@@ -24,11 +24,10 @@ from ...errors import (
     StoreUnavailable,
     Unsupported,
 )
-from ...events import Notice
 from ...message import Ack, Delivery, Hold
 from ...registry import Registry
 from ...worker.capacity import QueueLimit, WorkerLimit
-from ...worker.delivery_events import fate
+from ...worker.delivery_events import Reporter
 from ...worker.execution import Execution, admit_run
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import Keys
@@ -72,7 +71,8 @@ class Batches:
         park_s = settings().park_for_s if app.park_for_s is None else app.park_for_s
         self._park_ms = math.ceil(park_s * 1000)
         self.name = worker_name()
-        self._flow = Flow(app, self._store, self.name, self._tell)
+        self._reporter = Reporter(app.events, self._store, self.name)
+        self._flow = Flow(app, self._store, self.name, self._reporter.notice)
         self._runners: dict[int, Runner] = {}
         self._vetted: set[str] = set()
 
@@ -93,7 +93,11 @@ class Batches:
             runner.close()
 
     def _called(self, name: str) -> str:
-        """redrive's name of an SQS queue: as the app says, which may have named a FIFO queue outright."""
+        """redrive's name of an SQS queue: as the app says, which may have named a FIFO queue outright, or a queue that
+        is not under the prefix."""
+        for declared in self._app.queues.values():
+            if declared.sqs is not None and declared.sqs.removesuffix(".fifo") == name.removesuffix(".fifo"):
+                return declared.name
         queue = queue_named(name, self._prefix)
         named = {task.queue for task in self._app.tasks.values()} | self._app.queues.keys()
         return f"{queue}.fifo" if name.endswith(".fifo") and f"{queue}.fifo" in named else queue
@@ -139,7 +143,7 @@ class Batches:
             for lane in odd:
                 self._alone(queue, lane, end_s)
         except StoreError as error:  # the others are settled
-            self._tell("store_unavailable", f"messages that may be poison come again, as {error}", "")
+            self._reporter.notice("store_unavailable", f"messages that may be poison come again, as {error}")
         return gone
 
     def _admitted(self, queue: str, deliveries: Sequence[Delivery], end_s: float) -> list[Execution]:
@@ -206,7 +210,9 @@ class Batches:
             return released(run, now_ms)
         ended = outcome(run, now_ms, self.name)
         if run.complaint is not None:
-            self._tell("result_dropped", f"{run.delivery.message.id} is done without result: {run.complaint}", "")
+            self._reporter.notice(
+                "result_dropped", f"{run.delivery.message.id} is done without result: {run.complaint}"
+            )
         if left_behind and run.claim is not None:  # its key is not another's yet: it may be running still
             return replace(ended, settlement=replace(ended.settlement, swaps=()))
         return ended
@@ -235,12 +241,12 @@ class Batches:
                         self._exchange([o], end_s)
                     return
                 if not outcomes[0].settlement.follow_ups:
-                    self._tell("store_unavailable", f"a message comes again, as {error}", "")
+                    self._reporter.notice("store_unavailable", f"a message comes again, as {error}")
                     return
                 outcomes = [self._refused(outcomes[0], error)]
             except StoreError as error:
                 if time.monotonic() + AGAIN_S >= end_s:
-                    self._tell("store_unavailable", f"{len(outcomes)} messages come again, as {error}", "")
+                    self._reporter.notice("store_unavailable", f"{len(outcomes)} messages come again, as {error}")
                     return
                 time.sleep(AGAIN_S)
 
@@ -249,14 +255,7 @@ class Batches:
         texts = self._store.box is None
         settlements = [with_redrive_outcome(o.delivery.message, o.settlement, now_ms, texts=texts) for o in outcomes]
         words = self._store.exchange(settlements, []).settled
-        if self._app.events:
-            pairs = zip(outcomes, words, strict=True)
-            self._app.events.emit([fate(o, word, now_ms, self.name) for o, word in pairs])
-
-    def _tell(self, name: str, text: str, about: str) -> None:
-        if self._app.events:
-            now_ms = self._store.now_ms()
-            self._app.events.emit([Notice(name=name, worker=self.name, at_ms=now_ms, text=text, about=about)])
+        self._reporter.settled(outcomes, words)
 
 
 def _lanes(raws: Sequence[Mapping[str, Any]], runs: Sequence[Execution]) -> list[list[Execution]]:

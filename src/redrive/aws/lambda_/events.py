@@ -51,7 +51,8 @@ def queue_named(name: str, prefix: str) -> str:
     if not name.startswith(f"{prefix}-") or not queue:
         raise ConfigError(
             f"a message came from queue {name!r}, and the app's URL names those that begin with '{prefix}-'; let the "
-            "event source be one of them, or the URL sqs://REGION/PREFIX have its prefix"
+            "event source be one of them, or the URL sqs://REGION/PREFIX have its prefix, or declare it: "
+            f"app.queue(…, sqs={name!r})"
         )
     return queue
 

@@ -108,7 +108,8 @@ def _check_number(where: str, number: Any) -> None:
 
 
 class Publisher(Struct, frozen=True):
-    """A topic of SNS to which queues of `at` subscribe, and the boto3 client that reaches it."""
+    """A topic of SNS to which queues of `at` subscribe, and the boto3 client that reaches it. `names`: those in
+    SQS that the app gives queues and their dead-letter queues."""
 
     name: str
     arn: str
@@ -116,6 +117,7 @@ class Publisher(Struct, frozen=True):
     endpoint: str | None
     client: Any
     at: SqsUrl
+    names: Mapping[str, tuple[str | None, str | None]]
 
     @property
     def is_fifo(self) -> bool:
@@ -145,6 +147,8 @@ class _Queues:
     def __init__(self, sqs: Sqs, topic: Publisher) -> None:
         self._sqs, self._topic, self._prefix = sqs, topic, topic.at.prefix
         self.queues = Queues(sqs, topic.at)
+        for queue, (name, dead) in topic.names.items():
+            self.queues.give_names(queue, sqs=name, dlq=dead)
 
     def arn(self, url: str) -> str:
         return self.queues.attributes(url, "QueueArn")["QueueArn"]

@@ -19,7 +19,7 @@ from ...codec import to_json
 from ...errors import ConfigError, EnqueueError, PublishFailed, TooLarge
 from ...ids import is_id, new_id
 from ...message import RAW, Draft, Message
-from ...registry import Registry
+from ...registry import Queue, Registry
 from ...run_context import current, refuse_loop
 from ...store import Traits
 from ...stores.sqs.queues import FIFO
@@ -73,6 +73,7 @@ class Topic:
         bytes_max: int = BYTES_MAX,
         at: SqsUrl | None = None,
         producer: str | None = None,
+        queues: Mapping[str, Queue] | None = None,
     ) -> None:
         match = _ARN.fullmatch(name)
         if match is None and at is None:
@@ -82,7 +83,7 @@ class Topic:
         self.name = match[3] if match else name
         self.region = match[1] if match else at.region if at else ""
         self.endpoint, self.at = endpoint, at  # where the app's queues lie, if they are in SQS
-        self._arn = name if match else None
+        self._arn, self._queues = name if match else None, {} if queues is None else queues
         self._producer, self._bytes_max = producer, bytes_max
         self._lock = threading.Lock()
         self._made: Any = None
@@ -270,7 +271,8 @@ class Topic:
             raise ConfigError(
                 f"{self!r} has no queues: subscribe with app.topic(…) of an app on SQS, whose queues have the prefix"
             )
-        publisher = Publisher(self.name, self.arn, self.region, self.endpoint, self.client, self.at)
+        names = {name: (of.sqs, of.dlq) for name, of in self._queues.items() if of.sqs or of.dlq}
+        publisher = Publisher(self.name, self.arn, self.region, self.endpoint, self.client, self.at, names)
         return subscribe(publisher, queue, filter, scope)
 
     def close(self) -> None:
@@ -294,7 +296,7 @@ def topic_of(app: Registry, name: str, bytes_max: int) -> Topic:
         if at is None:
             raise ConfigError(f"topic {name!r}: give its ARN, as the app's store is not on SQS, which would say where")
         name = f"{at.prefix}-{name}"
-    return Topic(name, endpoint=endpoint, bytes_max=bytes_max, at=at, producer=app.producer)
+    return Topic(name, endpoint=endpoint, bytes_max=bytes_max, at=at, producer=app.producer, queues=app.queues)
 
 
 def _arn_of(name: str, at: SqsUrl, client: Any) -> str:

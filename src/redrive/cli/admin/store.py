@@ -24,6 +24,7 @@ from ..opening import (
     url_of,
     url_option,
 )
+from ..selecting import signature
 from ..terminal.failure import (
     DONE,
     FAILED,
@@ -203,8 +204,9 @@ def _url(argument: str | None, flag: str | None, app: str | None) -> str:
 
 @store.command()
 @click.option("--older-than", type=DURATION, default="1h", help="leave blobs younger than this [1h]")
+@signature(required=False)
 @at_store()
-def sweep(opened: Opened, out: Output, older_than: float) -> None:
+def sweep(opened: Opened, out: Output, older_than: float, actor: str | None, reason: str) -> None:
     """Remove blobs that no message refers to.
 
     Crashes leave such blobs; workers remove them once an hour. No put or transaction may take longer than --older-than,
@@ -214,5 +216,5 @@ def sweep(opened: Opened, out: Output, older_than: float) -> None:
     from ...triage.pauses import tell
 
     count = collect(opened.store, milliseconds(older_than))
-    tell(opened.store, "sweep", "blobs", count=count)
+    tell(opened.store, "sweep", "blobs", count=count, actor=actor, reason=reason)
     out.record({"removed": count}, table=lambda: [f"{count:,} blobs removed"])

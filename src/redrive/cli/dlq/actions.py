@@ -16,7 +16,7 @@ from ...triage.select.terms import Or, as_node
 from ...triage.selection import Selection
 from ..opening import Opened, at_store
 from ..revealing import REVEALS, Reveal
-from ..selecting import chosen_words, confirmed, note_unread, signature, stated, write_result
+from ..selecting import chosen_words, confirmed, here, note_unread, signature, stated, write_result
 from ..terminal.failure import (
     DONE,
     FAILED,
@@ -59,9 +59,8 @@ def discard(
     count = len(set(ids)) if selected is None else selected.count()
     if selected is not None:
         note_unread(selected)
-    if not count:
-        note("nothing dead matches")
-        return DONE
+    if selected is not None and not count:
+        raise here(opened).matched(selected, "discarded")
     what = f"{count:,} dead messages would be discarded" if count > 1 else "a dead message would be discarded"
     asked = f"Discard {count:,} dead {'messages' if count > 1 else 'message'} of {opened.url} for good?"
     if not confirmed(asked, what, yes, words=words or ("--all",), reason=reason):
@@ -69,7 +68,7 @@ def discard(
         return FAILED
     with bar(count, "discarding") as tick:
         done = Actions(opened.store).discard(ids or None, select=selected, reason=reason, actor=actor, tick=tick)
-    return write_result(out, done, "discarded", named=bool(ids))
+    return write_result(opened, out, done, "discarded", selected)
 
 
 @click.command()
@@ -84,7 +83,7 @@ def quarantine(opened: Opened, out: Output, words: tuple[str, ...], every: bool,
     done = Actions(opened.store).quarantine(ids or None, select=selected, reason=reason, actor=actor)
     if selected is not None:
         note_unread(selected)
-    return write_result(out, done, "quarantined", named=bool(ids))
+    return write_result(opened, out, done, "quarantined", selected)
 
 
 @click.command()
@@ -102,7 +101,7 @@ def readmit(opened: Opened, out: Output, words: tuple[str, ...], every: bool, ac
     done = Actions(opened.store).readmit(ids or None, select=selected, reason=reason, actor=actor)
     if selected is not None:
         note_unread(selected)
-    return write_result(out, done, "readmitted", named=bool(ids))
+    return write_result(opened, out, done, "readmitted", selected, Lane.QUARANTINE)
 
 
 # -- carried elsewhere
@@ -149,6 +148,8 @@ def export_(
             what = f"{file} cannot be written: {error.strerror or error}"
             raise Failure(what, "nothing was exported", f"{command()} --help") from error
     note_unread(chosen)
+    if selected is not None and not done.count and not done.unread:
+        raise here(opened).matched(selected, "exported")
     note(f"{done.count:,} exported" + (f" to {file}" if file not in (None, "-") else ""))
     if done.hidden:
         note(f"{done.hidden:,} of them with secrets hidden: they cannot be imported; --reveal writes them as they are")
@@ -165,8 +166,10 @@ def _export_verdict(done: Exported, named: int) -> int:
         more = f"{len(done.unread):,} carry a reference: their bodies lie in blob storage and could not be read"
         note(f"{more}, such as {done.unread[0]}")
     if named > done.count:
-        note(f"{named - done.count:,} are not dead, or unknown")
-    return FAILED if named and not done.count else PARTIAL if done.unread or named > done.count else DONE
+        what = f"{named - done.count:,} of {named:,} were not exported" if named > 1 else "it was not exported"
+        code = PARTIAL if done.count else FAILED
+        raise Failure(what, "no message has that id, or it is not dead", onward("dlq list"), code)
+    return PARTIAL if done.unread else DONE
 
 
 @click.command("import")
@@ -188,6 +191,12 @@ def import_(opened: Opened, out: Output, file: IO[bytes], skip_damaged: bool, ac
             what = f"{looked.bad:,} of {looked.bad + looked.count:,} lines of {importer.name} are damaged"
             next = again(shlex.join([importer.name, "--reason", reason, "--skip-damaged"]))
             raise Failure(f"{what}; nothing was imported", "each is named above", next, REFUSED)
+        if not looked.count and not looked.bad:
+            raise Failure(
+                f"{importer.name} holds no messages; nothing was imported",
+                "`dlq export` writes such files",
+                onward("dlq list"),
+            )
         done = importer.write(actor=actor, reason=reason)
     rows = [{"id": id, "result": result} for ids, result in ((done.ids, "imported"), (done.held, "held")) for id in ids]
     out.rows(rows[: len(done)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import click
 
 from ...message import RESTING, Lane
 from ...triage.dlq import DeadLetters
-from ...triage.select.terms import ALL, Node, as_node
+from ...triage.select.terms import Node, as_node
 from ..job import body_option, found, write_message
 from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import (
-    actor_option,
     chosen_words,
     filters,
-    not_blank,
+    here,
     note_unread,
     selection,
     selector_argument,
+    signature,
     write_result,
 )
 from ..terminal import views
@@ -34,23 +35,23 @@ _COLUMNS = (
     Column("id"),
     Column("task", shrinks=True),
     Column("queue", shrinks=True),
-    Column("reason"),
-    Column("attempt"),
-    Column("redrives", spare=True),
-    Column("fingerprint", spare=True),
-    Column("error", shrinks=True, spare=True),
+    Column("reason", spare=2),
+    Column("attempt", spare=3),
+    Column("redrives", spare=4),
+    Column("fingerprint", spare=4),
+    Column("error", shrinks=True, spare=3),
     Column("text", shrinks=True),
-    Column("died_at", spare=True),
+    Column("died_at", spare=1),
 )
 _GROUPS = (
     Column("count"),
     Column("trend"),
     Column("fingerprint"),
     Column("task", shrinks=True),
-    Column("error", shrinks=True),
+    Column("error", shrinks=True, spare=1),
     Column("text", shrinks=True),
-    Column("last_at", "last died at", spare=True),
-    Column("sample_id", spare=True),
+    Column("last_at", "last died", spare=1),
+    Column("sample_id", spare=3),
 )
 
 
@@ -81,7 +82,7 @@ for each in (
     "--quarantine", is_flag=True, help="list quarantined messages instead, such as those that killed their worker"
 )
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
-@reveal_option("--why")
+@reveal_option()
 @at_store()
 def list_(
     opened: Opened,
@@ -100,9 +101,14 @@ def list_(
     found = selection(opened, selector, chosen, as_node(lane=lane))
     if reveal.asked:
         reveal.of(opened, out, str(found.node), count=found.count())
-    if not out.rows((views.dead(m) for m in found), _COLUMNS, id="id", limit=limit):
-        plain = found.node == as_node(lane=lane)
-        note(f"the {lane} lane of {opened.url} is empty" if plain else "nothing dead matches")
+    messages = iter(found)
+    first = next(messages, None)
+    empty = here(opened).noted(found, lane) if first is None else ""
+    out.rows(
+        (views.dead(m) for m in chain(() if first is None else (first,), messages)), _COLUMNS, id="id", limit=limit
+    )
+    if first is None:
+        note(empty)
         sqs.note_outside(opened)
     note_unread(found)
 
@@ -113,23 +119,23 @@ def list_(
 @reveal_option()
 @at_store()
 def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> None:
-    """Show a dead message: its timeline, its body and its faults.
+    """Show a dead message: its error, why it died, its body, its life, and the next commands.
 
-    Secrets are hidden, unless --reveal is given.
+    Secrets are hidden, unless --reveal is given. -v shows all fields and faults.
     """
     message = found(opened, id)
     if message.lane not in RESTING:
         state = message.state(opened.store.now_ms())
         raise Failure(f"message {id} is not dead", f"it is {state}", onward(f"job show {typed(id)}"))
     reveal.of(opened, out, ids=[message.id])
-    write_message(opened, out, message, body=body, story=True)
+    write_message(opened, out, message, body=body)
 
 
 @dlq.command()
 @selector_argument
 @filters
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
-@reveal_option("--why")
+@reveal_option()
 @at_store()
 def groups(
     opened: Opened, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
@@ -140,13 +146,15 @@ def groups(
     – none.
     """
     found = selection(opened, selector, chosen)
-    rows = group_commands.said(opened, [views.group(each) for each in found.groups(trend=True)])
+    counted = found.groups(trend=True)
+    empty = "" if counted else here(opened).noted(found)
+    rows = group_commands.said(opened, [views.group(each) for each in counted])
     reveal.of(opened, out, f"groups of {found.node}", count=len(rows))
     columns = group_commands.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
     if out.is_table:
         rows = [{**row, "trend": _trend(row)} for row in rows]
     if not out.rows(rows, columns, id="fingerprint", limit=limit):
-        note("nothing dead matches" if found.node != ALL else f"nothing is dead in {opened.url}")
+        note(empty)
         sqs.note_outside(opened)
     note_unread(found)
 
@@ -165,8 +173,7 @@ def _trend(row: dict[str, Any]) -> str:
 @click.option("--to-queue", metavar="QUEUE", help="another queue than its own")
 @click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
 @click.option("--attempts", type=click.IntRange(1), help="how many attempts the new life has (default: the policy's)")
-@click.option("--why", default="", callback=not_blank, help="why: the audit log keeps it")
-@actor_option
+@signature(required=False)
 @at_store()
 def retry(
     opened: Opened,
@@ -177,7 +184,7 @@ def retry(
     to_queue: str | None,
     delay: float,
     attempts: int | None,
-    why: str,
+    reason: str,
     actor: str | None,
 ) -> int:
     """Send dead messages back to their queues, with new attempts.
@@ -188,10 +195,13 @@ def retry(
     ids, found = chosen_words(opened, words, every, chosen)
     letters = DeadLetters(opened.store)
     result = letters.retry(
-        ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts, reason=why, actor=actor
+        ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts, reason=reason, actor=actor
     )
     if found is not None:
         note_unread(found)
     if result.held:
-        note(f"left out: {result.held:,} that a standing rule holds ({onward('dlq rule')}); name them by id")
-    return write_result(out, result, "retried", named=bool(ids))
+        held = f"{result.held:,} that a standing rule holds"
+        if not len(result):
+            raise Failure(f"nothing was retried: {held} match, and no other", "name them by id", onward("dlq rule"))
+        note(f"left out: {held} ({onward('dlq rule')}); name them by id")
+    return write_result(opened, out, result, "retried", found)

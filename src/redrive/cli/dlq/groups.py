@@ -18,7 +18,6 @@ from ..selecting import confirmed, selection, signature, stated, understood
 from ..terminal import views
 from ..terminal.failure import (
     FAILED,
-    REFUSED,
     USAGE,
     Failure,
     again,
@@ -330,4 +329,4 @@ def _named(opened: Opened, given: str) -> str:
             f"'{given}' names {len(found)} failure groups", ", ".join(found[:5]), again(typed(found[0])), USAGE
         )
     why = f"give at least {PREFIX_MIN} of its digits" if len(given) < PREFIX_MIN else "no dead message has such a one"
-    raise Failure(f"there is no failure group '{given}'", why, onward("dlq groups"), REFUSED)
+    raise Failure(f"there is no failure group '{given}'", why, onward("dlq groups"), USAGE)

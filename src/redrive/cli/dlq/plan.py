@@ -20,8 +20,9 @@ from ...ids import is_id
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node
+from ...triage.selection import QUARANTINED, Selection
 from ..opening import Opened, at_store
-from ..selecting import filters, selection, selector_argument, signature, understood
+from ..selecting import filters, here, selection, selector_argument, signature, understood
 from ..terminal import views
 from ..terminal.failure import (
     DONE,
@@ -65,7 +66,7 @@ _FILE_MAX = 1_000_000  # bytes
 @click.option("--health", metavar="URL|NAME", help="wait while this check fails")
 @click.option("--approval", metavar="NAME", help="wait until this person, or 'anyone', has approved it")
 @click.option("--window", metavar="TIMES", help="move at this time of day only: '22:00-06:00 Europe/Zurich'")
-@click.option("--note", "told", default="", help="a note to store with it")
+@click.option("--reason", default="", help="why: stored with the plan, for `apply` to record in the audit log")
 @click.option("--out", "file", type=click.Path(dir_okay=False, path_type=Path), help="write the plan to this file, too")
 @at_store()
 def plan(
@@ -78,7 +79,7 @@ def plan(
     health: str | None,
     approval: str | None,
     window: str | None,
-    told: str,
+    reason: str,
     **how: Any,
 ) -> None:
     """Show what a redrive would move, and how long it would take; move nothing.
@@ -95,7 +96,9 @@ def plan(
     found = selection(opened, selector, chosen)
     with understood():
         gates = Gates(not ignore_breaker, health, approval, window)
-        made = found.plan(gates=None if gates == Gates() else gates, note=told, **how)
+        made = found.plan(gates=None if gates == Gates() else gates, note=reason, **how)
+    if not made.total:
+        raise _nothing(opened, found, made.plan)
     if file is not None:
         _write_file(file, made.plan)
     out.record(record(made.plan), id="id", table=lambda: _lines(made.plan))
@@ -116,15 +119,17 @@ def apply(
     """Apply a plan: start its run. Any worker of the app runs it.
 
     PLAN is its id, or the file that `dlq plan --out` wrote. Exit 4, and nothing is moved, if the plan was altered,
-    applied before or drawn up too long ago, or without a reason. The run leaves single messages alone that have changed
-    since, and counts them as `changed`. With --watch, exit 1 if the run stopped itself or was cancelled.
+    applied before or drawn up too long ago, or if neither it nor --reason says why. The run leaves single messages
+    alone that have changed since, and counts them as `changed`. With --watch, exit 1 if the run stopped itself or was
+    cancelled.
     """
     from ...triage.redrive.plan import MAX_AGE
 
     with _refusing(opened, plan):
         handle = _found(opened, plan)
     with _refusing(opened, plan, handle.id):
-        started = handle.start(reason=reason, actor=actor, max_age=MAX_AGE if max_age is None else max_age)
+        why = reason or handle.plan.settings.note
+        started = handle.start(reason=why, actor=actor, max_age=MAX_AGE if max_age is None else max_age)
     if watch:
         from .run import watched
 
@@ -185,7 +190,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     if plan.dependencies:
         shown["calls"] = ", ".join(sorted(set(plan.dependencies.values())))
     if plan.settings.note:
-        shown["note"] = plan.settings.note
+        shown["why"] = plan.settings.note
     yield from fields({name: one_line(text) for name, text in shown.items()})
 
 
@@ -233,18 +238,31 @@ def _write_file(file: Path, plan: Plan) -> None:
             out.write(msgspec.json.format(msgspec.json.encode(record(plan)), indent=2) + b"\n")
     except OSError as error:
         what = f"{file} cannot be written: {error.strerror or error}"
-        raise Failure(what, f"the plan is kept all the same, as {plan.id}", onward(_apply(plan.id))) from error
+        raise Failure(
+            what,
+            f"the plan is kept all the same, as {plan.id}",
+            onward(_apply(plan.id, "" if plan.settings.note else "…")),
+        ) from error
 
 
-def _apply(plan: str) -> str:
-    return f"dlq apply {shlex.quote(plan)} --reason '…'"
+def _apply(plan: str, reason: str = "…") -> str:
+    return f"dlq apply {shlex.quote(plan)}" + (f" --reason '{reason}'" if reason else "")
+
+
+def _nothing(opened: Opened, found: Selection, plan: Plan) -> Failure:
+    """The failure of a plan that would move nothing: nothing matches, or all is left out."""
+    if not plan.excluded:
+        return here(opened).matched(found, "planned")
+    why = f"left out: {_some(plan.excluded)}"
+    next = "dlq list --quarantine" if set(plan.excluded) == {QUARANTINED} else "dlq groups"
+    return Failure(
+        f"nothing was planned: all {sum(plan.excluded.values()):,} that match are left out", why, onward(next)
+    )
 
 
 def _note_next(made: PlanHandle, file: Path | None) -> None:
-    if made.total:
-        note("nothing was moved; next: " + onward(_apply(str(file or made.id))))
-    else:
-        note("nothing to plan")
+    apply = _apply(str(file or made.id), "" if made.plan.settings.note else "…")
+    note("nothing was moved; next: " + onward(apply))
 
 
 @contextmanager

@@ -50,11 +50,11 @@ _COLUMNS = (
 )
 _FAILURES = (
     Column("id"),
-    Column("kind"),
-    Column("fingerprint", spare=True),
-    Column("error", shrinks=True),
+    Column("kind", show=views.kind_word, spare=2),
+    Column("fingerprint", spare=3),
+    Column("error", shrinks=True, spare=1),
     Column("text", shrinks=True),
-    Column("at", "failed at", spare=True),
+    Column("at", "failed at", spare=2),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import click
 from ...errors import ConfigError, StoreError
 from ...triage.pauses import tell
 from ..opening import Opened, at_store, declared_queues
+from ..selecting import signature
 from ..terminal import views
 from ..terminal.failure import (
     DONE,
@@ -71,8 +72,11 @@ def note_outside(opened: Opened) -> None:
 )
 @click.option("--once", is_flag=True, help="end when they are empty (the default)")
 @click.option("--follow", is_flag=True, help="continue until Ctrl-C")
+@signature(required=False)
 @at_store(create=True)
-def ingest(opened: Opened, out: Output, queues: tuple[str, ...], origin: str | None, once: bool, follow: bool) -> int:
+def ingest(
+    opened: Opened, out: Output, queues: tuple[str, ...], origin: str | None, once: bool, follow: bool, **who: Any
+) -> int:
     """Move dead letters from SQS into the store that triage= names.
 
     Drains the dead-letter queue and the poison queue of each queue. Deletes a message from SQS once it is written, and
@@ -95,7 +99,7 @@ def ingest(opened: Opened, out: Output, queues: tuple[str, ...], origin: str | N
     if not found:
         note(f"no queue under {opened.url} has a dead-letter queue")
         return DONE
-    return _followed(work, found) if follow else _drained(store, work, found, out)
+    return _followed(work, found) if follow else _drained(store, work, found, out, who)
 
 
 def _of_all(opened: Opened, store: SqsStore) -> list[Source]:
@@ -125,7 +129,7 @@ def _total(store: SqsStore, found: Sequence[Source]) -> int:
         return 0
 
 
-def _drained(store: SqsStore, work: Ingest, found: Sequence[Source], out: Output) -> int:
+def _drained(store: SqsStore, work: Ingest, found: Sequence[Source], out: Output, who: Mapping[str, Any]) -> int:
     from concurrent.futures import ThreadPoolExecutor, wait
 
     from ...aws.dead_letters import Counts
@@ -146,7 +150,7 @@ def _drained(store: SqsStore, work: Ingest, found: Sequence[Source], out: Output
     rows = [_row(source, counts) for source, counts in told.items()]
     for row in rows:
         if row["written"]:
-            tell(store, "ingest", f"queue/{row['queue']}", text=f"from {row['from']}", count=row["written"])
+            tell(store, "ingest", f"queue/{row['queue']}", text=f"from {row['from']}", count=row["written"], **who)
     out.rows(rows, _INGESTED, id="queue")  # what was done, also where it could not go on
     for end in ends:
         end.result()
@@ -194,8 +198,9 @@ def _followed(work: Ingest, found: Sequence[Source]) -> int:
 )
 @click.option("--watch", is_flag=True, help="show the task until it is over; start one if none runs")
 @click.option("--cancel", is_flag=True, help="cancel the running task; messages that it has moved stay moved")
+@signature(required=False)
 @at_store(create=True)
-def move(opened: Opened, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool) -> int:
+def move(opened: Opened, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool, **who: Any) -> int:
     """Move all of QUEUE's dead-letter queue back by a move task of SQS.
 
     It moves everything, in no order, at a fixed rate: no selection, no canary, no outcomes. For these use `dlq ingest`
@@ -208,12 +213,12 @@ def move(opened: Opened, out: Output, queue: str, rate: int | None, watch: bool,
     dead = DeadQueue(sqs_of(opened.store), queue)
     if cancel:
         ended = dead.cancel()
-        tell(opened.store, "move cancel", f"queue/{queue}", text=f"from {ended.source}", count=ended.moved)
+        tell(opened.store, "move cancel", f"queue/{queue}", text=f"from {ended.source}", count=ended.moved, **who)
         return _shown(out, ended)
     task = next((task for task in dead.tasks() if task.status == RUNNING), None) if watch else None
     if task is None:
         task = dead.begin(rate)
-        tell(opened.store, "move", f"queue/{queue}", text=f"from {task.source}", count=task.to_move or 0)
+        tell(opened.store, "move", f"queue/{queue}", text=f"from {task.source}", count=task.to_move or 0, **who)
     return _shown(out, _watched(dead, task) if watch else task)
 
 

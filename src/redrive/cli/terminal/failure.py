@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import traceback
+from collections.abc import Sequence
 
 import click
 
@@ -15,6 +17,7 @@ DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
 CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
 AT = "redrive.at"  # there: the flags that named app and store, for the commands that lead on
+TYPED_MAX = 1000  # characters of a command line that a failure repeats
 _EXTRAS = {
     "httpx": "http",
     "psycopg": "postgres",
@@ -53,6 +56,37 @@ def onward(words: str) -> str:
 def again(words: str) -> str:
     """The running command with other words, and the same --app and --url."""
     return f"{command()} {words}{_at()}"
+
+
+def corrected(old: str, new: str, field: str = "") -> str:
+    """The command line as the user typed it, with `new` in place of `old`: a word, the value of an `--option=`, or of
+    that field of a selector. The command's help where `old` is there twice, or in another form."""
+    words = _words()
+    fixed = [_replaced(word, old, new, field) for word in words]
+    if sum(a != b for a, b in zip(words, fixed, strict=True)) != 1 or len(shlex.join(fixed)) > TYPED_MAX:
+        return f"{command()} --help"
+    return f"{program()} {shlex.join(fixed)}"
+
+
+def _replaced(word: str, old: str, new: str, field: str) -> str:
+    flag, equals, value = word.partition("=")
+    if word == old or (equals and value == old):
+        return new if word == old else f"{flag}={new}"
+    if field and f"{field}:" in word:
+        return re.sub(rf"(?<![\w.-]){field}:{re.escape(old)}(?![\w.*-])", lambda _: f"{field}:{new}", word)
+    return word
+
+
+def completed(*more: str) -> str:
+    """The command line as the user typed it, with more words; the command's help where it is very long."""
+    words = [*_words(), *more]
+    return f"{program()} {shlex.join(words)}" if len(shlex.join(words)) <= TYPED_MAX else f"{command()} --help"
+
+
+def _words() -> Sequence[str]:
+    context = click.get_current_context(silent=True)
+    words: Sequence[str] = (context.find_root().obj if context is not None else None) or ()
+    return words
 
 
 def _at() -> str:

@@ -8,36 +8,26 @@ import os
 import re
 import shutil
 import sys
-import unicodedata
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
+import click
 import msgspec
 
 from ...duration import show
 from ...redact import in_json, one_line, redact, redact_bytes, redact_value
 from .failure import USAGE, Failure, note, program
+from .table import Column as Column
+from .table import Row, cell, relative, table
 
 TABLE_ROWS = 50  # rows a table shows where no --limit is given; pipes and files get all
-_NARROWEST = 8  # cells that a column which may shrink keeps
-_GAP = "  "
+VERBOSE = "redrive.verbose"  # in a click context: -v was given
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _OURS = re.compile("(\x1b\\[[012]m)")  # what may steer a terminal in a line of a table
 _THEIRS = frozenset(("body", "headers", "result", "progress"))  # of a message: its fields' names tell, too
 _encode = msgspec.json.Encoder().encode
-
-Row = Mapping[str, Any]
-
-
-class Column(NamedTuple):
-    """A column of a table or TSV: its field, its heading, and how a table shows its values."""
-
-    name: str
-    heading: str | None = None
-    show: Callable[[Any], str] | None = None
-    shrinks: bool = False
-    spare: bool = False  # left out of a table that is too wide
 
 
 class Output:
@@ -51,6 +41,14 @@ class Output:
         self.terminal = sys.stdout.isatty()
         self.form = form if form != "auto" else "table" if self.terminal else "tsv"
         self.colour = self.terminal and not os.environ.get("NO_COLOR")
+        context = click.get_current_context(silent=True)
+        self.verbose = context is not None and VERBOSE in context.meta
+        self.now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether a person reads at a terminal and did not ask for all details: times are relative, ids shortened."""
+        return self.terminal and not self.verbose
 
     @property
     def is_table(self) -> bool:
@@ -107,6 +105,10 @@ class Output:
         text = text if self.reveal else redact(text)
         return "".join(part if n % 2 and self.colour else one_line(part) for n, part in enumerate(_OURS.split(text)))
 
+    def when(self, at: str | None) -> str:
+        """A time as this reader sees it: `3m ago` at a terminal, else as it is; empty for none."""
+        return relative(at, self.now_ms()) if at and self.is_brief else at or ""
+
     def dim(self, text: str) -> str:
         return f"{_DIM}{text}{_PLAIN}" if self.colour else text
 
@@ -124,11 +126,16 @@ class Output:
         return islice(rest, limit or None), lambda: bool(limit) and next(rest, end) is not end
 
     def _table(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
-        wide = shutil.get_terminal_size((100, 24)).columns if self.terminal or "COLUMNS" in os.environ else 10_000
+        bounded = not self.verbose and (self.terminal or "COLUMNS" in os.environ)
+        wide = shutil.get_terminal_size((100, 24)).columns if bounded else 10_000
         if not rows:
             return
-        head, *lines = table(rows, columns, wide)
+        made = table(rows, columns, wide, now_ms=self.now_ms() if self.is_brief else None)
+        head, *lines = made.lines
         _write([f"{_BOLD}{head}{_PLAIN}\n" if self.colour else f"{head}\n", *(f"{line}\n" for line in lines)])
+        if made.left_out:
+            sys.stdout.flush()
+            note(f"{made.left_out}; -v shows all")
 
 
 def _texts(value: Any) -> Any:
@@ -153,85 +160,14 @@ def _theirs(value: Any) -> Any:
             return redact_value(value)
 
 
-def table(rows: Sequence[Row], columns: Sequence[Column], wide: int) -> list[str]:
-    """The lines of a table, heading first, at most `wide` cells if columns that may shrink or be left out allow it."""
-    columns = _spared(rows, columns, wide)
-    grid = [[c.heading or c.name.replace("_", " ") for c in columns]]
-    grid += [[one_line(_table_cell(row.get(c.name), c)) for c in columns] for row in rows]
-    widths = [max(cells(line[i]) for line in grid) for i in range(len(columns))]
-    right = [bool(rows) and all(isinstance(r.get(c.name), int | float | None) for r in rows) for c in columns]
-    _shrink(widths, columns, wide)
-    lines = (_GAP.join(_pad(cell, w, r) for cell, w, r in zip(line, widths, right, strict=True)) for line in grid)
-    return [line.rstrip() for line in lines]
-
-
 def fields(record: Row) -> list[str]:
     """One record as aligned lines."""
     wide = max(len(name) for name in record)
-    return [f"{name:<{wide}}{_GAP}{one_line(_table_cell(value, Column(name)))}" for name, value in record.items()]
-
-
-def cells(text: str) -> int:
-    """How many cells of a terminal a text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return [f"{name:<{wide}}  {one_line(cell(value, Column(name)))}" for name, value in record.items()]
 
 
 def age(seconds: float | None) -> str:
     return "–" if seconds is None else show(seconds) if seconds else "0s"
-
-
-def _spared(rows: Sequence[Row], columns: Sequence[Column], wide: int) -> list[Column]:
-    """The columns that fit at their narrowest, or all that are required."""
-    kept = list(columns)
-
-    def least(c: Column) -> int:
-        widest = max((cells(_table_cell(row.get(c.name), c)) for row in rows), default=0)
-        wanted = max(widest, cells(c.heading or c.name))
-        return min(wanted, _NARROWEST) if c.shrinks else wanted
-
-    needs = {c: least(c) + len(_GAP) for c in columns}
-    for c in [c for c in reversed(columns) if c.spare]:
-        if sum(needs[k] for k in kept) - len(_GAP) > wide:
-            kept.remove(c)
-    return kept
-
-
-def _shrink(widths: list[int], columns: Sequence[Column], wide: int) -> None:
-    over = sum(widths) + len(_GAP) * (len(widths) - 1) - wide
-    while over > 0:
-        widest = max((i for i, c in enumerate(columns) if c.shrinks), key=lambda i: widths[i], default=None)
-        if widest is None or widths[widest] <= _NARROWEST:
-            return
-        widths[widest] -= 1
-        over -= 1
-
-
-def _pad(text: str, width: int, right: bool) -> str:
-    if cells(text) > width:
-        kept = ""
-        for character in text:
-            if cells(kept + character) >= width:
-                break
-            kept += character
-        text = kept + "…"
-    space = " " * (width - cells(text))
-    return space + text if right else text + space
-
-
-def _table_cell(value: Any, column: Column) -> str:
-    if column.show is not None:
-        return column.show(value)
-    if value is None or value == "":
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, str):
-        return value
-    return _encode(value).decode()
 
 
 def _tsv(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from ...blobs import read_reference
 from ...crypto import key_of, shown_text
 from ...duration import rfc3339, show
 from ...errors import Unreadable
-from ...fault import Fault
+from ...fault import Fault, Kind
 from ...message import (
     ABSENT,
     BLOB,
@@ -173,12 +173,20 @@ def moment(found: Moment) -> dict[str, Any]:
     }
 
 
-def told(moment: Mapping[str, Any]) -> str:
-    """The event as text for people, after its time."""
+def kind_word(kind: str | None) -> str:
+    """The kind of a fault as people read it: that no rule knew the error is not a class of errors."""
+    return "unclassified" if kind == Kind.DEFAULT else kind or "–"
+
+
+def told(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> str:
+    """The event as text for people, after its time. The error of `known`, a fault that they have read already, is not
+    repeated."""
     parts = [moment["what"]]
     if moment["kind"] is not None:
         parts[0] += f" on {moment['worker']}" if moment["worker"] else ""
-        parts.append(f"{moment['kind']}, {moment['error']}: {moment['text'] or ''}".rstrip(": "))
+        same = known is not None and all(moment[name] == (known[name] or None) for name in ("kind", "error", "text"))
+        error = "the same error" if same else f"{moment['error']}: {moment['text'] or ''}".rstrip(": ")
+        parts.append(f"{kind_word(moment['kind'])}, {error}")
         if moment["delay_ms"] is not None:
             parts.append(f"again in {show(moment['delay_ms'] / 1000)}")
         return f"{parts[0]}: {'; '.join(parts[1:])}"

@@ -23,6 +23,8 @@ class Warnings(logging.Handler):
         self._json = json
 
     def emit(self, record: logging.LogRecord) -> None:
+        if hasattr(record, "redrive"):  # a retry or a death: the worker's own lines have it
+            return
         text = redact(record.getMessage())
         if self._json:
             at = rfc3339(time.time_ns() // 1_000_000)

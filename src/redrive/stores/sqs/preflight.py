@@ -21,7 +21,7 @@ from ...errors import ConfigError, StoreError
 from ...message import Lane
 from ...store import Work
 from .client import Sqs
-from .queues import Queues, SqsQueue
+from .queues import Queues, SqsQueue, redrive_policy
 from .url import SqsUrl
 
 DELAY_MAX_S = 900  # of one message, as SQS bounds it
@@ -35,9 +35,10 @@ class QueueFacts(Struct, frozen=True, kw_only=True):
     """What GetQueueAttributes says of a queue and of its dead-letter queue.
 
     `receives_max`: maxReceiveCount, None without a redrive policy. `dead`: the queue that its policy names, or, without
-    one, the queue of that name if it exists; `dead_retention_s` None: it could not be read. `dead_sources`: names of
-    other queues whose dead letters go there too. `denied`: API actions that were refused when tried. `function_s`: the
-    timeout of the Lambda function that an event source feeds, None for a worker that receives by itself.
+    one, the one that the app declares; `dead_declared`: the app's; `dead_retention_s` None: it could not be read.
+    `dead_sources`: names of other queues whose dead letters go there too. `denied`: API actions that were refused when
+    tried. `function_s`: the timeout of the Lambda function that an event source feeds, None for a worker that receives
+    by itself.
     """
 
     queue: str
@@ -52,6 +53,7 @@ class QueueFacts(Struct, frozen=True, kw_only=True):
     poll_s: int = POLL_MAX_S
     in_flight: int = 0
     dead: str | None = None
+    dead_declared: str | None = None
     dead_found: bool = True
     dead_retention_s: int | None = None
     dead_sources: tuple[str, ...] = ()
@@ -64,13 +66,6 @@ class QueueFacts(Struct, frozen=True, kw_only=True):
     def where(self) -> str:
         """How lines begin."""
         return f"queue {self.queue!r} ({self.name})"
-
-
-def redrive_policy(attributes: Mapping[str, str]) -> tuple[str | None, int | None]:
-    """The dead-letter queue's name and maxReceiveCount, from the answer of GetQueueAttributes."""
-    policy = json.loads(attributes.get("RedrivePolicy") or "{}")
-    target, most = policy.get("deadLetterTargetArn"), policy.get("maxReceiveCount")
-    return (None if target is None else str(target).rpartition(":")[2]), (None if most is None else int(most))
 
 
 def sent_by_sns(attributes: Mapping[str, str]) -> bool:
@@ -117,8 +112,9 @@ def _refusals(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
     yield from _expired(facts, works)
     yield from _without_cells(facts, works)
     if not facts.dead_found and not facts.triage:
+        dead = facts.dead_declared or facts.dead or f"{facts.name}-dlq"
         yield (
-            f"its dead-letter queue {facts.dead or facts.name + '-dlq'} does not exist, and no triage= store is named: "
+            f"its dead-letter queue {dead} does not exist, and no triage= store is named: "
             "dead letters would have nowhere to go; create it (redrive aws template, or create=true in the URL), or "
             "add &triage=postgresql://…"
         )
@@ -225,6 +221,11 @@ def _dead_letter_queue(facts: QueueFacts) -> Iterator[str]:
             "cannot handle comes back until it expires; set RedrivePolicy with a deadLetterTargetArn and a "
             "maxReceiveCount"
         )
+    elif facts.dead_declared not in (None, facts.dead):
+        yield (
+            f"the app declares dlq={facts.dead_declared!r}, and its redrive policy leads to {facts.dead}: workers send "
+            "dead letters to the one, SQS moves what it gives up to the other; let both name the same queue"
+        )
     if facts.dead_retention_s is not None and facts.dead_retention_s < facts.retention_s:
         yield (
             f"its dead-letter queue {facts.dead} keeps messages for {show(facts.dead_retention_s)}, less than the "
@@ -304,14 +305,18 @@ class Preflight:
         return found
 
     def doctor(self) -> list[str]:
-        """Warnings about every queue under the prefix."""
-        return [line for queue in self._queues.names() for line in warnings(self.facts(queue, probe=True))]
+        """Warnings about every queue under the prefix, and those that the app names. Dead-letter queues of these, which
+        may have any name, are not among them."""
+        found = [self.facts(queue, probe=True) for queue in self._queues.names()]
+        dead = {facts.dead for facts in found}
+        return [line for facts in found if facts.name not in dead for line in warnings(facts)]
 
     def facts(self, queue: str, *, probe: bool = False) -> QueueFacts:
         """Read the facts of a queue; with `probe` also who else uses its dead-letter queue, and missing rights."""
         sqs_queue = self._queues.of(queue)
         attributes = self._queues.attributes(sqs_queue.url)
-        dead, receives_max = redrive_policy(attributes)
+        target, receives_max = redrive_policy(attributes)
+        declared, dead = self._queues.declared_dead(queue), self._rests(queue, Lane.DEAD)
         facts = QueueFacts(
             queue=queue,
             name=sqs_queue.sqs_name,
@@ -324,18 +329,18 @@ class Preflight:
             visibility_s=int(attributes["VisibilityTimeout"]),
             poll_s=self._at.poll_s,
             in_flight=int(attributes.get("ApproximateNumberOfMessagesNotVisible", 0)),
-            dead=dead,
-            dead_found=self._triage or self._rests(queue, Lane.DEAD),
-            poison_found=self._triage or self._rests(queue, Lane.QUARANTINE),
+            dead=target or declared,
+            dead_declared=declared,
+            dead_found=self._triage or dead is not None,
+            poison_found=self._triage or self._rests(queue, Lane.QUARANTINE) != dead,
         )
         return self._probed(facts, sqs_queue) if probe else facts
 
-    def _rests(self, queue: str, lane: Lane) -> bool:
+    def _rests(self, queue: str, lane: Lane) -> SqsQueue | None:
         try:
-            self._queues.resting(queue, lane)
+            return None if self._triage else self._queues.resting(queue, lane)
         except ConfigError:
-            return False
-        return True
+            return None
 
     def _probed(self, facts: QueueFacts, queue: SqsQueue) -> QueueFacts:
         facts = replace(facts, denied=tuple(self._denied(queue)))

@@ -1,11 +1,16 @@
-"""Find redrive's queues in SQS by name: their URLs and attributes. Missing ones are made where the URL says so."""
+"""Find redrive's queues in SQS: their URLs and attributes. Missing ones are made where the URL says so.
+
+A queue has the name that the app gives it (`app.queue(…, sqs=…)`), or `PREFIX-QUEUE`. Its dead-letter queue is the one
+that the app names (`dlq=`), or else the one in its redrive policy, or else `…-dlq`.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -42,25 +47,76 @@ class SqsQueue(Struct, frozen=True):
     fifo: bool  # by its name
 
 
+class Given(Struct, frozen=True):
+    """The names that an app gives a queue and its dead-letter queue in SQS."""
+
+    sqs: str | None = None
+    dlq: str | None = None
+
+
 class Queues:
     """Finds queues, and makes those that are missing where the URL says so."""
 
     def __init__(self, sqs: Sqs, at: SqsUrl) -> None:
         self._sqs, self._at = sqs, at
-        self._queues: dict[str, SqsQueue] = {}  # by SQS's name without .fifo
+        self._given: dict[str, Given] = {}  # by redrive's name without .fifo
+        self._queues: dict[str, SqsQueue] = {}  # by redrive's name as it was asked for
+        self._resting: dict[tuple[str, Lane], SqsQueue] = {}
         self._bounds: dict[str, Bounds] = {}
         self._lock = threading.Lock()
+
+    def give_names(self, queue: str, *, sqs: str | None, dlq: str | None) -> None:
+        """Use these names in SQS for a queue and its dead-letter queue."""
+        with self._lock:
+            self._given[queue.removesuffix(FIFO)] = Given(sqs, dlq)
+            self._queues.clear()
+            self._resting.clear()
 
     def of(self, queue: str) -> SqsQueue:
         """The queue of SQS with this queue's messages. Raises ConfigError for a name that SQS cannot have, and for a
         queue that does not exist."""
-        return self._queues.get(queue) or self._found(queue, queue.removesuffix(FIFO), "")
+        return self._queues.get(queue) or self._source(queue)
 
     def resting(self, queue: str, lane: Lane) -> SqsQueue:
-        """The queue of SQS for the dead or quarantined messages of a queue. Raises ConfigError."""
-        suffix = DEAD if lane is Lane.DEAD else POISON
-        key = queue.removesuffix(FIFO) + suffix
-        return self._queues.get(key) or self._found(key, key, suffix, fifo=self.of(queue).fifo)
+        """The queue of SQS for the dead or quarantined messages of a queue. Where there is no poison queue, the
+        dead-letter queue takes the quarantined ones too. Raises ConfigError."""
+        key = queue.removesuffix(FIFO), lane
+        if key not in self._resting:
+            self._resting[key] = self._dead(queue) if lane is Lane.DEAD else self._poison(queue)
+        return self._resting[key]
+
+    def all_resting(self, queue: str) -> list[tuple[SqsQueue, Lane]]:
+        """Every queue of SQS that may hold dead or quarantined messages of this one: those of `resting`, the
+        dead-letter queue of its redrive policy, and the one of its name. Raises ConfigError if the queue does not
+        exist."""
+        source, found = self.of(queue), dict[str, tuple[SqsQueue, Lane]]()
+        for lane in (Lane.DEAD, Lane.QUARANTINE):
+            with suppress(ConfigError):
+                rests = self.resting(queue, lane)
+                found.setdefault(rests.url, (rests, lane))
+        for also in (self.by_policy(queue), self._known(source, _suffixed(source.sqs_name, DEAD))):
+            if also is not None:
+                found.setdefault(also.url, (also, Lane.DEAD))
+        return [*found.values()]
+
+    def by_policy(self, queue: str) -> SqsQueue | None:
+        """The dead-letter queue that the queue's redrive policy names; None without a policy. Raises ConfigError."""
+        source = self.of(queue)
+        target = redrive_policy(self.attributes(source.url, "RedrivePolicy"))[0]
+        return None if target is None else self._known(source, target)
+
+    def declared_dead(self, queue: str) -> str | None:
+        """SQS's name of the dead-letter queue that the app declares; None if it declares none."""
+        given = self._given.get(queue.removesuffix(FIFO), Given())
+        return None if given.dlq is None else _alike(given.dlq, self.of(queue))
+
+    def name_of(self, sqs_name: str) -> str | None:
+        """Redrive's name of a queue of SQS; None for one that is neither declared nor under the prefix."""
+        base, prefix = sqs_name.removesuffix(FIFO), f"{self._at.prefix}-"
+        for queue, given in self._given.items():
+            if given.sqs is not None and given.sqs.removesuffix(FIFO) == base:
+                return queue
+        return base.removeprefix(prefix) or None if base.startswith(prefix) else None
 
     def check_configuration(
         self, queue: str, group_width: int | None, group_order: GroupOrder | str | None, on_dead: OnDead | str | None
@@ -77,26 +133,49 @@ class Queues:
                 "time, in order, and skips a dead one; a standard queue has no order, and no width"
             )
 
-    def _found(self, key: str, base: str, suffix: str, fifo: bool | None = None) -> SqsQueue:
-        name = f"{self._at.prefix}-{base}"
-        if not _NAME.fullmatch(name) or len(name) + len(FIFO) > NAME_MAX:
+    def _source(self, queue: str) -> SqsQueue:
+        base = queue.removesuffix(FIFO)
+        given = self._given.get(base, Given()).sqs
+        name = given or f"{self._at.prefix}-{base}"
+        if given is None and (not _NAME.fullmatch(name) or len(name) + len(FIFO) > NAME_MAX):
             raise ConfigError(
                 f"queue {base!r} cannot be one of SQS: {name!r} has to be letters, digits, '-' and '_', at most "
                 f"{NAME_MAX - len(FIFO)}; give it another name"
             )
-        if fifo is None and key.endswith(FIFO):
-            fifo = True
-        names = [name, name + FIFO] if fifo is None else [name + FIFO if fifo else name]
+        fifo = name.endswith(FIFO) or (queue.endswith(FIFO) and given is None)
+        name = name.removesuffix(FIFO)
+        names = [name + FIFO] if fifo else [name, name + FIFO]
         with self._lock:
-            url = next((url for name in names if (url := self._url(name)) is not None), None)
-            if url is None:
-                url = self._missing(names[0], suffix)
-            name = url.rpartition("/")[2]
-            queue = SqsQueue(base.removesuffix(suffix) if suffix else base, name, url, name.endswith(FIFO))
-            self._queues[key] = queue
-            return queue
+            url = next((url for one in names if (url := self._url(one)) is not None), None)
+            self._queues[queue] = found = _queue(base, url or self._made_all(base, names[0]))
+            return found
+
+    def _dead(self, queue: str) -> SqsQueue:
+        source, declared = self.of(queue), self.declared_dead(queue)
+        if declared is not None:
+            return self._known(source, declared) or self._added(source, declared)
+        name = _suffixed(source.sqs_name, DEAD)
+        return self.by_policy(queue) or self._known(source, name) or self._added(source, name)
+
+    def _poison(self, queue: str) -> SqsQueue:
+        source = self.of(queue)
+        name = _suffixed(source.sqs_name, POISON)
+        found = self._known(source, name)
+        if found is None:
+            found = self._added(source, name) if self._at.create else self.resting(queue, Lane.DEAD)
+        return found
+
+    def _known(self, source: SqsQueue, name: str) -> SqsQueue | None:
+        url = self._url(name)
+        return None if url is None else _queue(source.name, url)
+
+    def _added(self, source: SqsQueue, name: str) -> SqsQueue:
+        self._check_may_make(name)
+        return _queue(source.name, self._made(name, _kept_long(name)))
 
     def _url(self, name: str) -> str | None:
+        if len(name) > NAME_MAX:
+            return None
         try:
             return str(self._sqs.call("GetQueueUrl", QueueName=name)["QueueUrl"])
         except ConfigError as error:
@@ -104,22 +183,23 @@ class Queues:
                 return None
             raise
 
-    def _missing(self, name: str, suffix: str) -> str:
+    def _made_all(self, base: str, name: str) -> str:
+        """Make a queue with its dead-letter and poison queues; returns its URL."""
+        self._check_may_make(name)
+        declared = self._given.get(base, Given()).dlq
+        dead_name = _suffixed(name, DEAD) if declared is None else _alike(declared, _queue(base, name))
+        dead = self._made(dead_name, _kept_long(dead_name))
+        self._made(_suffixed(name, POISON), _kept_long(name))
+        policy = {"deadLetterTargetArn": self._arn(dead), "maxReceiveCount": self._at.max_receives}
+        attributes = _kept_long(name) | {"RedrivePolicy": json.dumps(policy), "VisibilityTimeout": str(VISIBILITY_S)}
+        return self._made(name, attributes | {"ReceiveMessageWaitTimeSeconds": str(self._at.poll_s)})
+
+    def _check_may_make(self, name: str) -> None:
         if not self._at.create:
             raise ConfigError(
                 f"SQS has no queue {name} in {self._at.region}; deploy it with `redrive aws template`, or let redrive "
                 "make it while you develop: add create=true to the store's URL"
             )
-        attributes: dict[str, str] = {"MessageRetentionPeriod": str(RETENTION_S)}
-        if name.endswith(FIFO):
-            attributes["FifoQueue"] = "true"
-        if not suffix:
-            dead = self._made(_suffixed(name, DEAD), attributes)
-            self._made(_suffixed(name, POISON), attributes)
-            policy = {"deadLetterTargetArn": self._arn(dead), "maxReceiveCount": self._at.max_receives}
-            attributes = attributes | {"RedrivePolicy": json.dumps(policy), "VisibilityTimeout": str(VISIBILITY_S)}
-            attributes["ReceiveMessageWaitTimeSeconds"] = str(self._at.poll_s)
-        return self._made(name, attributes)
 
     def _made(self, name: str, attributes: Mapping[str, str]) -> str:
         known = self._url(name)
@@ -131,10 +211,8 @@ class Queues:
         """The bounds of a queue, read once."""
         if queue.url not in self._bounds:
             found = self.attributes(queue.url, "RedrivePolicy", "MessageRetentionPeriod")
-            policy = json.loads(found.get("RedrivePolicy") or "{}")
-            most = policy.get("maxReceiveCount")
             retention_s = int(found.get("MessageRetentionPeriod", DEFAULT_RETENTION_S))
-            self._bounds[queue.url] = Bounds(None if most is None else int(most), retention_s * 1000)
+            self._bounds[queue.url] = Bounds(redrive_policy(found)[1], retention_s * 1000)
         return self._bounds[queue.url]
 
     def _arn(self, url: str) -> str:
@@ -153,18 +231,48 @@ class Queues:
         return visible, flying, delayed
 
     def names(self) -> list[str]:
-        """Redrive's names of all queues under the prefix."""
+        """Redrive's names of all queues under the prefix, and of those elsewhere that the app names and that exist."""
         prefix, names, token = f"{self._at.prefix}-", set[str](), None
+        given = [text for each in self._given.values() for text in (each.sqs, each.dlq) if text is not None]
+        elsewhere = {text.removesuffix(FIFO) for text in given}
         while True:
             more: dict[str, Any] = {"NextToken": token} if token else {}
             answer = self._sqs.call("ListQueues", QueueNamePrefix=prefix, MaxResults=1000, **more)
             for url in answer.get("QueueUrls") or ():
-                name = url.rpartition("/")[2].removeprefix(prefix).removesuffix(FIFO)
-                if not name.endswith((DEAD, POISON)):
+                base = url.rpartition("/")[2].removesuffix(FIFO)
+                name = base.removeprefix(prefix)
+                if not name.endswith((DEAD, POISON)) and base not in elsewhere:
                     names.add(name + FIFO if name + FIFO in self._queues else name)  # as it was asked for
             token = answer.get("NextToken")
             if not token:
-                return sorted(names)
+                return sorted({*names, *self._named_and_found()})
+
+    def _named_and_found(self) -> Iterator[str]:
+        for queue, given in self._given.items():
+            if given.sqs is not None and any(self._url(name) for name in (given.sqs, f"{given.sqs}{FIFO}")):
+                yield queue
+
+
+def redrive_policy(attributes: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """The dead-letter queue's name and maxReceiveCount, from the answer of GetQueueAttributes."""
+    policy = json.loads(attributes.get("RedrivePolicy") or "{}")
+    target, most = policy.get("deadLetterTargetArn"), policy.get("maxReceiveCount")
+    return (None if target is None else str(target).rpartition(":")[2]), (None if most is None else int(most))
+
+
+def _queue(name: str, url: str) -> SqsQueue:
+    sqs_name = url.rpartition("/")[2]
+    return SqsQueue(name, sqs_name, url, sqs_name.endswith(FIFO))
+
+
+def _alike(name: str, source: SqsQueue) -> str:
+    """The name as that of a FIFO queue, where the source is one: SQS moves messages between queues of a kind."""
+    return name + FIFO if source.fifo and not name.endswith(FIFO) else name
+
+
+def _kept_long(name: str) -> dict[str, str]:
+    """The attributes that every queue gets."""
+    return {"MessageRetentionPeriod": str(RETENTION_S)} | ({"FifoQueue": "true"} if name.endswith(FIFO) else {})
 
 
 def _suffixed(name: str, suffix: str) -> str:

@@ -40,7 +40,6 @@ from ...message import (
     Where,
 )
 from ...store import OpenCells, Store, Usage, Work
-from ...urls import split
 from .. import validation
 from ..clock import wall_ms
 from ..counts import total
@@ -103,7 +102,7 @@ class SqsStore(Store):
         self._clock_ms = clock_ms or wall_ms
         self._tell_to: Callable[[str, str], None] | None = None
         self._sqs = Sqs(at.region, at.endpoint, connections=THREADS + RECEIVERS, boto3=at.boto3)
-        self.state_dir: Path | None = state_dir(f"sqs/{_hosts(at.endpoint) or at.region}/{at.prefix}")
+        self.state_dir: Path | None = state_dir(f"sqs/{at.endpoint_host or at.region}/{at.prefix}")
         self.requests: Counter[str] = self._sqs.requests
         self._beside = beside = Beside(at, triage, cells, open_store, open_cells)
         self.triage_store, self.cells = beside.triage, beside.cells
@@ -181,6 +180,9 @@ class SqsStore(Store):
 
     def route(self, queue: str, route: str | Route) -> None:
         self.routes.add(queue, route)
+
+    def give_names(self, queue: str, *, sqs: str | None = None, dlq: str | None = None) -> None:
+        self.sqs_queues.give_names(queue, sqs=sqs, dlq=dlq)
 
     def _tell(self, about: str, text: str) -> None:
         if self._tell_to is not None:
@@ -391,8 +393,3 @@ class SqsStore(Store):
         self._deletes.close()
         self._beside.close()
         self._sqs.close()
-
-
-def _hosts(endpoint: str | None) -> str:
-    """The host of another endpoint, without user and password, as the name of a folder."""
-    return "" if endpoint is None else split(endpoint, "endpoint").hosts

@@ -73,6 +73,11 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
             boto3=_yes(url, options, "boto3"),
         )
 
+    @property
+    def endpoint_host(self) -> str:
+        """The host of another endpoint, without user and password; empty for that of AWS."""
+        return "" if self.endpoint is None else split(self.endpoint, "endpoint").hosts
+
     def __repr__(self) -> str:
         return f"SqsUrl({self.shown!r}, mode={self.mode!r})"
 

@@ -31,11 +31,12 @@ def _take_from(slots: Slots, store: Store, reporter: Reporter) -> bool:
         return False  # its slots may be older than its leases: those run out by themselves
     crash = slots.crash()
     died = crash_fault(crash, store.now_ms())
-    held = store.find([one.id for one in slots.started or ()]) if reporter.observers else []
+    ids = [one.id for one in slots.started or ()]
+    held = store.find(ids) if ids else []
     free, lapsed = store.reclaim(slots.last, slots.started, fault=died)
     if free or lapsed:
         what = f"{lapsed} started and {free} unstarted messages that {slots.last} held when it died"
         reporter.notice("took_back", f"{what} ({died.text})" if crash.cause else what)
-    if lapsed and reporter.observers:
+    if lapsed:
         reporter.crashed([m for m in held if m and m.worker == slots.last and m.lane is Lane.LEASED], died)
     return True

@@ -1,0 +1,159 @@
+"""What a command says that matched nothing: an unknown name is a mistake, with the nearest; else what is there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...errors import Unsupported, near_miss
+from ...message import RESTING, Lane, Where
+from ...triage.select.terms import REASONS, And, Node, Or, Pattern, Term, as_node
+from ...triage.selection import Selection
+from .failure import FAILED, USAGE, Failure, command, corrected, onward
+
+if TYPE_CHECKING:
+    from ...app import App
+    from ...store import Store
+
+SHOWN = 8  # names that a line shows
+SHOWN_MAX = 300  # characters of a name that is shown
+_WORDS = {Lane.DEAD: "dead", Lane.QUARANTINE: "in quarantine"}
+_DIVIDES = ("queue", "task", "reason", "error", "fingerprint")  # what the dead are counted by
+_KINDS = {"reason": "reason of death", "fingerprint": "failure group"}
+
+
+class Here:
+    """What is known here: the names that the app declares, and those of what the store holds."""
+
+    def __init__(self, store: Store, app: App | None, url: str) -> None:
+        self.store, self.app, self.url = store, app, url
+
+    def vet(self, node: Node, *, acts: bool = False) -> None:
+        """Raises Failure with exit code 2 if a term names a queue, a task or a reason of death that nothing here has.
+        Call it where nothing matched. `acts`: the next command looks first, rather than doing it with a guess."""
+        for field, value in named(node):
+            known = self._known.get(field)
+            if known is None or value in (names := known(self)) or self._has(field, value):
+                continue
+            if not names:  # an empty store, and no app: no name can be called unknown
+                continue
+            more = "" if self.app or field == "reason" else "; --app names more, which hold nothing now"
+            raise unknown(field, value, names, self.url, more=more, look="dlq groups" if acts else "", guess=not acts)
+
+    def there(self, node: Node, lane: Lane = Lane.DEAD) -> tuple[int, str]:
+        """How many messages are in the lane, and how they divide into those that the terms could have named."""
+        counts = self.store.counts()
+        total = counts.dead if lane is Lane.DEAD else counts.quarantine
+        parts, nearest = [], []
+        asked = {field: value for field, value in named(node) if field in _DIVIDES} or {"task": ""}
+        for field in [field for field in _DIVIDES if field in asked]:
+            some = self._counted(field, lane)
+            parts.append(f"{_of(field)} " + (_listed([f"{name} {count:,}" for name, count in some.items()]) or "none"))
+            near = near_miss(asked[field], some) if asked[field] not in some else None
+            nearest += [f"{_of(field)} {near}"] if near else []
+        told = "; ".join(parts) + (f"; nearest: {', '.join(nearest)}" if nearest else "")
+        return total, told
+
+    def matched(self, found: Selection, did: str, lane: Lane = Lane.DEAD) -> Failure:
+        """The failure of a command that would act on a selection and found nothing in it. Raises Failure as `vet`."""
+        self.vet(found.node, acts=True)
+        total, told = self.there(found.node, lane)
+        if not total:
+            why = "there is nothing to act on" if lane is Lane.DEAD else f"{_dead(self.store.counts().dead)} dead"
+            return Failure(f"nothing was {did}: nothing is {_WORDS[lane]} in {self.url}", why, onward("queue list"))
+        next = onward("dlq groups" if lane is Lane.DEAD else "dlq list --quarantine")
+        if lane is Lane.DEAD and (apart := found.count_unnamed(Lane.QUARANTINE)):
+            told, next = (
+                f"{apart:,} that match are in quarantine: name them by lane:quarantine; {told}",
+                onward("dlq list --quarantine"),
+            )
+        return Failure(f"nothing was {did}: {_dead(total)} {_WORDS[lane]}, 0 match", told, next, FAILED)
+
+    def noted(self, found: Selection, lane: Lane = Lane.DEAD) -> str:
+        """The note of a list that is empty. Raises Failure as `vet`."""
+        self.vet(found.node)
+        total, told = self.there(found.node, lane)
+        return (
+            f"{_dead(total)} {_WORDS[lane]}, 0 match: {told}" if total else f"nothing is {_WORDS[lane]} in {self.url}"
+        )
+
+    def queues(self) -> list[str]:
+        """The queues that the store holds something of, or the app declares."""
+        app = self.app
+        declared = set() if app is None else {task.queue for task in app.tasks.values()} | set(app.queues)
+        return sorted({*self.store.queues(), *declared})
+
+    def _tasks(self) -> list[str]:
+        resting = {group.task for group in self.store.failure_groups()}
+        return sorted(resting if self.app is None else resting | set(self.app.tasks))
+
+    _known: Mapping[str, Callable[[Here], Sequence[str]]] = {
+        "queue": queues, "task": _tasks, "reason": lambda self: REASONS,
+    }  # fmt: skip
+
+    def _has(self, field: str, value: str) -> bool:
+        """Whether the store holds a message with it; True where it cannot say."""
+        where = msgspec.structs.replace(Where(), **{field: value})
+        try:
+            return any(self.store.peek(lane, where=where, limit=1).messages for lane in (None, *RESTING))
+        except Unsupported:
+            return self.app is None or any(self.store.peek(lane, where=where, limit=1).messages for lane in RESTING)
+
+    def _counted(self, field: str, lane: Lane) -> dict[str, int]:
+        """The messages of a lane by the value of a field, the largest count first."""
+        found: Counter[str] = Counter()
+        if field == "queue":
+            for name, counts in self.store.counts_by_queue().items():
+                found[name] = counts.dead if lane is Lane.DEAD else counts.quarantine
+        elif field == "reason":
+            for reason in REASONS:
+                found[reason] = Selection(self.store, as_node(Where(reason=reason), lane)).count()
+        else:
+            for group in Selection(self.store, as_node(lane=lane)).groups():
+                found[str(getattr(group, field))] += group.count
+        return {name: count for name, count in found.most_common() if count and name}
+
+
+def unknown(
+    field: str, value: str, known: Sequence[str], where: str, *, more: str = "", look: str = "", guess: bool = True
+) -> Failure:
+    """The failure for an unknown name: the nearest and the known ones, and the same command with the nearest, if there
+    is one and it may `guess`; else the command `look`."""
+    near = near_miss(value, known)
+    why = (f"did you mean '{near}'? " if near else "") + f"known: {_listed(known) or 'none'}{more}"
+    next = corrected(value, near, field) if near and guess else onward(look) if look else f"{command()} --help"
+    return Failure(f"there is no {_of(field)} '{_short(value)}' in {where}", why, next, USAGE)
+
+
+def named(node: Node) -> Iterator[tuple[str, str]]:
+    """The fields and values that a message must have or may have to match, as far as they are written in full."""
+    match node:
+        case Term(field, values):
+            yield from (
+                (field, value.parts[0]) for value in values if isinstance(value, Pattern) and len(value.parts) == 1
+            )
+        case And(nodes) | Or(nodes):
+            for each in nodes:
+                yield from named(each)
+        case _:  # what must not match says nothing of what may
+            pass
+
+
+def _of(field: str) -> str:
+    return _KINDS.get(field, field)
+
+
+def _dead(count: int) -> str:
+    return f"{count:,} {'is' if count == 1 else 'are'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(_short(name) for name in names[:SHOWN]) + more
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= SHOWN_MAX else name[: SHOWN_MAX - 1] + "…"

@@ -1,0 +1,171 @@
+"""A message as a story for people: its error, why it waits or died, its body, its life, and the commands that lead on.
+
+The other fields of the record are bookkeeping, and shown with `-v`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from ...duration import show
+from ...redact import one_line
+from . import views
+from .failure import onward, typed
+from .output import Output, fields
+
+BODY_LINES, TRACEBACK_LINES = 40, 10  # shown without -v
+_ENDS = {
+    "budget": "no budget was left, and it was not to wait",
+    "deadline": "its deadline passed",
+    "elapsed": "its time for retries is over",
+    "exhausted": "its attempts are used up",
+    "permanent": "a retry would not help",
+    "poison": "it kills its workers",
+    "rejected": "its handler rejected it",
+    "tampered": "its bytes were changed",
+    "unreadable": "its body cannot be read",
+    "unroutable": "no task of its name is known",
+}
+_TOLD = ("id", "task", "queue", "body", "result", "progress", "faults", "timeline", "damage", "purged")  # in the story
+
+Record = Mapping[str, Any]
+
+
+def story(record: Record, out: Output, *, why: str | None = None) -> Iterator[str]:
+    """The lines of a message. `why` says why it waits, where more is known than the record holds."""
+    last = record["faults"][-1] if record["faults"] and record["state"] != "done" else None
+    yield from fields(dict(_head(record, last, out, why)))
+    for name in ("body", "result", "progress"):
+        if record[name] is not None:
+            yield from _value(name, record[name], out)
+    yield from _life(record["timeline"], last, out)
+    if out.verbose:
+        yield from chain.from_iterable(_fault(each, out) for each in record["faults"])
+        yield from chain(("", out.dim("details")), (f"  {line}" for line in fields(_details(record))))
+    elif last is not None and last["traceback"]:
+        yield from _section("traceback", last["traceback"].splitlines(), TRACEBACK_LINES, out, end=True)
+    yield from chain([""], (f"{out.dim('next:')} {words}" for words in next_commands(record, out)))
+
+
+def _head(record: Record, last: Record | None, out: Output, why: str | None) -> Iterator[tuple[str, str]]:
+    if record.get("damage"):
+        yield "error", f"its row cannot be read: {record['damage']}"
+    elif last is not None:
+        yield "error", _error(last)
+    yield record["state"], _state(record, last, out, why)
+    if record.get("cancel_requested"):
+        yield "cancel", "requested; its worker is notified within a third of its lease"
+    if record.get("purged"):
+        yield "purged", record["purged"]
+    yield "task", f"{record['task']} in queue {record['queue']}"
+    yield "id", record["id"]
+    if last is not None and last["fingerprint"]:
+        yield "failure", f"{last['fingerprint']} ({views.kind_word(last['kind'])})"
+    if record.get("known"):
+        yield "known", record["known"]
+    if str(record.get("body_in", "inline")) != "inline":
+        yield "stored", f"{record['bytes']:,} bytes in {record['body_in']}; --body shows them"
+
+
+def _error(fault: Record) -> str:
+    return f"{fault['error']}: {fault['text']}".rstrip(": ")
+
+
+def _state(record: Record, last: Record | None, out: Output, why: str | None) -> str:
+    """When it came into its state, and why."""
+    attempts = f"{record['attempt']:,} attempt{'s' if record['attempt'] != 1 else ''}"
+    match record["state"]:
+        case "dead" | "quarantine":
+            reason = record["reason"] or ""
+            told = f"{reason}: {_ENDS[reason]}" if reason in _ENDS else reason
+            return f"{out.when(record['rested_at'])}, {told or 'no reason is recorded'}, after {attempts}"
+        case "done" | "cancelled":
+            return f"{out.when(record['rested_at'])}, after {attempts}"
+        case "leased":
+            held = f"its worker is {record['worker']}" if record.get("worker") else "its worker is not known"
+            return f"it runs, attempt {record['attempt']:,}; {held}; the lease ends {out.when(record['due_at'])}"
+        case _:
+            return why or _waits(record, last, out)
+
+
+def _waits(record: Record, last: Record | None, out: Output) -> str:
+    """Why a message waits, as far as the message itself tells."""
+    due = out.when(record["due_at"])
+    if (held := record["deferral"]) is not None:
+        of = f" of {held['by']}" if held["by"] else ""
+        return f"held by the {held['why']}{of}" + (f", until {out.when(held['until'])}" if held["until"] else "")
+    if record["state"] == "ready":
+        return f"it waits for a worker of queue {record['queue']}" + (f", since {due}" if due else "")
+    if record["group"] and not due:
+        return f"it waits for its turn in group {record['group']}"
+    if last is not None and record["attempt"]:
+        return f"{due}, its retry after attempt {last['attempt']:,}"
+    return f"{due}, when its delay is over"
+
+
+def next_commands(record: Record, out: Output) -> Iterator[str]:
+    """What a person may want to do next: commands that work as they are."""
+    id = typed(record["id"])
+    last = record["faults"][-1] if record["faults"] else None
+    match record["state"]:
+        case "dead":
+            yield onward(f"dlq retry {id}")
+            if last is not None and last["fingerprint"]:
+                yield onward(f"dlq group {typed(last['fingerprint'])}")
+        case "quarantine":
+            yield onward(f"dlq readmit {id} --reason 'it is fixed'")
+        case "ready" | "scheduled" | "leased":
+            yield onward(f"job cancel {id}")
+        case _:
+            yield onward(f"job list --task {typed(record['task'])}")
+    if (held := record["deferral"]) is not None and held["by"]:
+        yield onward("flow list")
+    if not out.verbose:
+        yield onward(f"{'dlq' if record['state'] in ('dead', 'quarantine') else 'job'} show {id} -v")
+
+
+def _value(name: str, value: Any, out: Output) -> Iterator[str]:
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return _section(name, text.splitlines(), BODY_LINES, out)
+
+
+def _section(name: str, lines: Sequence[str], most: int, out: Output, *, end: bool = False) -> Iterator[str]:
+    """Lines under a heading; without -v only the first ones (or the last ones), and how many more there are."""
+    yield from ("", out.dim(name))
+    left = 0 if out.verbose else max(0, len(lines) - most)
+    told = [f"… {left:,} more lines; -v shows all"] if left else []
+    shown = [*told, *lines[left:]] if end else [*lines[: len(lines) - left], *told]
+    yield from (f"  {one_line(line)}" for line in shown)
+
+
+def _life(moments: Sequence[Record], last: Record | None, out: Output) -> Iterator[str]:
+    """What happened to it, a line each: when, or how long after the line before, and what."""
+    if not moments:
+        return
+    yield from ("", out.dim("life"))
+    afters = ["" if m["after_s"] is None else f"+{show(m['after_s'])}" for m in moments]
+    if out.is_brief:
+        afters[0] = out.when(moments[0]["at"])
+    wide = max(map(len, afters))
+    for moment, after in zip(moments, afters, strict=True):
+        at = "" if out.is_brief else f"{moment['at']}  "
+        yield f"  {at}{after:>{wide}}  {one_line(views.told(moment, known=last))}"
+
+
+def _fault(fault: Record, out: Output) -> Iterator[str]:
+    again = "" if fault["delay_ms"] is None else f", again in {show(fault['delay_ms'] / 1000)}"
+    of_attempt = f"of attempt {fault['attempt']} " if fault["attempt"] else ""  # one death may end many runs
+    yield ""
+    yield (
+        f"{out.dim('fault')} {of_attempt}at {fault['at']}: {views.kind_word(fault['kind'])}{again}"
+        f" ({fault['fingerprint']})"
+    )
+    yield from (f"  {one_line(line)}" for line in (fault["traceback"] or _error(fault)).splitlines())
+
+
+def _details(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in _TOLD and value not in (None, "", False, {})}

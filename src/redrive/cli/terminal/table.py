@@ -1,0 +1,174 @@
+"""Lay out a table for people: which columns fit, how wide each is, and what was left out."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...duration import parse_time
+from ...ids import is_id
+from ...redact import one_line
+
+NARROWEST = 8  # cells that a column which may shrink keeps
+_NAME_CELLS, _TEXT_CELLS = 12, 24  # cells of a name and of the text that no spare column takes
+_WEIGHT = 16  # and so many of the text for each degree of spareness
+_ID_CELLS = 23  # of an id: the millisecond and 26 random bits
+_GAP = "  "
+_UNITS = ((60, "s", 1), (3600, "m", 60), (172_800, "h", 3600), (float("inf"), "d", 86_400))  # below so many seconds
+_encode = msgspec.json.Encoder().encode
+
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """A column of a table or TSV: its field, its heading, and how a table shows its values."""
+
+    name: str
+    heading: str | None = None
+    show: Callable[[Any], str] | None = None
+    shrinks: bool = False
+    spare: int = 0  # left out of a table whose text is too narrow; the highest first, of equals the last
+
+    @property
+    def title(self) -> str:
+        return self.heading if self.heading is not None else self.name.replace("_", " ")
+
+    @property
+    def is_time(self) -> bool:
+        return self.show is None and (self.name in ("at", "until") or self.name.endswith(("_at", "_until")))
+
+    @property
+    def is_id(self) -> bool:
+        return self.show is None and (self.name in ("id", "run", "about") or self.name.endswith("_id"))
+
+
+class Table(NamedTuple):
+    """A table as lines, its heading first; how many columns had no room, and whether texts are cut."""
+
+    lines: list[str]
+    hidden: int
+    cut: bool
+
+    @property
+    def left_out(self) -> str:
+        """Says that something is not shown; empty if all is."""
+        count = self.hidden
+        told = [f"{count} column{'s' if count > 1 else ''} hidden"] if count else []
+        return ", ".join([*told, *(["texts cut"] if self.cut else [])])
+
+
+def table(rows: Sequence[Row], columns: Sequence[Column], wide: int, *, now_ms: int | None = None) -> Table:
+    """The table of these rows, at most `wide` cells if columns that may shrink or be left out allow it. With `now_ms`
+    it is brief: times are relative, and ids are shortened."""
+    if now_ms is not None:
+        columns = [_brief(rows, column, now_ms) for column in columns]
+    grid = {c: [c.title, *(one_line(cell(row.get(c.name), c)) for row in rows)] for c in columns}
+    wanted = {c: max(map(cells, texts)) for c, texts in grid.items()}
+    kept = _kept(columns, wanted, wide)
+    widths = _widths({c: wanted[c] for c in kept}, wide)
+    right = {c: _is_number([row.get(c.name) for row in rows]) for c in kept}
+    padded = [[_pad(text, widths[c], right[c]) for text in grid[c]] for c in kept]
+    lines = [_GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
+    return Table(lines, len(columns) - len(kept), any(widths[c] < wanted[c] for c in kept))
+
+
+def cell(value: Any, column: Column) -> str:
+    if column.show is not None:
+        return column.show(value)
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, str):
+        return value
+    return _encode(value).decode()
+
+
+def cells(text: str) -> int:
+    """How many cells of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def relative(at: str, now_ms: int) -> str:
+    """A time in RFC 3339 as its distance from now: `3m ago`, `in 2h`. Another text stays as it is.
+
+    >>> relative("2026-01-31T15:00:00Z", 1769871790000), relative("2026-01-31T15:05:00Z", 1769871790000)
+    ('3m ago', 'in 1m')
+    """
+    try:
+        ahead_s = round(parse_time(at).timestamp() - now_ms / 1000)
+    except ValueError:
+        return at
+    far_s = abs(ahead_s)
+    unit, size_s = next((unit, size_s) for most_s, unit, size_s in _UNITS if far_s < most_s)
+    count = far_s // size_s
+    return f"in {count}{unit}" if ahead_s > 0 else f"{count}{unit} ago" if count else "now"
+
+
+def _brief(rows: Sequence[Row], column: Column, now_ms: int) -> Column:
+    """The column as a person at a terminal reads it."""
+    if column.is_time:
+        return column._replace(show=lambda value: relative(value, now_ms) if value else cell(value, Column("")))
+    if not column.is_id:
+        return column
+    ids = {value for row in rows if isinstance(value := row.get(column.name), str) and is_id(value)}
+    if len({id[:_ID_CELLS] for id in ids}) < len(ids):
+        return column
+    return column._replace(show=lambda value: value[:_ID_CELLS] if value in ids else cell(value, Column("")))
+
+
+def _kept(columns: Sequence[Column], wanted: Mapping[Column, int], wide: int) -> list[Column]:
+    """The columns that leave enough room for texts, or all that are required."""
+    longest = _longest(wanted)
+
+    def least(c: Column, text: int) -> int:
+        return min(wanted[c], (text if c is longest else _NAME_CELLS) if c.shrinks else wanted[c])
+
+    kept = list(columns)
+    for c in sorted(columns, key=lambda c: (-c.spare, -columns.index(c))):
+        text = max(_TEXT_CELLS, _WEIGHT * c.spare)
+        if c.spare and sum(least(k, text) + len(_GAP) for k in kept) - len(_GAP) > wide:
+            kept.remove(c)
+    return kept
+
+
+def _widths(wanted: Mapping[Column, int], wide: int) -> dict[Column, int]:
+    """How wide each column is: short names stay whole, and a name loses until the text is twice as wide."""
+    widths, longest = dict(wanted), _longest(wanted)
+    weight = {c: 1 if c is longest else 2 for c in wanted}
+    over = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - wide
+    for _ in range(max(over, 0)):
+        some = [c for c in widths if c.shrinks and widths[c] > NARROWEST]
+        if not some:
+            break
+        widths[max(some, key=lambda c: widths[c] * weight[c])] -= 1
+    return widths
+
+
+def _longest(wanted: Mapping[Column, int]) -> Column | None:
+    """The column of texts: of those that may shrink, the one that wants most."""
+    return max((c for c in wanted if c.shrinks), key=lambda c: wanted[c], default=None)
+
+
+def _is_number(values: Sequence[Any]) -> bool:
+    some = [value for value in values if value is not None]
+    return bool(some) and all(isinstance(value, int | float) for value in some)
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    if cells(text) > width:
+        kept = ""
+        for character in text:
+            if cells(kept + character) >= width:
+                break
+            kept += character
+        text = kept + "…"
+    space = " " * (width - cells(text))
+    return space + text if right else text + space

@@ -1,0 +1,141 @@
+"""`redrive enqueue FILE`: a message for each line of a file, enqueued once, as the lines of a delivery are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from ..duration import parse_time, seconds
+from ..errors import EnqueueError, StoreError
+from ..ids import is_id
+from ..message import NORMAL, Draft, Swap
+from ..store import Store
+from ..stores.validation import admit
+from .ingest import Ingest, Ledger, Record
+from .lines import Line
+
+MakeDraft = Callable[[str, Any, dict[str, Any]], Draft]  # of a task, its arguments and options. Raises ValueError
+
+
+class Fields(msgspec.Struct, forbid_unknown_fields=True):
+    """What a line says of its message."""
+
+    task: str
+    args: dict[str, Any] | list[Any] = {}
+    id: str | None = None
+    queue: str | None = None
+    key: str | None = None
+    key_for: str | float | None = None
+    group: str | None = None
+    priority: int = NORMAL
+    delay: str | float | None = None
+    at: str | None = None
+    deadline: str | None = None
+    headers: dict[str, str] | None = None
+    correlation_id: str | None = None
+
+
+_fields = msgspec.json.Decoder(Fields).decode
+_arguments = msgspec.json.Decoder(dict[str, Any] | list[Any]).decode
+
+
+class Drafts:
+    """Makes the messages of lines. `task`: of all lines, which then hold its arguments alone; `queue`: of the lines
+    that name none."""
+
+    def __init__(self, store: Store, make: MakeDraft, *, task: str | None = None, queue: str | None = None) -> None:
+        self._traits, self._make, self.task, self.queue = store.traits, make, task, queue
+
+    def of(self, body: bytes) -> Draft:
+        """The message of a line. Raises ValueError, EnqueueError and Unsupported with the reason why there is none."""
+        line = _fields(body) if self.task is None else Fields(self.task, _arguments(body))
+        if line.id is not None and not is_id(line.id):
+            raise ValueError(f"id {line.id!r} is not a UUIDv7; give an identity of your own as key")
+        options: dict[str, Any] = {
+            "queue": line.queue or self.queue,
+            "key": line.key,
+            "key_for": _seconds(line.key_for, "key_for"),
+            "group": line.group,
+            "priority": line.priority,
+            "delay": _seconds(line.delay, "delay"),
+            "at": _time(line.at),
+            "deadline": _time(line.deadline),
+            "headers": line.headers,
+            "correlation_id": line.correlation_id,
+        }
+        draft = msgspec.structs.replace(self._make(line.task, line.args, options), id=line.id)
+        admit([draft], self._traits)
+        return draft
+
+    def why_bad(self, body: bytes) -> str | None:
+        """Why a line cannot be enqueued, or None."""
+        try:
+            self.of(body)
+        except (ValueError, EnqueueError, StoreError) as error:
+            unknown = "unknown field" in str(error)
+            return f"{error}; known: {', '.join(Fields.__struct_fields__)}" if unknown else str(error)
+        return None
+
+    def ledger(self, store: Store, digest: str) -> Ledger:
+        """The record of these lines, by the digest of their file."""
+        text = "\n".join([digest, self.task or "", self.queue or ""])
+        key = "enqueue:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return Ledger(store, key) if store.traits.cells else _Unkept(store, key)
+
+
+class Backfill(Ingest):
+    """Enqueues the lines that the record has not counted yet. `known` counts those whose message was stored already, by
+    its id or its key."""
+
+    known = 0
+
+    def __init__(self, drafts: Drafts, store: Store, ledger: Ledger, *read: Any) -> None:
+        super().__init__(store, ledger, *read)
+        self._drafts = drafts
+
+    def write(self, batch: Sequence[Line], swap: Swap) -> None:
+        drafts = self._unknown([self._drafts.of(line.body) for line in batch])
+        puts = self.store.put(drafts, swaps=[swap] if self.store.traits.cells else [])
+        self.known += len(batch) - len(drafts) + sum(put.duplicate for put in puts)
+
+    def _unknown(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Those whose id, if they have one, is neither stored nor that of a line before."""
+        ids = list(dict.fromkeys(draft.id for draft in drafts if draft.id is not None))
+        taken = {message.id for message in self.store.find(ids) if message is not None} if ids else set[str]()
+        found: list[Draft] = []
+        for draft in drafts:
+            if draft.id not in taken:
+                found.append(draft)
+            if draft.id is not None:
+                taken.add(draft.id)
+        return found
+
+
+class _Unkept(Ledger):
+    """The record on a store without cells, which lasts as long as the command."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self.next: Record | None = None
+        super().__init__(store, key)
+
+    def read(self) -> None:
+        self.record = self.next
+
+    def swap(self, record: Record | None) -> Swap:
+        self.next = record  # read once the batch is put
+        return Swap("", 0, None)
+
+    def write(self, record: Record | None) -> None:
+        self.record = self.next = record
+
+
+def _seconds(value: str | float | None, name: str) -> float | None:
+    return None if value is None else seconds(value, name)
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else parse_time(text)

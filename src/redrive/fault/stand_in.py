@@ -1,0 +1,138 @@
+"""Make an exception from a stored traceback, for logging handlers and error trackers, which expect `exc_info`.
+
+The exception itself may have been raised in another process, and it holds secrets: in its text, and in the local
+variables of its frames. A stand-in has the name of the exception's class, its text without secrets, its causes, and
+frames without variables.
+"""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import re
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType, FunctionType, TracebackType
+from typing import Any
+
+from ..redact import HIDDEN, redact
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+_HEADER = "Traceback (most recent call last):\n"
+_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|None), in (.*)\n(?:    (.*)\n)?|  \[.*\]\n')
+_BETWEEN = re.compile(
+    r"\n(?:The above exception was the (direct cause) of the following exception"
+    r"|During handling of the above exception, another exception occurred):\n\n"
+)
+_CLASS = re.compile(r"[\w.<>]{1,200}")
+
+
+class StandIn(Exception):
+    """The base of all stand-ins."""
+
+
+class Place:
+    """One line of code in a traceback. `hidden`: the line holds a secret."""
+
+    def __init__(self, filename: str, line: str, name: str, source: str | None) -> None:
+        self.filename, self.name, self.hidden = filename, name, HIDDEN in (source or "")
+        self.line = 0 if line == "None" else int(line)
+
+
+def stand_in(error: str, text: str, traceback: str) -> ExcInfo:
+    """Return the `exc_info` of an exception whose class is named `error`. `text` and `traceback` have no secrets.
+
+    Its first item is the exception's own class, so that filters by class work, if this process has that class.
+    """
+    sections = _BETWEEN.split(traceback)  # the first cause, what links it to the next exception, that exception, …
+    value = StandIn()
+    for at in range(0, len(sections), 2):
+        places, end = _read(sections[at])
+        name, why = (error, text) if at + 1 == len(sections) else _named(end)
+        earlier, value = value, _exception(name, why, places)
+        if at:
+            value.__cause__ = earlier if sections[at - 1] else None
+            value.__context__, value.__suppress_context__ = earlier, False
+    return _known(error) or type(value), value, value.__traceback__
+
+
+def _read(section: str) -> tuple[list[Place], str]:
+    """The frames of one exception, and the text behind them."""
+    places: list[Place] = []
+    at = len(_HEADER)
+    if not section.startswith(_HEADER):
+        return places, section
+    while found := _FRAME.match(section, at):
+        at = found.end()
+        if found[1] is not None:
+            places.append(Place(*found.groups()))
+    return places, section[at:]
+
+
+def _named(end: str) -> tuple[str, str]:
+    """The class and the text of a cause."""
+    name, _, text = end.strip().partition(": ")
+    return (name, text) if _CLASS.fullmatch(name) else ("Exception", end.strip())
+
+
+def _exception(error: str, text: str, places: list[Place]) -> StandIn:
+    step: TracebackType | None = None
+    for place in reversed(places):
+        frame = FunctionType(_code(place.filename, place.name, place.hidden), _globals(place.filename))()
+        step = TracebackType(step, frame, -1, place.line)
+    return _class(error)(text).with_traceback(step)
+
+
+@lru_cache(maxsize=1_024)
+def _class(error: str) -> type[StandIn]:
+    module, _, name = error.rpartition(".")
+    return type(name or "Exception", (StandIn,), {"__module__": module or "builtins"})
+
+
+def _known(error: str) -> type[BaseException] | None:
+    module, _, name = error.rpartition(".")
+    found = getattr(sys.modules.get(module or builtins.__name__), "__dict__", {}).get(name)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+
+
+# -- frames
+
+
+this_frame: Callable[[], Any] = sys._getframe
+
+
+def _template() -> Any:
+    return this_frame()
+
+
+@lru_cache(maxsize=1_024)
+def _code(filename: str, name: str, hidden: bool) -> CodeType:
+    """Code of that name. A formatter reads the source line from the file; it finds no file for a line with a secret,
+    and then asks the loader."""
+    shown = f"{filename} (secrets hidden)" if hidden else filename
+    return _template.__code__.replace(co_filename=shown, co_name=name, co_qualname=name)
+
+
+@lru_cache(maxsize=256)
+def _globals(filename: str) -> dict[str, Any]:
+    modules = list(sys.modules.items())
+    name = next((name for name, each in modules if getattr(each, "__dict__", {}).get("__file__") == filename), "")
+    return {"__name__": name, "__loader__": SourceLoader(filename), "this_frame": this_frame}
+
+
+class SourceLoader:
+    """Loads the source of a file without its secrets. Error trackers ask for it, to show the lines around a frame."""
+
+    def __init__(self, filename: str) -> None:
+        self._filename = filename
+        self._source: str | None = None
+
+    def get_source(self, name: str | None = None) -> str:
+        """Return the source; an empty one if hiding its secrets would move its lines."""
+        if self._source is None:
+            source = "".join(linecache.getlines(self._filename))
+            shown = redact(source)
+            self._source = shown if shown.count("\n") == source.count("\n") else ""
+        return self._source

@@ -1,0 +1,111 @@
+"""Log retries and deaths to the logger `redrive`, so that the application's own handlers and error trackers get them.
+
+A retry is a WARNING and a death an ERROR, each with `exc_info` and with its figures in `record.redrive`. They are
+logged after the settlement is committed: a record never says what another worker has decided otherwise. A kill
+between the two loses the record, and the dead letter still says the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+from ..duration import show
+from ..events import Events, Fate, LineLog, complain
+from ..fault import stand_in
+from ..redact import clip, one_line, redact, shown_traceback
+
+NAME = "redrive"
+TEXT_MAX = 500  # characters of a fault's text in the message
+_RETRY, _CRASH = "failed and runs again in %s (attempt %s): %s", "crashed its process and runs again (crash %s): %s"
+_FIGURES = ("outcome", "id", "task", "queue", "attempt", "crashes", "redrives", "delay_ms", "fault", "error", "reason",
+            "fingerprint", "correlation_id", "worker")  # fmt: skip
+LEVELS = {"retry": logging.WARNING, "crashed": logging.WARNING, "dead": logging.ERROR, "quarantined": logging.ERROR}
+
+
+def log_faults(fates: Sequence[Fate], events: Events) -> None:
+    """Log those of the fates that are retries or deaths. A handler that raises changes nothing else.
+
+    Where an observer of `events` writes lines of its own, handlers that write to the same stream leave these out."""
+    logger = logging.getLogger(NAME)
+    streams = [observer.stream for observer in events.observers if isinstance(observer, LineLog)]
+    for fate in fates:
+        level = LEVELS.get(fate.outcome)
+        if level is None or not logger.isEnabledFor(level):
+            continue
+        try:
+            if streams:
+                _leave_out(logger)
+            logger.handle(_record(logger, level, fate, streams))
+        except Exception:
+            complain("a handler of the logger 'redrive'")
+
+
+def _record(logger: logging.Logger, level: int, fate: Fate, streams: Sequence[IO[str]]) -> logging.LogRecord:
+    figures = {name: value for name in _FIGURES if (value := getattr(fate, name)) is not None}
+    figures = {name: redact(value) if isinstance(value, str) else value for name, value in figures.items()}
+    message, arguments = _message(fate, clip(fate.text or "", 4 * TEXT_MAX, TEXT_MAX))
+    arguments = (one_line(figures["id"]), one_line(figures["task"]), *arguments)
+    info, traceback = None, None
+    if fate.error is not None:
+        traceback = shown_traceback(fate.traceback or f"{fate.error}: {fate.text}")
+        info = stand_in(figures["error"], redact(fate.text or ""), traceback)
+    extra = {"redrive": figures, "redrive_shown_on": streams}
+    record = logger.makeRecord(
+        NAME, level, __file__, 0, f"message %s of task %s {message}", arguments, info, None, extra
+    )
+    record.exc_text = traceback  # formatters take it as it is, instead of formatting `exc_info`
+    return record
+
+
+def _message(fate: Fate, text: str) -> tuple[str, tuple[Any, ...]]:
+    why = one_line(f"{redact(fate.error)}: {text}" if fate.error else text)
+    match fate.outcome:
+        case "retry":
+            return _RETRY, (show((fate.delay_ms or 0) / 1000), fate.attempt, why)
+        case "crashed":
+            return _CRASH, (fate.crashes, why)
+        case _:
+            return f"is {fate.outcome}, %s (attempt %s): %s", (fate.reason, fate.attempt, why)
+
+
+# -- once per stream
+
+
+class Once(logging.Filter):
+    """A filter of a handler: drops the records whose fates another line on the handler's stream shows."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        streams: Sequence[IO[str]] = getattr(record, "redrive_shown_on", ())
+        return not any(_writes_to(self._handler, stream) for stream in streams)
+
+
+def _writes_to(handler: logging.Handler, stream: IO[str]) -> bool:
+    if type(handler).__module__.startswith("awslambdaric"):  # Lambda's handler; stdout goes to the same log
+        return stream in (sys.stdout, sys.stderr)
+    return getattr(handler, "stream", None) is stream
+
+
+def _leave_out(logger: logging.Logger) -> None:
+    for handler in _handlers(logger):
+        if not any(isinstance(each, Once) for each in handler.filters):
+            handler.addFilter(Once(handler))
+
+
+def _handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
+    """The handlers that get the logger's records."""
+    found = False
+    at: logging.Logger | None = logger
+    while at is not None:
+        for handler in at.handlers:
+            found = True
+            yield handler
+        at = at.parent if at.propagate else None
+    if not found and logging.lastResort is not None:
+        yield logging.lastResort
