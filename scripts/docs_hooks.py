@@ -24,20 +24,53 @@ from redrive.duration import show
 _MADE = re.compile(r"^<!-- made: (\w+) -->$", re.MULTILINE)
 _WIDTH: dict[str, Any] = {"max_content_width": 80, "terminal_width": 80, "help_option_names": ["-h", "--help"]}
 _LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
-_TEMPLATES = {"link": ("stylesheet", "preconnect", "preload", "icon")}
+_NAV: list[Any] = []  # of this build
+_FIRST_SENTENCES: dict[str, str] = {}
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    return _MADE.sub(lambda found: "\n".join(_MAKERS[found[1]]()), markdown)
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    made = _MADE.sub(lambda found: "\n".join(_MAKERS[found[1]]()), markdown)
+    _FIRST_SENTENCES[page.file.src_uri] = first_sentence(made)
+    return made
 
 
 def on_post_build(config: Any) -> None:
-    """Raise if a page would fetch anything from elsewhere when it is read."""
+    """Write llms.txt. Raise if a page would fetch anything from elsewhere when it is read."""
+    Path(config.site_dir, "llms.txt").write_text("\n".join(llms_txt(config)) + "\n", encoding="utf-8")
     for page in sorted(Path(config.site_dir).rglob("*.html")):
         loads = _Loads()
         loads.feed(page.read_text(encoding="utf-8"))
         if loads.foreign:
             raise ValueError(f"{page.relative_to(config.site_dir)} loads from elsewhere: {', '.join(loads.foreign)}")
+
+
+def on_nav(nav: Any, **_: Any) -> None:
+    _NAV[:] = nav.items
+
+
+def llms_txt(config: Any) -> Iterator[str]:
+    """The site for language models, as llmstxt.org has it: a line for each page, in the order of the navigation."""
+    yield f"# {config.site_name}\n\n> {config.site_description}\n"
+    for tab in _NAV:
+        yield f"## {tab.title}\n"
+        yield from (f"- [{page.title}]({page.url}): {_FIRST_SENTENCES[page.file.src_uri]}" for page in _pages(tab))
+        yield ""
+
+
+def _pages(item: Any) -> Iterator[Any]:
+    if item.is_page:
+        yield item
+    for child in item.children or ():
+        yield from _pages(child)
+
+
+def first_sentence(markdown: str) -> str:
+    """The first sentence below a page's title, without its links and its emphasis."""
+    prose = re.sub(r"^```.*?^```$", "", markdown, flags=re.DOTALL | re.MULTILINE)
+    paragraphs = (" ".join(each.split()) for each in prose.split("\n\n"))
+    plain = next((each for each in paragraphs if each[:1].isalpha() or each[:1] in "[`*"), "")
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain).replace("**", "")
+    return re.split(r"(?<=[.:]) (?=[A-Z])", plain)[0].rstrip(":")
 
 
 class _Loads(HTMLParser):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-RUN = ("python", "console", "output", "toml", "json", "ini", "yaml")
+RUN = ("python", "console", "output", "toml", "json", "ini", "yaml", "dockerfile")
 PROSE = ("text",)  # drawings and formulas; they may hold no command and no code
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`\n]*)$")
 _MARKER = re.compile(r"<!-- not run: (?P<why>.+?) -->")

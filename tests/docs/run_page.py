@@ -64,7 +64,7 @@ class PageRun:
         with contextlib.redirect_stdout(io.StringIO()) as out:
             if block.file is not None:
                 self._write(block.file, text)
-            else:
+            if block.file is None or block.language in ("json", "ini", "yaml", "dockerfile"):
                 self._kinds()[block.language](text, block)
         self.printed = out.getvalue()
 
@@ -84,6 +84,7 @@ class PageRun:
             "json": lambda text, block: _ignore(json.loads(text)),
             "ini": lambda text, block: configparser.ConfigParser(strict=False).read_string(text),
             "yaml": _yaml,
+            "dockerfile": _dockerfile,
         }
 
     def _write(self, name: str, text: str) -> None:
@@ -199,6 +200,16 @@ def _yaml(text: str, block: Block) -> None:
     import yaml
 
     yaml.safe_load(text)
+
+
+def _dockerfile(text: str, block: Block) -> None:
+    """Each line is an instruction, and what is to be executed is a list: a shell would keep signals to itself."""
+    for line in text.splitlines():
+        word, _, rest = line.partition(" ")
+        if word not in ("FROM", "WORKDIR", "COPY", "RUN", "USER", "ENV", "CMD"):
+            raise Failed(f"{word} is not an instruction")
+        if word == "CMD":
+            json.loads(rest)
 
 
 def _ignore(value: object) -> None:
