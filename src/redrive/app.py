@@ -122,8 +122,7 @@ class App(Registry):
         wrap cannot turn it into a success. An error of the wrap itself, before the yield or after the handler, fails
         the run, which is retried: a commit that failed was no success. Async handlers take sync and async wraps, sync
         handlers only sync ones; otherwise this, or the declaration of the task, raises ConfigError. A direct call of a
-        task runs no wraps.
-        """
+        task runs no wraps."""
         from .worker.middleware import Opener
 
         wraps = [*self._wraps, Opener(fn)]
@@ -193,8 +192,7 @@ class App(Registry):
         store's own database, they are written in its transaction and exist once you commit.
 
         Raises EnqueueError for a draft that no store could take, StoreError when nothing was written, RuntimeError
-        inside a running event loop: use `aenqueue_many` there.
-        """
+        inside a running event loop: use `aenqueue_many` there."""
         return put(self, list(drafts), tx)
 
     async def aenqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref[Any]]:
@@ -343,8 +341,7 @@ class App(Registry):
     def run_worker(self, queues: Sequence[str] | Mapping[str, int] | None = None, **options: Any) -> None:
         """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased, apart
         from messages that an open breaker or a cool-down holds; `drain=True` also waits for those and for scheduled
-        ones.
-        """
+        ones."""
         from .worker.process import run
 
         refuse_loop("run_worker()", "async with app.worker(…)")
@@ -373,8 +370,7 @@ class App(Registry):
         return LambdaHandler(self, concurrency=concurrency, margin_s=margin_s, metrics=metrics, log=log_of_lambda)
 
     def scheduler(self) -> Scheduler:
-        """A scheduler to embed: `async with app.scheduler():` enqueues the ticks of `app.schedules` until the
-        block ends."""
+        """A scheduler to embed: `async with app.scheduler():` enqueues the ticks of `app.schedules` until it ends."""
         from .schedule import Scheduler
 
         return Scheduler(self)
