@@ -68,8 +68,9 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
     found |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
     found |= opened.store.counts_by_queue()
     reasons, told = Reasons(opened.store, opened.app), out.form in ("json", "jsonl")
-    rows = (_row(name, counts, name in paused, reasons, told) for name, counts in sorted(found.items()))
-    count = out.rows(rows, _COLUMNS, id="queue", limit=limit)
+    rows = [_row(name, counts, name in paused, reasons, told) for name, counts in sorted(found.items())]
+    shown = _COLUMNS if not out.is_table or any(row["held"] for row in rows) else _COLUMNS[:-1]
+    count = out.rows(rows, shown, id="queue", limit=limit)
     if not count:
         note(f"no queues: nothing was ever enqueued in {opened.url}")
     note_outside(opened)
