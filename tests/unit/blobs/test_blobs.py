@@ -1078,7 +1078,7 @@ def test_commands_put_show_and_sweep_blobs(tmp_path: Path) -> None:
     assert len(whole["body"]["base64"]) > 200_001
     without = cli(tmp_path, "job", "show", id, "--body", REDRIVE_BLOBS="")
     assert without.returncode == 3 and b"REDRIVE_BLOBS" in without.stderr
-    assert b"body_in" in cli(tmp_path, "job", "show", id, "-o", "table").stdout
+    assert b" bytes in blob " in cli(tmp_path, "job", "show", id, "-o", "table").stdout
     [folder] = (tmp_path / "blobs").iterdir()
     orphan = new_key(new_id(1), 1)
     (folder / orphan).write_bytes(b"orphan")
