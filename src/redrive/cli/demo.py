@@ -51,7 +51,9 @@ def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, ou
     from rich.console import Console
 
     from ..demo.run import run_demo
+    from .terminal.warnings import tell_warnings
 
+    tell_warnings()
     if picture is not None and not picture.absolute().parent.is_dir():
         why = f"there is no folder {picture.absolute().parent}"
         raise Failure(
