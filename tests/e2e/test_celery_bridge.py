@@ -22,6 +22,7 @@ from tests.support.servers import RedisServer
 
 from redrive import App, context
 from redrive.contrib.celery import CeleryBridge
+from redrive.errors import ConfigError
 from redrive.message import Lane
 from redrive.testing import ManualClock
 from redrive.testing.sqs import SqsServer
@@ -325,13 +326,22 @@ def test_messages_that_kombu_sent_to_sqs_are_taken_and_known_when_they_come_agai
     assert sorted(world.ran) == [(n, 1) for n in range(1, 12)]
 
 
-def test_a_bridge_on_a_store_without_unique_keys_is_refused(world: World) -> None:
-    app = App("sqs://eu-central-1/shop?endpoint=http://127.0.0.1:9")
-    bridge = CeleryBridge(app, world.url)
-    with pytest.raises(ValueError, match="keeps no unique keys"):
-        bridge.once()
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("sqs://eu-central-1/shop?endpoint=http://127.0.0.1:9", "keeps no unique keys"),
+        ("memory://", "loses what it has"),
+    ],
+)
+def test_a_bridge_to_a_store_that_could_lose_or_repeat_messages_is_refused(world: World, url: str, why: str) -> None:
+    world.celery.send_task("shop.add", (1,))
+    app = App(url)
+    with pytest.raises(ConfigError, match=why):
+        CeleryBridge(app, world.url, queues=[world.queue]).once()
+    app.store.close()
+    assert world.waiting() == 1
 
 
 def test_other_brokers_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"broker='amqp://\S*': expected redis://"):
+    with pytest.raises(ConfigError, match=r"broker='amqp://\S*': expected redis://"):
         CeleryBridge(App("memory://"), "amqp://guest:guest@localhost//")

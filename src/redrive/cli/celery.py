@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ import click
 from ..config import settings
 from .opening import app_option, load_app, one_app
 from .terminal.failure import USAGE, Failure, note, program, typed
+from .terminal.types import DURATION
 
 if TYPE_CHECKING:
     from ..contrib.celery import CeleryBridge
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
 @app_option
 @click.option("--burst", is_flag=True, help="end when Celery's queues are empty")
 @click.option(
-    "--held", metavar="AGE", help="first take over what Celery's workers, stopped by now, hold for longer than that"
+    "--held",
+    type=DURATION,
+    metavar="AGE",
+    help="first take over what Celery's workers, stopped by now, hold for longer than that",
 )
-def celery(app_argument: str | None, app: str | None, burst: bool, held: str | None) -> int:
+def celery(app_argument: str | None, app: str | None, burst: bool, held: float | None) -> int:
     """Move messages from Celery's broker to the queues of an app, until SIGTERM or Ctrl-C.
 
     The app's module declares a CeleryBridge. Workers of the app run the messages. Any number of bridges may run, and
@@ -64,4 +69,5 @@ def _bridge_of(spec: str, folder: str | None) -> CeleryBridge:
         if isinstance(found, CeleryBridge) and found.app is app:
             return found
     why = f"module '{module}' declares no CeleryBridge for it"
-    raise Failure(f"{spec} has no bridge to Celery", why, f"{program()} celery {typed(spec)}", USAGE)
+    next = typed(Path(sys.executable).name, "-m", "pydoc", "redrive.contrib.celery.CeleryBridge")
+    raise Failure(f"{spec} has no bridge to Celery", why, next, USAGE)

@@ -46,7 +46,7 @@ class Moved(Struct):
 
 
 class CeleryBridge:
-    """Moves the messages of Celery's queues to the app's tasks of the same names. Declare it beside the app.
+    """Moves the messages of Celery's queues to the app's tasks of the same names. Declare one beside the app.
 
     `broker`: `redis://HOST:PORT/DB`, `rediss://`, `redis+unix:///PATH`, or `sqs://REGION`. `queues` are Celery's;
     each message goes to the queue of its task here. `prefix` is kombu's `global_keyprefix` on Redis. What cannot be
@@ -60,7 +60,8 @@ class CeleryBridge:
     done, makes that put a duplicate; a bridge that stays down for longer may run it again. Several bridges may share
     the queues.
 
-    Raises ConfigError for a broker that cannot be used, and for a store without unique keys (`sqs://`).
+    Raises ConfigError for a broker that cannot be used. The methods raise it for a store that keeps no unique keys
+    (`sqs://`) or nothing at all (`memory://`).
     """
 
     def __init__(
@@ -91,10 +92,11 @@ class CeleryBridge:
         """The broker, opened at its first use. Raises ConfigError."""
         if self._source is None:
             traits = self.app.store.traits
-            if not traits.unique or not traits.triages:
+            if not traits.unique or not traits.triages or not traits.durable:
+                why = "loses what it has" if traits.unique else "keeps no unique keys"
                 raise ConfigError(
-                    f"store {traits.name} keeps no unique keys, by which a bridge knows what it has put; expected an "
-                    "app on sqlite://, postgresql:// or redis://"
+                    f"a bridge cannot move messages to the store {traits.name}, which {why}; expected an app on "
+                    "sqlite://, postgresql:// or redis://"
                 )
             if self._broker.startswith("sqs://"):
                 from .sqs_queue import SqsQueues
