@@ -15,7 +15,8 @@ from redrive.message import Ask, DeadLetter, Settlement
 from redrive.store import queries
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
-from redrive.triage.lookup import PLANS_KEPT, message_ids, remember_plan, run_ids
+from redrive.triage.lookup import message_ids, run_ids
+from redrive.triage.redrive.records import RECENT_MAX, note_recent
 
 IDS = ("0199f3a1-2a5b-7000-8000-0000000000a1", "0199f3a1-2a5b-7000-8000-0000000000b2",
        "0199f3c4-0000-7000-8000-000000000001")  # fmt: skip
@@ -97,9 +98,9 @@ def test_plan_and_run_are_found_by_the_beginning_of_their_id(store: SqliteStore)
 
 def test_only_the_last_plans_are_remembered() -> None:
     store = MemoryStore()
-    ids = [f"0199f3a1-{n:04x}-7000-8000-000000000000" for n in range(PLANS_KEPT + 1)]
+    ids = [f"0199f3a1-{n:04x}-7000-8000-000000000000" for n in range(RECENT_MAX + 1)]
     for id in ids:
-        remember_plan(store, id)
+        note_recent(store.cells, id)
     assert run_ids(store, ids[0][:13]).found == () and run_ids(store, ids[1][:13]).found == (ids[1],)
 
 

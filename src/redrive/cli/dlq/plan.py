@@ -19,7 +19,6 @@ from ...files import written
 from ...ids import is_id
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
-from ...triage.lookup import remember_plan
 from ...triage.select.terms import Node
 from ...triage.selection import QUARANTINED, Selection
 from ..opening import Opened, at_store
@@ -100,7 +99,6 @@ def plan(
         made = found.plan(gates=None if gates == Gates() else gates, note=reason, **how)
     if not made.total:
         raise _nothing(opened, found, made.plan)
-    remember_plan(opened.store, made.id)
     if file is not None:
         _write_file(file, made.plan)
     holds = _holds(opened, made.plan)

@@ -36,6 +36,7 @@ from ..opening import load_app
 
 WAIT_S = 1.0  # for the app and the store; names that are found until then are shown
 NAMES_MAX = 200
+PLANS_MAX = 20  # each is read
 _SAFE = re.compile(r"[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]*")  # a shell inserts a name as it is
 Named = tuple[str, str]  # a name, and what is shown beside it
 _BY_OPTION = {"queue": "queues", "queues": "queues", "task": "tasks", "of_lines": "tasks", "fingerprint": "failures"}
@@ -134,7 +135,7 @@ def _failures(store: Store) -> Iterable[Named]:
 def _plans(store: Store) -> Iterable[Named]:
     from ...triage.redrive.records import read_plan, recent_plans
 
-    for id in recent_plans(store.cells):
+    for id in recent_plans(store.cells)[:PLANS_MAX]:
         if (plan := read_plan(store.cells, id)) is not None:
             yield id, f"{plan.total:,} messages"
 

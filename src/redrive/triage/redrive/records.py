@@ -30,7 +30,7 @@ INDEX = "runs"
 LEASE_MS = 5000  # how long a run rests whose runner was killed
 CLOSED_KEPT = 200  # closed runs that the index names: so many that people started
 AUTO_KEPT = 100  # and so many that were started automatically, which may come every second
-RECENT, RECENT_MAX = "plans/recent", 20
+RECENT, RECENT_MAX = "plans/recent", 200  # plans that people find by the beginning of an id, or by completion
 PLAN_KEPT_MS = 7 * 24 * 3_600_000  # a plan that is not started
 KEPT_MS = 400 * 86_400_000  # the cells of an open run; renewed with every write of the state
 OVER_KEPT_MS = 30 * 86_400_000  # of a closed run
@@ -99,11 +99,14 @@ def recent_plans(cells: Cells) -> list[str]:
 
 
 def note_recent(cells: Cells, id: str) -> None:
-    """Add a plan to the recent ones. If another process adds one meanwhile, this one is left out: the list only helps
+    """Add a plan to the recent ones. After three collisions with other processes it is left out: the list only helps
     people to find a plan again."""
-    (cell,) = cells.read([RECENT])
-    ids = [id, *recent_plans(cells)][:RECENT_MAX]
-    cells.swap([Swap(RECENT, version_of(cell), msgspec.json.encode(ids), PLAN_KEPT_MS)])
+    for _ in range(3):
+        (cell,) = cells.read([RECENT])
+        known = [] if cell is None else msgspec.json.decode(cell.value, type=list[str])
+        ids = msgspec.json.encode([id, *known][:RECENT_MAX])
+        if all(cells.swap([Swap(RECENT, version_of(cell), ids, PLAN_KEPT_MS)])):
+            return
 
 
 def chunk_cell(id: str, n: int) -> str:
