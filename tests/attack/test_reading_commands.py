@@ -41,7 +41,7 @@ def nightly(password: str, note: str) -> None: ...
 """
 ACTING = frozenset(
     (
-        "init", "demo", "deliver", "worker", "scheduler", "enqueue", "job cancel", "queue pause", "queue purge",
+        "init", "demo", "deliver", "celery", "worker", "scheduler", "enqueue", "job cancel", "queue pause", "queue purge",
         "queue resume", "group resume", "group width", "flow set", "dlq apply", "dlq discard", "dlq edit", "dlq import",
         "dlq ingest", "dlq move", "dlq mute", "dlq note", "dlq own", "dlq quarantine", "dlq readmit", "dlq retry",
         "run approve", "run cancel", "run pause", "run resume", "run undo", "schedule pause", "schedule resume",
@@ -117,7 +117,7 @@ class Scene:
         (taken,) = self.store.exchange([], [Ask("crm", 1, 30_000)]).deliveries
         secrets = json.dumps({"password": KEYED, "said": SAID}).encode()
         self.store.checkpoint(taken.receipt, secrets)
-        trace = f'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    push("{TOKEN}")\nOSError: {SAID}'
+        trace = f'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    push("{TOKEN}", "password={KEYED}")\nOSError: {SAID}'
         fault = (
             None if isinstance(decision, Ack) else Fault(Kind.DEFAULT, "OSError", SAID, FP, attempt=1, traceback=trace)
         )

@@ -30,7 +30,7 @@ from ..errors import BlobsUnavailable, EnqueueError, Refused, Unreadable
 from ..fault import Fault
 from ..files import written
 from ..message import BLOB, RESTING, SEALED, Message
-from ..redact import redact, redact_json, redact_value
+from ..redact import redact, redact_json, redact_value, shown_traceback
 from ..store import Store
 from ..stores.validation import admit_restored
 from .selection import Selection
@@ -265,8 +265,8 @@ def without_secrets(message: Message) -> Message:
 
 def _fault(fault: Fault) -> Fault:
     told = {
-        name: text if key_of_text(text := getattr(fault, name)) is not None else redact(text)
-        for name in ("error", "text", "traceback")
+        name: text if key_of_text(text := getattr(fault, name)) is not None else hide(text)
+        for name, hide in (("error", redact), ("text", redact), ("traceback", shown_traceback))
     }
     return replace(fault, **told) if any(told[name] != getattr(fault, name) for name in told) else fault
 

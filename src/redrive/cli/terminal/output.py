@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from ...duration import show
-from ...redact import in_json, one_line, redact, redact_bytes, redact_value
+from ...redact import in_json, one_line, redact, redact_bytes, redact_value, shown_traceback
 from .failure import USAGE, Failure, note, program
 from .table import Column as Column
 from .table import Row, cell, relative, table
@@ -144,11 +144,15 @@ def _texts(value: Any) -> Any:
         case str():
             return redact(value)
         case Mapping():
-            return {redact(name) if isinstance(name, str) else name: _texts(each) for name, each in value.items()}
+            return {redact(name) if isinstance(name, str) else name: _told(name, each) for name, each in value.items()}
         case list() | tuple():
             return [_texts(each) for each in value]
         case _:
             return redact_value(value)
+
+
+def _told(name: Any, value: Any) -> Any:
+    return shown_traceback(value) if name == "traceback" and isinstance(value, str) else _texts(value)
 
 
 def _theirs(value: Any) -> Any:
