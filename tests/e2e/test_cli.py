@@ -608,7 +608,7 @@ def test_policy_preview_takes_a_tasks_policy_and_a_kind(redrive: Call) -> None:
     assert json.loads(good(redrive(*words)))["retries"] == 1
     refused = json.loads(good(redrive(*words, "--kind", "permanent")))
     assert (refused["ends"], refused["steps"]) == ("refused", [])
-    what, why, next = failed(redrive("policy", "preview", "--app", "tasks:app", "--task", "bd"), 2)
+    _, why, next = failed(redrive("policy", "preview", "--app", "tasks:app", "--task", "bd"), 2)
     assert why == "did you mean 'bad'? known: bad, die, nap, no, ok" and next.endswith("--task bad")
 
 
