@@ -100,7 +100,7 @@ class Stored:
     def message(self, name: str) -> Message | None:
         """The message, or the first of those, that was saved by this name."""
         ids = self.names[name]
-        return self.app.job(ids if isinstance(ids, str) else ids[0])
+        return self.app.store.find([ids if isinstance(ids, str) else ids[0]])[0]
 
     def numbers(self, name: str) -> list[int]:
         """The arguments of the messages that were saved by this name."""
