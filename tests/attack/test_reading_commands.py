@@ -41,8 +41,8 @@ def nightly(password: str, note: str) -> None: ...
 """
 ACTING = frozenset(
     (
-        "init", "demo", "deliver", "celery", "worker", "scheduler", "enqueue", "job cancel", "queue pause", "queue purge",
-        "queue resume", "group resume", "group width", "flow set", "dlq apply", "dlq discard", "dlq edit", "dlq import",
+        "init", "demo", "deliver", "celery", "worker", "scheduler", "enqueue", "job cancel", "queue pause",
+        "queue purge", "queue resume", "group resume", "group width", "flow set", "dlq apply", "dlq discard", "dlq edit", "dlq import",
         "dlq ingest", "dlq move", "dlq mute", "dlq note", "dlq own", "dlq quarantine", "dlq readmit", "dlq retry",
         "run approve", "run cancel", "run pause", "run resume", "run undo", "schedule pause", "schedule resume",
         "schedule run", "metrics serve", "aws package", "aws template", "keys new", "store sweep", "store upgrade",
@@ -117,7 +117,8 @@ class Scene:
         (taken,) = self.store.exchange([], [Ask("crm", 1, 30_000)]).deliveries
         secrets = json.dumps({"password": KEYED, "said": SAID}).encode()
         self.store.checkpoint(taken.receipt, secrets)
-        trace = f'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    push("{TOKEN}", "password={KEYED}")\nOSError: {SAID}'
+        code = f'  File "a.py", line 1, in f\n    push("{TOKEN}", "password={KEYED}")\n'
+        trace = f"Traceback (most recent call last):\n{code}OSError: {SAID}"
         fault = (
             None if isinstance(decision, Ack) else Fault(Kind.DEFAULT, "OSError", SAID, FP, attempt=1, traceback=trace)
         )
