@@ -42,7 +42,8 @@ def nightly(password: str, note: str) -> None: ...
 ACTING = frozenset(
     (
         "init", "demo", "deliver", "celery", "worker", "scheduler", "enqueue", "job cancel", "queue pause",
-        "queue purge", "queue resume", "group resume", "group width", "flow set", "dlq apply", "dlq discard", "dlq edit", "dlq import",
+        "queue purge", "queue resume", "group resume", "group width", "flow set", "dlq apply", "dlq discard",
+        "dlq edit", "dlq import",
         "dlq ingest", "dlq move", "dlq mute", "dlq note", "dlq own", "dlq quarantine", "dlq readmit", "dlq retry",
         "run approve", "run cancel", "run pause", "run resume", "run undo", "schedule pause", "schedule resume",
         "schedule run", "metrics serve", "aws package", "aws template", "keys new", "store sweep", "store upgrade",
