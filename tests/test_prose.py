@@ -14,7 +14,7 @@ PHRASES = ("what is of", "shall", "is told of", "of which", "nobody", "whoever",
 _PHRASE = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
 _QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”]*”|'[^'\n]*'(?!\w)|`[^`\n]*`")
 _HELP = {"help", "short_help", "epilog"}
-PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
