@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,34 +19,41 @@ import redrive
 
 PAGES = pages()
 BLOCKS = [block for page in PAGES for block in blocks(page)]
+# The first pages, in the order of a newcomer.
+JOURNEY = ("README.md", "docs/tutorial.md", "docs/learn/first-failure.md", "docs/learn/first-redrive.md")
 NOT_RUN_MAX = 4  # raise it only with a reason in the page
+
+
+def runs(page: str) -> bool:
+    return any(block.language in RUN for block in blocks(page))
 
 
 @pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in RUN for b in blocks(page))])
+@pytest.mark.parametrize("page", [page for page in PAGES if runs(page) and page not in JOURNEY])
 def test_every_block_of_a_page_runs_and_prints_what_the_page_shows(page: str, tmp_path: Path) -> None:
     done = run_page(page, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def run_page(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_page(page: str, folder: Path, python: Path = Path(sys.executable)) -> subprocess.CompletedProcess[str]:
+    """Run the page's blocks in the folder with the programs beside this Python."""
     return subprocess.run(
-        [sys.executable, "-m", "tests.docs.run_page", page],
+        [python, "-m", "tests.docs.run_page", page],
         cwd=folder,
-        env=_environment(folder),
+        env=_environment(folder, python),
         capture_output=True,
         text=True,
         timeout=280,
     )
 
 
-def _environment(home: Path) -> dict[str, str]:
+def _environment(home: Path, python: Path) -> dict[str, str]:
     """As on a terminal 140 cells wide, but for colours; no setting of this machine."""
     plain = {name: text for name, text in os.environ.items() if not name.startswith(("REDRIVE_", "PYTEST_"))}
     return plain | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *(p for p in [os.environ.get("PYTHONPATH")] if p)]),
         "PYTHONUNBUFFERED": "1",
         "HOME": str(home),
@@ -54,6 +63,31 @@ def _environment(home: Path) -> dict[str, str]:
         "REDRIVE_LOG": "text",
         "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:hypothesispytest -p no:anyio -p no:xdist",  # a second each
     }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_first_pages_run_in_an_empty_folder_from_the_built_wheel(tmp_path: Path) -> None:
+    python = installed_wheel(tmp_path / "new")
+    for page in JOURNEY:
+        (folder := tmp_path / Path(page).stem).mkdir()
+        done = run_page(page, folder, python)
+        assert done.returncode == 0, f"{page}: {done.stdout}{done.stderr}"
+
+
+def installed_wheel(folder: Path) -> Path:
+    """The Python of a new environment with the wheel of this tree, and with the dependencies of this one."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    run = partial(subprocess.run, check=True, capture_output=True, text=True)
+    run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder / "dist", ROOT])
+    run([sys.executable, "-m", "venv", "--without-pip", folder])
+    python = folder / "bin" / "python"
+    run([*pip, "--python", python, "install", "--no-deps", *(folder / "dist").glob("*.whl")])
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))  # whose own .pth files are not read
+    where = run([python, "-c", "import redrive; print(redrive.__file__)"]).stdout
+    assert where.startswith(str(site)), where
+    return python
 
 
 def test_every_block_names_a_language_that_is_run_or_prose() -> None:
