@@ -6,10 +6,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .declare import Schedule, periodic, state_in
 from .presence import LATELY_MS, SchedulerWatch, last_seen, warning
-from .scheduler import Scheduler
 from .turn import Missed, State, Turn, turn
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
 
 __all__ = [
     "LATELY_MS",
@@ -25,3 +29,12 @@ __all__ = [
     "turn",
     "warning",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import Scheduler at its first use: commands that only read schedules start without asyncio."""
+    if name != "Scheduler":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    from .scheduler import Scheduler
+
+    return Scheduler
