@@ -73,6 +73,12 @@ def url_option(command: F) -> F:
     return click.option("--url", metavar="URL", help="the store, such as sqlite:///work.db [REDRIVE_URL]")(command)
 
 
+def lead_on_at(app: str | None, url: str | None) -> None:
+    """Give the commands that lead on from this one the app and the store that its user named."""
+    flags = (("app", app), ("url", None if url is None else shown(url)))
+    click.get_current_context().meta[AT] = "".join(f" --{name} {typed(given)}" for name, given in flags if given)
+
+
 def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command its Opened and Output as first arguments, and close the store when it returns.
 
@@ -87,10 +93,7 @@ def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callabl
         @functools.wraps(command)
         def run(*args: Any, app: str | None, url: str | None, output: str | None, **options: Any) -> Any:
             chosen = settings({"app": app, "url": url, "output": output})
-            flags = (("app", app), ("url", None if url is None else shown(url)))
-            click.get_current_context().meta[AT] = "".join(
-                f" --{name} {typed(given)}" for name, given in flags if given
-            )
+            lead_on_at(app, url)
             opened = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create, absent=absent)
             if not absent:
                 _refuse_private(opened)

@@ -16,7 +16,7 @@ from ..errors import near_miss
 from ..registry import Queue
 from ..stores import open_store
 from ..worker.supervisor import supervise
-from .opening import app_option, load_app, move, one_app, url_option
+from .opening import app_option, lead_on_at, load_app, move, one_app, url_option
 from .scheduler import warn_without_schedules, write_log
 from .terminal.failure import USAGE, Failure, note, program
 from .terminal.holding import note_left
@@ -129,6 +129,7 @@ def worker(
     """
     given = {"app": one_app(app_argument, app), "url": url, "queues": queues or None, **flags}
     chosen = settings(given)
+    lead_on_at(given["app"], url)
     if chosen.app is None:
         why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
         raise Failure("which app does the worker run?", why, f"{program()} worker tasks:app", USAGE)

@@ -203,8 +203,9 @@ def test_a_burst_that_leaves_work_says_what_holds_it(
     module.app = app_on(store)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, MODULE, module)
     monkeypatch.setattr(sys, "argv", ["redrive"])
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # that of `python -m pytest`
     put(store)
     store.configure("crm", paused=True)
     assert run(["worker", f"{MODULE}:app", "--burst", "--log", "off"]) == 0
     told = capsys.readouterr().err
-    assert told == "1 left in queue 'crm': queue crm is paused\nnext: redrive queue resume crm\n"
+    assert told == "1 left in queue 'crm': queue crm is paused\nnext: redrive queue resume crm --app held_tasks:app\n"

@@ -60,6 +60,6 @@ def note_left(store: Store, app: Registry, queues: Iterable[str]) -> None:
             continue
         left = f"{counts.ready + counts.scheduled:,} left in queue '{name}'"
         holds = reasons.of_queue(name, counts)
-        why = sentence(holds, reasons.now_ms) or f"{counts.scheduled:,} scheduled for later, {counts.ready:,} due"
+        why = sentence(holds, reasons.now_ms) or "retries and delays that were not due yet; --drain waits for them"
         note(f"{left}: {why}")
         note_next(holds)
