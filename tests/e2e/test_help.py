@@ -20,7 +20,18 @@ from redrive.triage.dlq import DeadLetters
 
 LINES = sorted({line for lines in EXAMPLES.values() for line in lines})
 # They run until they are stopped, call AWS, or build for minutes: these are parsed only.
-PARSED = ("demo", "worker", "scheduler", "metrics serve", "run watch", "dlq ingest", "dlq move", "aws package")
+PARSED = (
+    "demo",
+    "worker",
+    "scheduler",
+    "metrics serve",
+    "run watch",
+    "dlq ingest",
+    "dlq move",
+    "aws package",
+    "celery",
+)
+FINDING = ("status", "doctor", "store doctor")  # exit 1, as the store has dead messages and no scheduler runs
 
 
 def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -62,7 +73,7 @@ def test_the_examples_of_help_run(shop: Shop, line: str) -> None:
     for name, id in given.items():
         line = line.replace(name, id)
     said = shop.line(line + (" --dry-run" if line.startswith("deliver") else ""))
-    assert said.code == 0, said.err
+    assert said.code == (1 if line.startswith(FINDING) else 0), said.err
 
 
 def parsed(words: list[str]) -> None:

@@ -35,10 +35,6 @@ def celery(app_argument: str | None, app: str | None, burst: bool, held: float |
 
     The app's module declares a CeleryBridge. Workers of the app run the messages. Any number of bridges may run, and
     none loses a message when it is killed.
-
-    \b
-      redrive celery tasks:app
-      redrive celery tasks:app --held 0s --burst
     """
     chosen = settings({"app": one_app(app_argument, app)})
     if chosen.app is None:

@@ -67,7 +67,7 @@ class Kept:
     def parked(self) -> bool:
         return self.sent.group is not None and self.lane is Lane.READY and not self.place
 
-    def state(self, now: int) -> str:
+    def state_at(self, now: int) -> str:
         if self.lane is Lane.READY:
             return "ready" if not self.parked and self.due_ms is not None and self.due_ms <= now else "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value

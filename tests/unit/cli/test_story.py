@@ -27,6 +27,7 @@ import time
 from redrive import App
 from redrive.stores.sqlite.store import SqliteStore
 app = App(store=SqliteStore("work.db", clock_ms=lambda: time.time_ns() // 1_000_000))
+app.dependency("crm")
 """
 
 
@@ -44,7 +45,8 @@ class Scene:
         id = self.put(**parts)
         (taken,) = self.store.exchange([], [Ask("crm", 1, 30_000, worker="web-1/worker-0")]).deliveries
         if decision is not None:
-            self.store.exchange([Settlement(taken.receipt, decision, *faults)], [])
+            now = [replace(fault, at_ms=self.now_ms) for fault in faults]
+            self.store.exchange([Settlement(taken.receipt, decision, *now)], [])
         return id
 
     def shown(self, id: str, *words: str) -> list[str]:
@@ -107,11 +109,11 @@ def test_waiting_message_says_for_what_it_waits(scene: Scene) -> None:
     retry, held = RetryAt(scene.now_ms + LATER), Deferral("breaker", "crm")
     told = {
         scene.settled(None): "leased it runs, attempt 1; its worker is web-1/worker-0; the lease ends in 30s",
-        scene.settled(retry, DOWN): "scheduled in 1m, its retry after attempt 1",
-        scene.settled(replace(retry, deferral=held), DOWN): "scheduled held by the breaker of crm, until in 1m",
-        scene.put(delay_ms=2 * 3_600_000): "scheduled in 2h, when its delay is over",
-        scene.put(group="a"): "ready it waits for a worker of queue crm, since now",
-        scene.put(group="a"): "scheduled it waits for its turn in group a",
+        scene.settled(retry, DOWN): "scheduled attempt 1 failed with crm.Down; next attempt in 1m",
+        scene.settled(replace(retry, deferral=held), DOWN): "scheduled the breaker of crm was open; next probe in 1m",
+        scene.put(delay_ms=2 * 3_600_000): "scheduled enqueued for later; ends in 2h",
+        scene.put(group="a"): "ready it is due; 1 of queue crm are running and 1 are due",
+        scene.put(group="a"): "scheduled group a of queue crm has 1 of 1 places taken",
     }
     for id, line in told.items():
         assert line in [" ".join(each.split()) for each in scene.shown(id)]
@@ -139,7 +141,7 @@ def test_next_commands_work_as_they_are(scene: Scene, state: str) -> None:
     assert len(nexts) >= 2 and lines[-len(nexts) :] == [f"next: {each}" for each in nexts]
     for each in reversed(nexts):  # the first one changes something
         words = shlex.split(each)
-        said = called(*words[next(n for n, word in enumerate(words) if word in ("dlq", "job", "flow")) :])
+        said = called(*words[next(n for n, word in enumerate(words) if word in ("dlq", "job", "flow", "queue")) :])
         assert said.code == 0, (each, said)
 
 

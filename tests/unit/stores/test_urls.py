@@ -138,9 +138,8 @@ def test_the_folder_of_workers_is_named_without_user_and_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REDRIVE_STATE_DIR", str(tmp_path))
-    from redrive.stores.sqs.store import _hosts
-
-    assert _hosts("http://ann:hunter2@127.0.0.1:4566/x") == "127.0.0.1:4566"
+    at = SqsUrl.parse("sqs://eu-central-1/shop?endpoint=http://ann:hunter2@127.0.0.1:4566/x")
+    assert at.endpoint_host == "127.0.0.1:4566"
     for password in ("p@ss-word", "hun:ter2"):
         parts = split(f"postgresql://ann:{password}@db/x")
         folder = state_dir(f"{parts.hosts}{parts.path}/redrive")

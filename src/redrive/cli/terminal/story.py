@@ -47,8 +47,8 @@ _TOLD = (
 Record = Mapping[str, Any]
 
 
-def story(record: Record, out: Output, *, why: str | None = None) -> Iterator[str]:
-    """The lines of a message. `why` says why it waits, where more is known than the record holds."""
+def story(record: Record, out: Output, *, why: str) -> Iterator[str]:
+    """The lines of a message. `why` says why it waits, if it does."""
     last = record["faults"][-1] if record["faults"] and record["state"] != "done" else None
     yield from fields(dict(_head(record, last, out, why)))
     for name in ("body", "result", "progress"):
@@ -63,12 +63,12 @@ def story(record: Record, out: Output, *, why: str | None = None) -> Iterator[st
     yield from chain([""], (f"{out.dim('next:')} {words}" for words in next_commands(record, out)))
 
 
-def _head(record: Record, last: Record | None, out: Output, why: str | None) -> Iterator[tuple[str, str]]:
+def _head(record: Record, last: Record | None, out: Output, why: str) -> Iterator[tuple[str, str]]:
     if record.get("damage"):
         yield "error", f"its row cannot be read: {record['damage']}"
     elif last is not None:
         yield "error", _error(last)
-    yield record["state"], _state(record, last, out, why)
+    yield record["state"], _state(record, out, why)
     if record.get("cancel_requested"):
         yield "cancel", "requested; its worker is notified within a third of its lease"
     if record.get("purged"):
@@ -87,7 +87,7 @@ def _error(fault: Record) -> str:
     return f"{fault['error']}: {fault['text']}".rstrip(": ")
 
 
-def _state(record: Record, last: Record | None, out: Output, why: str | None) -> str:
+def _state(record: Record, out: Output, why: str) -> str:
     """When it came into its state, and why."""
     attempts = f"{record['attempt']:,} attempt{'s' if record['attempt'] != 1 else ''}"
     match record["state"]:
@@ -101,28 +101,13 @@ def _state(record: Record, last: Record | None, out: Output, why: str | None) ->
             held = f"its worker is {record['worker']}" if record.get("worker") else "its worker is not known"
             return f"it runs, attempt {record['attempt']:,}; {held}; the lease ends {out.when(record['due_at'])}"
         case _:
-            return why or _waits(record, last, out)
-
-
-def _waits(record: Record, last: Record | None, out: Output) -> str:
-    """Why a message waits, as far as the message itself tells."""
-    due = out.when(record["due_at"])
-    if (held := record["deferral"]) is not None:
-        of = f" of {held['by']}" if held["by"] else ""
-        return f"held by the {held['why']}{of}" + (f", until {out.when(held['until'])}" if held["until"] else "")
-    if record["state"] == "ready":
-        return f"it waits for a worker of queue {record['queue']}" + (f", since {due}" if due else "")
-    if record["group"] and not due:
-        return f"it waits for its turn in group {record['group']}"
-    if last is not None and record["attempt"]:
-        return f"{due}, its retry after attempt {last['attempt']:,}"
-    return f"{due}, when its delay is over"
+            return why or "its row is damaged"
 
 
 def next_commands(record: Record, out: Output) -> Iterator[str]:
     """What a person may want to do next: commands that work as they are."""
-    yield from (hold["next"] for hold in record["held"][:1])
     id = typed(record["id"])
+    yield from (hold["next"] for hold in record["held"][:1] if hold["next"] != onward(f"job show {id}"))
     last = record["faults"][-1] if record["faults"] else None
     match record["state"]:
         case "dead":
