@@ -75,7 +75,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "job cancel": ("job cancel {waits} --reason r", "cancel", ""),
     "queue pause": ("queue pause crm --reason r", "pause", "queue/crm"),
     "queue purge": ("queue purge default --yes --reason r", "purge", "queue/default"),
-    "queue resume": ("queue resume crm --reason r", "resume", "queue/crm"),
+    "queue resume": ("queue resume dying --reason r", "resume", "queue/dying"),
     "run approve": ("run approve {approving} --reason r", "run approve", "{approving}"),
     "run cancel": ("run cancel {run} --reason r", "run cancel", "{run}"),
     "run pause": ("run pause {run} --reason r", "run pause", "{run}"),
