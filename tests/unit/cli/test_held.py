@@ -17,6 +17,7 @@ import pytest
 
 from redrive import App, Draft
 from redrive.cli.main import run
+from redrive.cli.terminal.holding import note_left
 from redrive.decide import with_fate
 from redrive.fault import Kind, classify
 from redrive.flow import breaker as breakers
@@ -209,3 +210,22 @@ def test_a_burst_that_leaves_work_says_what_holds_it(
     assert run(["worker", f"{MODULE}:app", "--burst", "--log", "off"]) == 0
     told = capsys.readouterr().err
     assert told == "1 left in queue 'crm': queue crm is paused\nnext: redrive queue resume crm --app held_tasks:app\n"
+
+
+def test_a_burst_that_leaves_a_redrive_run_waiting_says_for_what(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SqliteStore(tmp_path / "work.db")
+    app = app_on(store)
+    put(store)
+    claimed(store, DeadLetter("exhausted"), ConnectionError("crm is down"))
+    app.flow.open("crm.example", reason="r")
+    run_id = app.dlq.select("").plan().start(reason="r").id
+    note_left(store, app, ["crm"])
+    assert capsys.readouterr().err == ""  # no worker has looked at its gates yet
+    app.run_worker(burst=True)
+    note_left(store, app, ["crm"])
+    waits, leads_on = capsys.readouterr().err.splitlines()
+    assert waits == f"redrive run {run_id} waits: the breaker of crm.example is held open"
+    assert leads_on.endswith(f"run show {run_id}")
+    store.close()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ...status import Hold
     from ...store import Store
 
+RUNS_MAX = 20  # of which a burst tells those that wait
 Record = dict[str, Any]
 
 
@@ -50,8 +51,9 @@ def note_next(holds: Sequence[Hold]) -> None:
 
 
 def note_left(store: Store, app: Registry, queues: Iterable[str]) -> None:
-    """Write to stderr what is left in these queues after a burst, and what holds it."""
+    """Write to stderr what is left in these queues after a burst, what holds it, and which redrive runs wait."""
     from ...status import Reasons
+    from ...triage.redrive.run import views as runs_of
 
     reasons = Reasons(store, app)
     for name in queues:
@@ -63,3 +65,9 @@ def note_left(store: Store, app: Registry, queues: Iterable[str]) -> None:
         why = sentence(holds, reasons.now_ms) or "retries and delays that were not due yet; --drain waits for them"
         note(f"{left}: {why}")
         note_next(holds)
+    if not store.traits.cells:
+        return
+    for run in runs_of(store, RUNS_MAX):
+        if not run.closed and run.why:
+            note(f"redrive run {run.id} waits: {run.why}")
+            note(f"next: {onward(f'run show {run.id}')}")
