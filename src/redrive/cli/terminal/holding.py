@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...status import Hold
     from ...store import Store
 
-RUNS_MAX = 20  # of which a burst tells those that wait
+RUNS_MAX = 20  # the latest; those that wait are shown after a burst
 Record = dict[str, Any]
 
 
