@@ -78,6 +78,7 @@ def problems(store: Store, anchor: str = "") -> tuple[str, ...]:
     return Audit(store).verify(anchor).problems
 
 
+@pytest.mark.turns(3)
 def test_a_log_that_nobody_touched_holds(opened: Callable[[], Store]) -> None:
     store = opened()
     assert Audit(store).verify().head == "0:" and problems(store) == ()
@@ -142,6 +143,7 @@ def test_what_is_done_to_an_entry_is_found_and_named(
     assert [*problems(store)] == told
 
 
+@pytest.mark.turns(3)
 def test_what_is_done_to_the_newest_entries_is_found(opened: Callable[[], Store]) -> None:
     store = opened()
     wrote(store, 20)
@@ -165,6 +167,7 @@ def test_what_is_done_to_the_newest_entries_is_found(opened: Callable[[], Store]
         assert problems(store) == ()
 
 
+@pytest.mark.turns(3)
 def test_cells_that_are_taken_away_are_named_and_stop_nobody(opened: Callable[[], Store]) -> None:
     store = opened()
     wrote(store)
@@ -181,6 +184,7 @@ def test_cells_that_are_taken_away_are_named_and_stop_nobody(opened: Callable[[]
     assert problems(store)[0].startswith("the head was lost") and any("rewritten" in p for p in problems(store, anchor))
 
 
+@pytest.mark.turns(3)
 def test_a_damaged_head_stops_nobody_and_is_named(opened: Callable[[], Store]) -> None:
     store = opened()
     wrote(store, 5)
@@ -192,6 +196,7 @@ def test_a_damaged_head_stops_nobody_and_is_named(opened: Callable[[], Store]) -
     assert problems(store) == ("the head was lost 1 times: entries after those left then are missing",)
 
 
+@pytest.mark.turns(3)
 def test_a_log_that_was_rewritten_as_a_whole_is_found_by_an_anchor(opened: Callable[[], Store]) -> None:
     store = opened()
     wrote(store, 12)
@@ -208,6 +213,7 @@ def test_a_log_that_was_rewritten_as_a_whole_is_found_by_an_anchor(opened: Calla
             Audit(store).verify(wrong)
 
 
+@pytest.mark.turns(3)
 def test_the_chain_holds_under_writers_at_once(opened: Callable[[], Store]) -> None:
     names, failed = ["ann", "bob", "cas", "dee"], list[BaseException]()
     stores = [opened() for _ in names]
@@ -271,6 +277,7 @@ def test_an_older_version_beside_this_one_is_outside_the_chain_and_breaks_nothin
     assert sorted(entry.action for entry in Audit(store)) == ["discard"] * 6 + ["pause"] * 6
 
 
+@pytest.mark.turns(3)
 def test_what_a_newer_version_writes_into_an_entry_is_kept_byte_by_byte(opened: Callable[[], Store]) -> None:
     store = opened()
     wrote(store, 2)
@@ -374,6 +381,7 @@ def test_the_commands_verify_and_export(tmp_path: Path, capsys: pytest.CaptureFi
     store.close()
 
 
+@pytest.mark.turns(3)
 def test_a_commit_that_fails_writes_no_entry(opened: Callable[[], Store]) -> None:
     store, audit = opened(), Audit(opened())
     with pytest.raises(Conflict):

@@ -159,7 +159,7 @@ def test_no_list_shows_a_secret(scene: Scene, words: str, form: str) -> None:
     assert said.code in (0, 1, 2) and scene.watch.shown(said.text) == []
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("form", FORMS[:4])
 @pytest.mark.parametrize("n", range(len(SHAPES)), ids=lambda n: SHAPES[n].name)
 def test_no_message_that_is_shown_shows_a_secret(scene: Scene, n: int, form: str) -> None:

@@ -21,7 +21,7 @@ from redrive.aws.redriver.steps import ATTEMPT
 from redrive.errors import StoreUnavailable
 from redrive.flow.auto_redrive import AutoRedrive
 
-pytestmark = [pytest.mark.slow, pytest.mark.turns(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.turns(3)]
 DEFAULT = AutoRedrive()  # 10/s, ± 20 %
 RATE = 10
 

@@ -53,6 +53,7 @@ def test_everything_is_read_as_it_was(stored: Stored) -> None:
         assert as_known(now[what], value) == value, what
 
 
+@pytest.mark.turns(3)
 def test_a_worker_does_what_is_due_and_what_the_one_that_is_gone_had(stored: Stored) -> None:
     app, clock, ran = stored.app, stored.clock, stored.ran
 
@@ -83,6 +84,7 @@ def test_a_worker_does_what_is_due_and_what_the_one_that_is_gone_had(stored: Sto
     assert app.store.counts("work").leased == 0
 
 
+@pytest.mark.turns(3)
 def test_groups_go_on_in_their_order(stored: Stored) -> None:
     ran = stored.ran
     stored.work_until(lambda: len(ran["step b"]) == 3, "steps")
@@ -98,6 +100,7 @@ def test_groups_go_on_in_their_order(stored: Stored) -> None:
     assert wide.width == 3
 
 
+@pytest.mark.turns(3)
 def test_unique_keys_still_refuse(stored: Stored) -> None:
     store, names = stored.store, stored.names
 
@@ -111,6 +114,7 @@ def test_unique_keys_still_refuse(stored: Stored) -> None:
     assert put("eighteen") == (False, False), "it was held for a day, and its message is done"
 
 
+@pytest.mark.turns(3)
 def test_what_a_key_of_idempotency_gave_is_given_again(stored: Stored) -> None:
     app, ran = stored.app, stored.ran
     charge = app.tasks["charge"]
@@ -122,6 +126,7 @@ def test_what_a_key_of_idempotency_gave_is_given_again(stored: Stored) -> None:
     assert 1 not in ran["charge"]
 
 
+@pytest.mark.turns(3)
 def test_what_a_killed_worker_had_is_done_once_and_from_its_checkpoint(stored: Stored) -> None:
     app, ran, names = stored.app, stored.ran, stored.names
     # The clock stands still, so no lease runs out: what the killed worker noted beside the store is read.
@@ -135,6 +140,7 @@ def test_what_a_killed_worker_had_is_done_once_and_from_its_checkpoint(stored: S
     assert app.store.counts("charges").leased == 0
 
 
+@pytest.mark.turns(3)
 def test_a_run_half_done_goes_on_to_its_end(stored: Stored) -> None:
     app, run = stored.app, stored.app.dlq.run(stored.names["run_half"])
     known = stored.known["messages"]
@@ -155,6 +161,7 @@ def test_a_run_half_done_goes_on_to_its_end(stored: Stored) -> None:
     assert story[: len(stored.known["stories"][run.id])] == [line[1] for line in stored.known["stories"][run.id]]
 
 
+@pytest.mark.turns(3)
 def test_a_plan_is_applied_and_runs_are_steered(stored: Stored) -> None:
     app, names = stored.app, stored.names
     plan = app.dlq.plan(names["plan"])
@@ -173,6 +180,7 @@ def test_a_plan_is_applied_and_runs_are_steered(stored: Stored) -> None:
     assert len(stored.ran["again"]) == 11
 
 
+@pytest.mark.turns(3)
 def test_dead_messages_are_driven_back_by_hand(stored: Stored) -> None:
     app, names = stored.app, stored.names
     held = app.dlq.retry(select="queue:work", reason="it is mended")
@@ -188,6 +196,7 @@ def test_dead_messages_are_driven_back_by_hand(stored: Stored) -> None:
     assert app.job(names["blocked"][0]) is None
 
 
+@pytest.mark.turns(3)
 def test_no_tick_is_enqueued_twice(stored: Stored) -> None:
     app, schedulers = stored.app, [stored.app.scheduler() for _ in range(2)]
 
@@ -219,6 +228,7 @@ def test_no_tick_is_enqueued_twice(stored: Stored) -> None:
     assert len(ticks("nightly")) == 1
 
 
+@pytest.mark.turns(3)
 def test_flow_control_goes_on_as_it_stood(stored: Stored) -> None:
     app, ran, clock = stored.app, stored.ran, stored.clock
     queues = "api", "mail", "maps", "sms"
@@ -240,6 +250,7 @@ def test_flow_control_goes_on_as_it_stood(stored: Stored) -> None:
     assert (ran["sms"], ran["call"]) == ([1], [7, 3])  # 3 got the Retry-After
 
 
+@pytest.mark.turns(3)
 def test_auto_redrive_goes_on_where_it_was(stored: Stored) -> None:
     (machine,) = stored.app.dlq.auto()
     assert (machine.phase, machine.redriven) == ("asleep", 0)
@@ -254,6 +265,7 @@ def test_auto_redrive_goes_on_where_it_was(stored: Stored) -> None:
     assert (machine.redriven, machine.failed) == (3, 0)
 
 
+@pytest.mark.turns(3)
 def test_a_pause_holds_and_the_audit_log_goes_on(stored: Stored) -> None:
     app = stored.app
     before = [*app.audit]
@@ -270,6 +282,7 @@ def test_a_pause_holds_and_the_audit_log_goes_on(stored: Stored) -> None:
     assert app.audit.verify().problems == ()
 
 
+@pytest.mark.turns(3)
 def test_dead_messages_are_listed_and_have_the_handles_they_had(stored: Stored) -> None:
     dead = stored.known["messages"][stored.names["permanent"][0]]
     found = stored.message("permanent")
@@ -279,6 +292,7 @@ def test_dead_messages_are_listed_and_have_the_handles_they_had(stored: Stored) 
     assert {message.id for message in listed} == {each["id"] for each in known if each["lane"] == "dead"}
 
 
+@pytest.mark.turns(3)
 def test_undo_returns_what_the_version_before_moved_to_where_it_lay(stored: Stored) -> None:
     app, run, known = stored.app, stored.app.dlq.run(stored.names["run_half"]), stored.known["messages"]
     moved = [each["id"] for each in known.values() if each["run"] == run.id and each["lane"] == "ready"]

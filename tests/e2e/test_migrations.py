@@ -72,6 +72,7 @@ def test_the_celery_app_and_its_port_have_the_same_effects(tmp_path: Path) -> No
 SHOP = {"charge 1", "refund 1 failed", "remind 1", "invoice 1 over 90"}
 
 
+@pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "module", "worker"),

@@ -25,7 +25,9 @@ TINY += "--waiting 100 --dead 300 --suspects 20x50ms --crowd 12"
 @pytest.mark.parametrize(
     "name",  # what a message costs on SQS stands in tests/aws/test_sqs_requests.py
     [
-        pytest.param(name, marks=pytest.mark.soak if name in ("sqs-requests", "aws-calls") else in_turn(n % 5, of=5))
+        pytest.param(
+            name, marks=pytest.mark.soak if name in ("sqs-requests", "aws-calls", "poison") else in_turn(n % 5, of=5)
+        )
         for n, name in enumerate(BENCHMARKS)
     ],
 )

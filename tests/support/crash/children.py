@@ -22,7 +22,7 @@ from redrive.message import Message
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0  # for a child to end or to say something; far more than it needs
-SHARES = 10
+SHARES = 12
 ENGINES = ("sqlite", "postgres", "redis")  # the stores that all crash tests run over
 SERVER_ENGINES = ENGINES[1:]
 KILLED = -9
