@@ -21,6 +21,8 @@ from redrive.fault import Fault, classify
 TINY = "--rounds 1 --messages 50 --delayed 20 --within-s 0.4 --steady 10 --backlog 100 --memory 1500 --idle-s 0.2 "
 TINY += "--waiting 100 --dead 300 --suspects 20x50ms --crowd 12"
 
+LONG = ("sqs-requests", "aws-calls", "poison")
+
 
 @pytest.mark.parametrize(
     "name",  # what a message costs on SQS stands in tests/aws/test_sqs_requests.py
