@@ -35,6 +35,8 @@ def log_faults(fates: Sequence[Fate], events: Events) -> None:
     Where an observer of `events` writes lines of its own, handlers that write to the same stream leave these out."""
     logger = logging.getLogger(NAME)
     streams = [observer.stream for observer in events.observers if isinstance(observer, LineLog)]
+    if not fates or not _is_heard(logger, streams):
+        return
     for fate in fates:
         level = LEVELS.get(fate.outcome)
         if level is None or not logger.isEnabledFor(level):
@@ -55,7 +57,7 @@ def _record(logger: logging.Logger, level: int, fate: Fate, streams: Sequence[IO
     arguments = (one_line(figures["id"]), one_line(figures["task"]), *arguments)
     info, traceback = None, None
     if fate.error is not None:
-        traceback = shown_traceback(fate.traceback or f"{fate.error}: {fate.text}")
+        traceback = _traceback(fate, text)
         info = stand_in(figures["error"], text, traceback)
     extra = {"redrive": figures, "redrive_shown_on": streams}
     record = logger.makeRecord(
@@ -63,6 +65,15 @@ def _record(logger: logging.Logger, level: int, fate: Fate, streams: Sequence[IO
     )
     record.exc_text = traceback  # formatters take it as it is, instead of formatting `exc_info`
     return record
+
+
+def _traceback(fate: Fate, shown: str) -> str:
+    """The fault's traceback without secrets; `shown` is its text without them. The lines above the text are the same
+    each time, so they are searched once."""
+    whole, text = (fate.traceback or "").rstrip("\n"), fate.text or ""
+    if not whole:
+        return f"{_name(fate.error or '')}: {shown}"
+    return shown_traceback(whole[: -len(text)]) + shown if text and whole.endswith(text) else shown_traceback(whole)
 
 
 def _message(fate: Fate, text: str) -> tuple[str, tuple[Any, ...]]:
@@ -95,6 +106,11 @@ def _writes_to(handler: logging.Handler, stream: IO[str]) -> bool:
     if type(handler).__module__.startswith("awslambdaric"):  # Lambda's handler; stdout goes to the same log
         return stream in (sys.stdout, sys.stderr)
     return getattr(handler, "stream", None) is stream
+
+
+def _is_heard(logger: logging.Logger, streams: Sequence[IO[str]]) -> bool:
+    """Whether a handler would write a record elsewhere than to these streams."""
+    return any(not any(_writes_to(handler, stream) for stream in streams) for handler in _handlers(logger))
 
 
 def _leave_out(logger: logging.Logger) -> None:
