@@ -11,20 +11,16 @@ from .duration import Duration, milliseconds, seconds
 from .enqueue import Ref, Task, aput, put
 from .errors import ConfigError
 from .message import Draft, Message
+from .read_model import ReadModel
 from .registry import Queue as Queue
-from .registry import Registry
 from .run_context import Context, Wrap, refuse_loop
 from .task import TaskKeywords, as_text, task_options
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
-    from .audit.log import Audit
     from .aws.lambda_handlers import LambdaHandler
     from .aws.sns import Topic
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
-    from .status import Status
-    from .triage.controls import Controls
-    from .triage.dlq import DeadLetters
     from .worker import MakeService, Worker
     from .worker.middleware import Opener
 
@@ -34,7 +30,7 @@ W = TypeVar("W", bound=Wrap)
 A = TypeVar("A", bound="Callable[[Alert], Any]")
 
 
-class App(Registry):
+class App(ReadModel):
     """Tasks and the store they run on.
 
     `url`: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`, or that of a server. The store is opened at
@@ -235,34 +231,6 @@ class App(Registry):
         from .blobs import collect
 
         return collect(self.store, milliseconds(older_than, "older_than"))
-
-    @property
-    def audit(self) -> Audit:
-        """The audit log. Iterating yields the entries, newest first; `verify` finds altered ones."""
-        from .audit.log import Audit
-
-        return Audit(self.store)
-
-    @property
-    def dlq(self) -> DeadLetters:
-        """The dead letters: list, show, retry, and plan redrives."""
-        from .triage.dlq import DeadLetters
-
-        return DeadLetters(self.store, self)
-
-    def status(self) -> Status:
-        """What is going on, and what needs a person: workers, what holds messages back and until when, failure groups,
-        late schedules, open runs and queues. Reads at most a thousand waiting messages. Raises StoreError."""
-        from .status import read_status
-
-        return read_status(self.store, self)
-
-    @property
-    def flow(self) -> Controls:
-        """Flow control by dependency: list, show, and force breakers open or closed."""
-        from .triage.controls import Controls
-
-        return Controls(self.store, self)
 
     @overload
     def on(self, name: str, fn: Callable[[Alert], Any], *, every: Duration = ...) -> Callable[[], None]: ...

@@ -1,0 +1,45 @@
+"""What people, pages and alerts read of an app's store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .registry import Registry
+
+if TYPE_CHECKING:  # for start-up time: all of these are below
+    from .audit.log import Audit
+    from .status import Status
+    from .triage.controls import Controls
+    from .triage.dlq import DeadLetters
+
+
+class ReadModel(Registry):
+    """An app's declarations, and the views of the store that they run on. `App` adds what changes something."""
+
+    @property
+    def audit(self) -> Audit:
+        """The audit log. Iterating yields the entries, newest first; `verify` finds altered ones."""
+        from .audit.log import Audit
+
+        return Audit(self.store)
+
+    @property
+    def dlq(self) -> DeadLetters:
+        """The dead letters: list, show, retry, and plan redrives."""
+        from .triage.dlq import DeadLetters
+
+        return DeadLetters(self.store, self)
+
+    @property
+    def flow(self) -> Controls:
+        """Flow control by dependency: list, show, and force breakers open or closed."""
+        from .triage.controls import Controls
+
+        return Controls(self.store, self)
+
+    def status(self) -> Status:
+        """What is going on, and what needs a person: workers, what holds messages back and until when, failure groups,
+        late schedules, open runs and queues. Reads at most a thousand waiting messages. Raises StoreError."""
+        from .status import read_status
+
+        return read_status(self.store, self)
