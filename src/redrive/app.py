@@ -92,8 +92,7 @@ class App(ReadModel):
         `isolation="process"` runs it in a child process, one message at a time, and kills that past the timeout: a
         crash, a leak or an endless loop ends that run and nothing else. `memory="512MiB"` bounds the child's address
         space, the interpreter included.
-        Raises ConfigError for a name that is taken, or a signature that cannot be stored.
-        """
+        Raises ConfigError for a name that is taken, or a signature that cannot be stored."""
         if misplaced:
             raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")
         as_text(name, "task name")
@@ -171,8 +170,7 @@ class App(ReadModel):
 
         `name` (default: the task's) identifies the schedule and its stored state. `queue`, `priority`, `key` and
         `group` are as in `using`: with a `key`, a tick is skipped while the message of an earlier one is not done.
-        `jitter` spreads the messages over that long after their ticks. Raises ConfigError for invalid values.
-        """
+        `jitter` spreads the messages over that long after their ticks. Raises ConfigError for invalid values."""
         from .schedule import periodic
 
         declare: Callable[[Callable[P, R]], Task[P, R]] = periodic(
@@ -200,8 +198,7 @@ class App(ReadModel):
 
         `name` is the topic's name after the prefix of the app's queues (`PREFIX-NAME`, ending in `.fifo` for a FIFO
         topic), or its ARN. `create=true` in the app's URL creates it. `bytes_max` is the topic's `MaximumMessageSize`,
-        which bounds an event with its attributes (1 MiB at most). Raises ConfigError.
-        """
+        which bounds an event with its attributes (1 MiB at most). Raises ConfigError."""
         from .aws.sns import topic_of
 
         return topic_of(self, name, bytes_max)
@@ -217,8 +214,7 @@ class App(ReadModel):
         return cancel(self.store, [id], actor=actor, reason=reason)[0].value
 
     def body(self, message: Message) -> bytes:
-        """Return the message's body as it was enqueued, from blob storage where `message.body` is a reference.
-        Raises Unreadable if the blob is missing or damaged, BlobsUnavailable."""
+        """Return the message's body as enqueued, also from blob storage. Raises Unreadable, BlobsUnavailable."""
         from .blobs import whole_body
 
         return whole_body(self.store, message)
@@ -226,8 +222,8 @@ class App(ReadModel):
     def collect_blobs(self, older_than: Duration = "1h") -> int:
         """Remove blobs that no message refers to and that were written longer ago than that; returns how many.
 
-        Crashes leave them; workers do the same once an hour. A put, or the transaction that it is part of, must not
-        take longer than `older_than`. Raises ConfigError without `blobs`, StoreError."""
+        Crashes leave them; workers do the same once an hour. No put or its transaction may take longer than
+        `older_than`. Raises ConfigError without `blobs`, StoreError."""
         from .blobs import collect
 
         return collect(self.store, milliseconds(older_than, "older_than"))
@@ -281,8 +277,7 @@ class App(ReadModel):
         is renewed. `prefetch` messages wait claimed. `ingest`, on sqs://, moves the dead letters of these queues from
         SQS to the triage store. `suspect_processes` bounds the child processes that run what a killed worker left
         (default: two for each processor). Raises ConfigError for invalid values, and Refused where the store cannot
-        run these tasks (SQS: maxReceiveCount, retention, FIFO, cells).
-        """
+        run these tasks (SQS: maxReceiveCount, retention, FIFO, cells)."""
         from .worker import Worker
         from .worker.executors.app_import import refuse_in_child
         from .worker.preflight import check_sizes, lease_seconds, vet

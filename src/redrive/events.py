@@ -48,8 +48,9 @@ class Fate(Struct, frozen=True, kw_only=True):
 
 class Notice(Struct, frozen=True, kw_only=True):
     """An event of the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
-    no_identity, no_scheduler (nothing enqueues the app's schedules), child_failed (one could not begin), child_died
-    (with several suspects), …; of flow control: breaker_opened, breaker_half_open, breaker_closed, budget_exhausted,
+    no_identity, presence_failed (of `redrive workers`), no_scheduler (nothing enqueues the app's schedules),
+    child_failed (one could not begin), child_died (with several suspects), …;
+    of flow control: breaker_opened, breaker_half_open, breaker_closed, budget_exhausted,
     flow_local, …; of redrive runs: run_started, run_waiting, run_stopped, run_done, run_failed (to be carried),
     runs_unavailable; of auto-redrive: auto_isolated, auto_failed; of dead-letter queues of SQS: ingested (`count`
     messages of the queue `about`), ingest_left, ingest_unavailable; of what is billed: aws_requests, once a minute

@@ -8,6 +8,7 @@ from .registry import Registry
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
     from .audit.log import Audit
+    from .presence import WorkerInfo
     from .status import Status
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
@@ -43,3 +44,9 @@ class ReadModel(Registry):
         from .status import read_status
 
         return read_status(self.store, self)
+
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        """Workers and schedulers that are alive or were killed lately. Raises StoreError, Unsupported."""
+        from .presence import read_workers
+
+        return read_workers(self.store)

@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Inspect and repair": {
         "status": "Show what is going on, and what needs a person.",
+        "workers": "List workers and schedulers, alive or killed lately; -v shows what each runs.",
         "job": "Show, list and cancel messages.",
         "queue": "List, pause, resume and purge queues.",
         "group": "List groups, set their widths, resume blocked ones.",
@@ -69,7 +70,9 @@ _HELP = {name: help for section in COMMANDS.values() for name, help in section.i
 _FOLDERS = {
     "run": "dlq",
     "cost": "aws",
-    **dict.fromkeys(("audit", "config", "doctor", "init", "keys", "metrics", "schema", "status", "store"), "admin"),
+    **dict.fromkeys(
+        ("audit", "config", "doctor", "init", "keys", "metrics", "schema", "status", "store", "workers"), "admin"
+    ),
 }
 
 

@@ -160,6 +160,7 @@ class InFlight:
     def __init__(self, taken: Counter[str], slots: Slots | None, ended: Callable[[Execution], None] | None) -> None:
         self._held: dict[Receipt, Execution] = {}
         self._taken, self._slots, self._ended = taken, slots, ended
+        self.claimed = 0  # in all
 
     def __len__(self) -> int:
         return len(self._held)
@@ -176,6 +177,7 @@ class InFlight:
             if slots is not None:
                 run.slot = slots.take(message.id, message.fence)
             held[run.delivery.receipt] = run
+        self.claimed += len(runs)
         self._taken.update([run.delivery.message.queue for run in runs])
 
     def still(self, runs: Sequence[Execution]) -> list[Execution]:

@@ -77,6 +77,7 @@ class StoreLoop:
         outage: Outage,
         reporter: Reporter,
         cleaner: Cleaner | None,
+        trips: deque[float],
         lease_s: float,
     ) -> None:
         self._store, self._tasks, self._name, self._lease_s = store, tasks, name, lease_s
@@ -84,6 +85,7 @@ class StoreLoop:
         self._admission, self._suspects, self._finished, self._loop = admission, suspects, finished, loop
         self._flow, self._keys, self._services, self._burst = flow, keys, services, burst
         self._outage, self._reporter, self._cleaner = outage, reporter, cleaner
+        self._trips = trips  # how long each exchange took
         self._large_bodies = store.large_bodies
         self._texts = store.box is None  # whether texts of faults may be written unencrypted
         self._lease_ms = int(lease_s * 1000)
@@ -211,6 +213,7 @@ class StoreLoop:
         except EnqueueError:  # one of the follow-ups can never be stored
             self._settle_one_by_one(outcomes)
             return
+        self._trips.append(time.monotonic() - before_s)
         if self._outage.pause_s:
             self._outage.over()
         self._outcomes = []

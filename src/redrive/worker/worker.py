@@ -28,6 +28,7 @@ from .maintenance import RequestMeter, RetentionSweep
 from .outage import Outage
 from .services import MakeService, Services
 from .store_loop import Finished, StoreLoop
+from .telemetry.presence import Presence
 
 UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
 
@@ -84,8 +85,13 @@ class Worker:
         self._claims = None if self._flow is None else self._flow.claims
         self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims)
         self._in_flight = InFlight(self._capacity.taken, self._slots, None if self._flow is None else self._flow.left)
+        self._presence = Presence(
+            store, self.name, app.spec, self.queues, self._in_flight, self._capacity.taken, lambda: self.draining,
+            self._notice,
+        )  # fmt: skip
         self._services = Services(
             [
+                self._presence,
                 RetentionSweep(queues, store, self._notice),
                 RequestMeter(store, self._notice),
                 *(make(self.name, self._notice) for make in services),
@@ -127,6 +133,7 @@ class Worker:
         room = self._capacity.capacity + BATCH_MAX
         take_back(self._store, self._slots, room, self._reporter)
         self._build()
+        self._presence.watch(self._loop)
         self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
         self._thread.start()
         self._notice("started", f"queues {', '.join(q.name for q in self.queues)}")
@@ -181,6 +188,7 @@ class Worker:
             outage=self._outage,
             reporter=self._reporter,
             cleaner=self._cleaner,
+            trips=self._presence.trips,
             lease_s=self._lease_s,
         )
 

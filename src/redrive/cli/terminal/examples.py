@@ -14,6 +14,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "celery": ("celery shop:app", "celery shop:app --held 0s --burst"),
     "enqueue": ("enqueue crm.push '{\"record_id\": 42}' --delay 5m",),
     "status": ("status", "status -o json"),
+    "workers": ("workers -v", "workers -o json"),
     "job": ("job list --state dead --since 6h",),
     "job show": ("job show ID", 'job show ID --body --reveal --reason "whose account?"'),
     "job list": ("job list --queue crm --state scheduled", "job list --since 6h -o jsonl"),

@@ -1,0 +1,129 @@
+"""`redrive workers`: who is alive, and what they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...duration import show as show_duration
+from ..opening import Opened, at_store
+from ..terminal import views
+from ..terminal.failure import note
+from ..terminal.output import Column, Output
+
+if TYPE_CHECKING:
+    from ...presence import HeldMessage, WorkerInfo
+
+
+def _mib(value: int | None) -> str:
+    return "–" if value is None else f"{value / 2**20:,.0f} MiB"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:g} ms"
+
+
+_COLUMNS = (
+    Column("name", shrinks=True),
+    Column("state"),
+    Column("pid"),
+    Column("queues", None, lambda queues: ", ".join(queues) or "–", shrinks=True),
+    Column("held"),
+    Column("running"),
+    Column("claims_per_s", "claims/s", lambda value: "–" if value is None else f"{value:g}"),
+    Column("cpu", None, _share, spare=1),
+    Column("rss_bytes", "memory", _mib, spare=1),
+    Column("loop_lag_ms", "loop lag p99", _ms, spare=2),
+    Column("store_p50_ms", "store p50", _ms, spare=3),
+    Column("store_p99_ms", "store p99", _ms, spare=2),
+    Column("clock_ms", "clock", _ms, spare=3),
+    Column("version", spare=3),
+    Column("app", spare=3),
+    Column("started_at", "started", spare=2),
+    Column("seen_at", "seen"),
+)
+
+
+@click.command()
+@at_store()
+def workers(opened: Opened, out: Output) -> None:
+    """List workers and schedulers, alive or killed lately; -v shows what each runs.
+
+    Each tells the store every 5 s. One that has not for 15 s, or whose name a newer process has, is `gone`: it was
+    killed, or it cannot reach the store. It is listed for five minutes, with what it held when it last told. One that
+    ended by itself is not listed. Figures are of the last seconds, of the whole process; `clock` is how far its
+    machine's clock is ahead of the store's.
+
+    \b
+      redrive workers --app tasks:app -v
+    """
+    from ...presence import read_workers
+
+    found = read_workers(opened.store)
+    if not out.rows(map(_row, found), _COLUMNS, id="name", limit=0):
+        note(f"no worker runs on {opened.url}, and none was killed in the last five minutes")
+    if out.is_table and out.verbose:
+        out.lines(line for info in found for line in _runs(info, opened.store.now_ms()))
+
+
+def state_of(info: WorkerInfo) -> str:
+    """A worker's state in a word."""
+    if info.gone:
+        return "gone"
+    return "draining" if info.draining else info.kind if info.kind != "worker" else "running" if info.held else "idle"
+
+
+def _row(info: WorkerInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "kind": info.kind,
+        "state": state_of(info),
+        "gone": info.gone,
+        "draining": info.draining,
+        "host": info.host,
+        "pid": info.pid,
+        "version": info.version,
+        "app": info.app,
+        "started_at": views.time(info.started_ms),
+        "seen_at": views.time(info.seen_ms),
+        "queues": {q.name: {"concurrency": q.concurrency, "held": q.held} for q in info.queues},
+        "held": info.held,
+        "running": info.running,
+        "messages": [_message(message) for message in info.messages],
+        "claims_per_s": info.claims_per_s,
+        "cpu": info.cpu,
+        "rss_bytes": info.rss_bytes,
+        "loop_lag_ms": info.loop_lag_ms,
+        "store_p50_ms": info.store_p50_ms,
+        "store_p99_ms": info.store_p99_ms,
+        "clock_ms": info.clock_ms,
+    }
+
+
+def _message(message: HeldMessage) -> dict[str, Any]:
+    since = None if message.since_ms is None else views.time(message.since_ms)
+    place = {"isolated": message.isolated, "alone": message.alone}
+    return {"id": message.id, "task": message.task, "since": since, **place}
+
+
+def _runs(info: WorkerInfo, now_ms: int) -> Iterable[str]:
+    if not info.messages:
+        return
+    yield ""
+    yield f"{info.name}, pid {info.pid}, {'held when it last told' if info.gone else 'holds'} {info.held:,}"
+    for message in info.messages:
+        if message.since_ms is None:
+            since = "claimed, not started"
+        else:
+            ago = show_duration(max(0, (info.seen_ms if info.gone else now_ms) - message.since_ms) / 1000)
+            since = f"ran for {ago}" if info.gone else f"for {ago}"
+        words = [word for word, is_so in (("isolated", message.isolated), ("alone", message.alone)) if is_so]
+        yield "  ".join(["", message.id, message.task, ", ".join([since, *words])])
+    if info.held > len(info.messages):
+        yield f"  and {info.held - len(info.messages):,} more"

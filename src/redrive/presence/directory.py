@@ -1,0 +1,113 @@
+"""Where the records of living processes are, and who is in the list.
+
+Each process writes a cell of its own, so no renewal meets another. Cells cannot be searched, so lists name them: 32
+cells; a process is in one of them. It changes that list when it starts and when it ends, and takes out what has
+expired. So 200 processes that start at once meet at most about a dozen others, and a process that loses TRIES times
+leaves it until its next renewal.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import Unsupported
+from ..message import Cell, Swap, version_of
+from ..store import Store
+from .record import WorkerInfo, decoded
+
+RENEW_S = 5.0
+GONE_MS = 15_000  # a process that has told nothing for that long is gone
+KEPT_MS = 300_000  # how long one that is gone is listed
+SHARDS = 32
+TRIES = 20
+CELLS_AT_ONCE = 100
+NOT_KEPT = "not kept: name cells= in the store's URL, and workers tell there who is alive"
+_PAUSE_S = 0.005  # between two tries, at random and growing
+
+
+class Entry:
+    """The cell of one process, and its place in the lists. Used by one thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._cells, self._now_ms = store.cells, store.now_ms
+        self.token = secrets.token_hex(8)
+        self._key, self._shard = _key(self.token), f"workers/{int(self.token, 16) % SHARDS}"
+        self._told = self._listed = False
+        self.retries = 0  # of swaps of a list that another process won
+
+    def write(self, info: WorkerInfo) -> None:
+        """Tell, and be listed. Raises StoreError."""
+        (cell,) = self._cells.read([self._key])
+        if cell is None:  # the first time, or it has expired and others may have taken it out of the list
+            self._listed = False
+        self._told = True  # also if the answer is lost
+        self._cells.swap([Swap(self._key, version_of(cell), msgspec.json.encode(info), KEPT_MS)], durable=False)
+        if not self._listed:
+            self._listed = self._change({self.token}, set())
+
+    def remove(self) -> None:
+        """Tell that the process has ended. Raises StoreError."""
+        if not self._told:
+            return
+        (cell,) = self._cells.read([self._key])
+        if cell is not None:
+            self._cells.swap([Swap(self._key, cell.version, None)], durable=False)
+        self._change(set(), {self.token})
+
+    def _change(self, more: set[str], fewer: set[str]) -> bool:
+        """Change the list, without those that have expired; False if others won every time."""
+        for tried in range(TRIES):
+            (cell,) = self._cells.read([self._shard])
+            known = _tokens(cell)
+            cells = self._cells.read([_key(token) for token in known]) if known else []
+            living = {token for token, found in zip(known, cells, strict=True) if found is not None}
+            tokens = sorted((living | more) - fewer)
+            value = msgspec.json.encode(tokens) if tokens else None
+            if value == (None if cell is None else cell.value):
+                return True
+            if self._cells.swap([Swap(self._shard, version_of(cell), value)], durable=False)[0]:
+                return True
+            self.retries += 1
+            time.sleep(random.uniform(0, _PAUSE_S * (tried + 1)))
+        return False
+
+
+def read_workers(store: Store) -> tuple[WorkerInfo, ...]:
+    """The workers and schedulers of a store by name, those that are gone last. Raises StoreError; Unsupported where
+    they are not kept."""
+    if not store.traits.cells:  # SQS without `cells=` in its URL
+        raise Unsupported(NOT_KEPT)
+    tokens = [token for cell in store.cells.read([f"workers/{n}" for n in range(SHARDS)]) for token in _tokens(cell)]
+    found: list[WorkerInfo] = []
+    for at in range(0, len(tokens), CELLS_AT_ONCE):
+        cells = store.cells.read([_key(token) for token in tokens[at : at + CELLS_AT_ONCE]])
+        found += [info for info in map(decoded, cells) if info is not None]
+    return tuple(_judged(found, store.now_ms()))
+
+
+def _judged(found: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
+    """Say which of them are gone. A name belongs to one process at a time: an earlier one with it has ended."""
+    newest: dict[str, int] = {}
+    for info in found:
+        newest[info.name] = max(info.started_ms, newest.get(info.name, info.started_ms))
+    judged = [
+        replace(info, gone=now_ms - info.seen_ms >= GONE_MS or info.started_ms < newest[info.name]) for info in found
+    ]
+    return sorted(judged, key=lambda info: (info.gone, info.name, -info.started_ms))
+
+
+def _key(token: str) -> str:
+    return f"worker/{token}"
+
+
+def _tokens(cell: Cell | None) -> list[str]:
+    try:
+        return [] if cell is None else msgspec.json.decode(cell.value, type=list[str])
+    except msgspec.DecodeError:
+        return []  # altered by hand; the next process that starts writes it

@@ -1,0 +1,79 @@
+"""Keep the record of a process fresh, on a thread of its own: a store or event loop that hangs must not hide that the
+process lives, and presence must not hold up its work."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from .._version import __version__
+from ..errors import StoreError
+from ..events import Notify
+from ..store import Store
+from .directory import RENEW_S, Entry
+from .record import WorkerInfo
+
+SECOND_S = 1.0  # after the first record, which a worker writes before it has claimed anything
+CLOSE_S = 1.0  # how long the end of a process waits for its last write
+
+
+class Keeper:
+    """Writes what `sample` returns every RENEW_S, until `close`. A store that fails is tried again at the next time."""
+
+    def __init__(self, store: Store, sample: Callable[[], WorkerInfo], notice: Notify) -> None:
+        self._store, self._sample, self._notice = store, sample, notice
+        self._entry = Entry(store)
+        self._wake, self._over = threading.Event(), False
+        self._started_ms = 0
+        self._failed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, if the store keeps cells."""
+        if self._store.traits.cells and not self._store.traits.read_only:
+            self._thread = threading.Thread(target=self._run, name="redrive-presence", daemon=True)
+            self._thread.start()
+
+    def soon(self) -> None:
+        """Write now: something changed. From any thread."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Take the process out of the list, if the store answers in time."""
+        self._over = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        wait_s = SECOND_S
+        while not self._over:
+            self._try(self.renew)
+            self._wake.wait(wait_s)
+            self._wake.clear()
+            wait_s = RENEW_S
+        self._try(self._entry.remove)
+
+    def renew(self) -> None:
+        """Write the record once. Raises StoreError."""
+        now_ms = self._store.now_ms()
+        self._started_ms = self._started_ms or now_ms
+        host, pid = os.uname().nodename, os.getpid()
+        told = replace(
+            self._sample(), host=host, pid=pid, version=__version__, started_ms=self._started_ms, seen_ms=now_ms
+        )
+        self._entry.write(told)
+
+    def _try(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except StoreError:
+            pass  # the worker reports an outage itself
+        except Exception:  # a bug, or a store that was closed under it: the work goes on
+            if not self._failed and not self._over:
+                self._failed = True
+                self._notice("presence_failed", traceback.format_exc(limit=-3), "")

@@ -1,0 +1,75 @@
+"""What a process tells about itself."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from ..message import Cell
+
+LISTED_MAX = 100  # messages that a record lists
+
+
+class QueueWork(Struct, frozen=True, kw_only=True):
+    """A queue that a worker runs, with the most messages of it that it runs at once, and how many it holds."""
+
+    name: str
+    concurrency: int
+    held: int = 0
+
+
+class HeldMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message that a worker holds: since when it runs, None while it waits to start; and whether it runs `isolated`,
+    in a child process, or `alone`, with nothing else in the process."""
+
+    id: str
+    task: str
+    since_ms: int | None = None
+    isolated: bool = False
+    alone: bool = False
+
+
+class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A worker or scheduler process, as it last told at `seen_ms`. Times are ms of the store's clock.
+
+    `name` is the name under which it claims; `kind` is worker or scheduler. `app` is MODULE:APP, where that is known.
+    `held` messages are claimed, `running` of them have started; `messages` lists the first hundred, the one that runs
+    longest first. A process that ended by itself is not listed. One that has told nothing for 15 s, or whose name a
+    newer process has, is `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with what
+    it held when it last told.
+
+    Figures are of the time since it told before, and None where they are unknown: `claims_per_s`; `cpu`, the share of
+    one processor; `rss_bytes`; `loop_lag_ms`, by how much the event loop was late in 99 of 100 cases; `store_p50_ms`
+    and `store_p99_ms`, how long the last 256 exchanges with the store took; `clock_ms`, by how much this machine's
+    clock is ahead of the store's.
+    """
+
+    name: str
+    kind: str = "worker"
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    app: str | None = None
+    started_ms: int = 0
+    seen_ms: int = 0
+    gone: bool = False
+    draining: bool = False
+    queues: tuple[QueueWork, ...] = ()
+    held: int = 0
+    running: int = 0
+    messages: tuple[HeldMessage, ...] = ()
+    claims_per_s: float | None = None
+    cpu: float | None = None
+    rss_bytes: int | None = None
+    loop_lag_ms: float | None = None
+    store_p50_ms: float | None = None
+    store_p99_ms: float | None = None
+    clock_ms: int | None = None
+
+
+def decoded(cell: Cell | None) -> WorkerInfo | None:
+    """The record in a cell; None where there is none, or another version wrote it in another form."""
+    try:
+        return None if cell is None else msgspec.json.decode(cell.value, type=WorkerInfo)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,105 @@
+"""What a worker tells of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from ...events import Notify
+from ...presence.figures import TRIPS, LoopLag, Rates, percentile, rss_bytes
+from ...presence.keeper import Keeper
+from ...presence.record import LISTED_MAX, HeldMessage, QueueWork, WorkerInfo
+from ...registry import Queue
+from ...store import Store
+from ..execution import Execution, InFlight
+from ..services import Service
+
+
+class Presence(Service):
+    """Keeps a worker's record. `taken` counts what it holds by queue. The store thread adds to `trips` how long each
+    exchange with the store took, in seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        app: str | None,
+        queues: Sequence[Queue],
+        in_flight: InFlight,
+        taken: Counter[str],
+        draining: Callable[[], bool],
+        notice: Notify,
+    ) -> None:
+        self._store, self._name, self._app, self._queues = store, name, app, queues
+        self._in_flight, self._taken, self._draining = in_flight, taken, draining
+        self.trips: deque[float] = deque(maxlen=TRIPS)
+        self._lag, self._rates = LoopLag(), Rates()
+        self._told_draining = False
+        self.keeper = Keeper(store, self.sample, notice)
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Measure how late this event loop is. Call it on its thread."""
+        self._loop = loop
+        if self._store.traits.cells:
+            self._lag.start(loop)
+
+    def begin(self) -> None:
+        self.keeper.start()
+
+    def look(self, *, now: bool = False) -> None:
+        if self._draining() and not self._told_draining:
+            self._told_draining = True
+            self.keeper.soon()
+
+    def close(self) -> None:
+        self.keeper.close()
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._lag.stop)
+
+    def sample(self) -> WorkerInfo:
+        """The record as it is now. On the keeper's thread."""
+        held = self._in_flight.all()
+        running = [run for run in held if run.started_s and not run.finished_s]
+        claims, cpu = self._rates.take(self._in_flight.claimed)
+        trips, now_ms = list(self.trips), self._store.now_ms()
+        return WorkerInfo(
+            name=self._name,
+            app=self._app,
+            draining=self._draining(),
+            queues=tuple(
+                QueueWork(name=q.name, concurrency=q.concurrency, held=self._taken[q.name]) for q in self._queues
+            ),
+            held=len(held),
+            running=len(running),
+            messages=_listed(held, running, now_ms),
+            claims_per_s=claims,
+            cpu=cpu,
+            rss_bytes=rss_bytes(),
+            loop_lag_ms=self._lag.lag_ms(),
+            store_p50_ms=_ms(percentile(trips, 0.5)),
+            store_p99_ms=_ms(percentile(trips, 0.99)),
+            clock_ms=time.time_ns() // 1_000_000 - now_ms,
+        )
+
+
+def _listed(held: Sequence[Execution], running: Sequence[Execution], now_ms: int) -> tuple[HeldMessage, ...]:
+    """Those that run, the longest first, then those that wait to start."""
+    now_s = time.monotonic()
+    some = sorted(running, key=lambda run: run.started_s)[:LISTED_MAX]
+    some += [run for run in held if not run.started_s][: LISTED_MAX - len(some)]
+    return tuple(
+        HeldMessage(
+            id=run.delivery.message.id,
+            task=run.delivery.message.task,
+            since_ms=now_ms - round((now_s - run.started_s) * 1000) if run.started_s else None,
+            isolated=run.apart or (run.task is not None and run.task.place == "process"),
+            alone=run.alone,
+        )
+        for run in some
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 2)

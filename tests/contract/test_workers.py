@@ -1,0 +1,98 @@
+"""Who is alive: each process keeps one record, one that is killed is shown as gone, one that ends by itself is not."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.servers import PostgresServer, RedisServer
+
+from redrive import App
+from redrive.errors import StoreUnavailable
+from redrive.presence import Entry, WorkerInfo, read_workers
+from redrive.stores.memory.store import MemoryStore
+from redrive.testing import ManualClock
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    url = f"sqlite:///{tmp_path}/work.db"
+    if request.param != "sqlite":
+        server: PostgresServer | RedisServer = request.getfixturevalue(f"{request.param}_server")
+        own = "schema" if request.param == "postgres" else "namespace"
+        url = f"{server.url}?{own}=workers_{secrets.token_hex(4)}"
+    app = App(url)
+    yield app
+    app.store.close()
+
+
+def test_a_worker_is_listed_with_what_it_runs_until_it_ends(app: App) -> None:
+    began = asyncio.Event()
+
+    @app.task(name="push", queue="crm")
+    async def push() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        id = (await push.aenqueue()).id
+        async with app.worker(queues={"crm": 3}, name="one", grace=0) as worker:
+            await began.wait()
+            await asyncio.to_thread(worker._presence.keeper.renew)
+            (info,) = await asyncio.to_thread(app.workers)
+            assert (info.name, info.gone, info.held) == (worker.name, False, 1)
+            assert [(q.name, q.concurrency, q.held) for q in info.queues] == [("crm", 3, 1)]
+            assert [(m.id, m.task, m.isolated, m.alone) for m in info.messages] == [(id, "push", False, False)]
+
+    asyncio.run(main())
+    assert app.workers() == ()
+
+
+def record(store: MemoryStore, name: str, started_ms: int) -> WorkerInfo:
+    return WorkerInfo(name=name, started_ms=started_ms, seen_ms=store.now_ms(), held=2)
+
+
+def test_one_that_tells_nothing_for_15_s_is_gone_with_what_it_held_and_comes_back() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    entry = Entry(store)
+    entry.write(record(store, "a", 1))
+    clock.advance("14.999s")
+    assert [info.gone for info in read_workers(store)] == [False]
+    clock.advance("1ms")
+    assert [(info.gone, info.held) for info in read_workers(store)] == [(True, 2)]
+    clock.advance("1h")
+    assert read_workers(store) == ()  # it was stopped for an hour, and others take it out
+    Entry(store).write(record(store, "b", 2))
+    entry.write(record(store, "a", 1))
+    assert [(info.name, info.gone) for info in read_workers(store)] == [("a", False), ("b", False)]
+    entry.remove()
+    assert [info.name for info in read_workers(store)] == ["b"]
+
+
+def test_one_whose_name_a_newer_process_has_is_gone_at_once() -> None:
+    store = MemoryStore(ManualClock())
+    for started_ms in (1, 2):
+        Entry(store).write(record(store, "a", started_ms))
+    assert [(info.started_ms, info.gone) for info in read_workers(store)] == [(2, False), (1, True)]
+
+
+def test_a_store_that_fails_takes_a_worker_out_of_the_list_and_harms_nothing(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    @app.task(name="push")
+    def push() -> None:
+        ran.append(1)
+
+    def fail(self: Entry, info: WorkerInfo) -> None:
+        raise StoreUnavailable("no cells today")
+
+    monkeypatch.setattr(Entry, "write", fail)
+    push.enqueue()
+    app.run_worker(burst=True)
+    assert ran and app.workers() == ()
