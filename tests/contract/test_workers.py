@@ -96,3 +96,16 @@ def test_a_store_that_fails_takes_a_worker_out_of_the_list_and_harms_nothing(
     push.enqueue()
     app.run_worker(burst=True)
     assert ran and app.workers() == ()
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_setting_telemetry_turns_it_off(on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDRIVE_TELEMETRY", str(on).lower())
+    app = App(store=MemoryStore(ManualClock()))
+
+    async def main() -> bool:
+        async with app.worker(queues=["crm"]) as worker:
+            pass
+        return worker._presence.keeper.told
+
+    assert asyncio.run(main()) is on

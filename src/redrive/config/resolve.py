@@ -62,6 +62,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     blob_max: int = 512 * 1024 * 1024  # bytes; a larger body is refused
     notify: str | None = None  # a webhook that alerts are posted to
     notify_every_s: float = 600.0  # how often the same alert is posted again, at most
+    telemetry: bool = True  # workers and schedulers tell in the store's cells that they are alive
     log: str = "auto"
     output: str = "auto"
     folder: str | None = None  # the directory of the settings file

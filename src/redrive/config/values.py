@@ -177,6 +177,7 @@ SETTINGS = {
     "notify_every": Setting("notify_every_s", _period, "a duration such as '10m'", "10m"),
     "blob_threshold": Setting("blob_threshold", size, "bytes, or a size such as '200KB'", "200KB"),
     "blob_max": Setting("blob_max", size, "bytes, or a size such as '512MiB'", "512MiB"),
+    "telemetry": Setting("telemetry", _switch, "true or false"),
     "log": Setting("log", _one_of(LOGS), f"one of {', '.join(LOGS)}"),
     "output": Setting("output", _one_of(OUTPUTS), f"one of {', '.join(OUTPUTS)}"),
 }

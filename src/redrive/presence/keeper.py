@@ -11,6 +11,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from .._version import __version__
+from ..config import settings
 from ..errors import StoreError
 from ..events import Notify
 from ..store import Store
@@ -19,6 +20,11 @@ from .record import WorkerInfo
 
 SECOND_S = 1.0  # after the first record, which a worker writes before it has claimed anything
 CLOSE_S = 1.0  # how long the end of a process waits for its last write
+
+
+def is_on(store: Store) -> bool:
+    """Whether this process tells about itself: the store keeps cells, and the setting `telemetry` is on."""
+    return store.traits.cells and not store.traits.read_only and settings().telemetry
 
 
 class Keeper:
@@ -33,10 +39,15 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, if the store keeps cells."""
-        if self._store.traits.cells and not self._store.traits.read_only:
+        """Begin, if telemetry is on."""
+        if is_on(self._store):
             self._thread = threading.Thread(target=self._run, name="redrive-presence", daemon=True)
             self._thread.start()
+
+    @property
+    def told(self) -> bool:
+        """Whether it has begun."""
+        return self._thread is not None
 
     def soon(self) -> None:
         """Write now: something changed. From any thread."""

@@ -67,7 +67,7 @@ def workers(opened: Opened, out: Output) -> None:
 
     found = read_workers(opened.store)
     if not out.rows(map(_row, found), _COLUMNS, id="name", limit=0):
-        note(f"no worker runs on {opened.url}, and none was killed in the last five minutes")
+        note(f"no worker tells {opened.url} that it is alive, and none was killed in the last five minutes")
     if out.is_table and out.verbose:
         out.lines(line for info in found for line in _runs(info, opened.store.now_ms()))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ...events import Notify
 from ...presence.figures import TRIPS, LoopLag, Rates, percentile, rss_bytes
-from ...presence.keeper import Keeper
+from ...presence.keeper import Keeper, is_on
 from ...presence.record import LISTED_MAX, HeldMessage, QueueWork, WorkerInfo
 from ...registry import Queue
 from ...store import Store
@@ -42,7 +42,7 @@ class Presence(Service):
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Measure how late this event loop is. Call it on its thread."""
         self._loop = loop
-        if self._store.traits.cells:
+        if is_on(self._store):
             self._lag.start(loop)
 
     def begin(self) -> None:
