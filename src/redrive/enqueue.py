@@ -310,6 +310,9 @@ async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> l
 
 
 def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[Put]) -> list[Ref[Any]]:
+    flusher = registry.flusher
+    if flusher is not None:
+        flusher.enqueued(drafts, puts)
     return [Ref(p.id, d.task, d.queue, p.duplicate, registry) for d, p in zip(drafts, puts, strict=True)]
 
 

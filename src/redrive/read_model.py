@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .duration import Duration
 from .registry import Registry
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
     from .audit.log import Audit
+    from .history import History
     from .presence import WorkerInfo
     from .status import Status
     from .triage.controls import Controls
@@ -50,3 +52,12 @@ class ReadModel(Registry):
         from .presence import read_workers
 
         return read_workers(self.store)
+
+    def history(
+        self, queue: str | None = None, task: str | None = None, *, since: Duration = "24h", step: Duration | None = None
+    ) -> History:
+        """What happened in the last time `since`, up to 35d: counts and percentiles in all, and by `step` (default: one
+        that gives 24 points or so). Steps of minutes go back a day. Raises ConfigError, StoreError, Unsupported."""
+        from .history import read_history
+
+        return read_history(self.store, queue, task, since, step)

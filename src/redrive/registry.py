@@ -20,6 +20,7 @@ from .config.resolve import settings
 from .duration import Duration, seconds
 from .errors import ConfigError
 from .events import Events, Observer
+from .history import Flusher, Recorder
 from .message import Counts, GroupOrder, Job, OnDead
 from .policy.retention import Retention
 from .redact import redact
@@ -165,12 +166,22 @@ class Registry:
         self._lock = threading.Lock()
         self._batches: dict[int, Any] = {}  # of concurrent enqueues, by event loop
         self._health_checks: HealthChecks | None = None
+        self._flusher: Flusher | UnsetType | None = UNSET
 
     @property
     def store(self) -> Store:
         """The store, opened at first use. Opening it writes the group settings that the app declares."""
         store = self._store
         return self._opened() if store is None or self._unapplied else store
+
+    @property
+    def flusher(self) -> Flusher | None:
+        """What counts for the history of the store; None where it is not kept, or turned off."""
+        if self._flusher is UNSET:
+            traits = self.store.traits
+            kept = settings().telemetry and traits.cells and not traits.read_only
+            self._flusher = Flusher(Recorder(self.tasks, self.queues), lambda: self.store) if kept else None
+        return self._flusher
 
     def _opened(self) -> Store:
         with self._lock:

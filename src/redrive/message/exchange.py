@@ -45,11 +45,13 @@ class Started(NamedTuple):
 
 
 class Delivery(Struct, frozen=True, gc=False):
-    """One claim of a message: what to run, the receipt to settle it with, and when the lease ends."""
+    """One claim of a message: what to run, the receipt to settle it with, when the lease ends, and when the message was
+    due before this claim (0 where the store does not know)."""
 
     message: Message
     receipt: Receipt
     until_ms: int
+    due_ms: int = 0
 
 
 # Decisions: what happens next to a delivered message. counts=False gives the attempt back.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,11 +11,13 @@ from msgspec.structs import replace
 from ..decide import is_free
 from ..events import Events, Fate, Notice
 from ..fault import Crash, Fault
+from ..history import Flusher
 from ..message import DAMAGED, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled, Settlement
 from ..store import Store
 from .fault_log import LEVELS, log_faults
 from .redrive_outcome import first_outcome
 from .settlement import Outcome
+from .telemetry.history import Counted
 
 _FREE = {"snooze": "snoozed", "interrupted": "released"}  # the other free waits are held
 
@@ -23,9 +26,10 @@ class Reporter:
     """Reports to the observers of an app what one worker does, and logs faults. While there are no observers, a message
     that is done costs nothing."""
 
-    def __init__(self, events: Events, store: Store, worker: str) -> None:
+    def __init__(self, events: Events, store: Store, worker: str, flusher: Flusher | None = None) -> None:
         self._events, self._store, self.worker = events, store, worker
         self.observers = events.observers
+        self.history = None if flusher is None else Counted(flusher, partial(_fate_of, worker))
 
     def notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
         """Report something about the worker itself."""
@@ -36,6 +40,8 @@ class Reporter:
 
     def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
         """Report the fates of these deliveries, given the store's answers."""
+        if self.history is not None:
+            self.history.settled(outcomes, answers, self._store.now_ms())
         pairs = zip(outcomes, answers, strict=True)
         told = list(pairs) if self.observers else [pair for pair in pairs if _is_fault(pair[0].settlement)]
         if told:
@@ -48,22 +54,34 @@ class Reporter:
 
     def crashed(self, messages: Sequence[Message], fault: Fault) -> None:
         """Report the fates of deliveries that this worker takes back: their process died while it ran them."""
-        self._emit([_crashed(message, fault, self.worker) for message in messages])
+        self._unsettled([_crashed(message, fault, self.worker) for message in messages])
 
     def set_aside(self, messages: Sequence[Message]) -> None:
         """Report messages that were set aside unclaimed, because their rows cannot be read."""
         now_ms = self._store.now_ms()
-        self._emit([_damaged(message, now_ms, self.worker) for message in messages])
+        self._unsettled([_damaged(message, now_ms, self.worker) for message in messages])
 
     def lost(self, message: Message) -> None:
         """Report that this worker lost the lease of a message while it ran."""
+        lost = [_lost(message, self._store.now_ms(), self.worker)]
+        if self.history is not None:
+            self.history.told(lost, self._store.now_ms())
         if self.observers:
-            self._events.emit([_lost(message, self._store.now_ms(), self.worker)])
+            self._events.emit(lost)
+
+    def _unsettled(self, fates: Sequence[Fate]) -> None:
+        if self.history is not None:
+            self.history.told(fates, self._store.now_ms())
+        self._emit(fates)
 
 
 def _is_fault(settlement: Settlement) -> bool:
     """Whether it may be a retry or a death."""
     return settlement.fault is not None or isinstance(settlement.decision, DeadLetter | Quarantine)
+
+
+def _fate_of(worker: str, o: Outcome, word: Settled, now_ms: int) -> Fate:
+    return fate(o, word, now_ms, worker)
 
 
 def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:

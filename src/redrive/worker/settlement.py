@@ -42,6 +42,7 @@ class Outcome(Struct, frozen=True, gc=False):
     delivery: Delivery
     run_s: float | None = None
     duplicate_of: str | None = None  # the message that ran for its idempotency key
+    started_s: float = 0.0  # time.monotonic() when the handler began; 0.0 if it did not
 
 
 def outcome(run: Execution, now_ms: int, worker: str) -> Outcome:
@@ -74,9 +75,10 @@ def _outcome(run: Execution, now_ms: int, worker: str) -> Outcome:
     if run.fault is None:
         plain = extras is None and not run.delivery.message.keep_ms
         settlement = Settlement(run.delivery.receipt, run.limit.ack) if plain else _done(run, extras)
-        return Outcome(settlement, run.delivery, run_s)
+        return Outcome(settlement, run.delivery, run_s, None, run.started_s)
     failed = _failed(run.delivery.message, _with_run(run.fault, run_s), run.task.policy, now_ms)
-    return Outcome(_settlement(run.delivery, *failed, run.task, now_ms, worker), run.delivery, run_s)
+    settlement = _settlement(run.delivery, *failed, run.task, now_ms, worker)
+    return Outcome(settlement, run.delivery, run_s, None, run.started_s)
 
 
 def _with_run(fault: Fault, run_s: float | None) -> Fault:
@@ -174,6 +176,8 @@ def _settlement(
         follow_ups = _compensation(delivery.message, decision, fault, task)
     if fault is not None:
         fault = with_fate(fault, delivery.message, decision, now_ms, worker)
+        due_ms = first_due_ms(delivery)
+        fault = fault if due_ms == delivery.message.life_ms else replace(fault, due_ms=due_ms)
     return Settlement(delivery.receipt, decision, fault, follow_ups)
 
 
@@ -200,6 +204,18 @@ def _compensation(
         traceparent=message.traceparent,
     )
     return (draft,)
+
+
+def first_due_ms(delivery: Delivery) -> int:
+    """When the message was due for the first time in its present life, without the time for which flow control held it
+    back before its first run."""
+    message = delivery.message
+    for fault in message.faults:
+        if fault.at_ms >= message.life_ms:
+            return fault.due_ms or message.life_ms
+    if message.attempt <= 1 and not message.crashes and delivery.due_ms:
+        return delivery.due_ms - message.held_ms
+    return message.life_ms
 
 
 def fault_of(run: Execution, error: BaseException) -> Fault:

@@ -77,7 +77,7 @@ class Worker:
         }
         self._processes = self._process_executor(Recycling(*recycle), suspect_processes)
         self.name, self._slots, self._complaint = identity(store, name)
-        self._reporter = Reporter(app.events, store, self.name)
+        self._reporter = Reporter(app.events, store, self.name, app.flusher)
         self._outage = Outage(self._notice)
         store.on_notice(self._notice)
         flow = Flow(app, store, self.name, self._notice)
@@ -252,6 +252,8 @@ class Worker:
             if self._flow is not None:
                 self._flow.close()
             self._services.close()
+            if self._reporter.history is not None:
+                self._reporter.history.finish()
             error_text = f": {self._error!r}" if self._error else ""
             self._notice("stopped", f"{len(self._in_flight)} still leased{error_text}")
             with contextlib.suppress(RuntimeError):  # the loop may be gone already

@@ -1,0 +1,15 @@
+"""Keep what happened: counts and histograms by queue and task, in cells of the store itself.
+
+A process counts in memory (`recorder.py`) and adds that to cells every ten seconds (`flusher.py`, `writer.py`). A cell
+is a chunk (`chunk.py`) of keys (`tally.py`) and buckets (`histogram.py`). `read.py` sums them up again.
+"""
+
+from __future__ import annotations
+
+from .flusher import Flusher
+from .histogram import Histogram
+from .read import History, Point, counts_of, read_history
+from .recorder import Recorder, Series
+from .tally import Tally
+
+__all__ = ["Flusher", "Histogram", "History", "Point", "Recorder", "Series", "Tally", "counts_of", "read_history"]

@@ -1,0 +1,152 @@
+"""Count what one process does, by minute, queue and task, until the writer takes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from ..message import Draft, Put
+from .chunk import MINUTE_MS
+from .histogram import bucketed
+from .tally import (
+    AFTER,
+    ALL,
+    DELAY,
+    ENQUEUED,
+    FIRST,
+    GOOD,
+    QUEUE_ALL,
+    QUEUE_GOOD,
+    RUN,
+    WAIT,
+    Counts,
+    add,
+    band,
+    outcome_key,
+)
+
+OTHER = "(other)"  # for tasks that the app does not know: a typing error of a producer takes no place of its own
+VALUES_MAX = 4096  # durations kept one by one
+ATTEMPTS = 12  # attempts counted one by one; the last place has all from the eleventh on
+
+Name = tuple[str, str]  # queue and task
+Minutes = dict[int, Counts]
+
+
+class Series(Struct, gc=False, eq=False):
+    """What one queue and task did in the minute under way. `done` counts by attempt, the lists are durations in ms.
+    `within_ms` and `queue_within_ms` are the bounds of their objectives, if they have some."""
+
+    within_ms: float | None = None
+    queue_within_ms: float | None = None
+    done: list[int] = field(default_factory=lambda: [0] * ATTEMPTS)
+    run: list[float] = field(default_factory=list)
+    wait: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+    after: list[float] = field(default_factory=list)
+    delay: list[float] = field(default_factory=list)
+    counts: Counts = field(default_factory=dict)
+
+    @property
+    def judges(self) -> bool:
+        """Whether ends are counted for an objective."""
+        return self.within_ms is not None or self.queue_within_ms is not None
+
+    def count(self, key: str, more: int = 1) -> None:
+        """Add to a count."""
+        self.counts[key] = self.counts.get(key, 0) + more
+
+    def judge(self, took_ms: float | None) -> None:
+        """Count an end for the objectives: after `took_ms` it was done; None: it died."""
+        if self.within_ms is not None:
+            self.count(ALL)
+            self.count(GOOD, took_ms is not None and took_ms <= self.within_ms)
+        if self.queue_within_ms is not None:
+            self.count(QUEUE_ALL)
+            self.count(QUEUE_GOOD, took_ms is not None and took_ms <= self.queue_within_ms)
+
+    def fold(self) -> None:
+        """Turn lists of durations into counts."""
+        for letter, values in (
+            (RUN, self.run),
+            (WAIT, self.wait),
+            (FIRST, self.first),
+            (AFTER, self.after),
+            (DELAY, self.delay),
+        ):
+            if values:
+                self.count(f"{letter}+", round(sum(values)))
+                for index, number in bucketed(values).items():
+                    self.count(f"{letter}{index}", number)
+                values.clear()
+        for attempt, number in enumerate(self.done):
+            if number:
+                self.count(outcome_key("done", band(attempt)), number)
+                self.done[attempt] = 0
+
+
+class Recorder:
+    """The counts of one process that are not written yet. Hold `lock` for all but `take` and `enqueued`.
+
+    `tasks` and `queues` are those of the app. `of` has the minute under way; `turn` begins the next.
+    """
+
+    def __init__(self, tasks: Mapping[str, Any], queues: Mapping[str, Any]) -> None:
+        self._tasks, self._queues = tasks, queues
+        self.lock = threading.Lock()
+        self.series: dict[Name, Series] = {}
+        self._minute = -1
+        self._folded: dict[Name, Minutes] = {}
+
+    def turn(self, now_ms: int) -> None:
+        """What is counted from here on happens now."""
+        minute = now_ms // MINUTE_MS
+        if minute != self._minute:
+            self._fold()
+            self.series.clear()
+            self._minute = minute
+
+    def of(self, queue: str, task: str) -> Series:
+        """The series of a queue and task."""
+        found = self.series.get((queue, task))
+        if found is not None:
+            return found
+        name = (queue, task if task in self._tasks else OTHER)
+        found = self.series.get(name)
+        if found is None:
+            found = self.series[name] = Series(_within_ms(self._tasks.get(task)), _within_ms(self._queues.get(queue)))
+        return found
+
+    def enqueued(self, drafts: Iterable[Draft], now_ms: int, puts: Iterable[Put]) -> None:
+        """These were put; a duplicate was not."""
+        with self.lock:
+            self.turn(now_ms)
+            self.add_enqueued(d for d, p in zip(drafts, puts, strict=True) if not p.duplicate)
+
+    def add_enqueued(self, drafts: Iterable[Draft]) -> None:
+        """Count these as put."""
+        for draft in drafts:
+            self.of(draft.queue, draft.task).count(ENQUEUED)
+
+    def take(self) -> dict[Name, Minutes]:
+        """All counts by minute since the last call."""
+        with self.lock:
+            self._fold()
+            taken, self._folded = self._folded, {}
+        return taken
+
+    def _fold(self) -> None:
+        for name, series in self.series.items():
+            series.fold()
+            if series.counts:
+                add(self._folded.setdefault(name, {}).setdefault(self._minute, {}), series.counts)
+                series.counts = {}
+
+
+def _within_ms(of: Any) -> float | None:
+    """The bound of the objective of a task or queue."""
+    slo = getattr(of, "slo", None)
+    return None if slo is None else slo.within_s * 1000

@@ -1,0 +1,158 @@
+"""What is counted, and how it is read.
+
+A count has a short key, as it is stored in every minute: a letter for what it counts, then the rest. `Tally` is the
+form that people read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from .histogram import Histogram
+
+BANDS = ("1", "2", "3", "4-5", "6-10", "11+")
+_BAND_OF = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4)
+FAILED = ("retry", "dead", "quarantined", "crashed")
+FINISHED = ("done", *FAILED)
+
+# Keys. A histogram's buckets are its letter and an index; its sum is the letter and `+`.
+ENQUEUED = "e"
+GOOD, ALL, QUEUE_GOOD, QUEUE_ALL = "g", "a", "gq", "aq"  # of the objectives of the task, and of the queue
+RUN, WAIT, FIRST, AFTER, DELAY = "R", "W", "F", "A", "D"
+HISTOGRAMS = (RUN, WAIT, FIRST, AFTER, DELAY)
+
+Counts = dict[str, int]
+
+
+def band(attempt: int) -> int:
+    """The index of an attempt's band: 1, 2, 3, 4-5, 6-10, more."""
+    return _BAND_OF[attempt] if attempt < len(_BAND_OF) else len(BANDS) - 1
+
+
+def outcome_key(outcome: str, band: int) -> str:
+    """Deliveries by outcome and band of attempts."""
+    return f"o{band}{outcome}"
+
+
+def dead_key(reason: str) -> str:
+    """Messages that died or were quarantined, by reason."""
+    return f"d{reason}"
+
+
+def fault_key(kind: str) -> str:
+    """Runs that failed, by the kind of fault."""
+    return f"f{kind}"
+
+
+def deferral_keys(why: str) -> tuple[str, str]:
+    """Deferrals by flow control, and the ms that they lasted, by cause."""
+    return f"h{why}", f"H{why}"
+
+
+def crash_key(cause: str) -> str:
+    """Runs that ended with their process, by cause."""
+    return f"c{cause}"
+
+
+def verdict_key(verdict: str) -> str:
+    """Redriven messages by what their first run came to."""
+    return f"v{verdict}"
+
+
+def is_histogram(key: str) -> bool:
+    """Whether it is of a histogram."""
+    return key[0] in HISTOGRAMS
+
+
+class Tally(Struct, frozen=True, kw_only=True):
+    """What happened in a span of time.
+
+    `enqueued` is what producers told: those that were killed told nothing of their last ten seconds. `outcomes` are
+    deliveries by outcome (done, retry, dead, quarantined, cancelled, crashed, held, snoozed, released, lost, stale);
+    `by_attempt` has the same by the number of the attempt: 1, 2, 3, 4-5, 6-10, 11+. `dead` are deaths and quarantines
+    by reason, `faults` failed runs by kind, `deferrals` by cause how often and how many ms flow control put messages
+    off, `crashes` by cause, and `redriven` by what the first run after a redrive came to.
+
+    `run` is how long handlers ran, `wait` how long after it was due a message started, `first_try` and `after_retries`
+    the time from when a message was first due to its success, `retry_delay` how long retries were told to wait.
+    `slo_good` of `slo_all` messages met the objective of their task.
+    """
+
+    enqueued: int = 0
+    outcomes: Mapping[str, int] = {}
+    by_attempt: Mapping[str, Mapping[str, int]] = {}
+    dead: Mapping[str, int] = {}
+    faults: Mapping[str, int] = {}
+    deferrals: Mapping[str, tuple[int, int]] = {}
+    crashes: Mapping[str, int] = {}
+    redriven: Mapping[str, int] = {}
+    slo_good: int = 0
+    slo_all: int = 0
+    run: Histogram = Histogram()
+    wait: Histogram = Histogram()
+    first_try: Histogram = Histogram()
+    after_retries: Histogram = Histogram()
+    retry_delay: Histogram = Histogram()
+
+    @property
+    def done(self) -> int:
+        """Messages that succeeded."""
+        return self.outcomes.get("done", 0)
+
+    @property
+    def failed(self) -> int:
+        """Runs that failed: they are retried, or the message died."""
+        return sum(self.outcomes.get(outcome, 0) for outcome in FAILED)
+
+    @property
+    def error_rate(self) -> float | None:
+        """The share of the runs that failed; None if none ended."""
+        ended = self.done + self.failed
+        return self.failed / ended if ended else None
+
+
+def add(into: Counts, more: Mapping[str, int]) -> None:
+    """Add `more` to `into`."""
+    for key, count in more.items():
+        into[key] = into.get(key, 0) + count
+
+
+def tally_of(counts: Mapping[str, int]) -> Tally:
+    """The counts as people read them. Ignores keys of a newer version."""
+    named: dict[str, dict[str, int]] = {letter: {} for letter in "odfhHcv"}
+    buckets: dict[str, dict[int, int]] = {letter: {} for letter in HISTOGRAMS}
+    sums = dict.fromkeys(HISTOGRAMS, 0)
+    for key, count in counts.items():
+        letter, rest = key[0], key[1:]
+        if letter in buckets:
+            if rest == "+":
+                sums[letter] = count
+            else:
+                buckets[letter][int(rest)] = count
+        elif letter in named:
+            named[letter][rest] = count
+    outcomes, by_attempt = _outcomes(named["o"])
+    held = {why: (count, named["H"].get(why, 0)) for why, count in _sorted(named["h"])}
+    made = {letter: Histogram(sum(of.values()), sums[letter], of) for letter, of in buckets.items()}
+    return Tally(
+        enqueued=counts.get(ENQUEUED, 0), outcomes=outcomes, by_attempt=by_attempt, dead=dict(_sorted(named["d"])),
+        faults=dict(_sorted(named["f"])), deferrals=held, crashes=dict(_sorted(named["c"])),
+        redriven=dict(_sorted(named["v"])), slo_good=counts.get(GOOD, 0), slo_all=counts.get(ALL, 0), run=made[RUN],
+        wait=made[WAIT], first_try=made[FIRST], after_retries=made[AFTER], retry_delay=made[DELAY],
+    )  # fmt: skip
+
+
+def _outcomes(found: Mapping[str, int]) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    total: dict[str, int] = {}
+    by_attempt: dict[str, dict[str, int]] = {}
+    for key, count in _sorted(found):
+        outcome = key[1:]
+        total[outcome] = total.get(outcome, 0) + count
+        by_attempt.setdefault(outcome, {})[BANDS[int(key[0])]] = count
+    return total, by_attempt
+
+
+def _sorted(counts: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+    return sorted(counts.items())

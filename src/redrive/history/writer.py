@@ -1,0 +1,174 @@
+"""Write counts to the store: merge them into cells that all processes share, each count once.
+
+A process reads the cells that its counts belong to, adds, and swaps. Where another process was faster it reads again;
+after TRIES losses it goes on in another of SHARDS cells, and readers add those up. So few processes share one cell, and
+two hundred spread by themselves.
+
+Every swap leaves a random nonce in its cell. If the answer to a swap is lost, the counts stay, with that nonce; once it
+is found in the cell, they were written. If so many others wrote meanwhile that it may have been there and gone, they
+are dropped: a count may be missing, but is never counted twice.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct, field
+
+from ..errors import StoreError
+from ..message import Cell, Swap, version_of
+from ..store import Store
+from .chunk import KINDS, MINUTE_MS, NONCE_BYTES, NONCES, Kind, add_counts, read_chunk, write_chunk
+from .names import EVERYTHING, Names, id_of
+from .recorder import Minutes, Name
+from .tally import Counts, add
+
+SHARDS = 8
+TRIES = 3  # swaps of a cell that others won before another shard is taken
+ROUNDS = 8
+CELLS_AT_ONCE = 100
+_PAUSE_S = 0.005  # before a round, at random and growing
+PENDING_MAX = 10_000  # cells whose counts wait for the store, beyond which the oldest are dropped
+
+
+class Batch(Struct, gc=False, eq=False):
+    """Counts by slot, with the nonces of the swaps that may have written them."""
+
+    slots: dict[int, Counts] = field(default_factory=dict)
+    nonces: set[bytes] = field(default_factory=set)
+    after: int = 0  # the version of the cell before the first of those
+
+
+class Target(Struct, gc=False, eq=False):
+    """A cell to write, and what is to be added to it. The last batch is open; the others may have been written."""
+
+    base: str  # the key without the shard
+    kind: Kind
+    shard: int = 0
+    lost: int = 0
+    batches: list[Batch] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        return f"{self.base}/{self.shard}"
+
+
+class Writer:
+    """Merges the counts of one process into the store. Used by one thread at a time.
+
+    `retries` counts swaps that another process won, `dropped` batches of which it is not known if they were written.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._names = Names(store)
+        self._unlisted: dict[Name, Minutes] = {}
+        self._targets: dict[str, Target] = {}  # by base
+        self.retries = self.dropped = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether counts wait for the store."""
+        return bool(self._targets or self._unlisted)
+
+    def write(self, taken: Mapping[Name, Minutes]) -> None:
+        """Add these counts, and those that could not be written before. Raises StoreError: then they wait."""
+        for name, minutes in taken.items():
+            waiting = self._unlisted.setdefault(name, {})
+            for minute, counts in minutes.items():
+                add(waiting.setdefault(minute, {}), counts)
+        if self._unlisted:
+            kept = self._names.list(self._unlisted, self._store.now_ms())
+            for name, minutes in self._unlisted.items():
+                for of in (kept[name], EVERYTHING):
+                    self._add(id_of(of), minutes)
+            self._unlisted = {}
+        for tried in range(ROUNDS):
+            if not self._targets:
+                return
+            time.sleep(random.uniform(0, _PAUSE_S * tried))
+            targets = list(self._targets.values())
+            for at in range(0, len(targets), CELLS_AT_ONCE):
+                self._swap(targets[at : at + CELLS_AT_ONCE])
+
+    def _add(self, id: str, minutes: Minutes) -> None:
+        for minute, counts in minutes.items():
+            at_ms = minute * MINUTE_MS
+            for kind in KINDS:
+                kept = {key: count for key, count in counts.items() if kind.holds(key)}
+                if not kept:
+                    continue
+                base = f"history/{id}/{kind.letter}/{at_ms // kind.span_ms}"
+                target = self._targets.get(base)
+                if target is None:
+                    self._bound()
+                    target = self._targets[base] = Target(base, kind)
+                if not target.batches or target.batches[-1].nonces:
+                    target.batches.append(Batch())
+                add(target.batches[-1].slots.setdefault(at_ms % kind.span_ms // kind.slot_ms, {}), kept)
+
+    def _bound(self) -> None:
+        while len(self._targets) >= PENDING_MAX:
+            del self._targets[next(iter(self._targets))]
+            self.dropped += 1
+
+    def _swap(self, targets: list[Target]) -> None:
+        cells = self._store.cells.read([target.key for target in targets])
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        swaps, going = [], []
+        for target, cell in zip(targets, cells, strict=True):
+            value = self._merged(target, cell, nonce)
+            if value is None:
+                del self._targets[target.base]
+            else:
+                ttl_ms = target.kind.span_ms + target.kind.kept_ms
+                swaps.append(Swap(target.key, version_of(cell), value, ttl_ms))
+                going.append((target, version_of(cell)))
+        if not swaps:
+            return
+        try:
+            words = self._store.cells.swap(swaps, durable=False)
+        except StoreError:
+            for target, version in going:
+                for batch in target.batches:
+                    batch.after = batch.after if batch.nonces else version
+                    batch.nonces.add(nonce)
+            raise
+        for (target, _), written in zip(going, words, strict=True):
+            if written:
+                del self._targets[target.base]
+            else:
+                self._lose(target)
+
+    def _merged(self, target: Target, cell: Cell | None, nonce: bytes) -> bytes | None:
+        """The cell with what is still to be added; None if nothing is."""
+        chunk = read_chunk(None if cell is None else cell.value)
+        left = [batch for batch in target.batches if not self._is_over(batch, chunk.nonces, version_of(cell))]
+        target.batches = left
+        if not left:
+            return None
+        for batch in left:
+            for slot, counts in batch.slots.items():
+                add_counts(chunk, slot, counts)
+        chunk.nonces = [*chunk.nonces, nonce][-NONCES:]
+        return write_chunk(chunk)
+
+    def _is_over(self, batch: Batch, nonces: Collection[bytes], version: int) -> bool:
+        """Whether a batch was written, or may have been, and that cannot be found out any more."""
+        if not batch.nonces:
+            return False
+        if not batch.nonces.isdisjoint(nonces):
+            return True
+        if len(nonces) < NONCES or 0 <= version - batch.after <= NONCES:
+            return False  # the cell remembers every write since
+        self.dropped += 1
+        return True
+
+    def _lose(self, target: Target) -> None:
+        self.retries += 1
+        target.lost += 1
+        if target.lost >= TRIES and not any(batch.nonces for batch in target.batches):
+            target.shard, target.lost = random.randrange(SHARDS), 0

@@ -1,0 +1,99 @@
+"""Count what becomes of deliveries, for the history of the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from ...events import Fate
+from ...history import Flusher, Series
+from ...history.recorder import ATTEMPTS, VALUES_MAX
+from ...history.tally import band, crash_key, dead_key, deferral_keys, fault_key, outcome_key, verdict_key
+from ...message import Ack, Delivery, Settled
+from ..settlement import Outcome, first_due_ms
+
+_LAST = ATTEMPTS - 1  # attempts from here on are counted together
+_RESTS = ("dead", "quarantined")
+
+
+class Counted:
+    """Counts the deliveries of one worker. The store thread calls it, once for each batch.
+
+    `fate` tells what became of a delivery that is not simply done.
+    """
+
+    def __init__(self, flusher: Flusher, fate: Callable[[Outcome, Settled, int], Fate]) -> None:
+        self._flusher, self._recorder, self._fate = flusher, flusher.recorder, fate
+
+    def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled], now_ms: int) -> None:
+        """Count these deliveries, given the store's answers."""
+        recorder, clock_ms = self._recorder, now_ms - time.monotonic() * 1000
+        with recorder.lock:
+            recorder.turn(now_ms)
+            for o, answer in zip(outcomes, answers, strict=True):
+                delivery, settlement = o.delivery, o.settlement
+                message, due_ms = delivery.message, delivery.due_ms or delivery.message.life_ms
+                series = recorder.of(message.queue, message.task)
+                if o.started_s:
+                    series.run.append((o.run_s or 0.0) * 1000)
+                    series.wait.append(clock_ms + o.started_s * 1000 - due_ms)
+                    if len(series.run) >= VALUES_MAX:
+                        series.fold()
+                if settlement.follow_ups and answer is Settled.OK:
+                    recorder.add_enqueued(settlement.follow_ups)
+                if type(settlement.decision) is not Ack or answer is not Settled.OK or message.redrives:
+                    self._count(series, delivery, self._fate(o, answer, now_ms))
+                    continue
+                attempt = message.attempt
+                series.done[attempt if attempt < _LAST else _LAST] += 1
+                if attempt <= 1 and not message.crashes:
+                    took_ms = now_ms - due_ms + message.held_ms
+                    series.first.append(took_ms)
+                else:
+                    took_ms = now_ms - first_due_ms(delivery)
+                    series.after.append(took_ms)
+                    for fate in (self._fate(o, answer, now_ms),) if message.crashes else ():
+                        _count_causes(series, fate)
+                if series.judges:
+                    series.judge(took_ms)
+        self._flusher.counted()
+
+    def told(self, fates: Sequence[Fate], now_ms: int) -> None:
+        """Count fates that no settlement brought about: crashes, lost leases, damaged messages."""
+        with self._recorder.lock:
+            self._recorder.turn(now_ms)
+            for fate in fates:
+                self._count(self._recorder.of(fate.queue, fate.task), None, fate)
+        self._flusher.counted()
+
+    def finish(self) -> None:
+        """The worker ends: write what is counted, if the store answers in time."""
+        self._flusher.finish()
+
+    def _count(self, series: Series, delivery: Delivery | None, fate: Fate) -> None:
+        outcome = fate.outcome
+        series.count(outcome_key(outcome, band(fate.attempt)))
+        if fate.fault is not None:
+            series.count(fault_key(fate.fault))
+        if outcome == "done" and delivery is not None:
+            took = series.first if fate.attempt <= 1 and not fate.crashes else series.after
+            took.append(fate.at_ms - first_due_ms(delivery))
+        elif outcome == "retry":
+            series.delay.append(fate.delay_ms or 0)
+        elif outcome == "held" and fate.deferral is not None:
+            often, long = deferral_keys(fate.deferral)
+            series.count(often)
+            series.count(long, fate.delay_ms or 0)
+        elif outcome in _RESTS:
+            series.count(dead_key(fate.reason or ""))
+            if series.judges and not fate.redrives:
+                series.judge(None)
+        _count_causes(series, fate)
+        if fate.verdict is not None:
+            series.count(verdict_key(fate.verdict))
+
+
+def _count_causes(series: Series, fate: Fate) -> None:
+    """Crashes, when the message's life ends: until then a cause may become known."""
+    for cause in fate.causes:
+        series.count(crash_key(cause or "unknown"))
