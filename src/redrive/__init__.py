@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from .flow.idempotency import Idempotency
     from .flow.limits import Aimd, Rate
     from .message import Draft
-    from .policy import Backoff, Poison, Retention, Retry, presets
+    from .policy import SLO, Backoff, Poison, Retention, Retry, presets
     from .run_context import Context, Wrap, context
 
 __all__ = [
+    "SLO",
     "Aimd",
     "App",
     "AutoRedrive",
@@ -63,7 +64,7 @@ _HOMES = {
     "flow.limits": ["Aimd", "Rate"],
     "flow.idempotency": ["Idempotency"],
     "message": ["Draft"],
-    "policy": ["Backoff", "Poison", "Retention", "Retry", "presets"],
+    "policy": ["SLO", "Backoff", "Poison", "Retention", "Retry", "presets"],
     "flow.auto_redrive": ["AutoRedrive"],
     "flow.gates": ["Gates"],
 }

@@ -9,7 +9,7 @@ from .registry import Registry
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
     from .audit.log import Audit
-    from .history import History
+    from .history import History, SloStatus
     from .presence import WorkerInfo
     from .status import Status
     from .triage.controls import Controls
@@ -54,10 +54,22 @@ class ReadModel(Registry):
         return read_workers(self.store)
 
     def history(
-        self, queue: str | None = None, task: str | None = None, *, since: Duration = "24h", step: Duration | None = None
+        self,
+        queue: str | None = None,
+        task: str | None = None,
+        *,
+        since: Duration = "24h",
+        step: Duration | None = None,
     ) -> History:
         """What happened in the last time `since`, up to 35d: counts and percentiles in all, and by `step` (default: one
         that gives 24 points or so). Steps of minutes go back a day. Raises ConfigError, StoreError, Unsupported."""
         from .history import read_history
 
         return read_history(self.store, queue, task, since, step)
+
+    def slo(self) -> tuple[SloStatus, ...]:
+        """The objectives of tasks and queues: good and all messages, what is left of the error budget, and how fast it
+        burns. Raises StoreError, Unsupported."""
+        from .history import read_objectives
+
+        return read_objectives(self.store, self)

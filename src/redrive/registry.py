@@ -28,7 +28,7 @@ from .run_context import refuse_loop
 from .store import Store
 from .stores import open_store
 from .stores.validation import word
-from .task import TaskSpec, as_rate, as_size, as_text
+from .task import TaskSpec, as_rate, as_size, as_slo, as_text
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
     from collections.abc import Callable
@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # for start-up time: all of these are below
     from .flow.dependency import Dependency
     from .flow.health import HealthChecks
     from .flow.limits import Aimd, Rate
+    from .policy.slo import SLO
 
 DEFAULT_CONCURRENCY = 10
 _SQS_NAME = re.compile(r"[A-Za-z0-9_-]{1,75}(\.fifo)?|[A-Za-z0-9_-]{1,80}")
@@ -53,7 +54,7 @@ class Queue(Struct, frozen=True):
     `group_width`, `group_order` and `on_dead` say how its groups are served (None: as the store has it). `retention`
     bounds what is kept of finished messages, `auto_redrive` drives dead messages back without a person, `foreign`
     names the task for messages that others send, and `retry_share` is the share of a backlog's claims that goes to
-    due retries. `sqs` and `dlq` are the names of the queue and of its dead-letter queue on SQS.
+    due retries. `sqs` and `dlq` are the names of the queue and of its dead-letter queue on SQS, `slo` is its objective.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Queue(Struct, frozen=True):
     retry_share: float = RETRY_SHARE
     sqs: str | None = None
     dlq: str | None = None
+    slo: SLO | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -222,6 +224,7 @@ class Registry:
         retry_share: float = RETRY_SHARE,
         sqs: str | None = None,
         dlq: str | None = None,
+        slo: SLO | None = None,
     ) -> Queue:
         """Declare how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
         total among queues.
@@ -247,7 +250,8 @@ class Registry:
 
         `sqs` and `dlq` take over queues of SQS by their own names: that of the queue (default: `PREFIX-NAME`), and that
         of its dead-letter queue (default: the one in its redrive policy, else `…-dlq`). Other engines ignore them.
-        Raises ConfigError for invalid values, and for a queue of SQS that two queues name.
+        `slo` is an objective of all its messages, beside those of their tasks. Raises ConfigError for invalid values,
+        and for a queue of SQS that two queues name.
         """
         order = word(GroupOrder, group_order, f"queue {name!r}: group_order")
         dead = word(OnDead, on_dead, f"queue {name!r}: on_dead")
@@ -259,7 +263,20 @@ class Registry:
             if sqs is not None and other.sqs == sqs and other.name != name:
                 raise ConfigError(f"queue {name!r}: sqs={sqs!r} is that of queue {other.name!r}; name each once")
         self.queues[name] = Queue(
-            name, concurrency, weight, group_width, order, dead, kept, bound, auto_redrive, route, retry_share, sqs, dlq
+            name,
+            concurrency,
+            weight,
+            group_width,
+            order,
+            dead,
+            kept,
+            bound,
+            auto_redrive,
+            route,
+            retry_share,
+            sqs,
+            dlq,
+            as_slo(slo),
         )
         self._unapplied.add(name)
         return self.queues[name]

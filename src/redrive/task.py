@@ -19,6 +19,7 @@ from .fault import check_rules
 from .policy.poison import Poison
 from .policy.preset_policies import PresetName, presets
 from .policy.retry import Retry
+from .policy.slo import SLO
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
     from .events import Events
@@ -62,6 +63,7 @@ class TaskKeywords(TypedDict, total=False):
     idempotency: Idempotency | None
     isolation: Isolation | None
     memory: str | int | None
+    slo: SLO | None
 
 
 class TaskOptions(Struct, frozen=True, kw_only=True):
@@ -79,6 +81,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     idempotency: Idempotency | None = None
     isolation: Isolation | None = None
     memory_bytes: int | None = None
+    slo: SLO | None = None
 
 
 def task_options(
@@ -97,6 +100,7 @@ def task_options(
     idempotency: Idempotency | None = None,
     isolation: Literal["process"] | None = None,
     memory: str | int | None = None,
+    slo: SLO | None = None,
 ) -> TaskOptions:
     """Check the options of a task. Raises ConfigError for invalid values."""
     as_text(queue or "", "task queue")
@@ -130,6 +134,7 @@ def task_options(
         idempotency=idempotency,
         isolation=isolation,
         memory_bytes=memory_bytes,
+        slo=as_slo(slo),
     )
 
 
@@ -148,6 +153,7 @@ class TaskSpec:
         self.dependency = o.dependency  # what it calls; None: a dependency of its own name, if one is declared
         self.rate, self.idempotency = o.rate, o.idempotency
         self.isolation, self.memory_bytes = o.isolation, o.memory_bytes
+        self.slo = o.slo
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
         #: Where a worker runs it: on its event loop, in a thread, or in a child process.
         self.place: Place = "process" if o.isolation is not None else "loop" if self.is_async else "thread"
@@ -225,6 +231,13 @@ def as_rate(rate: Rate | str | None) -> Rate | None:
     if not isinstance(rate, Rate | str):
         raise ConfigError(f"rate={rate!r}: expected text such as '100/s', or a Rate")
     return Rate(rate) if isinstance(rate, str) else rate
+
+
+def as_slo(slo: object) -> SLO | None:
+    """The objective, if it is one or None. Raises ConfigError else."""
+    if slo is None or isinstance(slo, SLO):
+        return slo
+    raise ConfigError(f"slo={slo!r}: expected an SLO, such as SLO('99.9% within 30s')")
 
 
 def as_size(value: object, what: str) -> int:

@@ -43,6 +43,8 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Inspect and repair": {
         "status": "Show what is going on, and what needs a person.",
         "workers": "List workers and schedulers, alive or killed lately; -v shows what each runs.",
+        "history": "Show what happened, by time: outcomes, error rate and durations.",
+        "slo": "Show the objectives of tasks and queues, and their error budgets.",
         "job": "Show, list and cancel messages.",
         "queue": "List, pause, resume and purge queues.",
         "group": "List groups, set their widths, resume blocked ones.",
@@ -71,7 +73,21 @@ _FOLDERS = {
     "run": "dlq",
     "cost": "aws",
     **dict.fromkeys(
-        ("audit", "config", "doctor", "init", "keys", "metrics", "schema", "status", "store", "workers"), "admin"
+        [
+            "audit",
+            "config",
+            "doctor",
+            "history",
+            "init",
+            "keys",
+            "metrics",
+            "schema",
+            "slo",
+            "status",
+            "store",
+            "workers",
+        ],
+        "admin",
     ),
 }
 

@@ -8,8 +8,22 @@ from __future__ import annotations
 
 from .flusher import Flusher
 from .histogram import Histogram
+from .objectives import Burn, SloStatus, read_objectives
 from .read import History, Point, counts_of, read_history
 from .recorder import Recorder, Series
 from .tally import Tally
 
-__all__ = ["Flusher", "Histogram", "History", "Point", "Recorder", "Series", "Tally", "counts_of", "read_history"]
+__all__ = [
+    "Burn",
+    "Flusher",
+    "Histogram",
+    "History",
+    "Point",
+    "Recorder",
+    "Series",
+    "SloStatus",
+    "Tally",
+    "counts_of",
+    "read_history",
+    "read_objectives",
+]

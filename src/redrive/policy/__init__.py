@@ -2,7 +2,8 @@
 
 Begin with `retry`: a Retry chooses for each fault whether there is a next attempt, and which Backoff (`backoff`) gives
 its delay. `preset_policies` has the named ones, `previews` shows a policy's delays beforehand, `poison` bounds crashes,
-and `retention` what a queue keeps.
+`retention` what a queue
+keeps, and `slo` says what share of messages is to succeed, how soon.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from .preset_policies import PresetName, presets
 from .previews import Preview, Step, preview
 from .retention import Retention
 from .retry import KINDS, Chosen, Retry
+from .slo import SLO
 
 __all__ = [
     "CENTURY_S",
     "CRASHES_MAX",
     "KINDS",
+    "SLO",
     "YEAR_S",
     "Backoff",
     "Chosen",

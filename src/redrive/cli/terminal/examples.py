@@ -99,6 +99,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "keys new": ("keys new 2026-11",),
     "keys status": ("keys status",),
     "doctor": ("doctor",),
+    "history": ("history --since 24h", "history --task crm.push --since 1h --step 5m -o json"),
+    "slo": ("slo --app shop:app",),
     "store": ("store doctor",),
     "store check": ("store check",),
     "store doctor": ("store doctor",),

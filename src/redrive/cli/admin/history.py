@@ -1,0 +1,126 @@
+"""`redrive history`: what happened, by the minute, the hour or the day."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from ...duration import show
+from ..opening import Opened, at_store
+from ..terminal import views
+from ..terminal.failure import note
+from ..terminal.output import Column, Output
+from ..terminal.types import DURATION
+
+if TYPE_CHECKING:
+    from ...history import Histogram, Tally
+
+_HISTOGRAMS = ("run", "wait", "first_try", "after_retries", "retry_delay")
+
+
+def ms(value: float | None) -> str:
+    """A duration for people; – for none."""
+    if value is None:
+        return "–"
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}ms"
+
+
+def share(value: float | None) -> str:
+    """A share for people; – for none."""
+    return "–" if value is None else f"{value:.1%}"
+
+
+_COLUMNS = (
+    Column("at"),
+    Column("enqueued"),
+    Column("done"),
+    Column("retried", spare=1),
+    Column("dead"),
+    Column("error_rate", "errors", share),
+    Column("run_p50_ms", "run p50", ms, spare=3),
+    Column("run_p95_ms", "run p95", ms),
+    Column("wait_p95_ms", "wait p95", ms, spare=1),
+    Column("first_try_p95_ms", "1st try p95", ms, spare=2),
+    Column("after_retries_p95_ms", "retried p95", ms, spare=2),
+)
+
+
+@click.command()
+@click.option("-q", "--queue", help="of this queue only")
+@click.option("--task", help="of this task only")
+@click.option("--since", type=DURATION, default="24h", help="how far back, up to 35d (default: 24h)")
+@click.option(
+    "--step", type=DURATION, help="the length of a row: whole minutes, beyond 24h whole hours (default: about 24 rows)"
+)
+@at_store()
+def history(opened: Opened, out: Output, queue: str | None, task: str | None, since: float, step: float | None) -> None:
+    """Show what happened, by time: outcomes, error rate and durations.
+
+    The workers count, and add it to the store every ten seconds; a worker that is killed loses its last ten seconds of
+    counts, never a message. `errors` is the share of the runs that failed. p95 is what 95 of 100 did not exceed, within
+    a tenth: of the run, of the wait from when a message was due to its start, and of the time from then to its success,
+    for those that needed one try and those that needed more. -o json has all counts, by attempt, reason and kind.
+    """
+    from ...history import read_history
+
+    found = read_history(opened.store, queue, task, since, step)
+    if out.form == "json":
+        whole = {"queue": queue, "task": task, "since": views.time(found.since_ms), "until": views.time(found.until_ms)}
+        points = [{"at": views.time(point.at_ms), **_whole(point.tally)} for point in found.points]
+        out.record({**whole, "step_s": found.step_ms // 1000, "total": _whole(found.total), "points": points})
+        return
+    rows = [{"at": views.time(point.at_ms), **_row(point.tally)} for point in found.points]
+    if not out.rows(rows, _COLUMNS, limit=0):
+        note(f"nothing happened in the last {show(since)}, or nothing was told yet: workers tell every 10 s")
+    elif out.is_table:
+        out.lines(_total(found.total, show(since)))
+
+
+def _row(tally: Tally) -> dict[str, Any]:
+    return {
+        "enqueued": tally.enqueued,
+        "done": tally.done,
+        "retried": tally.outcomes.get("retry", 0),
+        "dead": tally.outcomes.get("dead", 0) + tally.outcomes.get("quarantined", 0),
+        "error_rate": tally.error_rate,
+        "run_p50_ms": tally.run.percentile(0.5),
+        **{f"{name}_p95_ms": getattr(tally, name).percentile(0.95) for name in _HISTOGRAMS[:4]},
+    }
+
+
+def _whole(tally: Tally) -> dict[str, Any]:
+    counts = {name: value for name, value in msgspec.to_builtins(tally).items() if name not in _HISTOGRAMS}
+    counts["deferrals"] = {why: {"count": n, "ms": long_ms} for why, (n, long_ms) in tally.deferrals.items()}
+    return {
+        **counts,
+        "error_rate": tally.error_rate,
+        **{name: _durations(getattr(tally, name)) for name in _HISTOGRAMS},
+    }
+
+
+def _durations(histogram: Histogram) -> dict[str, Any]:
+    shares = {"p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99}
+    found = {name: histogram.percentile(share) for name, share in shares.items()}
+    return {"count": histogram.count, "sum_ms": histogram.sum_ms, **found}
+
+
+def _total(tally: Tally, since: str) -> list[str]:
+    """What tells more than the rows, in words."""
+    lines = ["", f"in {since}: {tally.enqueued:,} enqueued, {tally.done:,} done, {tally.failed:,} runs failed"]
+    by_attempt = tally.by_attempt.get("done", {})
+    if len(by_attempt) > 1:
+        lines.append("  done at attempt " + ", ".join(f"{band}: {count:,}" for band, count in by_attempt.items()))
+    for name, counts in (("dead by reason", tally.dead), ("faults", tally.faults), ("crashes", tally.crashes)):
+        if counts:
+            lines.append(f"  {name}: " + ", ".join(f"{key} {count:,}" for key, count in counts.items()))
+    if tally.deferrals:
+        held = (f"{why} {count:,} × {ms(long_ms / count)}" for why, (count, long_ms) in tally.deferrals.items())
+        lines.append("  held by flow control: " + ", ".join(held))
+    if tally.redriven:
+        lines.append("  redriven: " + ", ".join(f"{count:,} {verdict}" for verdict, count in tally.redriven.items()))
+    return lines
