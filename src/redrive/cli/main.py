@@ -72,23 +72,8 @@ _HELP = {name: help for section in COMMANDS.values() for name, help in section.i
 _FOLDERS = {
     "run": "dlq",
     "cost": "aws",
-    **dict.fromkeys(
-        [
-            "audit",
-            "config",
-            "doctor",
-            "history",
-            "init",
-            "keys",
-            "metrics",
-            "schema",
-            "slo",
-            "status",
-            "store",
-            "workers",
-        ],
-        "admin",
-    ),
+    **dict.fromkeys(("audit", "config", "doctor", "history", "init", "keys", "metrics"), "admin"),
+    **dict.fromkeys(("schema", "slo", "status", "store", "workers"), "admin"),
 }
 
 

@@ -19,7 +19,7 @@ NOT_KEPT = "not kept: name cells= in the store's URL, and workers write there wh
 READ_MAX = 1000  # cells in one call
 _DAY_MS = 24 * HOUR_MS
 #: The default step for what goes back at most so far.
-_STEPS = ((HOUR_MS, MINUTE_MS), (3 * HOUR_MS, 5 * MINUTE_MS), (2 * _DAY_MS, HOUR_MS), (HOURS.kept_ms, _DAY_MS))
+_STEPS = ((3 * HOUR_MS, 5 * MINUTE_MS), (2 * _DAY_MS, HOUR_MS), (HOURS.kept_ms, _DAY_MS))
 
 
 class Point(Struct, frozen=True):
