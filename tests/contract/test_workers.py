@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.support.servers import PostgresServer, RedisServer
+from tests.support.workers import until
 
-from redrive import App
+from redrive import App, Retry
 from redrive.errors import StoreUnavailable
 from redrive.presence import Entry, WorkerInfo, read_workers
 from redrive.stores.memory.store import MemoryStore
@@ -51,6 +53,50 @@ def test_a_worker_is_listed_with_what_it_runs_until_it_ends(app: App) -> None:
     assert app.workers() == ()
 
 
+def test_a_scheduler_is_listed_with_its_schedules(app: App) -> None:
+    @app.periodic(every="1h")
+    @app.task(name="report")
+    def report() -> None: ...
+
+    async def main() -> None:
+        async with app.scheduler() as scheduler:
+            await until(app.workers)
+            (info,) = app.workers()
+            assert (info.name, info.kind, info.schedules) == (scheduler.name, "scheduler", ("report",))
+
+    asyncio.run(main())
+    assert app.workers() == ()
+
+
+def test_who_carries_a_redrive_run_says_so() -> None:
+    app = App("memory://")
+
+    @app.task(name="push", queue="crm", retry=Retry(max_attempts=1))
+    def push() -> None:
+        raise ConnectionError("down")
+
+    app.enqueue_many([push.draft() for _ in range(100)])
+    app.run_worker(burst=True)
+    run = app.dlq.select().plan(rate="1/m").start(reason="up again")
+
+    async def main() -> None:
+        async with app.worker() as worker:
+            await until(lambda: worker._presence.keeper.record().runs == (run.id,))
+
+    asyncio.run(main())
+    seen: list[tuple[str, tuple[str, ...]]] = []
+
+    async def waiting() -> None:
+        wait = asyncio.create_task(asyncio.to_thread(run.wait, 2))
+        await until(lambda: seen.extend((info.kind, info.runs) for info in app.workers()) or seen)
+        run.cancel(reason="seen")
+        await wait
+
+    asyncio.run(waiting())
+    assert seen[0] == ("carrier", (run.id,))
+    assert app.workers() == ()
+
+
 def record(store: MemoryStore, name: str, started_ms: int) -> WorkerInfo:
     return WorkerInfo(name=name, started_ms=started_ms, seen_ms=store.now_ms(), held=2)
 
@@ -76,7 +122,7 @@ def test_one_that_tells_nothing_for_15_s_is_gone_with_what_it_held_and_comes_bac
 def test_one_whose_name_a_newer_process_has_is_gone_at_once() -> None:
     store = MemoryStore(ManualClock())
     for started_ms in (1, 2):
-        Entry(store).write(record(store, "a", started_ms))
+        Entry(store).write(replace(record(store, "a", started_ms), pid=started_ms))
     assert [(info.started_ms, info.gone) for info in read_workers(store)] == [(2, False), (1, True)]
 
 

@@ -1,11 +1,26 @@
-"""Tell who is alive: each worker and scheduler keeps a cell in the store, and `read_workers` reads them all.
+"""Tell who is alive: each worker, scheduler and carrier of redrive runs keeps a cell in the store.
 
-keeper.py and figures.py are imported by those that tell: workers (`worker/telemetry/`) and schedulers.
+`Keeper` keeps the cell of this process; `worker/telemetry/` says what a worker tells. `read_workers` reads them all.
 """
 
 from __future__ import annotations
 
 from .directory import GONE_MS, RENEW_S, Entry, read_workers
-from .record import HeldMessage, QueueWork, WorkerInfo
+from .figures import LoopLag, Rate
+from .keeper import Keeper, is_on
+from .record import LISTED_MAX, HeldMessage, QueueWork, WorkerInfo
 
-__all__ = ["GONE_MS", "RENEW_S", "Entry", "HeldMessage", "QueueWork", "WorkerInfo", "read_workers"]
+__all__ = [
+    "GONE_MS",
+    "LISTED_MAX",
+    "RENEW_S",
+    "Entry",
+    "HeldMessage",
+    "Keeper",
+    "LoopLag",
+    "QueueWork",
+    "Rate",
+    "WorkerInfo",
+    "is_on",
+    "read_workers",
+]

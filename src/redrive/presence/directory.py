@@ -93,13 +93,20 @@ def read_workers(store: Store) -> tuple[WorkerInfo, ...]:
 
 def _judged(found: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
     """Say which of them are gone. A name belongs to one process at a time: an earlier one with it has ended."""
-    newest: dict[str, int] = {}
+    newest: dict[str, WorkerInfo] = {}
     for info in found:
-        newest[info.name] = max(info.started_ms, newest.get(info.name, info.started_ms))
+        known = newest.get(info.name)
+        if known is None or info.started_ms > known.started_ms:
+            newest[info.name] = info
     judged = [
-        replace(info, gone=now_ms - info.seen_ms >= GONE_MS or info.started_ms < newest[info.name]) for info in found
+        replace(info, gone=now_ms - info.seen_ms >= GONE_MS or _succeeded(info, newest[info.name])) for info in found
     ]
     return sorted(judged, key=lambda info: (info.gone, info.name, -info.started_ms))
+
+
+def _succeeded(info: WorkerInfo, newest: WorkerInfo) -> bool:
+    """Whether a newer process has its name; two workers of one process may share one."""
+    return info.started_ms < newest.started_ms and (info.host, info.pid) != (newest.host, newest.pid)
 
 
 def _key(token: str) -> str:

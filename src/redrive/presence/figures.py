@@ -1,13 +1,16 @@
-"""Measure a worker cheaply: all of it is taken every few seconds, or once for each batch."""
+"""Measure a process cheaply: all of it is taken every few seconds, or once for each batch."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a process that only reads starts faster without
+    import asyncio
 
 PROBE_S = 0.5  # how often the event loop's lateness is taken
 PROBES = 120  # the lag is that of the last minute
@@ -66,20 +69,17 @@ def rss_bytes() -> int | None:
         return None
 
 
-class Rates:
-    """Claims per second and the share of a processor since the last call."""
+class Rate:
+    """How fast a total has risen since the last call."""
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, cpu: Callable[[], float] = time.process_time
-    ) -> None:
-        self._clock, self._cpu = clock, cpu
-        self._last = clock(), cpu(), 0
+    def __init__(self, clock: Callable[[], float] = time.monotonic, begin: float = 0.0) -> None:
+        self._clock = clock
+        self._last = clock(), begin
 
-    def take(self, claimed: int) -> tuple[float | None, float | None]:
-        """Both, given how many messages were claimed in all; None at first, when no time has passed."""
-        (before_s, cpu_s, before), now = self._last, (self._clock(), self._cpu(), claimed)
-        passed_s = now[0] - before_s
-        if passed_s <= 0:
-            return None, None
-        self._last = now
-        return round((claimed - before) / passed_s, 1), round((now[1] - cpu_s) / passed_s, 3)
+    def take(self, total: float, digits: int) -> float | None:
+        """Per second; None if no time has passed."""
+        (before_s, before), now_s = self._last, self._clock()
+        if now_s <= before_s:
+            return None
+        self._last = now_s, total
+        return round((total - before) / (now_s - before_s), digits)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from ..errors import StoreError
 from ..events import Notify
 from ..store import Store
 from .directory import RENEW_S, Entry
+from .figures import TRIPS, Rate, percentile, rss_bytes
 from .record import WorkerInfo
 
 SECOND_S = 1.0  # after the first record, which a worker writes before it has claimed anything
@@ -28,11 +31,17 @@ def is_on(store: Store) -> bool:
 
 
 class Keeper:
-    """Writes what `sample` returns every RENEW_S, until `close`. A store that fails is tried again at the next time."""
+    """Writes what `sample` returns every RENEW_S, until `close`, and adds what is the same for each kind of process. A
+    store that fails is tried again at the next time. `trips` are how long the last exchanges with the store took, in
+    seconds: a worker adds its own, and the keeper adds those that it makes itself where `counts_trips`."""
 
-    def __init__(self, store: Store, sample: Callable[[], WorkerInfo], notice: Notify) -> None:
+    def __init__(
+        self, store: Store, sample: Callable[[], WorkerInfo], notice: Notify, *, counts_trips: bool = True
+    ) -> None:
         self._store, self._sample, self._notice = store, sample, notice
         self._entry = Entry(store)
+        self.trips: deque[float] = deque(maxlen=TRIPS)
+        self._counts_trips, self._cpu = counts_trips, Rate(begin=time.process_time())
         self._wake, self._over = threading.Event(), False
         self._started_ms = 0
         self._failed = False
@@ -71,13 +80,28 @@ class Keeper:
 
     def renew(self) -> None:
         """Write the record once. Raises StoreError."""
-        now_ms = self._store.now_ms()
+        before_s = time.monotonic()
+        self._entry.write(self.record())
+        if self._counts_trips:
+            self.trips.append(time.monotonic() - before_s)
+
+    def record(self) -> WorkerInfo:
+        """The record as it is now."""
+        now_ms, trips = self._store.now_ms(), list(self.trips)
         self._started_ms = self._started_ms or now_ms
-        host, pid = os.uname().nodename, os.getpid()
-        told = replace(
-            self._sample(), host=host, pid=pid, version=__version__, started_ms=self._started_ms, seen_ms=now_ms
+        return replace(
+            self._sample(),
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            version=__version__,
+            started_ms=self._started_ms,
+            seen_ms=now_ms,
+            cpu=self._cpu.take(time.process_time(), 3),
+            rss_bytes=rss_bytes(),
+            store_p50_ms=_ms(percentile(trips, 0.5)),
+            store_p99_ms=_ms(percentile(trips, 0.99)),
+            clock_ms=time.time_ns() // 1_000_000 - now_ms,
         )
-        self._entry.write(told)
 
     def _try(self, do: Callable[[], None]) -> None:
         try:
@@ -88,3 +112,7 @@ class Keeper:
             if not self._failed and not self._over:
                 self._failed = True
                 self._notice("presence_failed", traceback.format_exc(limit=-3), "")
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 2)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ..message import Cell
 
-LISTED_MAX = 100  # messages that a record lists
+LISTED_MAX = 100  # messages, runs and schedules that a record lists
 
 
 class QueueWork(Struct, frozen=True, kw_only=True):
@@ -30,13 +30,16 @@ class HeldMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A worker or scheduler process, as it last told at `seen_ms`. Times are ms of the store's clock.
+    """A process of the fleet, as it last told at `seen_ms`. Times are ms of the store's clock.
 
-    `name` is the name under which it claims; `kind` is worker or scheduler. `app` is MODULE:APP, where that is known.
-    `held` messages are claimed, `running` of them have started; `messages` lists the first hundred, the one that runs
-    longest first. A process that ended by itself is not listed. One that has told nothing for 15 s, or whose name a
-    newer process has, is `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with what
-    it held when it last told.
+    `kind` is worker, scheduler, or carrier: one that waits for a redrive run and carries it meanwhile. `name` is the
+    name under which a worker claims. `app` is MODULE:APP, where that is known. `held` messages are claimed, `running`
+    of them have started; `messages` lists the first hundred, the one that runs longest first. `runs` are the redrive
+    runs that it carries, `schedules` the first hundred that a scheduler enqueues.
+
+    A process that ended by itself is not listed. One that has told nothing for 15 s, or whose name a newer process has,
+    is `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with what it held when it
+    last told.
 
     Figures are of the time since it told before, and None where they are unknown: `claims_per_s`; `cpu`, the share of
     one processor; `rss_bytes`; `loop_lag_ms`, by how much the event loop was late in 99 of 100 cases; `store_p50_ms`
@@ -58,6 +61,8 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: int = 0
     running: int = 0
     messages: tuple[HeldMessage, ...] = ()
+    runs: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
     claims_per_s: float | None = None
     cpu: float | None = None
     rss_bytes: int | None = None

@@ -22,6 +22,7 @@ from ..duration import rfc3339
 from ..errors import Conflict, EnqueueError, ReadOnly, SchemaError, StoreError, Unsupported
 from ..events import Notice
 from ..message import Cell
+from ..presence import LISTED_MAX, Keeper, WorkerInfo
 from ..redact import many_lines, redact
 from ..registry import Registry
 from .cron import next_after
@@ -66,9 +67,12 @@ class Scheduler:
         """Enqueue ticks until `stop` is called."""
         self.app.schedules_watched = True
         self._notice("started", f"schedules {', '.join(self.app.schedules) or 'none'}")
+        keeper = Keeper(self.app.store, self._told, self._about)
+        keeper.start()
         try:
             self._loop()
         finally:
+            keeper.close()
             self._notice("stopped", "no more ticks from here")
 
     def _loop(self) -> None:
@@ -199,6 +203,13 @@ class Scheduler:
                 self._notice("ticks_left_out", f"{due.schedule.name}: missed ones {span}")
             for tick_ms in due.turn.ticks:
                 self._notice("tick", f"{due.schedule.name} at {rfc3339(tick_ms)}: {due.schedule.task.name} {next(ids)}")
+
+    def _told(self) -> WorkerInfo:
+        names = tuple(self.app.schedules)[:LISTED_MAX]
+        return WorkerInfo(name=self.name, kind="scheduler", app=self.app.spec, schedules=names)
+
+    def _about(self, name: str, text: str, about: str = "", /, count: int = 1) -> None:
+        self._notice(name, text)
 
     def _notice(self, name: str, text: str) -> None:
         if self.app.events:

@@ -61,6 +61,10 @@ class RedriveService(Service):
         """Whether a burst worker on these queues has to wait for a run with messages left to move."""
         return not self._ticked or any(runner.keeps(queues) for runner in list(self._runners.values()))
 
+    def carried(self) -> list[str]:
+        """The ids of the runs whose lease it has. From any thread."""
+        return [id for id, runner in list(self._runners.items()) if runner.carries]
+
     def close(self) -> None:
         """Count the outcomes that have arrived, give back all leases, and end the thread."""
         self._stop.set()

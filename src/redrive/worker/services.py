@@ -27,6 +27,10 @@ class Service:
         """Whether a burst worker of these queues has to wait for it."""
         return False
 
+    def carried(self) -> Sequence[str]:
+        """The ids of the redrive runs that it carries now. From any thread."""
+        return ()
+
     def finish(self) -> None:
         """Do everything now: a burst has ended. May raise StoreError."""
 
@@ -62,6 +66,10 @@ class Services:
     def busy(self, queues: Collection[str]) -> bool:
         """Whether a burst worker of these queues has to wait for one of them."""
         return any(service.busy(queues) for service in self._services)
+
+    def carried(self) -> list[str]:
+        """The ids of the redrive runs that they carry now. From any thread."""
+        return [id for service in self._services for id in service.carried()]
 
     def finish(self) -> None:
         """Let each do everything now."""

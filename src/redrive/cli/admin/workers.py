@@ -32,7 +32,7 @@ def _ms(value: float | None) -> str:
 _COLUMNS = (
     Column("name", shrinks=True),
     Column("state"),
-    Column("pid"),
+    Column("pid", None, str),
     Column("queues", None, lambda queues: ", ".join(queues) or "–", shrinks=True),
     Column("held"),
     Column("running"),
@@ -55,10 +55,10 @@ _COLUMNS = (
 def workers(opened: Opened, out: Output) -> None:
     """List workers and schedulers, alive or killed lately; -v shows what each runs.
 
-    Each tells the store every 5 s. One that has not for 15 s, or whose name a newer process has, is `gone`: it was
-    killed, or it cannot reach the store. It is listed for five minutes, with what it held when it last told. One that
-    ended by itself is not listed. Figures are of the last seconds, of the whole process; `clock` is how far its
-    machine's clock is ahead of the store's.
+    Also those that wait for a redrive run and carry it. Each tells the store every 5 s. One that has not for 15 s, or
+    whose name a newer process has, is `gone`: it was killed, or it cannot reach the store. It is listed for five
+    minutes, with what it held when it last told. One that ended by itself is not listed. Figures are of the last
+    seconds, of the whole process; `clock` is how far its machine's clock is ahead of the store's.
 
     \b
       redrive workers --app tasks:app -v
@@ -96,6 +96,8 @@ def _row(info: WorkerInfo) -> dict[str, Any]:
         "held": info.held,
         "running": info.running,
         "messages": [_message(message) for message in info.messages],
+        "runs": list(info.runs),
+        "schedules": list(info.schedules),
         "claims_per_s": info.claims_per_s,
         "cpu": info.cpu,
         "rss_bytes": info.rss_bytes,
@@ -113,10 +115,12 @@ def _message(message: HeldMessage) -> dict[str, Any]:
 
 
 def _runs(info: WorkerInfo, now_ms: int) -> Iterable[str]:
-    if not info.messages:
+    """What one has under way, a line each."""
+    if not (info.messages or info.runs or info.schedules):
         return
     yield ""
-    yield f"{info.name}, pid {info.pid}, {'held when it last told' if info.gone else 'holds'} {info.held:,}"
+    held = f", {'held when it last told' if info.gone else 'holds'} {info.held:,}" if info.held else ""
+    yield f"{info.name}, pid {info.pid}{held}"
     for message in info.messages:
         if message.since_ms is None:
             since = "claimed, not started"
@@ -127,3 +131,7 @@ def _runs(info: WorkerInfo, now_ms: int) -> Iterable[str]:
         yield "  ".join(["", message.id, message.task, ", ".join([since, *words])])
     if info.held > len(info.messages):
         yield f"  and {info.held - len(info.messages):,} more"
+    if info.runs:
+        yield f"  carries redrive runs: {', '.join(info.runs)}"
+    if info.schedules:
+        yield f"  schedules: {', '.join(info.schedules)}"

@@ -16,6 +16,7 @@ from ...audit.log import Audit
 from ...duration import Duration, seconds
 from ...errors import ConfigError, PlanRefused, Refused
 from ...message import Cell, Swap, version_of
+from ...presence import Keeper, WorkerInfo
 from ...registry import Registry
 from ...run_context import refuse_loop
 from ...store import Store
@@ -212,6 +213,12 @@ class Run:
         end_s = None if timeout is None else time.monotonic() + timeout
         owner = f"{os.uname().nodename}/{os.getpid()}.{threading.get_ident()}"
         runner = Runner(self._store, self.id, owner, _quiet, self._app)
+
+        def told() -> WorkerInfo:
+            spec, runs = None if self._app is None else self._app.spec, (self.id,) if runner.carries else ()
+            return WorkerInfo(name=owner, kind="carrier", app=spec, runs=runs)
+
+        keeper = Keeper(self._store, told, _quiet)
         try:
             while True:
                 state = self._state()
@@ -221,8 +228,11 @@ class Run:
                     raise TimeoutError(f"run {self.id} is {state.status} ({state.phase}) after {timeout:g} s")
                 may_run = self._app is not None or state.status in FINAL
                 wait_s = runner.tick() if may_run else None
+                if runner.carries and not keeper.told:
+                    keeper.start()
                 time.sleep(min(POLL_S, POLL_S if wait_s is None else wait_s))
         finally:
+            keeper.close()
             runner.release()
 
     def _state(self) -> RunState:

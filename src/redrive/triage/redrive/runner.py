@@ -78,6 +78,7 @@ class Runner:
         self._last_tick: tuple[object, ...] | None = None  # what its last commit wrote of the state
         self._refused: set[str] = set()  # messages that a worker claimed before they were returned
         self._quiet = 0  # ticks in a row without news
+        self.carries = False  # whether it had the lease at its last tick
         self.moves = False  # whether it has messages left to move, now or once the outcomes of others are known
         self._canary_queues: Collection[str] = ()  # the queues of its canary, while it waits for that
 
@@ -112,7 +113,7 @@ class Runner:
         except BaseException:  # it may have been written or not
             self._progress.forget()
             raise
-        self._last_tick = work.state.last_tick
+        self._last_tick, self.carries = work.state.last_tick, not work.state.closed
         self.moves = _moving(work.state) and not work.state.still_ms
         self._canary_queues = _canary_queues(work.state, self._plan)
         for name, text in work.notices:
@@ -147,7 +148,7 @@ class Runner:
 
     def _leave(self) -> None:
         self._progress.forget()
-        self.moves = False
+        self.moves = self.carries = False
 
     # -- a tick
 

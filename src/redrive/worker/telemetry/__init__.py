@@ -1,1 +1,1 @@
-"""What a worker tells of itself while it works."""
+"""What a worker tells about itself while it works."""

@@ -1,16 +1,14 @@
-"""What a worker tells of itself."""
+"""What a worker tells about itself."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ...events import Notify
-from ...presence.figures import TRIPS, LoopLag, Rates, percentile, rss_bytes
-from ...presence.keeper import Keeper, is_on
-from ...presence.record import LISTED_MAX, HeldMessage, QueueWork, WorkerInfo
+from ...presence import LISTED_MAX, HeldMessage, Keeper, LoopLag, QueueWork, Rate, WorkerInfo, is_on
 from ...registry import Queue
 from ...store import Store
 from ..execution import Execution, InFlight
@@ -18,8 +16,8 @@ from ..services import Service
 
 
 class Presence(Service):
-    """Keeps a worker's record. `taken` counts what it holds by queue. The store thread adds to `trips` how long each
-    exchange with the store took, in seconds."""
+    """Keeps a worker's record. `taken` counts what it holds by queue; `carried` are the redrive runs that it carries.
+    The store thread adds to `trips` how long each exchange with the store took, in seconds."""
 
     def __init__(
         self,
@@ -30,14 +28,16 @@ class Presence(Service):
         in_flight: InFlight,
         taken: Counter[str],
         draining: Callable[[], bool],
+        carried: Callable[[], Sequence[str]],
         notice: Notify,
     ) -> None:
         self._store, self._name, self._app, self._queues = store, name, app, queues
         self._in_flight, self._taken, self._draining = in_flight, taken, draining
-        self.trips: deque[float] = deque(maxlen=TRIPS)
-        self._lag, self._rates = LoopLag(), Rates()
+        self._carried = carried
+        self._lag, self._claims = LoopLag(), Rate()
         self._told_draining = False
-        self.keeper = Keeper(store, self.sample, notice)
+        self.keeper = Keeper(store, self.sample, notice, counts_trips=False)
+        self.trips = self.keeper.trips
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Measure how late this event loop is. Call it on its thread."""
@@ -62,8 +62,6 @@ class Presence(Service):
         """The record as it is now. On the keeper's thread."""
         held = self._in_flight.all()
         running = [run for run in held if run.started_s and not run.finished_s]
-        claims, cpu = self._rates.take(self._in_flight.claimed)
-        trips, now_ms = list(self.trips), self._store.now_ms()
         return WorkerInfo(
             name=self._name,
             app=self._app,
@@ -73,14 +71,10 @@ class Presence(Service):
             ),
             held=len(held),
             running=len(running),
-            messages=_listed(held, running, now_ms),
-            claims_per_s=claims,
-            cpu=cpu,
-            rss_bytes=rss_bytes(),
+            messages=_listed(held, running, self._store.now_ms()),
+            runs=tuple(self._carried()),
+            claims_per_s=self._claims.take(self._in_flight.claimed, 1),
             loop_lag_ms=self._lag.lag_ms(),
-            store_p50_ms=_ms(percentile(trips, 0.5)),
-            store_p99_ms=_ms(percentile(trips, 0.99)),
-            clock_ms=time.time_ns() // 1_000_000 - now_ms,
         )
 
 
@@ -99,7 +93,3 @@ def _listed(held: Sequence[Execution], running: Sequence[Execution], now_ms: int
         )
         for run in some
     )
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 2)
