@@ -12,6 +12,7 @@ from tests.support.servers import PostgresServer, RedisServer
 from redrive import App, Draft
 from redrive.fault import classify
 from redrive.message import Ask, DeadLetter, Settlement
+from redrive.presence import GONE_MS, Entry, QueueWork, WorkerInfo
 from redrive.status import Reasons, Status
 
 WORKER = "vm/worker-0"
@@ -84,7 +85,9 @@ def test_status_says_what_holds_each_queue_who_works_and_what_died(app: App) -> 
         ["no_task"],
         ["pause"],
     ]
-    assert [(worker.name, worker.leased, worker.queues) for worker in status.workers] == [(WORKER, 1, {"crm": 1})]
+    assert [(worker.name, worker.state, worker.leased, worker.queues) for worker in status.workers] == [
+        (WORKER, "silent", 1, {"crm": 1})
+    ]
     assert [(group.count, group.text) for group in status.failures] == [(1, "no such\naccount")]
     assert sorted(need.area for need in status.needs) == ["failures", "held", "held", "held"]
 
@@ -99,3 +102,29 @@ def test_a_breaker_that_is_held_open_is_seen_with_and_without_messages(app: App)
     (hold,) = app.status().holds
     assert (hold.kind, hold.count, hold.queue) == ("breaker", 1, "crm")
     assert kinds(app, id) == ["breaker"]
+
+
+def test_workers_that_tell_are_seen_idle_running_and_gone(app: App) -> None:
+    app.scheduler().step()
+    store = app.store
+    queues_ = tuple(QueueWork(name=name, concurrency=2) for name in ("crm", "mail"))
+
+    def tell(name: str, held: int, ago_ms: int) -> None:
+        now_ms = store.now_ms()
+        told = WorkerInfo(name=name, started_ms=1, seen_ms=now_ms - ago_ms, queues=queues_, held=held)
+        Entry(store).write(told)
+
+    put(app, "crm")
+    assert store.exchange([], [Ask("crm", 1, 60_000, worker=WORKER)]).deliveries
+    for name, held, ago_ms in ((WORKER, 1, 0), ("vm/worker-1", 0, 0), ("vm/worker-2", 7, GONE_MS)):
+        tell(name, held, ago_ms)
+    seen, left = put(app, "mail"), put(app, "bulk")
+    status = app.status()
+    assert status.tell
+    assert [(w.name, w.state, w.leased, w.queues, w.held) for w in status.workers] == [
+        (WORKER, "running", 1, {"crm": 1, "mail": 0}, 1),
+        ("vm/worker-1", "idle", 0, {"crm": 0, "mail": 0}, 0),
+        ("vm/worker-2", "gone", 0, {"crm": 0, "mail": 0}, 7),
+    ]
+    assert (kinds(app, seen), kinds(app, left)) == (["turn"], ["no_worker"])
+    assert queues(status)["mail"] == [] and queues(status)["bulk"] == ["no_worker"]

@@ -205,20 +205,26 @@ def _put_lines(
 
 
 def _warn_unworked(opened: Opened, queues: Iterable[str]) -> None:
-    """On a terminal, warn of queues that nothing seems to run: paused ones, those where a message has been due for a
-    while and none is leased, and those that a worker of the app leaves out. An idle worker leaves no trace."""
+    """On a terminal, warn of queues that nothing runs: paused ones, those that no worker that is alive works, and those
+    that a worker of the app leaves out. Where workers do not tell that they are alive, a queue in which a message has
+    been due for a while and none is leased is one that nothing seems to run."""
     if not sys.stderr.isatty():
         return
+    from ..status import told_by, worked
+
     app, store = opened.app, opened.store
     mine = None if app is None else {queue.name for queue in app.queues_of(None)}
     worker = f"{program()} worker {typed((app and app.spec) or 'MODULE:APP')}"
+    known = worked(told_by(store))
     for queue in queues:
         counts = store.counts(queue)
         if queue in store.paused():
             note(f"warning: queue '{queue}' is paused; to go on: {onward(f'queue resume {typed(queue)}')}")
         elif mine is not None and queue not in mine:
             note(f"warning: a worker of this app runs queue '{queue}' only if it is named: {worker} -q {typed(queue)}")
-        elif counts.ready and not counts.leased and counts.oldest_age_s >= UNWORKED_S:
+        elif known is not None and queue not in known and not counts.leased:
+            note(f"warning: no worker that is alive runs queue '{queue}'; to start one: {worker}")
+        elif known is None and counts.ready and not counts.leased and counts.oldest_age_s >= UNWORKED_S:
             due = f"{counts.ready:,} due, the oldest for {show_duration(round(counts.oldest_age_s))}, none running"
             note(f"warning: no worker seems to run queue '{queue}': {due}; to start one: {worker}")
 

@@ -11,7 +11,7 @@ from .hold import Hold
 from .read import Need, QueueStatus, Status, read_status
 from .reasons import Reasons
 from .schedules import ScheduleStatus, schedule_statuses
-from .workers import WorkerStatus
+from .workers import WorkerStatus, told_by, worked
 
 __all__ = [
     "Hold",
@@ -23,4 +23,6 @@ __all__ = [
     "WorkerStatus",
     "read_status",
     "schedule_statuses",
+    "told_by",
+    "worked",
 ]

@@ -45,15 +45,17 @@ class QueueStatus(Struct, frozen=True, kw_only=True):
 class Status(Struct, frozen=True, kw_only=True):
     """What is going on in a store, at one moment. Times are ms of the store's clock.
 
-    `needs` lists what needs a person; all is well if it is empty. `workers` are those that hold leases: an idle one is
-    not seen. `holds` are what keeps messages from running, over all queues. `failures` are the groups of dead messages,
-    the largest first, with `annotations` by fingerprint. `schedules` are those of the app, late ones first. `runs` are
-    the open redrive runs. `queues` are sorted by the age of their oldest message that is due.
+    `needs` lists what needs a person; all is well if it is empty. `workers` are those that `tell` that they are alive,
+    idle ones included, or that hold leases; where they do not tell, an idle one is not seen. `holds` are what keeps
+    messages from running, over all queues. `failures` are the groups of dead messages, the largest first, with
+    `annotations` by fingerprint. `schedules` are those of the app, late ones first. `runs` are the open redrive runs.
+    `queues` are sorted by the age of their oldest message that is due.
     """
 
     at_ms: int
     needs: tuple[Need, ...] = ()
     workers: tuple[WorkerStatus, ...] = ()
+    tell: bool = False
     holds: tuple[Hold, ...] = ()
     failures: tuple[FailureGroup, ...] = ()
     annotations: Mapping[str, Annotation] = {}
@@ -75,7 +77,8 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
     keeps_cells = store.traits.cells
     found = Status(
         at_ms=reasons.now_ms,
-        workers=workers_of(store, reasons.now_ms),
+        workers=workers_of(store, reasons.now_ms, reasons.told),
+        tell=reasons.told is not None,
         holds=_holds(queues, store, app, reasons) if keeps_cells else _all(queues),
         failures=groups,
         annotations=read_annotations(store, [group.fingerprint for group in groups]) if keeps_cells else {},

@@ -10,13 +10,15 @@ from msgspec.structs import replace
 from ..flow import dependency as flow
 from ..flow.dependency import Dependency, State
 from ..message import Counts, Group, Lane, Message, Where
+from ..presence import WorkerInfo
 from ..registry import Registry
 from ..store import Store
 from ..worker.flow.local_state import controls
 from ..worker.flow.transitions import Transition, read
 from .flow import flow_holds
 from .hold import Hold, words
-from .timing import IDLE_MS, due_hold, time_hold
+from .timing import IDLE_MS, due_hold, no_worker, time_hold
+from .workers import told_by, worked
 
 LOOKED = 200  # waiting messages of a queue that are read to find what holds them
 CELLS_AT_ONCE = 100
@@ -66,7 +68,8 @@ class Reasons:
         counts = self._counts.get(message.queue)
         if counts is None:
             counts = self._counts[message.queue] = self._store.counts(message.queue)
-        return due_hold(message, leased=counts.leased, waiting=counts.ready, now_ms=self.now_ms)
+        worked = None if self.worked is None else message.queue in self.worked
+        return due_hold(message, leased=counts.leased, waiting=counts.ready, worked=worked, now_ms=self.now_ms)
 
     # -- of queues
 
@@ -89,12 +92,9 @@ class Reasons:
 
     def _of_unseen(self, queue: str, counts: Counts) -> dict[tuple[str, str], Hold]:
         """Of a queue whose waiting messages cannot be listed."""
-        if counts.oldest_age_s * 1000 < IDLE_MS or queue in self._paused:
+        if counts.oldest_age_s * 1000 < IDLE_MS or queue in self._paused or queue in (self.worked or ()):
             return {}
-        text, next = f"no worker seems to run queue {queue}: nothing in it is leased", words("worker", "-q", queue)
-        hold = Hold(
-            kind="no_worker", by=queue, text=text, next=next, needs_person=True, queue=queue, count=counts.ready
-        )
+        hold = no_worker(queue, known=self.worked is not None, count=counts.ready)
         return {(hold.kind, hold.by): hold}
 
     def _waiting(self, queue: str) -> Sequence[Message]:
@@ -131,6 +131,16 @@ class Reasons:
         return tuple(found.values())
 
     # -- what is read of the store
+
+    @cached_property
+    def told(self) -> tuple[WorkerInfo, ...] | None:
+        """What workers tell; None where they do not. Raises StoreError."""
+        return told_by(self._store)
+
+    @cached_property
+    def worked(self) -> frozenset[str] | None:
+        """The queues that a living worker claims from; None where workers do not tell. Raises StoreError."""
+        return worked(self.told)
 
     @cached_property
     def _paused(self) -> frozenset[str]:

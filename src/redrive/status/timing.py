@@ -7,7 +7,7 @@ from ..message import Message
 from .flow import deferral_hold
 from .hold import Hold, words
 
-IDLE_MS = 10_000  # how long a message is due, and none of its queue leased, before a worker is missing
+IDLE_MS = 10_000  # how long a message is due, with none of its queue leased, before a worker is missing
 _SCHEDULE = "redrive-schedule"
 
 
@@ -32,17 +32,23 @@ def time_hold(message: Message) -> Hold:
     return _hold(message, "delay", message.queue, "redriven for later" if message.redrives else "enqueued for later")
 
 
-def due_hold(message: Message, *, leased: int, waiting: int, now_ms: int) -> Hold:
-    """Why a message that is due is not claimed. `leased` messages of its queue are running, `waiting` are due. Pure."""
+def due_hold(message: Message, *, leased: int, waiting: int, worked: bool | None, now_ms: int) -> Hold:
+    """Why a message that is due is not claimed. `leased` messages of its queue are running, `waiting` are due;
+    `worked`: whether a living worker claims from it, None where that is not known. Pure."""
     overdue_ms = now_ms - (message.due_ms or message.enqueued_ms)
-    if not leased and overdue_ms >= IDLE_MS:
-        text = f"no worker seems to run queue {message.queue}: nothing in it is leased, and a message is due"
-        next = words("worker", "-q", message.queue)
-        return Hold(
-            kind="no_worker", by=message.queue, text=text, next=next, needs_person=True, queue=message.queue, count=1
-        )
+    if not leased and not worked and overdue_ms >= IDLE_MS:
+        return no_worker(message.queue, known=worked is not None, count=1)
     text = f"it is due; {leased:,} of queue {message.queue} are running and {waiting:,} are due"
     return Hold(kind="turn", by=message.queue, text=text, next=words("queue", "list"), queue=message.queue, count=1)
+
+
+def no_worker(queue: str, *, known: bool, count: int) -> Hold:
+    """No worker runs the queue of `count` messages that are due. `known`: workers tell that they are alive."""
+    text = f"no worker seems to run queue {queue}: nothing in it is leased, and a message is due"
+    if known:
+        text = f"no worker that is alive runs queue {queue}, and a message is due"
+    next = words("worker", "-q", queue)
+    return Hold(kind="no_worker", by=queue, text=text, next=next, needs_person=True, queue=queue, count=count)
 
 
 def _hold(message: Message, kind: str, by: str, text: str, needs_person: bool = False, next: str | None = None) -> Hold:

@@ -1,45 +1,101 @@
-"""Find the workers that are alive.
+"""Find the workers that are alive: by what they tell and by the leases they hold.
 
-Leases are the evidence: a worker that holds one that has not run out is alive. An idle worker holds none and is not
-seen. Where workers announce themselves, `workers_of` is the place to read that.
+Where workers tell that they are alive, idle ones are seen, and those that were killed are known as gone. A worker that
+tells nothing, as its setting `telemetry` is off, is seen while it holds a lease; so is any worker of a store without
+cells.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from ..config import settings
 from ..message import Lane
+from ..presence import WorkerInfo, read_workers
 from ..store import Store
 
 LOOKED = 1000  # leased messages that are read
 
 
 class WorkerStatus(Struct, frozen=True, kw_only=True):
-    """A worker that holds leases: how many messages of each queue it runs or has claimed, and when the last of its
-    leases runs out unless it is renewed."""
+    """A worker: how many messages of each queue it has leased, 0 for a queue that it works without, and when the last
+    of its leases runs out unless it is renewed, None if it has none.
+
+    `state` is idle, running, draining, gone, or silent: it holds leases and tells nothing. `seen_ms` is when it last
+    told. One that is gone `held` so many messages then.
+    """
 
     name: str
+    state: str
     leased: int
     queues: Mapping[str, int]
-    until_ms: int
+    until_ms: int | None = None
+    seen_ms: int | None = None
+    held: int = 0
 
 
-def workers_of(store: Store, now_ms: int) -> tuple[WorkerStatus, ...]:
-    """The workers that hold leases, by name; empty where leased messages cannot be listed. Raises StoreError."""
-    if not store.traits.finds:
-        return ()
+def told_by(store: Store) -> tuple[WorkerInfo, ...] | None:
+    """What the workers of a store tell, without schedulers; None where they do not. Raises StoreError."""
+    if not (store.traits.cells and settings().telemetry):
+        return None
+    return tuple(info for info in read_workers(store) if info.kind == "worker")
+
+
+def worked(told: Iterable[WorkerInfo] | None) -> frozenset[str] | None:
+    """The queues that a living worker claims from; None where workers do not tell."""
+    if told is None:
+        return None
+    return frozenset(queue.name for info in told if not (info.gone or info.draining) for queue in info.queues)
+
+
+def workers_of(store: Store, now_ms: int, told: Sequence[WorkerInfo] | None) -> tuple[WorkerStatus, ...]:
+    """The workers by name, those that are gone last. Raises StoreError."""
+    held, until = _leases(store, now_ms)
+    found: dict[str, WorkerStatus] = {}
+    for info in told or ():
+        if info.name in found:
+            continue  # the living or newest one comes first
+        leased = held.pop(info.name, Counter[str]()) if store.traits.finds else _held(info)
+        queues = dict.fromkeys(sorted(queue.name for queue in info.queues), 0) | leased
+        found[info.name] = WorkerStatus(
+            name=info.name,
+            state=_state(info),
+            leased=leased.total(),
+            queues=queues,
+            until_ms=until.get(info.name),
+            seen_ms=info.seen_ms,
+            held=info.held,
+        )
+    for name, leased in held.items():
+        found[name] = WorkerStatus(
+            name=name, state="silent", leased=leased.total(), queues=dict(sorted(leased.items())), until_ms=until[name]
+        )
+    return tuple(sorted(found.values(), key=lambda worker: (worker.state == "gone", worker.name)))
+
+
+def _state(info: WorkerInfo) -> str:
+    if info.gone:
+        return "gone"
+    return "draining" if info.draining else "running" if info.held else "idle"
+
+
+def _held(info: WorkerInfo) -> Counter[str]:
+    """What it held when it last told, where leases cannot be listed."""
+    return Counter({queue.name: 0 if info.gone else queue.held for queue in info.queues})
+
+
+def _leases(store: Store, now_ms: int) -> tuple[dict[str, Counter[str]], dict[str, int]]:
+    """How many messages of each queue each worker has leased, and until when; empty where they cannot be listed."""
     held: dict[str, Counter[str]] = {}
     until: dict[str, int] = {}
-    for message in store.peek(Lane.LEASED, limit=LOOKED).messages:
+    found = store.peek(Lane.LEASED, limit=LOOKED).messages if store.traits.finds else ()
+    for message in found:
         due_ms = message.due_ms or 0
         if message.worker is None or due_ms <= now_ms:
             continue  # its lease has run out
         held.setdefault(message.worker, Counter())[message.queue] += 1
         until[message.worker] = max(until.get(message.worker, 0), due_ms)
-    return tuple(
-        WorkerStatus(name=name, leased=queues.total(), queues=dict(sorted(queues.items())), until_ms=until[name])
-        for name, queues in sorted(held.items())
-    )
+    return held, until

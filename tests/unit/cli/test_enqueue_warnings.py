@@ -10,6 +10,7 @@ import pytest
 from redrive.cli import enqueue as command
 from redrive.cli.main import run
 from redrive.message import Ask
+from redrive.presence import Entry, QueueWork, WorkerInfo
 from redrive.stores.sqlite.store import SqliteStore
 
 APP = """
@@ -38,9 +39,27 @@ def warnings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     return capsys.readouterr().err
 
 
-def test_a_queue_that_nothing_seems_to_run_is_warned_of(
+def test_a_queue_that_no_living_worker_runs_is_warned_of_at_once(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(command, "UNWORKED_S", 1000)
+    said = warnings(capsys, monkeypatch)
+    assert said.startswith("warning: no worker that is alive runs queue 'crm'; to start one: ")
+    assert said.rstrip().endswith(" worker worked:app")
+    store = SqliteStore(folder / "work.db")
+    idle = WorkerInfo(name="vm/worker-0", seen_ms=store.now_ms(), queues=(QueueWork(name="crm", concurrency=1),))
+    Entry(store).write(idle)
+    assert warnings(capsys, monkeypatch) == ""
+    assert "runs queue 'other' only if it is named: " in warnings(capsys, monkeypatch, "-q", "other")
+    store.configure("crm", paused=True)
+    assert "warning: queue 'crm' is paused; to go on: " in warnings(capsys, monkeypatch)
+    store.close()
+
+
+def test_without_telemetry_a_queue_that_nothing_seems_to_run_is_warned_of(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDRIVE_TELEMETRY", "false")
     said = warnings(capsys, monkeypatch)
     assert said.startswith("warning: no worker seems to run queue 'crm': 1 due, the oldest for ")
     assert said.rstrip().endswith(" worker worked:app")
@@ -48,7 +67,4 @@ def test_a_queue_that_nothing_seems_to_run_is_warned_of(
     store = SqliteStore(folder / "work.db")
     store.exchange([], [Ask("crm", 1, 60_000)])
     assert warnings(capsys, monkeypatch) == ""  # a worker runs one
-    store.configure("crm", paused=True)
-    assert "warning: queue 'crm' is paused; to go on: " in warnings(capsys, monkeypatch)
     store.close()
-    assert "runs queue 'other' only if it is named: " in warnings(capsys, monkeypatch, "-q", "other")

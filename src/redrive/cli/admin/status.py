@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +21,7 @@ from ..terminal.table import table
 
 if TYPE_CHECKING:
     from ...message import FailureGroup
-    from ...status import Hold, QueueStatus, ScheduleStatus, Status
+    from ...status import Hold, QueueStatus, ScheduleStatus, Status, WorkerStatus
     from ...triage.redrive.run import RunView
 
 SHOWN = 5  # failure groups, holds and runs on the screen; `-o json` has more
@@ -40,7 +40,7 @@ _ROWS = (Column("area"), Column("text"), Column("until"), Column("next"))
 def status(opened: Opened, out: Output) -> int:
     """Show what is going on, and what needs a person; exits 1 if something does.
 
-    Shows workers that hold leases, what holds messages back and until when, failures with their whole text, late
+    Shows workers, what holds messages back and until when, failures with their whole text, late
     schedules, open redrive runs, and queues by the age of their oldest message. Each entry names the command that leads
     on. With --url alone, tasks, dependencies and schedules are unknown.
 
@@ -81,11 +81,11 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
     for need in found.needs:
         yield from wrapped(need.text)
         yield leads(need.next)
-    yield from ("", "workers, by the leases they hold")
+    yield from ("", "workers" if found.tell else "workers, by the leases they hold")
     for worker in found.workers:
-        yield from wrapped(f"{worker.name}: {worker.leased:,} leased, {_some(worker.queues)}")
+        yield from wrapped(_worker(worker, now_ms))
     if not found.workers:
-        yield "  none holds a lease; an idle worker is not seen"
+        yield "  none is alive" if found.tell else "  none holds a lease; an idle worker is not seen"
     calm = [hold for hold in found.holds if not hold.needs_person]
     if calm:
         yield from ("", "held")
@@ -128,6 +128,20 @@ def _told(hold: Hold, now_ms: int) -> str:
     return hold.line(now_ms) + (f" ({hold.count:,} wait{'s' * (hold.count == 1)}{where})" if hold.count else "")
 
 
+def _worker(worker: WorkerStatus, now_ms: int) -> str:
+    if worker.state == "gone":
+        ago = show_duration(max(0, now_ms - (worker.seen_ms or 0)) / 1000)
+        return f"{worker.name}: gone, seen {ago} ago, when it held {worker.held:,}; {worker.leased:,} still leased"
+    if not worker.leased:
+        return f"{worker.name}: {worker.state}, works {', '.join(worker.queues)}"
+    state = "" if worker.state in ("running", "silent", "idle") else f"{worker.state}, "
+    return f"{worker.name}: {state}{worker.leased:,} leased, {_some(_leased(worker.queues))}"
+
+
+def _leased(queues: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in queues.items() if count}
+
+
 def _some(counts: Any) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
@@ -168,8 +182,7 @@ def _rows(found: Status) -> Iterable[dict[str, Any]]:
     for need in found.needs:
         yield {"area": "needs", "text": need.text, "next": onward(need.next)}
     for worker in found.workers:
-        text = f"{worker.name}: {worker.leased:,} leased, {_some(worker.queues)}"
-        yield {"area": "worker", "text": text, "until": views.time(worker.until_ms)}
+        yield {"area": "worker", "text": _worker(worker, found.at_ms), "until": views.time(worker.until_ms)}
     for hold in found.holds:
         yield {"area": "held", "text": hold.text, "until": views.time(hold.until_ms), "next": onward(hold.next)}
     for group in found.failures:
@@ -194,7 +207,15 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
         "url": opened.url,
         "needs": [{"area": need.area, "text": need.text, "next": onward(need.next)} for need in found.needs],
         "workers": [
-            {"name": w.name, "leased": w.leased, "queues": dict(w.queues), "lease_until": views.time(w.until_ms)}
+            {
+                "name": w.name,
+                "state": w.state,
+                "leased": w.leased,
+                "queues": dict(w.queues),
+                "lease_until": views.time(w.until_ms),
+                "seen_at": views.time(w.seen_ms),
+                "held": w.held,
+            }
             for w in found.workers
         ],
         "held": [hold_record(hold) for hold in found.holds],
