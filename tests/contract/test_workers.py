@@ -43,7 +43,8 @@ def test_a_worker_is_listed_with_what_it_runs_until_it_ends(app: App) -> None:
         id = (await push.aenqueue()).id
         async with app.worker(queues={"crm": 3}, name="one", grace=0) as worker:
             await began.wait()
-            await asyncio.to_thread(worker._presence.keeper.renew)
+            worker._presence.keeper.soon()
+            await until(lambda: [info.held for info in app.workers()] == [1])
             (info,) = await asyncio.to_thread(app.workers)
             assert (info.name, info.gone, info.held) == (worker.name, False, 1)
             assert [(q.name, q.concurrency, q.held) for q in info.queues] == [("crm", 3, 1)]

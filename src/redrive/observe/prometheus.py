@@ -25,6 +25,10 @@ kind, lane or attempt. Deliveries are counted in this process; depths are read f
 | `redrive_queue_oldest_age_seconds` | (queue) | how long the first ready message has been due |
 | `redrive_queue_oldest_dead_age_seconds` | (queue) | how long the oldest dead message has been dead |
 | `redrive_queue_paused` | (queue) | 1 if it is paused |
+| `redrive_workers` | (queue, state) | workers of the queue: running, idle, draining, gone (killed lately) |
+| `redrive_worker_longest_run_seconds` | (none) | for how long the longest run is under way, over all workers |
+| `redrive_worker_clock_ahead_seconds` | (none) | how far the clock is ahead of the store's that is the furthest away |
+| `redrive_worker_loop_lag_seconds` | (none) | how late the latest event loop is (99th percentile of a minute) |
 | `redrive_runs` | (status) | redrive runs, open or among the last 200: running, paused, stopped, cancelled, done |
 | `redrive_run_messages` | (state) | of the open runs: planned, moved, done, failed, waiting, changed, skipped |
 | `redrive_breaker_state` | (dependency) | 0 closed, 1 half-open, 2 open |
@@ -55,6 +59,8 @@ from ..redact import one_line, redact
 from ..registry import Registry
 from ..triage.controls import Control, Controls
 from ..triage.redrive.records import RunState, Status, index, read_state, state_cell
+from .fleet_gauges import Fleet, read_fleet
+from .fleet_gauges import gauges as fleet_gauges
 from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
 
 if TYPE_CHECKING:
@@ -150,6 +156,7 @@ class _Look(NamedTuple):
     runs: Mapping[str, int] = {}  # by status
     run_messages: Mapping[str, int] = {}  # of open runs
     controls: Sequence[Control] = ()
+    fleet: Fleet = Fleet()
 
 
 class Depths:
@@ -181,7 +188,9 @@ class Depths:
             store = self._store()
             counts = store.counts_by_queue()
             controls = Controls(store, self._app).list(waiting=False)
-            look = _Look(0.0, counts, store.paused(), _dead_s(store, counts), *_of_runs(store), controls)
+            declared = () if self._app is None else [queue.name for queue in self._app.queues_of(None)]
+            fleet = read_fleet(store, {*counts, *declared})
+            look = _Look(0.0, counts, store.paused(), _dead_s(store, counts), *_of_runs(store), controls, fleet)
         except Exception:  # whatever it is: a scrape that fails would hide the counters too
             look = _Look(0.0)
         now_s = self._clock()
@@ -262,6 +271,7 @@ def _gauges(look: _Look) -> Iterator[Metric]:
     text = "Messages of open redrive runs, by what became of them."
     yield _gauge("redrive_run_messages", text, "state", look.run_messages)
     yield from _controls(look.controls)
+    yield from fleet_gauges(look.fleet, family, _label)
 
 
 def _gauge(name: str, help: str, label: str, values: Mapping[str, int]) -> Metric:

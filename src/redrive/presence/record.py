@@ -71,6 +71,15 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     store_p99_ms: float | None = None
     clock_ms: int | None = None
 
+    @property
+    def state(self) -> str:
+        """In a word: gone; of a worker draining, running or idle; else its kind."""
+        if self.gone:
+            return "gone"
+        if self.kind != "worker":
+            return self.kind
+        return "draining" if self.draining else "running" if self.held else "idle"
+
 
 def decoded(cell: Cell | None) -> WorkerInfo | None:
     """The record in a cell; None where there is none, or another version wrote it in another form."""

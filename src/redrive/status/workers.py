@@ -62,7 +62,7 @@ def workers_of(store: Store, now_ms: int, told: Sequence[WorkerInfo] | None) -> 
         queues = dict.fromkeys(sorted(queue.name for queue in info.queues), 0) | leased
         found[info.name] = WorkerStatus(
             name=info.name,
-            state=_state(info),
+            state=info.state,
             leased=leased.total(),
             queues=queues,
             until_ms=until.get(info.name),
@@ -74,12 +74,6 @@ def workers_of(store: Store, now_ms: int, told: Sequence[WorkerInfo] | None) -> 
             name=name, state="silent", leased=leased.total(), queues=dict(sorted(leased.items())), until_ms=until[name]
         )
     return tuple(sorted(found.values(), key=lambda worker: (worker.state == "gone", worker.name)))
-
-
-def _state(info: WorkerInfo) -> str:
-    if info.gone:
-        return "gone"
-    return "draining" if info.draining else "running" if info.held else "idle"
 
 
 def _held(info: WorkerInfo) -> Counter[str]:

@@ -24,6 +24,7 @@ from redrive.observe.logs import JsonLog, TextLog
 from redrive.observe.prometheus import Depths, Metrics
 from redrive.observe.shared_tally import SharedCounting, read
 from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, Counting, Series
+from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo
 from redrive.store import Usage
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -311,6 +312,34 @@ def test_depths_are_by_queue_and_lane_with_the_oldest_age() -> None:
     assert found.value("redrive_queue_messages", queue="z", lane="scheduled") == 1
     assert found.value("redrive_queue_paused", queue="z") == 1
     assert found.value("redrive_queue_paused", queue="q") == 0
+
+
+def test_workers_are_counted_by_queue_and_state_with_the_worst_of_what_they_tell() -> None:
+    clock = ManualClock()
+    store, registry = MemoryStore(clock), CollectorRegistry()
+    registry.register(Depths(lambda: store, App(store=store)))
+
+    def tell(name: str, queue: str, *, ago_ms: int = 0, **more: Any) -> None:
+        queues = (QueueWork(name=queue, concurrency=1),)
+        Entry(store).write(WorkerInfo(name=name, seen_ms=store.now_ms() - ago_ms, queues=queues, **more))
+
+    runs = HeldMessage(id="1", task="t", since_ms=store.now_ms() - 90_000)
+    tell("a", "crm", held=1, messages=(runs,), loop_lag_ms=20.0, clock_ms=40)
+    tell("b", "crm", loop_lag_ms=1500.0, clock_ms=-2500)
+    tell("c", "mail", draining=True)
+    tell("d", "mail", ago_ms=GONE_MS, loop_lag_ms=9000.0, clock_ms=9000)
+    found = Scrape(registry)
+    assert {
+        (sample["queue"], sample["state"]): found.value("redrive_workers", **sample)
+        for sample in found.labels("redrive_workers")
+    } == {
+        ("crm", "running"): 1, ("crm", "idle"): 1, ("crm", "draining"): 0, ("crm", "gone"): 0,
+        ("mail", "running"): 0, ("mail", "idle"): 0, ("mail", "draining"): 1, ("mail", "gone"): 1,
+        ("default", "running"): 0, ("default", "idle"): 0, ("default", "draining"): 0, ("default", "gone"): 0,
+    }  # fmt: skip
+    assert found.value("redrive_worker_longest_run_seconds") == 90
+    assert found.value("redrive_worker_clock_ahead_seconds") == -2.5
+    assert found.value("redrive_worker_loop_lag_seconds") == 1.5
 
 
 def test_redrive_runs_are_shown_by_status_and_the_messages_of_open_ones_by_what_became_of_them() -> None:

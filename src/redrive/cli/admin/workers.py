@@ -72,18 +72,11 @@ def workers(opened: Opened, out: Output) -> None:
         out.lines(line for info in found for line in _runs(info, opened.store.now_ms()))
 
 
-def state_of(info: WorkerInfo) -> str:
-    """A worker's state in a word."""
-    if info.gone:
-        return "gone"
-    return "draining" if info.draining else info.kind if info.kind != "worker" else "running" if info.held else "idle"
-
-
 def _row(info: WorkerInfo) -> dict[str, Any]:
     return {
         "name": info.name,
         "kind": info.kind,
-        "state": state_of(info),
+        "state": info.state,
         "gone": info.gone,
         "draining": info.draining,
         "host": info.host,

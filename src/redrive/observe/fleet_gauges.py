@@ -1,0 +1,66 @@
+"""Gauges of the processes that are alive: see `prometheus.py` for what they mean. No name of a worker is a label."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ..presence import WorkerInfo, read_workers
+from ..store import Store
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily, Metric
+
+STATES = ("running", "idle", "draining", "gone")
+
+
+class Fleet(Struct, frozen=True, kw_only=True):
+    """What the processes of a store tell, in few numbers. None where no process tells it."""
+
+    workers: Mapping[tuple[str, str], int] = {}  # by queue and state
+    longest_run_s: float | None = None
+    clock_ahead_s: float | None = None  # of the clock that is the furthest away from the store's
+    loop_lag_s: float | None = None
+
+
+def read_fleet(store: Store, queues: Iterable[str]) -> Fleet:
+    """The numbers now; `queues` are counted also where no worker runs them. Raises StoreError."""
+    if not store.traits.cells:
+        return Fleet()
+    return fleet_of(read_workers(store), queues, store.now_ms())
+
+
+def fleet_of(told: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int) -> Fleet:
+    """The numbers of what processes told."""
+    workers = [info for info in told if info.kind == "worker"]
+    count = Counter({(queue, state): 0 for queue in queues for state in STATES})
+    for info in workers:
+        for queue in info.queues:
+            count.update({(queue.name, state): int(state == info.state) for state in STATES})
+    alive = [info for info in told if not info.gone]
+    starts = [message.since_ms for info in alive for message in info.messages if message.since_ms is not None]
+    clocks = [info.clock_ms for info in alive if info.clock_ms is not None]
+    lags = [info.loop_lag_ms for info in alive if info.loop_lag_ms is not None]
+    return Fleet(
+        workers=count,
+        longest_run_s=max(0, now_ms - min(starts, default=now_ms)) / 1000,
+        clock_ahead_s=max(clocks, key=abs) / 1000 if clocks else None,
+        loop_lag_s=max(lags) / 1000 if lags else None,
+    )
+
+
+def gauges(fleet: Fleet, family: type[GaugeMetricFamily], label: Callable[[str], str]) -> Iterator[Metric]:
+    """The numbers as families of prometheus_client; `label` makes a queue's name harmless."""
+    workers = family("redrive_workers", "Workers by queue and state.", labels=("queue", "state"))
+    for (queue, state), count in sorted(fleet.workers.items()):
+        workers.add_metric((label(queue), state), count)
+    yield workers
+    for name, help, seconds in (
+        ("redrive_worker_longest_run_seconds", "How long the longest run is under way.", fleet.longest_run_s),
+        ("redrive_worker_clock_ahead_seconds", "How far the worst clock is ahead of the store's.", fleet.clock_ahead_s),
+        ("redrive_worker_loop_lag_seconds", "How late the latest event loop is.", fleet.loop_lag_s),
+    ):
+        yield family(name, help, value=seconds)
