@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -19,12 +19,11 @@ from .registry import Registry
 from .run_context import Context, context, current, enter, leave, refuse_loop
 from .store import Store
 from .stores.validation import admit as check_drafts
-from .task import TaskOptions, TaskSpec, as_text
+from .task import TaskOptions, TaskSpec, are_texts, as_ms, as_text, as_traceparent
 
 if TYPE_CHECKING:
     import asyncio  # imported where it is used: sync producers need none of it
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)  # what a call gives: of an async handler a coroutine
 T = TypeVar("T")
@@ -44,6 +43,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int | None = None
     headers: dict[str, str] | None = None
     correlation_id: str | None = None
+    traceparent: str | None = None
     keep_ms: int | None = None
     tx: Any = None
 
@@ -114,6 +114,7 @@ class Task(TaskSpec, Generic[P, R]):
         deadline: datetime | None = None,
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
+        traceparent: str | None = None,
         keep_result: Duration | None = None,
         tx: Any = None,
     ) -> Bound[P, R]:
@@ -121,9 +122,10 @@ class Task(TaskSpec, Generic[P, R]):
 
         `delay` or `at`: when it may run first. `key`: unique per task until the message is done, cancelled or
         discarded, and at least `for_` long. `priority` 0 (first) to 3. `deadline`: past it the message dies unrun.
-        `keep_result`: how long a done message is kept with its result, for `ref.wait()`. `tx`: a
-        connection or session of yours on the store's own database: the message is written in its transaction, and
-        exists once you commit. Raises ConfigError for invalid values.
+        `traceparent`: the sender's context as W3C Trace Context writes it, kept through retries and redrives (default:
+        that of the current span, where the app is instrumented). `keep_result`: how long a done message is kept with
+        its result, for `ref.wait()`. `tx`: a connection or session of yours on the store's own database: the message
+        is written in its transaction, and exists once you commit. Raises ConfigError for invalid values.
         """
         if priority not in PRIORITIES:
             raise ConfigError(f"priority {priority!r}: expected one of {PRIORITIES}, 0 is served first")
@@ -131,19 +133,20 @@ class Task(TaskSpec, Generic[P, R]):
             raise ConfigError("give delay= or at=, not both")
         if for_ is not None and key is None:
             raise ConfigError("for_= says how long key= is held; give key= too")
-        if headers is not None and not _are_texts(headers):
+        if headers is not None and not are_texts(headers):
             raise ConfigError(f"headers={headers!r}: expected names and values as text")
         options = Options(
             delay_ms=0 if delay is None else milliseconds(delay, "delay"),
-            due_ms=_ms(at, "at"),
+            due_ms=as_ms(at, "at"),
             key=as_text(key, "key"),
             key_for_ms=0 if for_ is None else milliseconds(for_, "for_"),
             group=as_text(group, "group"),
             queue=as_text(queue, "queue"),
             priority=priority,
-            deadline_ms=_ms(deadline, "deadline"),
+            deadline_ms=as_ms(deadline, "deadline"),
             headers=headers,
             correlation_id=as_text(correlation_id, "correlation_id"),
+            traceparent=as_traceparent(traceparent),
             keep_ms=None if keep_result is None else milliseconds(keep_result, "keep_result"),
             tx=tx,
         )
@@ -244,6 +247,7 @@ class Bound(Generic[P, R]):
             correlation_id=o.correlation_id or (parent.correlation_id if parent else None),
             causation_id=parent.message_id if parent else None,
             producer=task.app.producer,
+            traceparent=o.traceparent,
         )
 
     @overload
@@ -379,17 +383,3 @@ def _batch_of(store: Store, batches: dict[int, Batch]) -> Batch:
                 batches.pop(key, None)
         found = batches[id(loop)] = Batch(store, loop)
     return found
-
-
-def _are_texts(headers: Any) -> bool:
-    return isinstance(headers, Mapping) and all(isinstance(text, str) for item in headers.items() for text in item)
-
-
-def _ms(when: datetime | None, what: str) -> int | None:
-    if when is None:
-        return None
-    if not isinstance(when, datetime):
-        raise ConfigError(f"{what}={when!r}: expected a datetime with a time zone, such as datetime.now(UTC) + …")
-    if when.tzinfo is None:
-        raise ConfigError(f"{what}={when!r} has no time zone; give datetime.now(UTC) + … or another aware datetime")
-    return -((_EPOCH - when) // timedelta(milliseconds=1))  # rounded up, so that nothing is early

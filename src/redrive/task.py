@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, get_args
 
@@ -31,6 +33,9 @@ RESTART_S = 5.0  # the longest pause before a supervisor restarts a worker proce
 Isolation = Literal["process"]
 Place = Literal["loop", "thread", "process"]
 _POISON = Poison()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Neither id is all zeros, and ff is no version.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Home(Protocol):
@@ -220,6 +225,32 @@ def as_text(value: Any, what: str) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return value
     raise ConfigError(f"{what}={value!r}: expected text that is not empty")
+
+
+def are_texts(headers: Any) -> bool:
+    """Whether this is a mapping of text to text."""
+    return isinstance(headers, Mapping) and all(isinstance(text, str) for item in headers.items() for text in item)
+
+
+def as_ms(when: datetime | None, what: str) -> int | None:
+    """Milliseconds of the epoch, rounded up, so that nothing is early. Raises ConfigError without a time zone."""
+    if when is None:
+        return None
+    if not isinstance(when, datetime):
+        raise ConfigError(f"{what}={when!r}: expected a datetime with a time zone, such as datetime.now(UTC) + …")
+    if when.tzinfo is None:
+        raise ConfigError(f"{what}={when!r} has no time zone; give datetime.now(UTC) + … or another aware datetime")
+    return -((_EPOCH - when) // timedelta(milliseconds=1))
+
+
+def as_traceparent(given: object) -> str | None:
+    """A sender's context as W3C Trace Context writes it. Raises ConfigError."""
+    if given is None or (isinstance(given, str) and _TRACEPARENT.fullmatch(given)):
+        return given
+    raise ConfigError(
+        f"traceparent={given!r}: expected version, trace, parent and flags as hex digits in lower case, such as "
+        "'00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', and no id of zeros"
+    )
 
 
 def as_rate(rate: Rate | str | None) -> Rate | None:

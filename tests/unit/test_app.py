@@ -302,13 +302,14 @@ def test_using_sets_what_it_says(app: App) -> None:
     deadline = datetime.now(UTC) + timedelta(days=1)
     bound = push.using(
         key="order-42", for_="10m", group="tenant-7", queue="bulk", priority=1, deadline=deadline, headers={"a": "b"},
-        correlation_id="c-1",
+        correlation_id="c-1", traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     )  # fmt: skip
     m = stored(app, bound.enqueue(1))
     assert (m.key, m.group, m.queue, m.priority, dict(m.headers), m.correlation_id) == (
         "order-42", "tenant-7", "bulk", 1, {"a": "b"}, "c-1",
     )  # fmt: skip
     assert m.deadline_ms == math.ceil(deadline.timestamp() * 1000)
+    assert m.traceparent == "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     plain = stored(app, push.enqueue(1))
     assert (plain.key, plain.group, plain.queue, plain.priority, plain.deadline_ms) == (None, None, "default", 2, None)
 
@@ -350,6 +351,11 @@ def test_at_means_that_instant_in_any_time_zone(app: App) -> None:
         ({"group": 7}, "group"),
         ({"queue": ""}, "queue"),
         ({"correlation_id": 1}, "correlation_id"),
+        ({"traceparent": "4bf92f"}, "traceparent='4bf92f': expected version, trace, parent and flags"),
+        ({"traceparent": f"00-{'0' * 32}-00f067aa0ba902b7-01"}, "no id of zeros"),
+        ({"traceparent": f"ff-{'1' * 32}-00f067aa0ba902b7-01"}, "traceparent"),
+        ({"traceparent": f"00-{'A' * 32}-00f067aa0ba902b7-01"}, "lower case"),
+        ({"traceparent": b"00"}, "traceparent"),
         ({"priority": 4}, "priority"),
         ({"priority": -1}, "priority"),
         ({"priority": "1"}, "priority"),

@@ -87,3 +87,4 @@ class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     held_ms: int = 0  # spent on neither in this life, beyond the message's own `held_ms`
     crash: Crash | None = None  # if the process died
     due_ms: int = 0  # when the message was first due in this life, where that was later than its beginning
+    traceparent: str = ""  # of the span of its run, where runs are traced: the next attempt links to it

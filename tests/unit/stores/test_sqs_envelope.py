@@ -110,6 +110,12 @@ def event_of(message: Message) -> dict[str, Any]:
     return event
 
 
+def test_the_senders_trace_is_an_attribute_too_where_other_programs_look_for_it() -> None:
+    sent = Message(ID, "push", "crm", b"{}", ID, traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    assert write(sent, prefix="shop")[1]["traceparent"] == {"DataType": "String", "StringValue": sent.traceparent}
+    assert "traceparent" not in write(sent, prefix="shop", topic="events")[1]  # a subscriber's filter reads those
+
+
 @settings(max_examples=40, deadline=None)
 @given(messages)
 def test_any_message_comes_back_as_it_was_written(message: Message) -> None:

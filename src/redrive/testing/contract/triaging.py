@@ -95,6 +95,20 @@ class TriageRules(Contract):
         assert claimed_ids(store, "slow") == [id]
 
     @takes("triages")
+    def test_the_senders_trace_and_that_of_each_run_outlive_retries_death_and_redrive(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        sender, *runs = (f"00-{n:032x}-{n:016x}-01" for n in range(1, 4))
+        id = put_one(store, traceparent=sender)
+        settle(store, claim_one(store), RetryAt(clock() + 2000), fault=fault(traceparent=runs[0]))
+        clock.advance("2s")
+        settle(store, claim_one(store), DeadLetter("exhausted"), fault=fault(traceparent=runs[1]))
+        assert store.triage([handle(store, id)], Redrive()) == [True]
+        message = claim_one(store).message
+        assert (message.redrives, message.traceparent) == (1, sender)
+        assert [f.traceparent for f in message.faults] == runs
+
+    @takes("triages")
     def test_redrives_are_counted(self, store: Store) -> None:
         id = bury(store)
         for n in (1, 2, 3):

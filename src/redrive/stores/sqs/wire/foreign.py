@@ -28,7 +28,7 @@ from .message_state import encode, state_of
 MESSAGE_ID, RECEIVES, FIRST_RECEIVED = "aws-message-id", "aws-receive-count", "aws-first-received"
 SUBJECT, SNS_ID = "aws-sns-subject", "aws-sns-message-id"
 _CORRELATION = ("correlation_id", "correlation-id", "correlationId", "correlationid", "x-correlation-id")
-_TRACEPARENT = "traceparent"
+TRACEPARENT = "traceparent"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
@@ -105,7 +105,7 @@ def _plain(
         life_ms=sent_ms,
         content="raw",
         group=system.get("MessageGroupId") or None,
-        traceparent=_storable(attributes[_TRACEPARENT]) if attributes.get(_TRACEPARENT) else None,
+        traceparent=_storable(attributes[TRACEPARENT]) if attributes.get(TRACEPARENT) else None,
     )
     kind, message = _opened(message, body)
     value = value_of(message.body)

@@ -15,7 +15,7 @@ from ....codec.routing import TASK, Routes
 from ....message import RESTING, Lane, Message
 from ...validation import unstorable
 from .envelope import ATTEMPT, STATE, attribute, body_of, own, sqs_text
-from .foreign import VERBATIM, read_foreign, write_verbatim
+from .foreign import TRACEPARENT, VERBATIM, read_foreign, write_verbatim
 from .message_state import MessageState, decode, encode, state_of, with_state
 
 FRESH = MessageState()
@@ -24,13 +24,15 @@ FRESH = MessageState()
 def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[str, dict[str, dict[str, str]]]:
     """Return the body and the attributes to send for a message, without characters that SQS refuses.
 
-    The attribute `task` names the task. A message that has been received, retried or redriven carries its state in the
-    attribute `redrive`; a dead one says why in `reason`, `error` and `fingerprint`. `topic`: the topic that it is
-    published to, where each subscribed queue makes its own copy.
+    The attribute `task` names the task, and `traceparent` is the sender's context. A message that has been received,
+    retried or redriven carries its state in the attribute `redrive`; a dead one says why in `reason`, `error` and
+    `fingerprint`. `topic`: the topic that it is published to, where each subscribed queue makes its own copy.
     """
     if VERBATIM in message.headers:
         return write_verbatim(message)
     attributes = {TASK: attribute(message.task)} if message.task else {}
+    if message.traceparent and topic is None:  # where other programs look for it; ours read the envelope
+        attributes[TRACEPARENT] = attribute(message.traceparent)
     if not _is_fresh(message):
         attributes[STATE] = {"DataType": "String", "StringValue": sqs_text(encode(state_of(message)))}
     if message.lane in RESTING:
