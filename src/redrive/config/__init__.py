@@ -1,13 +1,14 @@
 """Settings of a process: flag > `REDRIVE_…` variable > file > default, field by field.
 
 Begin with `resolve`. `values` says what each setting may be, `file` finds and reads the settings file, and `trust`
-decides whose files may choose the store and the code that runs here.
+decides whose files may choose the store and the code that runs here. `runbooks` links alerts to the docs.
 """
 
 from __future__ import annotations
 
 from . import trust
 from .resolve import VARIABLES, Settings, Sourced, is_shared, settings, sources, unknown_variables
+from .runbooks import RUNBOOKS, runbook_url
 from .trust import NotTrusted
 from .values import LOGS, LOOPBACK, OUTPUTS, SETTINGS, address, hidden_url, queue_sizes, some_size
 
@@ -15,6 +16,7 @@ __all__ = [
     "LOGS",
     "LOOPBACK",
     "OUTPUTS",
+    "RUNBOOKS",
     "SETTINGS",
     "VARIABLES",
     "NotTrusted",
@@ -24,6 +26,7 @@ __all__ = [
     "hidden_url",
     "is_shared",
     "queue_sizes",
+    "runbook_url",
     "settings",
     "some_size",
     "sources",

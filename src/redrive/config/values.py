@@ -45,7 +45,7 @@ def _url(value: object) -> str:
     return str(value)
 
 
-def _webhook(value: object) -> str:
+def _http(value: object) -> str:
     parts = urlsplit(_url(value).strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("it is no http or https URL" if parts.hostname else "it names no host")
@@ -173,8 +173,9 @@ SETTINGS = {
     "metrics": Setting("metrics", address, "a port, or HOST:PORT, such as 9464"),
     "emf": Setting("emf", _switch, "true or false"),
     "blobs": Setting("blobs", _url, "a place for large bodies such as 'file:///srv/blobs' or 's3://bucket/prefix'"),
-    "notify": Setting("notify", _webhook, "an http or https URL such as 'https://alerts.example.com/hook'"),
+    "notify": Setting("notify", _http, "an http or https URL such as 'https://alerts.example.com/hook'"),
     "notify_every": Setting("notify_every_s", _period, "a duration such as '10m'", "10m"),
+    "runbook_url": Setting("runbook_url", _http, "an http or https URL such as 'https://docs.example.com/runbooks'"),
     "blob_threshold": Setting("blob_threshold", size, "bytes, or a size such as '200KB'", "200KB"),
     "blob_max": Setting("blob_max", size, "bytes, or a size such as '512MiB'", "512MiB"),
     "telemetry": Setting("telemetry", _switch, "true or false"),

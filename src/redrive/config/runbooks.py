@@ -1,0 +1,64 @@
+"""Which page of the docs, under `docs/runbooks/`, explains an alert, and the link to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+# Rules of Prometheus, names of `app.on`, and alarms of CloudWatch (their names in the template): to the name of a page.
+RUNBOOKS: Mapping[str, str] = MappingProxyType(
+    {
+        "RedriveDeadLettersGrowing": "dead-letters-growing",
+        "RedriveDeadLetters": "dead-letters",
+        "RedriveQuarantined": "quarantined",
+        "RedriveOldestTooOld": "oldest-too-old",
+        "RedriveBacklog": "backlog",
+        "RedriveErrorRate": "error-rate",
+        "RedriveRetryStorm": "retry-storm",
+        "RedriveComingWave": "coming-wave",
+        "RedriveNoWorkers": "no-workers",
+        "RedriveWorkerStuck": "worker-stuck",
+        "RedriveRunStalled": "run-stalled",
+        "RedriveCanaryFailed": "canary-failed",
+        "RedriveBreakerOpen": "breaker-open",
+        "RedriveStoreErrors": "store-errors",
+        "RedriveSloBurn": "slo-burn",
+        "RedriveClockSkew": "clock-skew",
+        "RedriveScheduleLate": "schedule-late",
+        "RedriveSlow": "slow",
+        "dead_growth": "dead-letters-growing",
+        "dead": "dead-letters",
+        "quarantined": "quarantined",
+        "age": "oldest-too-old",
+        "depth": "backlog",
+        "error_rate": "error-rate",
+        "no_workers": "no-workers",
+        "run_stopped": "canary-failed",
+        "breaker_opened": "breaker-open",
+        "slo_burn": "slo-burn",
+        "schedule_late": "schedule-late",
+        "p95": "slow",
+        "Dead": "dead-letters-growing",
+        "ManyDead": "dead-letters",
+        "Poison": "quarantined",
+        "Old": "oldest-too-old",
+        "Deep": "backlog",
+        "Failing": "error-rate",
+    }
+)
+
+
+def runbook_url(page: str, base: str | None = None) -> str:
+    """The link to a page of RUNBOOKS. `base` is the setting `runbook_url`: the address that the pages lie under, or a
+    template with `{page}`. Without it, the link is the page's path in the source.
+
+    >>> runbook_url("backlog", "https://docs.example.com/redrive/runbooks")
+    'https://docs.example.com/redrive/runbooks/backlog.html'
+    >>> runbook_url("backlog", "https://wiki.example.com/{page}?space=ops")
+    'https://wiki.example.com/backlog?space=ops'
+    >>> runbook_url("backlog")
+    'docs/runbooks/backlog.md'
+    """
+    if not base:
+        return f"docs/runbooks/{page}.md"
+    return base.replace("{page}", page) if "{page}" in base else f"{base.rstrip('/')}/{page}.html"
