@@ -182,7 +182,7 @@ class Registry:
         if self._flusher is UNSET:
             traits = self.store.traits
             kept = settings().telemetry and traits.cells and not traits.read_only
-            self._flusher = Flusher(Recorder(self.tasks, self.queues), lambda: self.store) if kept else None
+            self._flusher = Flusher(Recorder(self.tasks, self.queues), self.store) if kept else None
         return self._flusher
 
     def _opened(self) -> Store:

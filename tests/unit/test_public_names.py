@@ -39,7 +39,7 @@ assert "msgspec" not in sys.modules
 
 
 def test_an_unknown_name_names_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'Ap'; it has Aimd, App, AutoRedrive"):
+    with pytest.raises(AttributeError, match=r"no attribute 'Ap'; it has SLO, Aimd, App, AutoRedrive"):
         _ = redrive.Ap  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..errors import StoreError
 from ..message import Draft, Put
@@ -23,24 +23,17 @@ _IDLE_S = 1.0  # how long the thread waits for more before it ends
 
 
 class Flusher:
-    """Writes what `recorder` counts to the store that `store` returns, EVERY_S after it was counted or sooner."""
+    """Writes what `recorder` counts to the store, EVERY_S after it was counted or sooner."""
 
-    def __init__(self, recorder: Recorder, store: Callable[[], Store]) -> None:
+    def __init__(self, recorder: Recorder, store: Store) -> None:
         self.recorder, self._store = recorder, store
-        self._writer: Writer | None = None
+        self.writer = Writer(store)
         self._writing = threading.Lock()
         self.asked = False  # whether the thread has it
 
-    @property
-    def writer(self) -> Writer:
-        """What merges the counts into the store."""
-        if self._writer is None:
-            self._writer = Writer(self._store())
-        return self._writer
-
     def enqueued(self, drafts: Sequence[Draft], puts: Sequence[Put]) -> None:
         """Count what was put. From any thread."""
-        self.recorder.enqueued(drafts, self._store().now_ms(), puts)
+        self.recorder.enqueued(drafts, self._store.now_ms(), puts)
         self.counted()
 
     def counted(self) -> None:
@@ -90,8 +83,13 @@ class _Thread:
             if done is not None:
                 self._waiting.append(done)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="redrive-history", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="redrive-history", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # too many threads, or the process ends: what was put was put all the same
+                    flusher.asked = False
+                    return
+                self._thread = thread
             self._changed.notify()
 
     def finish(self) -> None:

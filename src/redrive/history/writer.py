@@ -59,7 +59,7 @@ class Target(Struct, gc=False, eq=False):
 class Writer:
     """Merges the counts of one process into the store. Used by one thread at a time.
 
-    `retries` counts swaps that another process won, `dropped` batches of which it is not known if they were written.
+    `retries` counts swaps that another process won, `dropped` batches that may or may not have been written.
     """
 
     def __init__(self, store: Store) -> None:

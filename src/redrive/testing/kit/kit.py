@@ -44,7 +44,7 @@ REPORTED_MAX = 50  # lines of each kind beside a test that failed
 AnyTask = Task[..., Any] | Bound[..., Any] | str  # a task, task.using(…) or a task's name
 Until = Duration | datetime | Callable[[], object] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STATE = ("_store", "_batches", "_unapplied")  # of an App: what belongs to its store
+_STATE = ("_store", "_batches", "_unapplied", "_flusher")  # of an App: what belongs to its store
 
 
 class Kit:
@@ -90,7 +90,7 @@ class Kit:
             raise ConfigError(f"rd.use({app!r}): expected an App")
         if app not in self._engine.apps:
             self._own.append((app, {name: vars(app)[name] for name in _STATE}))
-            vars(app).update(_store=self.store, _batches={}, _unapplied={*app.queues})
+            vars(app).update(_store=self.store, _batches={}, _unapplied={*app.queues}, _flusher=None)
             self._engine.add(app)
         return self
 

@@ -44,6 +44,7 @@ class Elsewhere:
 def app_of(hello: Hello) -> Registry:
     sys.path[:], sys.argv[:] = hello.path, hello.argv
     app = imported(Origin(hello.spec, hello.modules, hello.main, hello.main_module))
+    app._flusher = None  # its memory may be bounded, and it may be killed at any time
     if not hello.traits.shared:
         app._store = cast(Store, Elsewhere(hello.traits))
         app._unapplied.clear()
