@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,20 +19,25 @@ from tests.support.workers import until
 from redrive import App, Retry
 from redrive.errors import StoreUnavailable
 from redrive.presence import Entry, WorkerInfo, read_workers
+from redrive.stores import open_store
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    url = f"sqlite:///{tmp_path}/work.db"
-    if request.param != "sqlite":
-        server: PostgresServer | RedisServer = request.getfixturevalue(f"{request.param}_server")
-        own = "schema" if request.param == "postgres" else "namespace"
-        url = f"{server.url}?{own}=workers_{secrets.token_hex(4)}"
-    app = App(url)
+    app = App(url_of(request.param, request, tmp_path))
     yield app
     app.store.close()
+
+
+def url_of(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new store."""
+    if engine == "sqlite":
+        return f"sqlite:///{tmp_path}/work.db"
+    server: PostgresServer | RedisServer = request.getfixturevalue(f"{engine}_server")
+    own = "schema" if engine == "postgres" else "namespace"
+    return f"{server.url}?{own}=workers_{secrets.token_hex(4)}"
 
 
 def test_a_worker_is_listed_with_what_it_runs_until_it_ends(app: App) -> None:
@@ -156,3 +165,47 @@ def test_the_setting_telemetry_turns_it_off(on: bool, monkeypatch: pytest.Monkey
         return worker._presence.keeper.told
 
     assert asyncio.run(main()) is on
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["sqlite", "postgres", "redis"])
+def test_many_that_start_at_once_meet_few_others_and_renewals_meet_none(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path, soak: bool
+) -> None:
+    processes = 200 if soak else 40
+    url = url_of(engine, request, tmp_path)
+    with contextlib.ExitStack() as ending:
+        stores = [ending.enter_context(contextlib.closing(open_store(url))) for _ in range(processes // 20)]
+        entries = [Entry(stores[n % len(stores)]) for n in range(processes)]
+
+        def at_once(act: Callable[[Entry], None]) -> tuple[int, int]:
+            """Each on a thread of its own; returns the retries of all, and of the one with most."""
+            before = [entry.retries for entry in entries]
+            together = threading.Barrier(processes)
+
+            def go(entry: Entry) -> None:
+                together.wait()
+                act(entry)
+
+            with ThreadPoolExecutor(processes) as pool:
+                list(pool.map(go, entries))
+            more = [entry.retries - was for entry, was in zip(entries, before, strict=True)]
+            return sum(more), max(more)
+
+        def tell(entry: Entry) -> None:
+            entry.write(WorkerInfo(name=entry.token, started_ms=1, seen_ms=stores[0].now_ms()))
+
+        begun = at_once(tell)
+        listed = len(read_workers(stores[0]))
+        renewed = at_once(tell)
+        ended = at_once(Entry.remove)
+        print(
+            f"\n{processes} processes at once on {engine}, retries of list swaps (in all, of one at most): "
+            f"start {begun}, renewal {renewed}, end {ended}"
+        )
+        # A swap is lost only to one that was won, and each of a list wins once.
+        sharing = Counter(entry.shard for entry in entries)
+        most = sum(count * (count - 1) // 2 for count in sharing.values())
+        assert (listed, renewed) == (processes, (0, 0))
+        assert begun[0] <= most and ended[0] <= most
+        assert read_workers(stores[0]) == ()

@@ -37,7 +37,7 @@ class Entry:
     def __init__(self, store: Store) -> None:
         self._cells, self._now_ms = store.cells, store.now_ms
         self.token = secrets.token_hex(8)
-        self._key, self._shard = _key(self.token), f"workers/{int(self.token, 16) % SHARDS}"
+        self._key, self.shard = _key(self.token), f"workers/{int(self.token, 16) % SHARDS}"
         self._told = self._listed = False
         self.retries = 0  # of swaps of a list that another process won
 
@@ -63,7 +63,7 @@ class Entry:
     def _change(self, more: set[str], fewer: set[str]) -> bool:
         """Change the list, without those that have expired; False if others won every time."""
         for tried in range(TRIES):
-            (cell,) = self._cells.read([self._shard])
+            (cell,) = self._cells.read([self.shard])
             known = _tokens(cell)
             cells = self._cells.read([_key(token) for token in known]) if known else []
             living = {token for token, found in zip(known, cells, strict=True) if found is not None}
@@ -71,7 +71,7 @@ class Entry:
             value = msgspec.json.encode(tokens) if tokens else None
             if value == (None if cell is None else cell.value):
                 return True
-            if self._cells.swap([Swap(self._shard, version_of(cell), value)], durable=False)[0]:
+            if self._cells.swap([Swap(self.shard, version_of(cell), value)], durable=False)[0]:
                 return True
             self.retries += 1
             time.sleep(random.uniform(0, _PAUSE_S * (tried + 1)))
