@@ -34,6 +34,7 @@ from .snapshot import snapshot
 from .sqs import sqs, sqs_requests
 from .startup import startup
 from .suspects import poison, suspects
+from .telemetry import telemetry
 from .testkit import testkit
 from .throughput import failing, idempotency, noop
 from .timing import idle, latency, lateness
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         groups,
         fairness,
         flow,
+        telemetry,
         isolation,
         before,
         lateness,

@@ -29,6 +29,18 @@ def worker(url: str, concurrency: str, records: str, evidence: str = "") -> None
         Path(evidence).write_bytes(msgspec.json.encode({str(i): faults for i, faults in retried.items()}))
 
 
+def telling(url: str, concurrency: str, records: str) -> None:
+    """As `worker`, and tells about itself."""
+    os.environ["REDRIVE_TELEMETRY"] = "true"
+    worker(url, concurrency, records)
+
+
+def silent(url: str, concurrency: str, records: str) -> None:
+    """As `worker`, and tells nothing."""
+    os.environ["REDRIVE_TELEMETRY"] = "false"
+    worker(url, concurrency, records)
+
+
 def guarded(url: str, concurrency: str, records: str) -> None:
     """A worker whose no-op task has every control, none of which ever holds it back."""
     app = make_app(url, Records(Path(records)).add)
@@ -120,6 +132,8 @@ ROLES: dict[str, Callable[..., None]] = {
     for f in (
         worker,
         guarded,
+        telling,
+        silent,
         floor,
         steady,
         receiver,
