@@ -219,7 +219,7 @@ class DictStore(Store):
             message = lifecycle.leased(row.message, ask, row.alone, now)
             data.rows[message.id] = replace(row, message=message, alone=False)
             receipt = Receipt(f"{message.id}/{row.seq}", message.fence)
-            yield Delivery(message, receipt, now + ask.lease_ms)
+            yield Delivery(message, receipt, now + ask.lease_ms, row.message.due_ms or 0)
 
     def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
         end_s = time.monotonic() + timeout_ms / 1000

@@ -119,7 +119,7 @@ class Sealed(StoreWrapper):
 
     def _opened(self, delivery: Delivery) -> Delivery:
         message = opened(self.box, delivery.message)
-        return Delivery(message, held(delivery.receipt, message.id, message.task), delivery.until_ms)
+        return Delivery(message, held(delivery.receipt, message.id, message.task), delivery.until_ms, delivery.due_ms)
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         """As the store's."""

@@ -46,7 +46,8 @@ class Started(NamedTuple):
 
 class Delivery(Struct, frozen=True, gc=False):
     """One claim of a message: what to run, the receipt to settle it with, when the lease ends, and when the message was
-    due before this claim (0 where the store does not know)."""
+    due before this claim, or the end of a lease that ran out (0: unknown; a queue service may not say how long it kept
+    a message back)."""
 
     message: Message
     receipt: Receipt

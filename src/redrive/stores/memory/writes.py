@@ -70,7 +70,8 @@ def claim(tables: Tables, ask: Ask, deliveries: list[Delivery], now: int) -> boo
         kept = tables.kept[seq]
         message = lifecycle.leased(kept.message, ask, kept.alone, now)
         tables.write(seq, kept._replace(message=message, alone=False))
-        deliveries.append(Delivery(message, Receipt(seq, message.fence), now + ask.lease_ms))
+        due_ms = kept.message.due_ms or 0
+        deliveries.append(Delivery(message, Receipt(seq, message.fence), now + ask.lease_ms, due_ms))
     return clogged
 
 

@@ -243,7 +243,7 @@ class _One:
                 self.clogged.add(queue)
         found = []
         for row in rows:
-            id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq = row
+            id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq, due = row
             mark = PLAIN
             if rare is None and faults is None and fence > 0:  # the way of most messages: as few steps as there can be
                 message = Message(
@@ -281,7 +281,7 @@ class _One:
             else:
                 end = queue
             handle = f"{id}{mark}{seq:016x}{end}"
-            found.append(Delivery(message, _tuple(Receipt, (handle, fence)), until))
+            found.append(Delivery(message, _tuple(Receipt, (handle, fence)), until, due or 0))
         return found
 
 

@@ -35,7 +35,8 @@ _RARE = """m.crashes, m.crashes_alone, m.redrives, m.suspect, m.cancel, m.held_m
 _ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
  json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'))::text end,
  array_to_string(m.faults, ',')"""
-CLAIMED = f"{_ALL}, m.seq"
+# The statement sees the row as it was before: when it was due, or the end of a lease that had run out.
+CLAIMED = f"{_ALL}, m.seq, (select o.due_ms from {{s}}.message o where o.ctid = due.at)"
 COLUMNS = f"{_ALL}, m.queue, m.lane, m.due_ms, m.worker"
 # What a claim writes: what was still leased had run out, and that is a crash, not an attempt.
 LEASE = """due_ms = {now $5} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',

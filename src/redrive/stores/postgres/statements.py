@@ -64,7 +64,7 @@ def _parts(found: re.Match[str]) -> str:
 
 
 def _spelt(sql: str, schema: str) -> str:
-    named = {"{lease}": LEASE, "{s}": schema, "{claimed}": CLAIMED, "{columns}": COLUMNS, "{before}": BEFORE}
+    named = {"{lease}": LEASE, "{claimed}": CLAIMED, "{s}": schema, "{columns}": COLUMNS, "{before}": BEFORE}
     for word, meant in named.items():
         sql = sql.replace(word, meant)
     return re.sub(r"\{now (\$\d+)\}", _NOW, sql)

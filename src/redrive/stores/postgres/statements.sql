@@ -254,7 +254,7 @@ claimed as (
   from due where m.ctid = due.at
   returning {claimed})
 select * from claimed union all
-select null, null, null, null, null, null, null, null, null, null, null, null from (select from fence where due_ms is not null limit 1) more
+select null, null, null, null, null, null, null, null, null, null, null, null, null from (select from fence where due_ms is not null limit 1) more
 
 -- name: claim_sharing
 -- As `claim` and `claim_skipping` ($7 none: nothing is skipped), $9 how many places go first to messages that have failed before. Priority by
@@ -298,7 +298,7 @@ claimed as (
   from due where m.ctid = due.at
   returning {claimed})
 select * from claimed union all
-select null, null, null, null, null, null, null, null, null, null, null, null from (select from fence where due_ms is not null limit 1) more
+select null, null, null, null, null, null, null, null, null, null, null, null, null from (select from fence where due_ms is not null limit 1) more
 
 -- name: look
 -- $1 queues of the asks, $2 now: the time, and whether a message waits to be woken

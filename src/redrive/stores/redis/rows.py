@@ -270,7 +270,7 @@ def claimed_of(
     known, found, bad = _known(rare, faults), list[Delivery](), list[tuple[bytes, str]]()
     for n, message in enumerate(messages):
         member = members[22 * n : 22 * n + 22]
-        mine = ([], []) if n not in known else ([0, known[n][0], len(known[n][1]), known[n][2]], known[n][1])
+        mine = ([], []) if n not in known else ([0, *known[n][:1], len(known[n][1]), *known[n][2:]], known[n][1])
         try:
             found += deliveries_of((ask, priority, member, [message], *mine), queue, worker, until)
         except UNREADABLE as error:
@@ -291,21 +291,22 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
         at += 44
         id = f"{handle[12:20]}-{handle[20:24]}-{handle[24:28]}-{handle[28:32]}-{handle[32:]}"
         if known and number in known:
-            message = _to_message(id, row, *known[number], None)
+            state, failed, progress, due = known[number]
+            message = _to_message(id, row, state, failed, progress, None)
             receipt = _tuple(Receipt, (handle + where, message.fence))
         else:
-            message = _first_claim(id, row, worker, until)
+            message, due = _first_claim(id, row, worker, until), row[1] + row[3]
             receipt = _tuple(Receipt, (handle + where, 1))  # half the time that Receipt(…) takes
-        found.append(Delivery(message, receipt, until))
+        found.append(Delivery(message, receipt, until, due))
     return found
 
 
-def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[bytes], bytes | None]]:
-    """By number those that were claimed before: state, faults, progress."""
+def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[bytes], bytes | None, int]]:
+    """By number those that were claimed before: state, faults, progress, and when they were due."""
     known, first = {}, 0
-    for n in range(0, len(rare), 4):
+    for n in range(0, len(rare), 5):
         last = first + rare[n + 2]
-        known[rare[n]] = (rare[n + 1], faults[first:last], rare[n + 3])
+        known[rare[n]] = (rare[n + 1], faults[first:last], rare[n + 3], rare[n + 4])
         first = last
     return known
 

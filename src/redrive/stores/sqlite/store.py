@@ -159,7 +159,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             for row in rows:
                 fence = row[7] + 1
                 receipt = _tuple(Receipt, (row[0], fence))  # half the time that Receipt(…) takes
-                found.append(Delivery(_claimed(row, fence, until, ask.worker), receipt, until))
+                found.append(Delivery(_claimed(row, fence, until, ask.worker), receipt, until, row[6] or 0))
         except sqlite3.DataError:  # together longer than SQLite takes for one value; a single one never is
             if ask.limit == 1:
                 raise

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...errors import ConfigError, StoreError, StoreUnavailable
-from ...message import Ask, Cell, Delivery, Hold, Receipt, Settled
+from ...message import Ask, Cell, Delivery, Hold, Message, Receipt, Settled
 from .client import HIDE, EntryRefused, Job, Sqs, run
 from .deletes import Deletes
 from .in_flight import InFlight
@@ -114,7 +114,7 @@ class Claims:
             receipt = Receipt(held.handle, held.message.fence)
             with in_flight.lock:
                 in_flight.held[receipt] = held
-            deliveries.append(Delivery(held.message, receipt, held.until_ms))
+            deliveries.append(Delivery(held.message, receipt, held.until_ms, due_ms or _due_ms(message)))
         if hops:
             self._hop(hops)
         return deliveries
@@ -251,3 +251,10 @@ class Adopting:
         ends = self._deletes.over(handles)
         self._deletes.end(ends, last=True)
         return {end.handle for end in ends}
+
+
+def _due_ms(message: Message) -> int:
+    """When a message was due that SQS itself kept back: a retry when its last fault says, any other when it was put."""
+    fault = message.faults[-1] if message.faults and message.faults[-1].at_ms >= message.life_ms else None
+    due_ms: int = message.life_ms if fault is None else fault.at_ms + (fault.delay_ms or 0)
+    return due_ms

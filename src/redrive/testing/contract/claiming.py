@@ -69,6 +69,22 @@ class ClaimRules(Contract):
         clock.advance("1ms" if message else f"{1 + store.traits.tick_ms}ms")
         assert claimed_ids(store) == [id]
 
+    @pytest.mark.parametrize("wait", ["none", "delay", "due", "retry", "lease"])
+    def test_a_claim_says_when_its_message_was_due(self, store: Store, clock: ManualClock, wait: str) -> None:
+        parts = {"delay": {"delay_ms": 5000}, "due": {"due_ms": clock() + 5000}}.get(wait, {})
+        began_ms = clock()
+        put_one(store, **parts)
+        if wait == "retry":
+            settle(store, claim_one(store), RetryAt(clock() + 5000))
+        if wait == "lease":
+            claim_one(store, lease_ms=5000)
+        clock.advance("60s")
+        due_ms = claim_one(store).due_ms
+        if wait != "none" and not store.traits.finds:  # the queue service may not say how long it kept it back
+            assert began_ms <= due_ms <= clock()
+        else:
+            assert due_ms in (began_ms, began_ms + 1) if wait == "none" else 0 <= due_ms - began_ms - 5000 <= 1000
+
     @pytest.mark.parametrize("limit", [0, 1, 3, 7, 8])
     def test_a_claim_never_goes_above_its_limit(self, store: Store, limit: int) -> None:
         ids = put(store, *[draft(priority=n % 4) for n in range(8)])

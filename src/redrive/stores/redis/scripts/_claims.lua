@@ -5,8 +5,9 @@ do -- (a script has 200 local names at most)
 local CLAIM_BYTES = 16 * 1024 * 1024 -- a claim stops when what it gives is longer together
 local CLAIM_CHUNK = 250 -- messages that are read together
 
--- What a claimed message has beside what was put: {its number, state, how many faults, progress}. The faults follow all.
-local function tell(answer, i, id, state)
+-- What a claimed message has beside what was put: {its number, state, how many faults, progress, when it was due}. The
+-- faults follow all.
+local function tell(answer, i, id, state, due)
   local rare, count = answer.rare, byte(state, 23)
   local n = #rare
   if count > 0 then
@@ -14,6 +15,7 @@ local function tell(answer, i, id, state)
   end
   rare[n + 1], rare[n + 2], rare[n + 3] = answer.count + i - 1, state, math.min(count, 2 * ENDS)
   rare[n + 4] = bit.band(byte(state, 6), HAS_PROGRESS) ~= 0 and call('HGET', PROGRESS, id)
+  rare[n + 5] = due
 end
 
 -- What a lease makes of these messages: their states as fields and values, and those of them that had failed before.
@@ -28,10 +30,11 @@ local function leased(messages, packed, ids, members, first, worker, untl, answe
       local fence, flags, attempt = struct.unpack('>I4BI4', state, 2)
       if #state < TAIL - 1 then error('its state is cut off') end
       if attempt > 0 then again[#again + 1] = members[first + i - 1] end
+      local due = struct.unpack('>I8', state, 24)
       state = struct.pack('>c1I4BI4', LEASED, fence + 1, flags, attempt + 1) .. sub(state, 11, 23) .. ends
         .. sub(state, 32, 47) .. worker
       states[2 * i] = state
-      tell(answer, i, ids[i], state)
+      tell(answer, i, ids[i], state, due)
     elseif state then
       local read, why = state_of(state)
       if not read then error(why) end
@@ -48,9 +51,10 @@ local function leased(messages, packed, ids, members, first, worker, untl, answe
         error('it is due, though it rests')
       end
       unmark(state, ALONE)
+      local due = state.due
       state.lane, state.fence, state.due, state.worker = LEASED, state.fence + 1, untl, worker
       states[2 * i] = write_state(state)
-      tell(answer, i, ids[i], states[2 * i])
+      tell(answer, i, ids[i], states[2 * i], due)
     else
       local marks = byte(messages[i], 20)
       if not marks then error('what was put is cut off') end
