@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # for start-up time: all of these are below
     from .history import History, SloStatus
     from .presence import WorkerInfo
     from .status import Status
+    from .status.upcoming import Upcoming
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
 
@@ -66,6 +67,13 @@ class ReadModel(Registry):
         from .history import read_history
 
         return read_history(self.store, queue, task, since, step)
+
+    def upcoming(self, queue: str | None = None) -> Upcoming:
+        """How many scheduled messages come due in each of the next 60 tens of seconds, 60 minutes and 24 hours. Raises
+        StoreError, Unsupported where the store cannot tell (SQS)."""
+        from .status.upcoming import read_upcoming
+
+        return read_upcoming(self.store, queue)
 
     def slo(self) -> tuple[SloStatus, ...]:
         """The objectives of tasks and queues: good and all messages, what is left of the error budget, and how fast it

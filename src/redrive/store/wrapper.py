@@ -121,6 +121,9 @@ class StoreWrapper(Store):
     def counts(self, queue: str | None = None) -> Counts:
         return self.inner.counts(queue)
 
+    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[tuple[int, int]]:
+        return self.inner.due_counts(queue, bounds_ms)
+
     def counts_by_queue(self) -> dict[str, Counts]:
         return self.inner.counts_by_queue()
 

@@ -33,6 +33,7 @@ from .rows import (
     Array,
     cursor,
     ids,
+    numbers,
     read_faults,
     texts,
 )
@@ -277,6 +278,9 @@ class PostgresQueries(PostgresDatabase):
         if queue is not None:
             return to_counts(self._look("counts", queue, self._st.now()))
         return total(self.counts_by_queue().values())
+
+    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[tuple[int, int]]:
+        return [(every, retries) for every, retries in self._look("due_counts", queue, numbers(bounds_ms))]
 
     def counts_by_queue(self) -> dict[str, Counts]:
         rows = self._look("counts_by_queue", self._st.now())

@@ -601,6 +601,21 @@ select 'scheduled', count(*), null from {s}.message where wake_ms is not null an
 union all
 select lane, count(*), null from {s}.message where rested_ms is not null and queue = $1::text group by lane
 
+-- name: due_counts
+-- $1 queue, $2 bounds: how many come due between them, and how many of these have failed before, each from an index alone
+select coalesce(sum(every), 0)::bigint, coalesce(sum(retries), 0)::bigint from (
+  select n, lag(high) over (order by n) low, high from unnest($2::bigint[]) with ordinality bound(high, n)) span
+left join lateral (
+  select count(*) every, 0 retries from {s}.message m, generate_series(0, 3) p(priority)
+  where m.queue = $1::text and m.priority = p.priority and due_ms > low and due_ms <= high and lane = 'ready'
+  union all
+  select 0, count(*) from {s}.message m, generate_series(0, 3) p(priority)
+  where m.queue = $1::text and m.priority = p.priority and due_ms > low and due_ms <= high and lane between 'ready' and 'ready' and attempt > 0
+  union all
+  select count(*), count(*) filter (where attempt > 0) from {s}.message
+  where queue = $1::text and wake_ms > low and wake_ms <= high and turn is null) found on true
+where low is not null group by n order by n
+
 -- name: counts_by_queue
 -- $1 now; a pass over each index that holds all of a lane, whatever the number of queues
 select queue, coalesce({now $1} - min(oldest), 0), sum(ready)::bigint, sum(scheduled)::bigint, sum(leased)::bigint, sum(dead)::bigint,

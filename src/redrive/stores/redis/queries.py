@@ -53,6 +53,9 @@ class RedisQueries(RedisNamespace):
         oldest_ms = max((row[6] for row in every), default=0)
         return _counted([sum(row[n] for row in every) for n in range(6)], oldest_ms)
 
+    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[tuple[int, int]]:
+        return [(every, min(every, retries)) for every, retries in self._call("due_counts", (queue, list(bounds_ms)))]
+
     def counts_by_queue(self) -> dict[str, Counts]:
         held, said = self._named()
         queues = sorted(held | said)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from ...errors import StoreError, StoreUnavailable
@@ -166,6 +167,9 @@ def to_failure_group(fingerprint: str, task: str, error: str | None, faults: str
     return FailureGroup(fingerprint, task, error or "", fault.text if fault else "", *told)
 
 
+LEASE_MOST_MS = 3_600_000  # a lease that ends later counts among what comes due
+
+
 class SqliteQueries(SqliteFile):
     """Find messages without claiming them."""
 
@@ -212,6 +216,11 @@ class SqliteQueries(SqliteFile):
             resting.get("done", 0),
             age_s,
         )
+
+    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[tuple[int, int]]:
+        leases_ms = self.now_ms() + LEASE_MOST_MS
+        (found,) = self._read(self._sql["due_counts"], queue, text(list(bounds_ms)), leases_ms)[0]
+        return [(every, retries) for every, retries in msgspec.json.decode(found)]
 
     def counts_by_queue(self) -> dict[str, Counts]:
         rows = self._read(self._sql["counts_by_queue"], self.now_ms())

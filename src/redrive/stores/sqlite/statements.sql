@@ -496,6 +496,28 @@ select
     + (select count(*) from message where wake_ms is not null and turn is null and queue = ?2)
 from message where due_ms is not null and queue = ?2
 
+-- name: due_counts
+-- ?1 queue, ?2 bounds (JSON), ?3 until when leases are left out: [[how many, how many of them have failed before], ...] between them, each from an
+-- index alone. A count without the lane takes half the time, and further ahead no lease ends.
+select json_group_array(json_array(
+  case when low < ?3 then
+    (select count(*) from message where queue = ?1 and priority = 0 and due_ms > low and due_ms <= high and lane = 'ready')
+    + (select count(*) from message where queue = ?1 and priority = 1 and due_ms > low and due_ms <= high and lane = 'ready')
+    + (select count(*) from message where queue = ?1 and priority = 2 and due_ms > low and due_ms <= high and lane = 'ready')
+    + (select count(*) from message where queue = ?1 and priority = 3 and due_ms > low and due_ms <= high and lane = 'ready')
+  else
+    (select count(*) from message where queue = ?1 and priority = 0 and due_ms > low and due_ms <= high)
+    + (select count(*) from message where queue = ?1 and priority = 1 and due_ms > low and due_ms <= high)
+    + (select count(*) from message where queue = ?1 and priority = 2 and due_ms > low and due_ms <= high)
+    + (select count(*) from message where queue = ?1 and priority = 3 and due_ms > low and due_ms <= high)
+  end + (select count(*) from message where queue = ?1 and wake_ms > low and wake_ms <= high and turn is null),
+  (select count(*) from message where queue = ?1 and priority = 0 and due_ms > low and due_ms <= high and lane = 'ready' and attempt > 0)
+  + (select count(*) from message where queue = ?1 and priority = 1 and due_ms > low and due_ms <= high and lane = 'ready' and attempt > 0)
+  + (select count(*) from message where queue = ?1 and priority = 2 and due_ms > low and due_ms <= high and lane = 'ready' and attempt > 0)
+  + (select count(*) from message where queue = ?1 and priority = 3 and due_ms > low and due_ms <= high and lane = 'ready' and attempt > 0)
+  + (select count(*) from message where queue = ?1 and wake_ms > low and wake_ms <= high and turn is null and attempt > 0)))
+from (select value low, lead(value) over (order by key) high from json_each(?2)) where high is not null
+
 -- name: resting_counts
 select lane, count(*) from message where rested_ms is not null and queue = ?1 group by lane
 

@@ -1,0 +1,68 @@
+"""`redrive upcoming`: what comes due in the next minutes, hour and day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..opening import Opened, at_store
+from ..terminal import views
+from ..terminal.failure import note
+from ..terminal.output import Column, Output
+
+if TYPE_CHECKING:
+    from ...status.upcoming import Upcoming, Wave
+
+BAR = 40  # characters of the longest bar
+_COLUMNS = (Column("within"), Column("first"), Column("retries"), Column("all"), Column("bar", ""))
+_FIELDS = (Column("span"), Column("from_s"), Column("to_s"), Column("first"), Column("retries"))
+
+
+@click.command()
+@click.argument("queue", required=False)
+@at_store()
+def upcoming(opened: Opened, out: Output, queue: str | None) -> None:
+    """Show how many scheduled messages of QUEUE come due, and when; without QUEUE those of all.
+
+    `first` have not run yet, `retries` have failed before. A bar of retries ahead is a wave that comes back to what
+    failed. What is due already is not in it: see `queue list`. -o json and tsv have each of the next 60 tens of
+    seconds, 60 minutes and 24 hours.
+    """
+    from ...status.upcoming import HOUR_S, MINUTE_S, TEN_S, read_upcoming
+
+    found = read_upcoming(opened.store, queue)
+    spans = (("10s", TEN_S, found.tens), ("1m", MINUTE_S, found.minutes), ("1h", HOUR_S, found.hours))
+    if out.is_table:
+        rows = list(_rows(found))
+        out.rows(rows, _COLUMNS, limit=0)
+        if not any(row["all"] for row in rows):
+            note("nothing is scheduled within a day")
+        return
+    steps = [
+        {"span": span, "from_s": n * step_s, "to_s": (n + 1) * step_s, "first": wave.first, "retries": wave.retries}
+        for span, step_s, waves in spans
+        for n, wave in enumerate(waves)
+    ]
+    if out.form == "json":
+        out.record({"queue": queue, "at": views.time(found.at_ms), "upcoming": steps})
+    else:
+        out.rows(steps, _FIELDS, limit=0)
+
+
+def _rows(found: Upcoming) -> Iterator[dict[str, Any]]:
+    """The next ten minutes by the minute, then the hour by tens of minutes, then the day by fours of hours."""
+    parts = [(f"{n + 1}m", found.minutes[n : n + 1]) for n in range(10)]
+    parts += [(f"{n + 10}m", found.minutes[n : n + 10]) for n in range(10, 60, 10)]
+    parts += [(f"{n + 4}h", found.hours[max(1, n) : n + 4]) for n in range(0, 24, 4)]
+    most = max(sum(wave.all for wave in waves) for _, waves in parts) or 1
+    for within, waves in parts:
+        first, retries = _sums(waves)
+        bar = round(first / most * BAR) * "█" + round(retries / most * BAR) * "▒"
+        yield {"within": within, "first": first, "retries": retries, "all": first + retries, "bar": bar}
+
+
+def _sums(waves: Iterable[Wave]) -> tuple[int, int]:
+    some = list(waves)
+    return sum(wave.first for wave in some), sum(wave.retries for wave in some)

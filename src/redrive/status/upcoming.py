@@ -1,0 +1,67 @@
+"""See what comes due: the scheduled messages of the next minutes, hour and day."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from ..store import Store
+
+TEN_S, MINUTE_S, HOUR_S = 10, 60, 3600
+_SPANS = ((TEN_S, 60), (MINUTE_S, 60), (HOUR_S, 24))
+_AHEAD_S = sorted({step_s * n for step_s, count in _SPANS for n in range(count + 1)})
+
+
+class Wave(Struct, frozen=True):
+    """How many messages come due in a span of time: those that have not run yet, and those that have failed before."""
+
+    first: int = 0
+    retries: int = 0
+
+    @property
+    def all(self) -> int:
+        """How many in all."""
+        return self.first + self.retries
+
+
+class Upcoming(Struct, frozen=True, kw_only=True):
+    """What comes due on a queue, or on all (None), from `at_ms` on: in each of the next 60 tens of seconds, 60 minutes
+    and 24 hours. What is due already, or runs, is not in it."""
+
+    queue: str | None
+    at_ms: int
+    tens: tuple[Wave, ...]
+    minutes: tuple[Wave, ...]
+    hours: tuple[Wave, ...]
+
+    def within(self, seconds: float) -> int:
+        """How many come due in the next so many seconds, whole tens of them up to 10 minutes, then whole minutes up to
+        an hour, then whole hours."""
+        for waves, step_s in ((self.tens, TEN_S), (self.minutes, MINUTE_S), (self.hours, HOUR_S)):
+            if seconds <= step_s * len(waves):
+                break
+        return sum(wave.all for wave in waves[: int(seconds // step_s)])
+
+
+def read_upcoming(store: Store, queue: str | None = None) -> Upcoming:
+    """What comes due on a queue, or on all. Raises StoreError, Unsupported where the store cannot tell (SQS)."""
+    now_ms = store.now_ms()
+    bounds_ms = [now_ms + ahead_s * 1000 for ahead_s in _AHEAD_S]
+    sums = [(0, 0)] * (len(bounds_ms) - 1)
+    for name in [queue] if queue is not None else store.queues() or [""]:
+        found = store.due_counts(name, bounds_ms)
+        sums = [(a + c, b + d) for (a, b), (c, d) in zip(sums, found, strict=True)]
+    tens, minutes, hours = (_waves(sums, step_s, count) for step_s, count in _SPANS)
+    return Upcoming(queue=queue, at_ms=now_ms, tens=tens, minutes=minutes, hours=hours)
+
+
+def _waves(sums: Sequence[tuple[int, int]], step_s: int, count: int) -> tuple[Wave, ...]:
+    """The counts between the bounds, added up by steps."""
+    every, retries = [0] * count, [0] * count
+    for ahead_s, (some, failed) in zip(_AHEAD_S[1:], sums, strict=True):
+        at = (ahead_s - 1) // step_s
+        if at < count:
+            every[at] += some
+            retries[at] += failed
+    return tuple(Wave(max(0, a - b), b) for a, b in zip(every, retries, strict=True))
