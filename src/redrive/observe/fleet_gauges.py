@@ -42,7 +42,7 @@ def fleet_of(told: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int) -> 
             count.update({(queue.name, state): int(state == info.state) for state in STATES})
     alive = [info for info in told if not info.gone]
     starts = [message.since_ms for info in alive for message in info.messages if message.since_ms is not None]
-    clocks = [info.clock_ms for info in alive if info.clock_ms is not None]
+    clocks = [info.clock_ahead_ms for info in alive if info.clock_ahead_ms is not None]
     lags = [info.loop_lag_ms for info in alive if info.loop_lag_ms is not None]
     return Fleet(
         workers=count,

@@ -96,11 +96,11 @@ class Keeper:
             version=__version__,
             started_ms=self._started_ms,
             seen_ms=now_ms,
-            cpu=self._cpu.take(time.process_time(), 3),
+            cpu_share=self._cpu.take(time.process_time(), 3),
             rss_bytes=rss_bytes(),
             store_p50_ms=_ms(percentile(trips, 0.5)),
             store_p99_ms=_ms(percentile(trips, 0.99)),
-            clock_ms=time.time_ns() // 1_000_000 - now_ms,
+            clock_ahead_ms=time.time_ns() // 1_000_000 - now_ms,
         )
 
     def _try(self, do: Callable[[], None]) -> None:

@@ -41,9 +41,9 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with what it held when it
     last told.
 
-    Figures are of the time since it told before, and None where they are unknown: `claims_per_s`; `cpu`, the share of
-    one processor; `rss_bytes`; `loop_lag_ms`, by how much the event loop was late in 99 of 100 cases; `store_p50_ms`
-    and `store_p99_ms`, how long the last 256 exchanges with the store took; `clock_ms`, by how much this machine's
+    Figures are of the time since it told before, and None where they are unknown: `claims_per_s`; `cpu_share` of one
+    processor; `rss_bytes`; `loop_lag_ms`, by how much the event loop was late in 99 of 100 cases; `store_p50_ms` and
+    `store_p99_ms`, how long the last 256 exchanges with the store took; `clock_ahead_ms`, by how much this machine's
     clock is ahead of the store's.
     """
 
@@ -64,12 +64,12 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     runs: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
     claims_per_s: float | None = None
-    cpu: float | None = None
+    cpu_share: float | None = None
     rss_bytes: int | None = None
     loop_lag_ms: float | None = None
     store_p50_ms: float | None = None
     store_p99_ms: float | None = None
-    clock_ms: int | None = None
+    clock_ahead_ms: int | None = None
 
     @property
     def state(self) -> str:

@@ -324,10 +324,10 @@ def test_workers_are_counted_by_queue_and_state_with_the_worst_of_what_they_tell
         Entry(store).write(WorkerInfo(name=name, seen_ms=store.now_ms() - ago_ms, queues=queues, **more))
 
     runs = HeldMessage(id="1", task="t", since_ms=store.now_ms() - 90_000)
-    tell("a", "crm", held=1, messages=(runs,), loop_lag_ms=20.0, clock_ms=40)
-    tell("b", "crm", loop_lag_ms=1500.0, clock_ms=-2500)
+    tell("a", "crm", held=1, messages=(runs,), loop_lag_ms=20.0, clock_ahead_ms=40)
+    tell("b", "crm", loop_lag_ms=1500.0, clock_ahead_ms=-2500)
     tell("c", "mail", draining=True)
-    tell("d", "mail", ago_ms=GONE_MS, loop_lag_ms=9000.0, clock_ms=9000)
+    tell("d", "mail", ago_ms=GONE_MS, loop_lag_ms=9000.0, clock_ahead_ms=9000)
     found = Scrape(registry)
     assert {
         (sample["queue"], sample["state"]): found.value("redrive_workers", **sample)
