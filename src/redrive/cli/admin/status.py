@@ -130,8 +130,9 @@ def _told(hold: Hold, now_ms: int) -> str:
 
 def _worker(worker: WorkerStatus, now_ms: int) -> str:
     if worker.state == "gone":
-        ago = show_duration(max(0, now_ms - (worker.seen_ms or 0)) / 1000)
-        return f"{worker.name}: gone, seen {ago} ago, when it held {worker.held:,}; {worker.leased:,} still leased"
+        ago = show_duration(max(0, now_ms - (worker.seen_ms or 0)) // 1000)
+        left = f"; {worker.leased:,} still leased" if worker.leased else ""
+        return f"{worker.name}: gone, told {ago} ago that it held {worker.held:,}{left}"
     if not worker.leased:
         return f"{worker.name}: {worker.state}, works {', '.join(worker.queues)}"
     state = "" if worker.state in ("running", "silent", "idle") else f"{worker.state}, "
