@@ -128,3 +128,13 @@ def test_workers_that_tell_are_seen_idle_running_and_gone(app: App) -> None:
     ]
     assert (kinds(app, seen), kinds(app, left)) == (["turn"], ["no_worker"])
     assert queues(status)["mail"] == [] and queues(status)["bulk"] == ["no_worker"]
+
+
+def test_a_redrive_to_a_queue_that_no_worker_of_a_living_fleet_runs_is_told(app: App) -> None:
+    def held(queue: str) -> list[str]:
+        return [hold.text for hold in Reasons(app.store, app).of_redrive(["push"], [queue], ())]
+
+    assert held("crm") == held("crn") == []  # workers may start later
+    idle = WorkerInfo(name=WORKER, seen_ms=app.store.now_ms(), queues=(QueueWork(name="crm", concurrency=1),))
+    Entry(app.store).write(idle)
+    assert (held("crm"), held("crn")) == ([], ["no worker that is alive runs queue crn"])

@@ -128,6 +128,8 @@ class Reasons:
             for hold in self.of_queue(queue, self._store.counts(queue)):
                 if hold.kind in ("no_worker", "group"):
                     _add(found, hold)
+            if self.worked and queue not in self.worked and ("no_worker", queue) not in found:
+                _add(found, no_worker(queue, known=True, count=0))  # others have one: perhaps the name is wrong
         return tuple(found.values())
 
     # -- what is read of the store

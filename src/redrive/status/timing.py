@@ -46,7 +46,7 @@ def no_worker(queue: str, *, known: bool, count: int) -> Hold:
     """No worker runs the queue of `count` messages that are due. `known`: workers tell that they are alive."""
     text = f"no worker seems to run queue {queue}: nothing in it is leased, and a message is due"
     if known:
-        text = f"no worker that is alive runs queue {queue}, and a message is due"
+        text = f"no worker that is alive runs queue {queue}" + (", and a message is due" if count else "")
     next = words("worker", "-q", queue)
     return Hold(kind="no_worker", by=queue, text=text, next=next, needs_person=True, queue=queue, count=count)
 
