@@ -54,12 +54,19 @@ class SLO(Struct, frozen=True):
     @property
     def within_s(self) -> float:
         """How soon after it is due a message is to succeed, in seconds."""
-        return seconds(self._parts()[1], f"SLO({self.text!r})")
+        return _seconds(self._parts()[1], f"the bound of SLO({self.text!r})")
 
     @property
     def over_s(self) -> float:
         """The period of its error budget, in seconds."""
-        return seconds(self.over, "over")
+        return _seconds(self.over, f"SLO({self.text!r}, over=…)")
 
     def __str__(self) -> str:
         return f"{self.text.strip()} over {show(self.over_s)}"
+
+
+def _seconds(value: Duration, what: str) -> float:
+    try:
+        return seconds(value, what)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from None
