@@ -41,16 +41,16 @@ def url_of(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_a_worker_is_listed_with_what_it_runs_until_it_ends(app: App) -> None:
-    began = asyncio.Event()
+    began, over = asyncio.Event(), asyncio.Event()
 
     @app.task(name="push", queue="crm")
     async def push() -> None:
         began.set()
-        await asyncio.Event().wait()
+        await over.wait()
 
     async def main() -> None:
         id = (await push.aenqueue()).id
-        async with app.worker(queues={"crm": 3}, name="one", grace=0) as worker:
+        async with app.worker(queues={"crm": 3}, name="one") as worker:
             await began.wait()
             worker._presence.keeper.soon()
             await until(lambda: [info.held for info in app.workers()] == [1])
@@ -58,6 +58,9 @@ def test_a_worker_is_listed_with_what_it_runs_until_it_ends(app: App) -> None:
             assert (info.name, info.gone, info.held) == (worker.name, False, 1)
             assert [(q.name, q.concurrency, q.held) for q in info.queues] == [("crm", 3, 1)]
             assert [(m.id, m.task, m.isolated, m.alone) for m in info.messages] == [(id, "push", False, False)]
+            worker.drain()
+            await until(lambda: [info.state for info in app.workers()] == ["draining"])
+            over.set()
 
     asyncio.run(main())
     assert app.workers() == ()
