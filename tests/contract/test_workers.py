@@ -18,6 +18,7 @@ from tests.support.workers import until
 
 from redrive import App, Retry
 from redrive.errors import StoreUnavailable
+from redrive.message import Swap, version_of
 from redrive.presence import Entry, WorkerInfo, read_workers
 from redrive.stores import open_store
 from redrive.stores.memory.store import MemoryStore
@@ -128,8 +129,12 @@ def test_one_that_tells_nothing_for_15_s_is_gone_with_what_it_held_and_comes_bac
     Entry(store).write(record(store, "b", 2))
     entry.write(record(store, "a", 1))
     assert [(info.name, info.gone) for info in read_workers(store)] == [("a", False), ("b", False)]
+    (cell,) = store.cells.read([entry.shard])
+    store.cells.swap([Swap(entry.shard, version_of(cell), b"altered by hand")])
+    entry.write(record(store, "a", 1))
+    assert "a" in [info.name for info in read_workers(store)]
     entry.remove()
-    assert [info.name for info in read_workers(store)] == ["b"]
+    assert "a" not in [info.name for info in read_workers(store)]
 
 
 def test_one_whose_name_a_newer_process_has_is_gone_at_once() -> None:

@@ -2,8 +2,8 @@
 
 Each process writes a cell of its own, so no renewal meets another. Cells cannot be searched, so lists name them: 32
 cells; a process is in one of them. It changes that list when it starts and when it ends, and takes out what has
-expired. So 200 processes that start at once meet at most about a dozen others, and a process that loses TRIES times
-leaves it until its next renewal.
+expired. So 200 processes that start at once meet at most about a dozen others. A process that loses TRIES times, or is
+missing for another reason, enters at its next renewal.
 """
 
 from __future__ import annotations
@@ -35,21 +35,19 @@ class Entry:
     """The cell of one process, and its place in the lists. Used by one thread."""
 
     def __init__(self, store: Store) -> None:
-        self._cells, self._now_ms = store.cells, store.now_ms
+        self._cells = store.cells
         self.token = secrets.token_hex(8)
         self._key, self.shard = _key(self.token), f"workers/{int(self.token, 16) % SHARDS}"
-        self._told = self._listed = False
+        self._told = False
         self.retries = 0  # of swaps of a list that another process won
 
     def write(self, info: WorkerInfo) -> None:
         """Tell, and be listed. Raises StoreError."""
-        (cell,) = self._cells.read([self._key])
-        if cell is None:  # the first time, or it has expired and others may have taken it out of the list
-            self._listed = False
+        cell, shard = self._cells.read([self._key, self.shard])
         self._told = True  # also if the answer is lost
         self._cells.swap([Swap(self._key, version_of(cell), msgspec.json.encode(info), KEPT_MS)], durable=False)
-        if not self._listed:
-            self._listed = self._change({self.token}, set())
+        if self.token not in _tokens(shard):  # the first time, or others took it out when it had expired
+            self._change({self.token}, set())
 
     def remove(self) -> None:
         """Tell that the process has ended. Raises StoreError."""
@@ -60,8 +58,8 @@ class Entry:
             self._cells.swap([Swap(self._key, cell.version, None)], durable=False)
         self._change(set(), {self.token})
 
-    def _change(self, more: set[str], fewer: set[str]) -> bool:
-        """Change the list, without those that have expired; False if others won every time."""
+    def _change(self, more: set[str], fewer: set[str]) -> None:
+        """Change the list, without those that have expired, unless others win every time."""
         for tried in range(TRIES):
             (cell,) = self._cells.read([self.shard])
             known = _tokens(cell)
@@ -70,12 +68,11 @@ class Entry:
             tokens = sorted((living | more) - fewer)
             value = msgspec.json.encode(tokens) if tokens else None
             if value == (None if cell is None else cell.value):
-                return True
+                return
             if self._cells.swap([Swap(self.shard, version_of(cell), value)], durable=False)[0]:
-                return True
+                return
             self.retries += 1
             time.sleep(random.uniform(0, _PAUSE_S * (tried + 1)))
-        return False
 
 
 def read_workers(store: Store) -> tuple[WorkerInfo, ...]:
