@@ -102,7 +102,7 @@ class App(ReadModel):
             task: Task[..., R] = Task(self, handler, name, checked)
             if task.name in self.tasks:
                 raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
-            if self._wraps:
+            if self._wraps or self.tracing is not None:
                 task.entry = self._entry(task, self._wraps)
             self.tasks[task.name] = task
             return task
@@ -128,11 +128,41 @@ class App(ReadModel):
         return fn
 
     def _entry(self, task: Task[Any, Any], wraps: Sequence[Opener]) -> Callable[..., Any]:
-        from .worker.middleware import around
+        from .worker.middleware import around, traced
 
         for opener in wraps if not task.is_async else ():
             opener.refuse(task.name)
-        return around(task.handler, task.is_async, wraps)
+        entry = around(task.handler, task.is_async, wraps)
+        return entry if self.tracing is None else traced(entry, task.is_async, self.tracing)
+
+    def instrument(
+        self,
+        *,
+        parent: bool = False,
+        baggage: Sequence[str] = (),
+        metrics: bool = True,
+        tracer_provider: Any = None,
+        meter_provider: Any = None,
+    ) -> None:
+        """Trace by OpenTelemetry what this app sends, runs, settles and redrives. Call it once, beside the
+        declarations; the setting `otel` does the same with the defaults. Needs `pip install 'redrive[otel]'`.
+
+        Each run is a trace of its own with links to its sender and to the previous attempt; `parent=True` makes it a
+        child of the sender instead. `baggage` names the entries of the sender's baggage that travel with a message.
+        `metrics` exports the metrics of this app's workers too. The providers are OpenTelemetry's global ones unless
+        given. Raises ConfigError without the package, or for an app that is instrumented already.
+        """
+        from .observe.otel import instrument
+
+        providers = {"tracer_provider": tracer_provider, "meter_provider": meter_provider}
+        self.tracing = instrument(self, parent=parent, baggage=baggage, metrics=metrics, **providers)
+        for task in self.tasks.values():
+            task.entry = self._entry(task, self._wraps)
+        if self._store is not None:
+            self._store = self.tracing.fronted(self._store)
+
+    def _instrument(self) -> None:
+        self.instrument()
 
     def periodic(
         self,

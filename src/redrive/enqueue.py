@@ -294,6 +294,8 @@ class Bound(Generic[P, R]):
                 "use its own enqueue()"
             )
         draft = self._draft(ctx, args, kwargs, new_id(ctx._now_ms()))
+        if app.tracing is not None:
+            (draft,) = app.tracing.stamped((draft,))
         check_drafts((draft,), ctx._traits())
         return draft, Ref(draft.id or "", draft.task, draft.queue, False, app)
 
@@ -302,12 +304,14 @@ def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref
     """Put all drafts in one commit, or in the transaction `tx`. See `App.enqueue_many`."""
     refuse_loop("enqueue()", "await ….aenqueue(…)")
     store = registry.store
+    drafts = drafts if registry.tracing is None else registry.tracing.stamped(drafts)
     return _refs(registry, drafts, store.put(drafts) if tx is None else store.put(drafts, tx=tx))
 
 
 async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:
     """As `put`, for asyncio code; concurrent calls share a commit."""
     store = registry.store
+    drafts = drafts if registry.tracing is None else registry.tracing.stamped(drafts)
     if tx is not None:  # here and now: nothing is committed, and the connection belongs to this thread
         return _refs(registry, drafts, store.put(drafts, tx=tx))
     return _refs(registry, drafts, await _batch_of(store, registry._batches).put(drafts))

@@ -24,7 +24,7 @@ from .history import Flusher, Recorder
 from .message import Counts, GroupOrder, Job, OnDead
 from .policy.retention import Retention
 from .redact import redact
-from .run_context import refuse_loop
+from .run_context import Tracing, refuse_loop
 from .store import Store
 from .stores import open_store
 from .stores.validation import word
@@ -155,6 +155,7 @@ class Registry:
         self.schedules: dict[str, Any] = {}  # redrive.schedule.Schedule, by name
         self._wraps: list[Any] = []  # redrive.worker.middleware.Opener: what goes around every handler
         self.events = Events()
+        self.tracing: Tracing | None = None  # set by `App.instrument`
         self.schedules_watched = False  # a scheduler runs here, or what started this process has looked for one
         self.spec: str | None = None  # MODULE:APP, where a command imported it
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
@@ -196,17 +197,23 @@ class Registry:
             return self._store
 
     def _fronted(self, store: Store) -> Store:
-        """Wrap the store in encryption, and that in what keeps large bodies elsewhere."""
+        """Wrap the store in encryption, that in what keeps large bodies elsewhere, and that in what makes spans."""
         if self._box is not None:
             from .crypto import sealed_by
 
             store = sealed_by(store, self._box)
-        blobs = self.blobs or settings().blobs
-        if blobs is None:
-            return store
-        from .blobs import with_blobs
+        chosen = settings()
+        blobs = self.blobs or chosen.blobs
+        if blobs is not None:
+            from .blobs import with_blobs
 
-        return with_blobs(store, blobs)
+            store = with_blobs(store, blobs)
+        if chosen.otel and self.tracing is None:
+            self._instrument()
+        return store if self.tracing is None else self.tracing.fronted(store)
+
+    def _instrument(self) -> None:
+        """Do what the setting `otel` asks for."""
 
     def queue(
         self,

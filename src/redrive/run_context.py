@@ -18,7 +18,7 @@ from .codec import to_json
 from .errors import Cancelled, ConfigError, Conflict, EnqueueError, LeaseLost, TooLarge
 from .idempotency.claim import Claim
 from .message import Draft, Message, Receipt
-from .store import Traits
+from .store import Store, Traits
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,6 +60,7 @@ class Context(Struct, eq=False):
     _over: bool = False
     _extras: Extras | None = None
     _claim: Claim | None = None  # of its idempotency key
+    _trace: Any = None  # of its span, where runs are traced; in a child process its traceparent
 
     def __repr__(self) -> str:
         return f"<redrive context of message {self.message.id}>"
@@ -281,6 +282,30 @@ class Context(Struct, eq=False):
         """Close the context and return what the handler reported. The worker calls it."""
         self._over = True
         return self._extras
+
+
+class Tracing(Protocol):
+    """What makes the spans of an app. `observe.otel` has it."""
+
+    def fronted(self, store: Store) -> Store:
+        """The store, with spans of what is sent and settled."""
+        ...
+
+    def stamped(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """The drafts, with the trace of the code that enqueues them."""
+        ...
+
+    def begin(self, context: Context) -> str:
+        """Begin the span of a run in another process; returns the traceparent for that."""
+        ...
+
+    def enter(self, context: Context) -> Any:
+        """Begin the span of a run here, and make it the current one; returns what `leave` takes."""
+        ...
+
+    def leave(self, context: Context, token: Any = None) -> None:
+        """The handler has ended."""
+        ...
 
 
 #: What `app.wrap` takes: a generator function of the Context that yields once, sync or async, with or without

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..app import App
-from ..config import LOGS, Settings, settings, trust
+from ..config import LOGS, VARIABLES, Settings, settings, trust
 from ..errors import near_miss
 from ..registry import Queue
 from ..stores import open_store
@@ -101,6 +101,9 @@ from .terminal.warnings import tell_warnings
     help="write CloudWatch metrics to stdout, in the embedded metric format [REDRIVE_EMF]",
 )
 @click.option(
+    "--otel", is_flag=True, default=None, help="trace by OpenTelemetry, and export metrics by it [REDRIVE_OTEL]"
+)
+@click.option(
     "--notify",
     metavar="URL",
     help="post alerts to this webhook: messages dead or quarantined, breakers open, runs stopped (default: none) "
@@ -130,6 +133,8 @@ def worker(
     given = {"app": one_app(app_argument, app), "url": url, "queues": queues or None, **flags}
     chosen = settings(given)
     lead_on_at(given["app"], url)
+    if flags["otel"]:
+        os.environ[VARIABLES["otel"]] = "true"  # the app reads it when it opens its store, in each process
     if chosen.app is None:
         why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
         raise Failure("which app does the worker run?", why, f"{program()} worker tasks:app", USAGE)

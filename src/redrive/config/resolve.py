@@ -64,6 +64,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     notify_every_s: float = 600.0  # how often the same alert is posted again, at most
     telemetry: bool = True  # workers and schedulers tell in the store's cells that they are alive
     runbook_url: str | None = None  # where alerts link to: the docs' pages lie under it, or it has {page}
+    otel: bool = False  # apps are instrumented by OpenTelemetry
     log: str = "auto"
     output: str = "auto"
     folder: str | None = None  # the directory of the settings file

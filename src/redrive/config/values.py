@@ -179,6 +179,7 @@ SETTINGS = {
     "blob_threshold": Setting("blob_threshold", size, "bytes, or a size such as '200KB'", "200KB"),
     "blob_max": Setting("blob_max", size, "bytes, or a size such as '512MiB'", "512MiB"),
     "telemetry": Setting("telemetry", _switch, "true or false"),
+    "otel": Setting("otel", _switch, "true or false"),
     "log": Setting("log", _one_of(LOGS), f"one of {', '.join(LOGS)}"),
     "output": Setting("output", _one_of(OUTPUTS), f"one of {', '.join(OUTPUTS)}"),
 }

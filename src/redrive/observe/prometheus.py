@@ -300,10 +300,41 @@ def _label(name: str) -> str:
     return one_line(hidden)
 
 
+class _Gauge:
+    """A family of gauges as prometheus_client has them, for an exporter that works without it."""
+
+    def __init__(self, name: str, documentation: str, value: float | None = None, labels: Sequence[str] = ()) -> None:
+        self.name, self.documentation, self._labels = name, documentation, labels
+        self.samples = [] if value is None else [_Sample(name, {}, value)]
+
+    def add_metric(self, labels: Sequence[str], value: float) -> None:
+        self.samples.append(_Sample(self.name, dict(zip(self._labels, labels, strict=True)), value))
+
+
+class _Sample(NamedTuple):
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+class _WithoutClient:
+    """Stands for prometheus_client where it is not installed: it has gauges, and nothing else."""
+
+    GaugeMetricFamily = _Gauge
+
+    @property
+    def core(self) -> _WithoutClient:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        raise ModuleNotFoundError(
+            "metrics need prometheus_client: pip install 'redrive[prometheus]'", name="prometheus_client"
+        )
+
+
 def _client() -> Any:
     try:
         import prometheus_client.core
-    except ModuleNotFoundError as error:
-        install = "pip install 'redrive[prometheus]'"
-        raise ModuleNotFoundError(f"metrics need prometheus_client: {install}", name=error.name) from error
+    except ModuleNotFoundError:
+        return _WithoutClient()
     return prometheus_client

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from ..run_context import context
+from ..run_context import Tracing, context
 
 Handler = Callable[..., Any]
 
@@ -53,6 +53,28 @@ def around(handler: Handler, is_async: bool, openers: Sequence[Opener]) -> Handl
         around_one = (_async_in_async if opener.is_async else _sync_in_async) if is_async else _sync_in_sync
         handler = around_one(opener, handler)
     return handler
+
+
+def traced(handler: Handler, is_async: bool, tracing: Tracing) -> Handler:
+    """The handler within the span of its run. It has to be outermost: what wraps do belongs to the run."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        made = context()
+        token = tracing.enter(made)
+        try:
+            return handler(*args, **kwargs)
+        finally:
+            tracing.leave(made, token)
+
+    async def arun(*args: Any, **kwargs: Any) -> Any:
+        made = context()
+        tracing.enter(made)  # without its token: the context ends with this asyncio task
+        try:
+            return await handler(*args, **kwargs)
+        finally:
+            tracing.leave(made)
+
+    return arun if is_async else run
 
 
 def _sync_in_sync(opener: Opener, inner: Handler) -> Handler:

@@ -81,7 +81,7 @@ class ChildServer:
         run.started_s = now_s
         run.context = ChildContext(
             message, work.deadline_s, task, run.delivery.receipt,
-            _claim=work.claim, _link=self._link, _number=work.number, _store_traits=self._traits,
+            _claim=work.claim, _trace=work.trace, _link=self._link, _number=work.number, _store_traits=self._traits,
             _store_ms=work.now_ms, _at_s=now_s,
         )  # fmt: skip
         self._runs[work.number] = run

@@ -53,6 +53,7 @@ class Work(Struct, frozen=True, array_like=True, tag="work"):
     body: bytes | None = None  # where the message's own is a reference to a blob
     claim: Claim | None = None  # of its idempotency key
     together: bool = False  # beside others that are
+    trace: str | None = None  # the traceparent of its span
 
 
 class Stop(Struct, frozen=True, array_like=True, tag="stop"):

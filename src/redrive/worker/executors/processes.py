@@ -222,7 +222,12 @@ class ProcessExecutor:
         child.sent.add(number)
         self._children.sent(run)
         now_ms, together = self._store.now_ms(), run.seats > 1
-        self._children.send(child, Work(number, message, run.deadline_s, now_ms, body, run.claim, together=together))
+        tracing, trace = self._app.tracing, None
+        if tracing is not None and run.context is not None:
+            trace = tracing.begin(run.context)
+        self._children.send(
+            child, Work(number, message, run.deadline_s, now_ms, body, run.claim, together=together, trace=trace)
+        )
         if run.context is not None and run.context._stop is not None:  # set between its start and now
             self._stop(child, number, run.context._stop)
 

@@ -1,0 +1,53 @@
+"""The context that messages carry: `traceparent` in a field of its own, `tracestate` and `baggage` in headers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from opentelemetry import baggage
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+
+TRACESTATE, BAGGAGE = "tracestate", "baggage"  # headers, named as in HTTP
+_bags = W3CBaggagePropagator()
+
+
+def written(span: SpanContext) -> str:
+    """A span's context as a traceparent."""
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+
+
+def read(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
+    """The context that a traceparent names; None where it names none: other programs write what they like."""
+    if not traceparent:
+        return None
+    try:
+        _, trace, span, flags = traceparent.split("-")[:4]
+        state = TraceState.from_header([tracestate]) if tracestate else None
+        found = SpanContext(int(trace, 16), int(span, 16), True, TraceFlags(int(flags, 16) & 1), state)
+    except ValueError:
+        return None
+    return found if found.is_valid else None
+
+
+def baggage_to_send(allowed: Collection[str]) -> str | None:
+    """What of the current baggage may travel, as its header."""
+    found = baggage.get_all() if allowed else {}
+    context = Context()
+    for name in allowed & found.keys() if found else ():
+        context = baggage.set_baggage(name, found[name], context)
+    carrier: dict[str, str] = {}
+    _bags.inject(carrier, context)
+    return carrier.get(BAGGAGE)
+
+
+def with_baggage(headers: Mapping[str, str], allowed: Collection[str]) -> Context:
+    """A context with what a message may bring, and nothing else: not what its thread happened to have."""
+    if not allowed or BAGGAGE not in headers:
+        return Context()
+    context = Context()
+    for name, value in baggage.get_all(_bags.extract(headers, Context())).items():
+        if name in allowed:
+            context = baggage.set_baggage(name, value, context)
+    return context

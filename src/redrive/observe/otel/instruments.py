@@ -1,0 +1,153 @@
+"""The metrics of `observe.prometheus` as instruments of OpenTelemetry: the same numbers under the same labels.
+
+A name's first `_` is a dot, and a unit is not part of it: `redrive_run_seconds` is the histogram `redrive.run` in `s`.
+A collector that exports to Prometheus makes the same names of them again, so rules and dashboards hold for both.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, get_meter
+
+from ..._version import __version__
+from ...events import Event, Fate, Notice
+from ..prometheus import Depths, _label
+from ..tally import (
+    DEFERRALS,
+    DEFERRED_BY,
+    DELAY,
+    DONE,
+    ENDED,
+    OTHER,
+    RUN,
+    SHAPES,
+    Counting,
+    Labels,
+    Shape,
+    done_by_attempt,
+)
+
+if TYPE_CHECKING:
+    from ...registry import Registry
+
+FRESH_S = 0.5  # how long what one gauge read serves the others of the same export
+_SECONDS = "_seconds"
+_ENDS = frozenset({"done", "dead", "quarantined", "cancelled"})
+
+
+class Instruments:
+    """An observer that exports what it counts. The instruments are made when the first worker of the app starts here:
+    a program that only enqueues exports none, and its provider need not be there when the app is declared."""
+
+    def __init__(self, app: Registry, provider: Any = None) -> None:
+        self._app, self._provider = app, provider
+        self._counting = Counting(app.tasks)
+        self._depths = Depths(lambda: app.store, app)
+        self._histograms: dict[str, Histogram] = {}
+        self._attributes: dict[Labels, dict[str, str]] = {}
+        self._lock = threading.Lock()
+        self._working = 0  # workers of the app in this process
+        self._gauges: tuple[float, Mapping[str, list[Observation]]] = (0.0, {})
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Notice) and event.name in ("started", "stopped"):
+                self._changed(event.name == "started")
+        self._counting(events)
+        for event in events:
+            if isinstance(event, Fate):
+                self._record(event)
+
+    def _changed(self, started: bool) -> None:
+        with self._lock:
+            if started and not self._histograms:
+                self._make(get_meter("redrive", __version__, self._provider))
+            self._working += 1 if started else -1
+
+    # -- histograms, a record for each message
+
+    def _record(self, fate: Fate) -> None:
+        histograms = self._histograms
+        if not histograms:  # of a worker whose start was not observed
+            self._changed(started=True)
+        task = fate.task if fate.task in self._app.tasks else OTHER
+        if fate.run_ms is not None:
+            self._observe(RUN, fate.run_ms / 1000, fate.queue, task)
+        if fate.outcome in _ENDS:
+            self._observe(ENDED, fate.attempt, fate.queue, task, fate.outcome)
+            if fate.outcome == "done":
+                retried = "false" if fate.attempt <= 1 and not fate.crashes else "true"
+                self._observe(DONE, fate.age_ms / 1000, fate.queue, task, retried)
+        elif fate.outcome == "retry" and fate.delay_ms is not None:
+            self._observe(DELAY, fate.delay_ms / 1000, fate.queue, task)
+        elif fate.outcome == "held" and fate.deferral is not None:
+            why = fate.deferral if fate.deferral in DEFERRED_BY else OTHER
+            self._observe(DEFERRALS, (fate.delay_ms or 0) / 1000, fate.queue, task, why)
+
+    def _observe(self, shape: Shape, value: float, *labels: str) -> None:
+        key = (shape.name, *labels)
+        attributes = self._attributes.get(key)
+        if attributes is None:
+            attributes = _named(shape.labels, labels)
+            if labels[1] != OTHER:  # names from outside must not fill this
+                self._attributes[key] = attributes
+        self._histograms[shape.name].record(value, attributes)
+
+    # -- counters and gauges, when an exporter asks
+
+    def _make(self, meter: Meter) -> None:
+        for shape in SHAPES:
+            name, unit = _name(shape.name), "s" if shape.name.endswith(_SECONDS) else ""
+            if shape.bounds:
+                bounds = [float(bound) for bound in shape.bounds]
+                self._histograms[shape.name] = meter.create_histogram(
+                    name, unit, shape.help, explicit_bucket_boundaries_advisory=bounds
+                )
+            else:
+                meter.create_observable_counter(name, [self._count_of(shape)], unit, shape.help)
+        text = "Messages done, by the attempt that did it."
+        meter.create_observable_counter("redrive.done", [self._done], description=text)
+        for family in self._depths.describe():
+            unit = "s" if family.name.endswith(_SECONDS) else ""
+            meter.create_observable_gauge(_name(family.name), [self._gauge_of(family.name)], unit, family.documentation)
+
+    def _count_of(self, shape: Shape) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def read(_: CallbackOptions) -> Iterable[Observation]:
+            self._counting.expect((task.queue, task.name) for task in list(self._app.tasks.values()))
+            of = self._counting.copy()[shape.name]
+            return [Observation(numbers[0], _named(shape.labels, labels)) for labels, numbers in of.items()]
+
+        return read
+
+    def _done(self, _: CallbackOptions) -> Iterable[Observation]:
+        found = done_by_attempt(self._counting.copy())
+        return [Observation(n, _named(("queue", "task", "attempt"), labels)) for labels, n in found.items()]
+
+    def _gauge_of(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        return lambda _: self._read().get(name, [])
+
+    def _read(self) -> Mapping[str, list[Observation]]:
+        """The gauges, read once for all of an export. None once no worker is left: the store may be closed."""
+        with self._lock:
+            if not self._working:
+                return {}
+            until_s, found = self._gauges
+            if time.monotonic() >= until_s:
+                found = {
+                    family.name: [Observation(sample.value, sample.labels) for sample in family.samples]
+                    for family in self._depths.collect()
+                }
+                self._gauges = (time.monotonic() + FRESH_S, found)
+            return found
+
+
+def _name(name: str) -> str:
+    return name.removesuffix(_SECONDS).replace("_", ".", 1)
+
+
+def _named(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+    return dict(zip(names, map(_label, labels), strict=True))

@@ -1,0 +1,356 @@
+"""Make the spans: `send`, `receive`, `process` and `settle` as the messaging conventions name them, and `redrive`.
+
+A run is a trace of its own, which links to its sender and to the previous attempt: between an attempt and the next may
+lie a day, and a trace that waits that long is cut in two by most backends. With `parent` it belongs to the sender's.
+
+A `process` span begins where the handler does, and ends with the time at which the handler ended; it is kept until the
+run is settled, because only then is it known what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from time import time_ns
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+from opentelemetry.context import Context as Carried
+from opentelemetry.context import attach, detach
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    get_current_span,
+    get_tracer,
+    set_span_in_context,
+)
+
+from ..._version import __version__
+from ...decide import is_free
+from ...events import Event, Fate, complain
+from ...fault import Fault
+from ...message import Ack, DeadLetter, Decision, Draft, Message, Quarantine, Receipt, RetryAt, Settled, Settlement
+from ...redact import redact
+from ...run_context import Context
+from .carried import BAGGAGE, TRACESTATE, baggage_to_send, read, with_baggage, written
+
+LINKS_MAX = 32  # of a span about a batch; an SDK keeps 128
+OPEN_MAX = 10_000  # runs whose settlement is awaited
+RUNS_MAX = 100  # redrive runs whose span is open
+SYSTEM, DESTINATION = "messaging.system", "messaging.destination.name"
+OPERATION, TYPE = "messaging.operation.name", "messaging.operation.type"
+ID, CONVERSATION = "messaging.message.id", "messaging.message.conversation_id"
+COUNT, CLIENT, ERROR_TYPE = "messaging.batch.message_count", "messaging.client.id", "error.type"
+SENDER, PREVIOUS = {"redrive.link": "sender"}, {"redrive.link": "previous attempt"}
+_FREE = {"snooze": "snoozed", "interrupted": "released"}  # as events name them; the other free waits are held
+_OVER = frozenset({"run_done", "run_stopped", "run_cancelled"})
+_FAILED = frozenset({"retry", "crashed", "dead", "quarantined"})
+
+
+class Run(Struct, eq=False):
+    """A run of a handler: its span, and when the handler ended."""
+
+    span: Span
+    message: Message
+    ended_ns: int = 0
+
+
+class Spans:
+    """The spans of one app in this process; also an observer of its events. `baggage`: the names that may travel."""
+
+    def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None) -> None:
+        self._parent, self._baggage = parent, baggage
+        self._tracer = get_tracer("redrive", __version__, provider)
+        self._open: dict[Receipt, Run] = {}
+        self._runs: dict[str, Span] = {}  # of redrive runs, by id
+
+    # -- sending
+
+    def stamped(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """The drafts with the context of the code that enqueues them, here and now. A context that was given stays."""
+        sender = get_current_span().get_span_context()
+        bag = baggage_to_send(self._baggage) if self._baggage else None
+        if not sender.is_valid and bag is None:
+            return drafts
+        return [_stamped(draft, sender, bag) for draft in drafts]
+
+    def sending(self, drafts: Sequence[Draft]) -> Sending:
+        """Begin a span for each queue and sender of these."""
+        return Sending(self, drafts)
+
+    # -- running, on the thread of the handler
+
+    def begin(self, context: Context) -> str:
+        """Begin the span of a run that a child process runs; returns the context for that process."""
+        try:
+            return written(self._begin(context).span.get_span_context())
+        except Exception:  # as in `enter`
+            complain("the span of a run")
+            return ""
+
+    def enter(self, context: Context) -> Any:
+        """Make the span of this run the current one; returns what `leave` needs. A failure leaves it untraced."""
+        try:
+            traced = context._trace
+            span = NonRecordingSpan(_remote(traced)) if isinstance(traced, str) else self._begin(context).span
+            return attach(set_span_in_context(span, with_baggage(context.message.headers, self._baggage)))
+        except Exception:  # of a sampler or a processor: the message runs all the same
+            complain("the span of a run")
+            return None
+
+    def leave(self, context: Context, token: Any = None) -> None:
+        """The handler has ended. Without a token its context ends with the coroutine that has it."""
+        traced = context._trace
+        if isinstance(traced, Run):
+            traced.ended_ns = time_ns()
+        if token is not None:
+            detach(token)
+
+    def _begin(self, context: Context) -> Run:
+        message = context.message
+        sender = read(message.traceparent, message.headers.get(TRACESTATE) if message.headers else None)
+        links, carried = [], Carried()
+        if sender is not None and self._parent:
+            carried = set_span_in_context(NonRecordingSpan(sender), carried)
+        elif sender is not None:
+            links.append(Link(sender, SENDER))
+        previous = read(_last(message)) if message.faults else None
+        if previous is not None:
+            links.append(Link(previous, PREVIOUS))
+        attributes: dict[str, Any] = {
+            SYSTEM: "redrive",
+            OPERATION: "process",
+            TYPE: "process",
+            DESTINATION: message.queue,
+            ID: message.id,
+            CONVERSATION: message.correlation_id,
+            "redrive.task": message.task,
+            "redrive.attempt": message.attempt,
+        }
+        if message.redrives or message.crashes:
+            attributes |= _seldom(message)
+        span = self._tracer.start_span(f"process {message.queue}", carried, SpanKind.CONSUMER, attributes, links)
+        run = context._trace = Run(span, message)
+        if context._receipt is not None:
+            if len(self._open) >= OPEN_MAX:
+                self._lose(next(iter(self._open)))
+            self._open[context._receipt] = run
+        return run
+
+    # -- settling
+
+    def runs_of(self, settlements: Sequence[Settlement]) -> list[Run | None]:
+        """The traced runs that these settle."""
+        found = self._open
+        return [found.get(settlement.receipt) for settlement in settlements]
+
+    def settled(
+        self, settlements: Sequence[Settlement], runs: Sequence[Run | None], words: Sequence[Settled], *, texts: bool
+    ) -> None:
+        """End the spans of these runs. `texts`: whether what a fault says may be written."""
+        for settlement, run, word in zip(settlements, runs, words, strict=True):
+            if run is not None and self._open.pop(settlement.receipt, None) is not None:
+                _end(run, settlement, word, texts=texts)
+
+    def _lose(self, receipt: Receipt) -> None:
+        run = self._open.pop(receipt, None)
+        if run is not None:
+            run.span.set_attributes({"redrive.outcome": "lost", ERROR_TYPE: "lease_lost"})
+            run.span.set_status(StatusCode.ERROR, "the lease was lost while it ran")
+            run.span.end(run.ended_ns or None)
+
+    def batch(
+        self,
+        operation: str,
+        queues: Iterable[str],
+        count: int,
+        began_ns: int,
+        *,
+        links: Iterable[SpanContext | None] = (),
+        error: BaseException | None = None,
+        worker: str = "",
+    ) -> None:
+        """Write the span of one call of the store about a batch, which has ended."""
+        names = set(queues)
+        attributes: dict[str, Any] = {SYSTEM: "redrive", OPERATION: operation, TYPE: operation, COUNT: count}
+        if len(names) == 1:
+            (attributes[DESTINATION],) = names
+        if worker:
+            attributes[CLIENT] = worker
+        name = f"{operation} {attributes[DESTINATION]}" if len(names) == 1 else operation
+        span = self._tracer.start_span(name, Carried(), SpanKind.CLIENT, attributes, _links(links), start_time=began_ns)
+        end_with(span, error)
+
+    # -- redriving
+
+    def redriving(self, run: str | None, queues: Iterable[str], count: int, found: Sequence[Message | None]) -> Span:
+        """Begin the span of a batch of dead messages that go back, with links to the runs that they died of. The
+        batches of a redrive run are children of its span, which lasts as long as this process carries it."""
+        names = set(queues)
+        attributes: dict[str, Any] = {SYSTEM: "redrive", OPERATION: "redrive", TYPE: "send", COUNT: count}
+        if len(names) == 1:
+            (attributes[DESTINATION],) = names
+        carried = Carried()
+        if run is not None:
+            attributes["redrive.run.id"] = run
+            carried = set_span_in_context(self._span_of(run), carried)
+        links = [read(_last(message) or message.traceparent) for message in found if message is not None]
+        name = f"redrive {attributes[DESTINATION]}" if len(names) == 1 else "redrive"
+        return self._tracer.start_span(name, carried, SpanKind.PRODUCER, attributes, _links(links))
+
+    def _span_of(self, run: str) -> Span:
+        found = self._runs.get(run)
+        if found is None:
+            if len(self._runs) >= RUNS_MAX:
+                self._runs.pop(next(iter(self._runs))).end()
+            attributes = {SYSTEM: "redrive", "redrive.run.id": run}
+            found = self._runs[run] = self._tracer.start_span("redrive run", Carried(), attributes=attributes)
+        return found
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Fate):
+                if event.outcome == "lost":
+                    for receipt, run in list(self._open.items()):
+                        if run.message.id == event.id:
+                            self._lose(receipt)
+            elif event.name in _OVER and event.about in self._runs:
+                span = self._runs.pop(event.about)
+                span.set_attribute("redrive.run.status", event.name.removeprefix("run_"))
+                span.end()
+
+    def close(self) -> None:
+        """End the spans of redrive runs that another process is to carry on."""
+        while self._runs:
+            self._runs.popitem()[1].end()
+
+
+class Sending:
+    """Messages on their way to the store: `drafts` are to be put, with the context of their spans."""
+
+    def __init__(self, spans: Spans, drafts: Sequence[Draft]) -> None:
+        self._spans: dict[tuple[str | None, str], tuple[Span, list[int]]] = {}
+        self.drafts = [self._with_span(spans, draft, at) for at, draft in enumerate(drafts)]
+
+    def _with_span(self, spans: Spans, draft: Draft, at: int) -> Draft:
+        key = (draft.traceparent, draft.queue)
+        found = self._spans.get(key)
+        if found is None:
+            found = self._spans[key] = (_send_span(spans, draft), [])
+        found[1].append(at)
+        context = found[0].get_span_context()
+        return _carrying(draft, context) if context.is_valid else draft
+
+    def done(self, ids: Sequence[str | None]) -> None:
+        """They are stored under these ids."""
+        for span, places in self._spans.values():
+            if span.is_recording():
+                one = len(places) == 1
+                span.set_attribute(ID if one else COUNT, (ids[places[0]] or "") if one else len(places))
+            span.end()
+
+    def failed(self, error: BaseException) -> None:
+        """None of them is stored."""
+        for span, places in self._spans.values():
+            if len(places) > 1:
+                span.set_attribute(COUNT, len(places))
+            end_with(span, error)
+
+
+def _send_span(spans: Spans, draft: Draft) -> Span:
+    sender = read(draft.traceparent, draft.headers.get(TRACESTATE) if draft.headers else None)
+    carried = Carried() if sender is None else set_span_in_context(NonRecordingSpan(sender), Carried())
+    attributes = {SYSTEM: "redrive", OPERATION: "send", TYPE: "send", DESTINATION: draft.queue}
+    if draft.correlation_id:
+        attributes[CONVERSATION] = draft.correlation_id
+    return spans._tracer.start_span(f"send {draft.queue}", carried, SpanKind.PRODUCER, attributes)
+
+
+def _carrying(draft: Draft, context: SpanContext) -> Draft:
+    state = context.trace_state.to_header() if context.trace_state else ""
+    if state == ((draft.headers or {}).get(TRACESTATE) or ""):
+        return replace(draft, traceparent=written(context))
+    return replace(draft, traceparent=written(context), headers={**(draft.headers or {}), TRACESTATE: state})
+
+
+def _stamped(draft: Draft, sender: SpanContext, bag: str | None) -> Draft:
+    headers: Mapping[str, str] = draft.headers or {}
+    more = {BAGGAGE: bag} if bag and BAGGAGE not in headers else {}
+    if draft.traceparent is not None or not sender.is_valid:
+        return replace(draft, headers={**headers, **more}) if more else draft
+    if sender.trace_state and TRACESTATE not in headers:
+        more[TRACESTATE] = sender.trace_state.to_header()
+    return replace(draft, traceparent=written(sender), headers={**headers, **more} if more else draft.headers)
+
+
+def _last(message: Message) -> str:
+    """The context of the last run that failed and was traced."""
+    return next((fault.traceparent for fault in reversed(message.faults) if fault.traceparent), "")
+
+
+def _remote(traceparent: str) -> SpanContext:
+    return read(traceparent) or SpanContext(0, 0, True)
+
+
+def _links(contexts: Iterable[SpanContext | None]) -> list[Link]:
+    """Links to these, each once, as far as they go."""
+    each = {context.span_id: context for context in contexts if context is not None}
+    return [Link(context) for context in list(each.values())[:LINKS_MAX]]
+
+
+def _seldom(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {"redrive.redrives": message.redrives, "redrive.crashes": message.crashes}
+    return found if message.run is None else {**found, "redrive.run.id": message.run}
+
+
+def _end(run: Run, settlement: Settlement, word: Settled, *, texts: bool) -> None:
+    span, fault, decision = run.span, settlement.fault, settlement.decision
+    if span.is_recording():
+        outcome = _outcome(decision) if word is Settled.OK else word.value
+        span.set_attribute("redrive.outcome", outcome)
+        if isinstance(decision, DeadLetter | Quarantine):
+            span.set_attribute("redrive.reason", decision.reason)
+        if fault is not None and outcome in _FAILED:
+            _tell(span, fault, decision, texts=texts)
+    span.end(run.ended_ns or None)
+
+
+def _tell(span: Span, fault: Fault, decision: Decision, *, texts: bool) -> None:
+    told: dict[str, Any] = {ERROR_TYPE: fault.error, "redrive.fault.kind": fault.kind.value}
+    if fault.fingerprint:
+        told["redrive.fault.fingerprint"] = fault.fingerprint
+    if isinstance(decision, RetryAt):
+        told["redrive.delay_ms"] = fault.delay_ms or 0
+    span.set_attributes(told)
+    text = redact(fault.text) if texts else ""
+    span.set_status(StatusCode.ERROR, text or None)
+    event = {"exception.type": fault.error, "exception.message": text}
+    if texts and fault.traceback:
+        event["exception.stacktrace"] = redact(fault.traceback)
+    span.add_event("exception", event)
+
+
+def _outcome(decision: Decision) -> str:
+    match decision:
+        case Ack():
+            return "done"
+        case DeadLetter():
+            return "dead"
+        case Quarantine():
+            return "quarantined"
+        case _ if decision.crashed:
+            return "crashed"
+        case _:
+            return _FREE.get(decision.why, "held") if is_free(decision) else "retry"
+
+
+def end_with(span: Span, error: BaseException | None) -> None:
+    """End a span of a call that raised this, or nothing."""
+    if error is not None:
+        span.set_attribute(ERROR_TYPE, type(error).__qualname__)
+        span.set_status(StatusCode.ERROR, redact(str(error)) or None)
+    span.end()

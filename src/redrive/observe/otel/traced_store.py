@@ -1,0 +1,177 @@
+"""A store with spans: what is sent gets the context of its `send` span, what is settled ends its `process` span."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import time_ns
+from typing import Any
+
+from msgspec.structs import replace
+from opentelemetry.trace import Span
+
+from ...errors import StoreError, Unsupported
+from ...events import complain
+from ...message import Ask, Draft, Exchange, Handle, Message, Put, Redrive, Settlement, Swap, Verdict
+from ...store import Store
+from ...store.wrapper import StoreWrapper
+from .carried import read, written
+from .spans import LINKS_MAX, Run, Sending, Spans, end_with
+
+
+class TracedStore(StoreWrapper):
+    """The store inside it, with the spans of an app."""
+
+    def __init__(self, inner: Store, spans: Spans) -> None:
+        super().__init__(inner)
+        self._spans = spans
+
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+        sending = self._sending(drafts)
+        try:
+            puts = self.inner.put(drafts if sending is None else sending.drafts, swaps=swaps, tx=tx)
+        except BaseException as error:
+            self._sent(sending, (), error)
+            raise
+        self._sent(sending, [put.id for put in puts])
+        return puts
+
+    def exchange(
+        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+    ) -> Exchange:
+        began_ns = time_ns()
+        runs = self._spans.runs_of(settlements)
+        sending = self._sending([draft for settlement in settlements for draft in settlement.follow_ups])
+        traced = [_traced(s, run) for s, run in zip(_with(settlements, sending), runs, strict=True)]
+        try:
+            found = self.inner.exchange(traced, asks, swaps=swaps)
+        except BaseException as error:
+            self._sent(sending, (), error)
+            self._tell(traced, runs, asks, None, began_ns, error)
+            raise
+        self._sent(sending, [] if sending is None else [draft.id for draft in sending.drafts])
+        if settlements or found.deliveries:
+            self._tell(traced, runs, asks, found, began_ns)
+        return found
+
+    # -- spans: what a sampler or a processor raises is printed, and the messages go their way
+
+    def _sending(self, drafts: Sequence[Draft]) -> Sending | None:
+        try:
+            return self._spans.sending(drafts) if drafts else None
+        except Exception:
+            complain("the span of what is sent")
+            return None
+
+    def _sent(self, sending: Sending | None, ids: Sequence[str | None], error: BaseException | None = None) -> None:
+        try:
+            if sending is not None:
+                sending.done(ids) if error is None else sending.failed(error)
+        except Exception:
+            complain("the span of what was sent")
+
+    def _tell(
+        self,
+        settlements: Sequence[Settlement],
+        runs: Sequence[Run | None],
+        asks: Sequence[Ask],
+        found: Exchange | None,
+        began_ns: int,
+        error: BaseException | None = None,
+    ) -> None:
+        try:
+            if found is not None:
+                self._spans.settled(settlements, runs, found.settled, texts=self.box is None)
+            self._batches(settlements, runs, asks, found, began_ns, error)
+        except Exception:
+            complain("the span of a batch")
+
+    def _batches(
+        self,
+        settlements: Sequence[Settlement],
+        runs: Sequence[Run | None],
+        asks: Sequence[Ask],
+        found: Exchange | None,
+        began_ns: int,
+        error: BaseException | None,
+    ) -> None:
+        worker = asks[0].worker if asks else ""
+        if settlements:
+            known = [run for run in runs if run is not None]
+            links = [run.span.get_span_context() for run in known[:LINKS_MAX]]
+            queues = [run.message.queue for run in known]
+            self._spans.batch("settle", queues, len(settlements), began_ns, links=links, error=error, worker=worker)
+        if found is not None and found.deliveries:
+            messages = [delivery.message for delivery in found.deliveries]
+            senders = [read(message.traceparent) for message in messages[:LINKS_MAX]]
+            queues = [message.queue for message in messages]
+            self._spans.batch("receive", queues, len(messages), began_ns, links=senders, worker=worker)
+        elif error is not None and not settlements:
+            self._spans.batch("receive", [ask.queue for ask in asks], 0, began_ns, error=error, worker=worker)
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        span = self._redriving(handles, verdict) if isinstance(verdict, Redrive) and handles else None
+        try:
+            moved = self.inner.triage(handles, verdict, swaps=swaps)
+        except BaseException as error:
+            self._redriven(span, 0, error)
+            raise
+        self._redriven(span, sum(moved))
+        return moved
+
+    def _redriving(self, handles: Sequence[Handle], verdict: Redrive) -> Span | None:
+        try:
+            found = self._before(handles)
+            queues = [message.queue for message in found if message is not None]
+            to = queues if verdict.to_queue is None else [verdict.to_queue]
+            return self._spans.redriving(verdict.run, to, len(handles), found)
+        except Exception:
+            complain("the span of a redrive")
+            return None
+
+    def _redriven(self, span: Span | None, moved: int, error: BaseException | None = None) -> None:
+        try:
+            if span is not None:
+                span.set_attribute("redrive.moved", moved)
+                end_with(span, error)
+        except Exception:
+            complain("the span of a redrive")
+
+    def _before(self, handles: Sequence[Handle]) -> Sequence[Message | None]:
+        """Some of these messages as they are, to link to; none where the store cannot find them."""
+        try:
+            return self.inner.find([handle.id for handle in handles[:LINKS_MAX]])
+        except (StoreError, Unsupported):
+            return ()
+
+    def close(self) -> None:
+        self._spans.close()
+        self.inner.close()
+
+
+class StoreSpans(Spans):
+    """The spans of an app, whose store has to be `fronted`."""
+
+    def fronted(self, store: Store) -> Store:
+        """The store as the app uses it."""
+        return TracedStore(store, self)
+
+
+def _traced(settlement: Settlement, run: Run | None) -> Settlement:
+    """With the context of the run in its fault: the next attempt links to it, in whichever process that is."""
+    fault = settlement.fault
+    if run is None or fault is None:
+        return settlement
+    context = run.span.get_span_context()
+    if not context.is_valid:
+        return settlement
+    return replace(settlement, fault=replace(fault, traceparent=written(context)))
+
+
+def _with(settlements: Sequence[Settlement], sending: Sending | None) -> Sequence[Settlement]:
+    """With the follow-ups as they are sent."""
+    if sending is None:
+        return settlements
+    drafts = iter(sending.drafts)
+    return [
+        replace(s, follow_ups=tuple(next(drafts) for _ in s.follow_ups)) if s.follow_ups else s for s in settlements
+    ]
