@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.docs.endpoint import serving as endpoint
+from tests.docs.in_fork import is_plain, printed_by
 from tests.docs.pages import ROOT, RUN, Block, blocks
 from tests.docs.servers import placed
 from tests.docs.servers import serving as servers
@@ -34,6 +35,7 @@ from tests.docs.transcript import Command, commands, matched, substituted
 
 COMMAND_S = 60.0
 EVENTS = b"".join(b'{"event": "order.paid", "order": %d}\n' % number for number in (1, 2, 3))
+RUNBOOKS = Path("docs/runbooks")
 SHOWN_MAX = 80  # lines of what a failed command printed
 PORTS = ("8000", "9464", "4566")  # on pages; each stands for a free one
 _SITE = re.compile(r"https://(?:[a-z]+\.)?example\.com")
@@ -46,8 +48,8 @@ class Failed(Exception):
 class PageRun:
     """What the blocks of a page share: a namespace, the samples' meanings, the last output, processes to end."""
 
-    def __init__(self, base_url: str, servers: Mapping[str, str], page: list[Block]) -> None:
-        self.base_url, self.servers = base_url, servers
+    def __init__(self, base_url: str, servers: Mapping[str, str], page: list[Block], *, forks: bool = False) -> None:
+        self.base_url, self.servers, self.forks = base_url, servers, forks
         self.typed = "".join(block.text for block in page if block.language == "console")
         self.ports = {port: str(_free_port()) for port in PORTS}
         self.namespace: dict[str, Any] = {"__name__": "page"}
@@ -125,6 +127,9 @@ class PageRun:
                 _check_install(command.text)
             elif command.text.endswith(" &"):
                 self._start(command)
+            elif self.forks and is_plain(command.text):
+                text = substituted(command.text, self.known)
+                self._compare(command.shown, printed_by(text), f"`{text}`")
             else:
                 self._call(command)
 
@@ -216,13 +221,22 @@ def _ignore(value: object) -> None:
     """Parsing was the point."""
 
 
+def runbook_of(page: str) -> str | None:
+    """The name of a page that wants a store in a certain state: `docs/runbooks/backlog.md` is `backlog`."""
+    path = Path(page)
+    return path.stem if path.parent == RUNBOOKS and path.stem != "index" else None
+
+
 def main(page: str) -> int:
     sys.path.insert(0, str(Path.cwd()))
     Path("events.jsonl").write_bytes(EVENTS)  # what pages may take for granted
     found = blocks(page)
     run_text = "".join(block.text for block in found if block.why_not is None and block.language in RUN)
+    runbook = runbook_of(page)
+    if runbook is not None:
+        importlib.import_module("tests.docs.states").make(runbook)
     with endpoint() as base_url, servers(run_text) as places:
-        run = PageRun(base_url, places, found)
+        run = PageRun(base_url, places, found, forks=runbook is not None)
         try:
             for block in found:
                 if block.why_not is None and block.language != "text":
