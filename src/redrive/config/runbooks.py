@@ -40,10 +40,13 @@ RUNBOOKS: Mapping[str, str] = MappingProxyType(
         "p95": "slow",
         "Dead": "dead-letters-growing",
         "ManyDead": "dead-letters",
+        "Undelivered": "dead-letters",
+        "RedriveFailed": "dead-letters",
         "Poison": "quarantined",
         "Old": "oldest-too-old",
         "Deep": "backlog",
         "Failing": "error-rate",
+        "Slow": "slow",
     }
 )
 
