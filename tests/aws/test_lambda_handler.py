@@ -418,8 +418,11 @@ def test_metrics_of_an_event_are_in_the_log(stand: Stand, capsys: pytest.Capture
 
     f.app.enqueue_many([push.draft(n) for n in range(3)])
     f.invoke(metrics=True)
-    [line] = [found for text in capsys.readouterr().out.splitlines() if "_aws" in (found := json.loads(text))]
+    found = [line for text in capsys.readouterr().out.splitlines() if "_aws" in (line := json.loads(text))]
+    line, attempt, fault = found
     assert (line["Queue"], line["Runs"], line["Done"], line["Dead"]) == (f"{f.prefix}-q", 3, 1, 2)
+    assert (attempt["Attempt"], attempt["Done"], attempt["Dead"]) == ("1", 1, 2)
+    assert (fault["Fault"], fault["Faults"]) == ("permanent", 2)
 
 
 def test_each_message_is_one_line_of_the_log_and_each_death_one_record(

@@ -16,13 +16,24 @@ SQS name without `.fifo`: PREFIX-QUEUE; with `by_task`, by `Queue` and `Task` to
 | `RedrivesDone`, `RedrivesFailed` | Count | redriven messages by what their first run came to |
 | `RunTime` | Milliseconds | how long handlers ran: all of up to 100 a line, else evenly chosen ones |
 | `TimeToDone` | Milliseconds | enqueue (or redrive) to done, likewise |
+| `DoneFirstTry`, `DoneAfterRetries` | Count | messages done by their first attempt, and by a later one |
+| `TimeToDoneFirstTry`, `TimeToDoneAfterRetries` | Milliseconds | enqueue (or redrive) to done, of each of the two |
 | `RetryDelay` | Seconds | how long retries wait, likewise |
 | `SuccessfulRedrives` | Count | the re-driver moved back to the queue |
 | `PoisonPillsIsolated` | Count | the re-driver moved to the poison queue, after too many redrives |
 | `RedriveFailures` | Count | the re-driver could not move; the message stays in the dead-letter queue |
 
-CloudWatch bills each name and set of dimensions as a custom metric, so metrics by task are asked for. Limits of the
-format (100 values a metric, 30 dimensions, a line of 256 KB) hold for whatever is counted.
+With `detail`, which is the default, two more sets of dimensions of a queue:
+
+| dimensions | metrics | unit | says |
+|---|---|---|---|
+| `Queue`, `Attempt` | `Done`, `Retries`, `Dead`, `Quarantined`, `Crashes` | Count | attempts 1, 2, 3, 4-5, 6-10, 11+ |
+| `Queue`, `Fault` | `Faults` | Count | what failed, by the kind of the fault: transient, timeout, permanent, … |
+
+CloudWatch bills each name and set of values of dimensions as a custom metric, in the hours in which it is written. A
+queue has 17 at most; `detail` adds up to 30 by attempt and 11 by kind, though a usual queue writes about ten of them;
+`by_task` adds 17 for each task. Limits of the format (100 values a metric, 30 dimensions, a line of 256 KB) hold for
+whatever is counted.
 """
 
 from __future__ import annotations
@@ -30,6 +41,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -38,6 +50,7 @@ import msgspec
 
 from ..duration import Duration, seconds
 from ..events import Event, Fate, Notice
+from ..fault import Kind
 from ..redact import in_json, redact, redact_value
 from ..registry import Registry
 
@@ -49,7 +62,11 @@ UNITS = {
     "RunTime": "Milliseconds",
     "TimeToDone": "Milliseconds",
     "RetryDelay": "Seconds",
+    **dict.fromkeys(("DoneFirstTry", "DoneAfterRetries", "Faults"), "Count"),
+    **dict.fromkeys(("TimeToDoneFirstTry", "TimeToDoneAfterRetries"), "Milliseconds"),
 }
+ATTEMPTS = ("1", "2", "3", "4-5", "6-10", "11+")
+KINDS = tuple(kind.value for kind in Kind)
 REDRIVER = ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")
 VALUES_MAX = 100  # of a metric in one line
 EVERY_S = 10.0
@@ -64,6 +81,7 @@ _OF_OUTCOME = {
     "held": "Deferrals",
 }
 _FAILED = frozenset(("retry", "crashed", "dead", "quarantined"))
+_FIRST_OF_BAND = (2, 3, 4, 6, 11)  # the attempts at which the next of ATTEMPTS begins
 _encode = msgspec.json.Encoder().encode
 
 Values = Mapping[str, float | Sequence[float]]
@@ -111,6 +129,7 @@ class Emf:
 
     It subscribes itself. `prefix`: PREFIX of `sqs://REGION/PREFIX` (default: that of the app's URL, none on other
     stores). `every=None` writes only when `flush` is called, as a Lambda does at the end of an invocation.
+    `detail=False` leaves out what is counted by attempt and by kind of fault.
     """
 
     def __init__(
@@ -121,13 +140,15 @@ class Emf:
         prefix: str | None = None,
         namespace: str = NAMESPACE,
         by_task: bool = False,
+        detail: bool = True,
         every: Duration | None = EVERY_S,
     ) -> None:
         self._tasks, self._queues = app.tasks, app.queues
         self._stream = sys.stdout if stream is None else stream
         self._prefix = prefix_of(app.url) if prefix is None else prefix
-        self._namespace, self._by_task = namespace, by_task
+        self._namespace, self._by_task, self._detail = namespace, by_task, detail
         self._sums: dict[tuple[str, str | None], _Sums] = {}
+        self._details: dict[tuple[str, str, str], dict[str, int]] = {}  # by queue, and another dimension and its value
         self._lock = threading.Lock()
         self._some, self._closed = threading.Event(), threading.Event()
         self._every_s = None if every is None else seconds(every)
@@ -151,7 +172,11 @@ class Emf:
         """Write what was counted since the last time. Where the stream is broken, it is lost, not work."""
         with self._lock:
             sums, self._sums = self._sums, {}
-        lines = b"".join(self._line(queue, task, of) for (queue, task), of in sums.items())
+            details, self._details = self._details, {}
+        lines = b"".join(
+            self._line(queue, {} if task is None else {"Task": task}, of.values()) for (queue, task), of in sums.items()
+        )
+        lines += b"".join(self._line(queue, {name: value}, of) for (queue, name, value), of in details.items())
         if not lines:
             return
         try:
@@ -179,6 +204,17 @@ class Emf:
         self._of(fate.queue, None).add(fate)
         if self._by_task:
             self._of(fate.queue, fate.task if fate.task in self._tasks else OTHER).add(fate)
+        if not self._detail:
+            return
+        name = _OF_OUTCOME.get(fate.outcome)
+        if name is not None and name != "Deferrals":
+            self._one_more(name, fate.queue, "Attempt", attempts(fate.attempt))
+        if fate.fault is not None and fate.outcome in _FAILED:
+            self._one_more("Faults", fate.queue, "Fault", fate.fault if fate.fault in KINDS else OTHER)
+
+    def _one_more(self, metric: str, queue: str, dimension: str, value: str) -> None:
+        counts = self._details.setdefault((queue, dimension, value), {})
+        counts[metric] = counts.get(metric, 0) + 1
 
     def _of(self, queue: str, task: str | None) -> _Sums:
         found = self._sums.get((queue, task))
@@ -186,12 +222,11 @@ class Emf:
             found = self._sums[queue, task] = _Sums()
         return found
 
-    def _line(self, queue: str, task: str | None, sums: _Sums) -> bytes:
+    def _line(self, queue: str, more: Mapping[str, str], values: Values) -> bytes:
         declared = self._queues.get(queue)
         given = None if declared is None else declared.sqs
         name = dimension((given or f"{self._prefix}-{queue}") if self._prefix else queue)
-        dimensions = {"Queue": name} if task is None else {"Queue": name, "Task": task}
-        return line(sums.values(), dimensions, namespace=self._namespace)
+        return line(values, {"Queue": name, **more}, namespace=self._namespace)
 
 
 class _Sums:
@@ -199,7 +234,7 @@ class _Sums:
 
     def __init__(self) -> None:
         self.counts = {"Runs": 0, "Failures": 0}  # always there, so that their ratio is
-        self.samples = {"RunTime": _Sample(), "TimeToDone": _Sample(), "RetryDelay": _Sample()}
+        self.samples = {name: _Sample() for name, unit in UNITS.items() if unit != "Count"}
 
     def add(self, fate: Fate) -> None:
         counts, samples = self.counts, self.samples
@@ -216,6 +251,9 @@ class _Sums:
             samples["RunTime"].add(fate.run_ms)
         if fate.outcome == "done":
             samples["TimeToDone"].add(fate.age_ms)
+            which = "FirstTry" if fate.attempt <= 1 and not fate.crashes else "AfterRetries"
+            counts[f"Done{which}"] = counts.get(f"Done{which}", 0) + 1
+            samples[f"TimeToDone{which}"].add(fate.age_ms)
         elif fate.outcome == "retry" and fate.delay_ms is not None:
             samples["RetryDelay"].add(fate.delay_ms / 1000)
 
@@ -239,6 +277,15 @@ class _Sample:
             self._stride *= 2
         self.kept.append(value)
         self._skip = self._stride - 1
+
+
+def attempts(attempt: int) -> str:
+    """The value of dimension `Attempt`.
+
+    >>> [attempts(n) for n in (0, 1, 3, 4, 5, 6, 10, 11, 1000)]
+    ['1', '1', '3', '4-5', '4-5', '6-10', '6-10', '11+', '11+']
+    """
+    return ATTEMPTS[bisect_right(_FIRST_OF_BAND, attempt)]
 
 
 def prefix_of(url: str | None) -> str:

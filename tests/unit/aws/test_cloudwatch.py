@@ -77,6 +77,24 @@ def documents(stream: io.StringIO) -> list[dict[str, Any]]:
     return [valid(text) for text in stream.getvalue().splitlines(keepends=True)]
 
 
+def totals(stream: io.StringIO) -> list[dict[str, Any]]:
+    """The documents of whole queues and tasks, without those of their attempts and faults."""
+    return [d for d in documents(stream) if "Attempt" not in d and "Fault" not in d]
+
+
+def by(dimension: str, stream: io.StringIO) -> dict[str, dict[str, int]]:
+    """What all lines say by the values of a dimension, for a single queue."""
+    found: dict[str, dict[str, int]] = {}
+    for d in documents(stream):
+        if dimension in d:
+            [directive] = d["_aws"]["CloudWatchMetrics"]
+            assert directive["Dimensions"] == [["Queue", dimension]]
+            counts = found.setdefault(d[dimension], {})
+            for name in (metric["Name"] for metric in directive["Metrics"]):
+                counts[name] = counts.get(name, 0) + d[name]
+    return found
+
+
 def fate(outcome: str = "done", **words: Any) -> Fate:
     return Fate(**{"outcome": outcome, "id": "1", "task": "t", "queue": "q", "attempt": 1, "run_ms": 1.5} | words)
 
@@ -96,11 +114,47 @@ def test_a_worker_writes_what_became_of_its_messages() -> None:
         flaky.enqueue(times)
     app.run_worker(drain=True)
     emf.close()
-    found = documents(stream)
-    assert {d["Queue"] for d in found} == {"shop-orders"}
+    assert {d["Queue"] for d in documents(stream)} == {"shop-orders"}
+    found = totals(stream)
     sums = {name: sum(d.get(name, 0) for d in found) for name in ("Runs", "Failures", "Done", "Retries", "Dead")}
     assert sums == {"Runs": 5, "Failures": 3, "Done": 2, "Retries": 1, "Dead": 2}
     assert sum(len(d.get("RunTime", ())) for d in found) == 5
+    assert by("Attempt", stream) == {"1": {"Done": 2, "Retries": 1, "Dead": 1}, "2": {"Dead": 1}}
+    assert by("Fault", stream) == {"transient": {"Faults": 2}, "permanent": {"Faults": 1}}
+
+
+def test_outcomes_are_told_by_attempt_and_failures_by_kind() -> None:
+    app, stream = App("memory://"), io.StringIO()
+    emf = Emf(app, stream, every=None)
+    emf([fate("retry", attempt=n, fault="timeout", delay_ms=10) for n in range(1, 13)])
+    emf([fate("done", attempt=12), fate("dead", attempt=5, fault="newer than this version")])
+    emf([fate("quarantined", attempt=2, fault="crashed"), fate("held", attempt=1, run_ms=None), fate("snoozed")])
+    emf.flush()
+    bands = {"1": 1, "2": 1, "3": 1, "4-5": 2, "6-10": 5, "11+": 2}
+    more = {"11+": {"Done": 1}, "4-5": {"Dead": 1}, "2": {"Quarantined": 1}}
+    assert by("Attempt", stream) == {band: {"Retries": count} | more.get(band, {}) for band, count in bands.items()}
+    faults = {kind: counts["Faults"] for kind, counts in by("Fault", stream).items()}
+    assert faults == {"timeout": 12, "(other)": 1, "crashed": 1}
+
+
+def test_the_time_to_done_is_told_apart_for_the_first_try_and_after_retries() -> None:
+    app, stream = App("memory://"), io.StringIO()
+    emf = Emf(app, stream, every=None)
+    emf([fate(age_ms=5), fate(age_ms=7), fate(attempt=2, age_ms=900), fate(crashes=1, age_ms=800), fate("retry")])
+    emf.flush()
+    [found] = totals(stream)
+    assert (found["DoneFirstTry"], found["DoneAfterRetries"]) == (2, 2)
+    assert (found["TimeToDoneFirstTry"], found["TimeToDoneAfterRetries"]) == ([5, 7], [900, 800])
+    assert sorted(found["TimeToDone"]) == [5, 7, 800, 900]
+
+
+def test_without_detail_a_queue_has_one_line() -> None:
+    app, stream = App("memory://"), io.StringIO()
+    emf = Emf(app, stream, detail=False, every=None)
+    emf([fate(), fate("retry", attempt=3, fault="timeout")])
+    emf.flush()
+    [found] = documents(stream)
+    assert (found["Queue"], found["Runs"]) == ("q", 2)
 
 
 def test_by_task_there_is_a_line_for_the_queue_and_one_for_each_registered_task() -> None:
@@ -109,7 +163,7 @@ def test_by_task_there_is_a_line_for_the_queue_and_one_for_each_registered_task(
     emf = Emf(app, stream, by_task=True, every=None)
     emf([fate(), fate(task="made up")])
     emf.flush()
-    found = documents(stream)
+    found = totals(stream)
     assert [(d["Queue"], d.get("Task"), d["Runs"]) for d in found] == [
         ("q", None, 2),
         ("q", "t", 1),
@@ -123,7 +177,7 @@ def test_any_number_of_runs_is_counted_and_a_hundred_of_their_times_are_told() -
     emf = Emf(app, stream, every=None)
     emf([fate(run_ms=float(n)) for n in range(1000)])
     emf.flush()
-    [found] = documents(stream)
+    [found] = totals(stream)
     assert found["Runs"] == 1000
     times = found["RunTime"]
     assert VALUES_MAX / 2 <= len(times) <= VALUES_MAX and min(times) == 0 and max(times) > 950
@@ -136,7 +190,7 @@ def test_what_did_not_run_is_no_failure() -> None:
     emf([fate("dead", run_ms=None, reason="deadline"), fate("held", run_ms=None, deferral="breaker"), fate("snoozed")])
     emf([fate("crashed", run_ms=None, fault="crashed")])
     emf.flush()
-    [found] = documents(stream)
+    [found] = totals(stream)
     assert (found["Runs"], found["Failures"]) == (2, 1)  # the snoozed one ran, and did not fail
     assert (found["Dead"], found["Deferrals"], found["Crashes"]) == (1, 1, 1)
 
@@ -160,15 +214,18 @@ def test_nothing_is_written_where_nothing_happened_and_a_broken_stream_loses_no_
     delay_ms=st.integers(0, 10**10),
     outcome=st.sampled_from(["done", "retry", "dead", "quarantined", "crashed", "held", "snoozed", "odd"]),
     times=st.integers(1, 300),
+    attempt=st.integers(0, 10**6),
+    fault=st.none() | st.text(max_size=300),
 )
 def test_lines_are_valid_whatever_is_counted(
-    queue: str, task: str, run_ms: float, delay_ms: int, outcome: str, times: int
+    queue: str, task: str, run_ms: float, delay_ms: int, outcome: str, times: int, attempt: int, fault: str | None
 ) -> None:
     app, stream = App("memory://"), io.StringIO()
     emf = Emf(app, stream, by_task=True, every=None)
-    emf([fate(outcome, queue=queue, task=task, run_ms=run_ms, delay_ms=delay_ms, age_ms=delay_ms)] * times)
+    words = {"queue": queue, "task": task, "run_ms": run_ms, "delay_ms": delay_ms, "age_ms": delay_ms}
+    emf([fate(outcome, attempt=attempt, fault=fault, **words)] * times)
     emf.flush()
-    assert len(documents(stream)) == 2
+    assert len(totals(stream)) == 2 and len(documents(stream)) <= 4
 
 
 def test_the_redriver_tells_its_three_metrics_and_the_queue_it_drives_back_to() -> None:
