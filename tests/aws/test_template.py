@@ -13,6 +13,8 @@ from tests.support.aws.places import client
 
 from redrive.aws.cloudformation.template import Settings
 
+PUBLISHED = {"RunbookUrl": "https://docs.example.com/runbooks"}
+
 
 def prefix() -> str:
     return f"shop-{uuid4().hex[:8]}"
@@ -56,6 +58,20 @@ def test_alarms_ring_above_their_thresholds(stack: Deployed) -> None:
     assert stack.measured("OrdersPoisonAlarm", 1) == "ALARM"
     assert stack.measured("OrdersDeadAlarm", 1) == "ALARM"
     assert stack.measured("OrdersRedriveFailedAlarm", 1) == "ALARM"
+    assert stack.measured("OrdersSlowAlarm", 30_001) == "ALARM"
+
+
+def test_dashboard_and_alarms_are_there_and_say_where_to_look(stack: Deployed) -> None:
+    [name] = stack.ids("AWS::CloudWatch::Dashboard").values()
+    body = json.loads(stack.cloudwatch.get_dashboard(DashboardName=name)["DashboardBody"])
+    graphs = [widget["properties"] for widget in body["widgets"] if widget["type"] == "metric"]
+    assert len(graphs) == 2 * 16 and {graph["region"] for graph in graphs} == {"eu-central-1"}
+    assert "${" not in json.dumps(body) and f"{stack.prefix}-orders" in json.dumps(body)
+    told = {alarm["AlarmName"]: alarm for alarm in stack.cloudwatch.describe_alarms()["MetricAlarms"]}
+    slow = told[f"{stack.prefix}-orders.slow"]
+    assert (slow["ExtendedStatistic"], slow["MetricName"], slow["Threshold"]) == ("p95", "RunTime", 30_000)
+    assert slow["Dimensions"] == [{"Name": "Queue", "Value": f"{stack.prefix}-orders"}]
+    assert slow["AlarmDescription"].endswith(" Runbook: docs/runbooks/slow.md")
 
 
 def test_without_code_there_are_no_lambdas(stack: Deployed) -> None:
@@ -63,7 +79,9 @@ def test_without_code_there_are_no_lambdas(stack: Deployed) -> None:
 
 
 def test_fifo_queues_and_topic(ministack: Any) -> None:
-    stack = Deployed(ministack.url, Settings(prefix=prefix(), queues=("orders",), fifo=True), {})
+    stack = Deployed(ministack.url, Settings(prefix=prefix(), queues=("orders",), fifo=True), PUBLISHED)
+    [slow] = stack.cloudwatch.describe_alarms(AlarmNames=[f"{stack.prefix}-orders.slow"])["MetricAlarms"]
+    assert slow["AlarmDescription"].endswith(" Runbook: https://docs.example.com/runbooks/slow.html")
     assert stack.outputs["OrdersQueueUrl"].endswith("-orders.fifo") and stack.outputs["TopicArn"].endswith(".fifo")
     for n in range(2):
         stack.sns.publish(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -19,12 +20,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import redrive
+from redrive import App, Backoff, Reject, Retry
 from redrive.aws.cloudformation.template import INLINE_MAX, PROFILES, Settings, template, text
 from redrive.aws.cloudformation.yaml_text import dump
-from redrive.aws.cloudwatch import NAMESPACE, UNITS
+from redrive.aws.cloudwatch import NAMESPACE, OTHER, UNITS, Emf, redriver_line
 from redrive.aws.redriver.settings import settings_of
 from redrive.cli.main import cli, run
 from redrive.errors import ConfigError
+from redrive.fault import Kind
 
 DAYS_14 = 14 * 86_400
 
@@ -239,12 +243,129 @@ def test_alarms_watch_what_matters_at_its_thresholds() -> None:
 def test_alarms_and_dashboard_use_only_metrics_that_are_written() -> None:
     found = made()
     body = json.loads(properties(found, "Dashboard")["DashboardBody"]["Fn::Sub"])
-    graphs = [m for w in body["widgets"] for m in w["properties"].get("metrics", ()) if m[0] == NAMESPACE]
-    assert graphs and all(m[1] in UNITS and m[2] == "Queue" for m in graphs)
     metrics = [v for v in walk(found["Resources"]) if isinstance(v, dict) and v.get("Namespace") == NAMESPACE]
     assert metrics and all(m["MetricName"] in UNITS and m["Dimensions"][0]["Name"] == "Queue" for m in metrics)
     places = [(w["x"], w["y"]) for w in body["widgets"]]
-    assert len(places) == len(set(places)) and all(w["x"] + w["width"] <= 24 for w in body["widgets"])
+    assert len(places) == len(set(places)) and all(w["x"] + w.get("width", 6) <= 24 for w in body["widgets"])
+    heights = {(w["x"], w["y"]): w.get("height", 6) for w in body["widgets"]}
+    assert not any((x, y + n) in heights for (x, y), height in heights.items() for n in range(1, height))
+
+
+SQS = {  # what SQS publishes of each queue: sqs-available-cloudwatch-metrics.html
+    "ApproximateAgeOfOldestMessage",
+    *(f"ApproximateNumberOfMessages{kind}" for kind in ("Delayed", "NotVisible", "Visible")),
+    "NumberOfEmptyReceives",
+    *(f"NumberOfMessages{what}" for what in ("Deleted", "Received", "Sent")),
+    "SentMessageSize",
+}
+Metric = tuple[str, str, frozenset[tuple[str, str]]]
+
+
+def graphed(body: str) -> list[tuple[str, list[Metric]]]:
+    """The title of each graph and its metrics, with what `.` and `...` stand for; the prefix is the default."""
+    found = []
+    for widget in json.loads(body.replace("${Prefix}", "shop"))["widgets"]:
+        before: list[str] = []
+        metrics: list[Metric] = []
+        for parts in widget["properties"].get("metrics", ()):
+            names = [part for part in parts if isinstance(part, str)]
+            if names[:1] == ["..."]:
+                names = before[: len(before) + 1 - len(names)] + names[1:]
+            names = [before[i] if part == "." else part for i, part in enumerate(names)]
+            if names:
+                namespace, name, *dimensions = before = names
+                metrics.append((namespace, name, frozenset(zip(dimensions[::2], dimensions[1::2], strict=True))))
+        if "metrics" in widget["properties"]:
+            found.append((widget["properties"]["title"], metrics))
+    return found
+
+
+@pytest.fixture(scope="module")
+def told() -> list[dict[str, Any]]:
+    """The lines of a worker whose messages come to all that is graphed, and of a re-driver."""
+    app, stream = App("memory://"), io.StringIO()
+
+    @app.task(name="t", queue="orders", retry=Retry(max_attempts=12, backoff=Backoff.fixed(0)))
+    def run(failures: int, final: bool = False) -> None:
+        if redrive.context().attempt <= failures:
+            raise ConnectionError("not now")
+        if final:
+            raise Reject("never")
+
+    emf = Emf(app, stream, prefix="shop")
+    for n in range(12):
+        run.enqueue(n)
+        run.enqueue(n, final=True)
+    app.run_worker(drain=True)
+    emf.close()
+    return [json.loads(line) for line in (*stream.getvalue().splitlines(), redriver_line("shop-orders", 1, 1, 1))]
+
+
+def published(told: list[dict[str, Any]]) -> set[Metric]:
+    return {
+        (directive["Namespace"], metric["Name"], frozenset((name, line[name]) for name in names))
+        for line in told
+        for directive in line["_aws"]["CloudWatchMetrics"]
+        for names in directive["Dimensions"]
+        for metric in directive["Metrics"]
+    }
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_each_metric_of_each_graph_is_one_that_a_worker_or_sqs_publishes(
+    told: list[dict[str, Any]], fifo: bool
+) -> None:
+    found = made(queues=("orders",), fifo=fifo)
+    own, end = published(told), ".fifo" if fifo else ""
+    queues = {f"shop-orders{kind}{end}" for kind in ("", "-dlq", "-poison", "-undelivered")}
+    graphs = graphed(properties(found, "Dashboard")["DashboardBody"]["Fn::Sub"])
+    for title, metrics in graphs:
+        assert metrics, title
+        for namespace, name, dimensions in metrics:
+            if namespace == "AWS/SQS":
+                [(dimension, queue)] = dimensions
+                assert name in SQS and dimension == "QueueName" and queue in queues, title
+            elif (kind := dict(dimensions).get("Fault")) is not None:  # not all kinds happened here
+                assert kind in {*Kind, OTHER} and name == "Faults", title
+                assert (namespace, name, dimensions - {("Fault", kind)} | {("Fault", "transient")}) in own
+            else:
+                assert (namespace, name, dimensions) in own, title
+    titles = {title for title, _ in graphs}
+    assert {"sent, received, deleted", "failures by kind", "retries by attempt", "retry delay, s"} <= titles
+
+
+def test_the_alarm_on_run_time_watches_what_workers_write(told: list[dict[str, Any]]) -> None:
+    found = made(queues=("orders",))
+    alarm = properties(found, "OrdersSlowAlarm")
+    dimensions = frozenset((d["Name"], d["Value"]["Fn::Sub"].replace("${Prefix}", "shop")) for d in alarm["Dimensions"])
+    assert (alarm["Namespace"], alarm["MetricName"], dimensions) in published(told)
+    [line] = [one for one in told if "RunTime" in one]
+    units = {m["Name"]: m["Unit"] for m in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]}
+    assert units["RunTime"] == "Milliseconds" and line["Runs"] > len(line["RunTime"]) > 50  # values, for percentiles
+    assert (alarm["ExtendedStatistic"], alarm["Threshold"]) == ("p95", {"Ref": "RunTimeThreshold"})
+    assert found["Parameters"]["RunTimeThreshold"]["Default"] == 30_000
+
+
+def test_each_alarm_names_its_runbook_page() -> None:
+    pages = {}
+    for name, resource in made(queues=("orders",))["Resources"].items():
+        if resource["Type"] == "AWS::CloudWatch::Alarm":
+            says, ending = resource["Properties"]["AlarmDescription"]["Fn::Sub"]
+            [pages[name.removeprefix("Orders").removesuffix("Alarm")]] = re.findall(
+                r"\$\{RunbookUrl}/([a-z-]+)\$\{E}$", says
+            )
+            assert ending == {"E": {"Fn::If": ["HasRunbookUrl", ".html", ".md"]}} and len(says) < 900
+    assert pages == {
+        "Deep": "backlog",
+        "Old": "oldest-too-old",
+        "Poison": "quarantined",
+        "Failing": "error-rate",
+        "Slow": "slow",
+        "Dead": "dead-letters-growing",
+        **dict.fromkeys(
+            ("ManyDead", "Undelivered", "RedriveFailed", "RedriverErrors", "MachineFailed"), "dead-letters"
+        ),
+    }
 
 
 def test_the_commands_that_alarms_name_are_there() -> None:
@@ -354,8 +475,9 @@ def test_what_cannot_be_deployed_is_refused_with_what_was_expected(words: dict[s
 
 def test_a_queue_may_be_called_as_anything_of_ours() -> None:
     words = ("poison", "dead", "alarms", "worker", "topic", "cells", "redriver", "a", "a-redrive", "work-er")
-    found, one, two = (made(queues=queues)["Resources"] for queues in (words, ("a",), ("a", "b")))
-    assert len(found) - len(one) == (len(words) - 1) * (len(two) - len(one))
+    one, two = (made(queues=queues)["Resources"] for queues in (("a",), ("a", "b")))
+    for some in (words[:9], words[1:]):  # nine queues are the most of a stack
+        assert len(made(queues=some)["Resources"]) - len(one) == (len(some) - 1) * (len(two) - len(one))
 
 
 def test_every_queue_and_topic_refuses_calls_without_tls() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ...errors import ConfigError
-from ..cloudwatch import NAMESPACE
+from ..cloudwatch import ATTEMPTS, KINDS, NAMESPACE, OTHER
 from .names import (
     Json,
     Named,
     Resources,
+    either,
     ref,
     sub,
     tls_only,
@@ -33,7 +35,16 @@ _SAYS = {  # what each alarm means, and what to do
     "RedriveFailed": "The re-driver of QUEUE could not move messages: see its log.",
     "Failing": "Too many runs of QUEUE fail. The workers' log has each failure; redrive dlq groups has those that are "
     "dead, in a triage store.",
+    "Slow": "One run in twenty of QUEUE takes too long (p95 of its run time).",
     "Dead": "Messages of QUEUE are dead: they are being driven back.",
+}
+_PAGES = {  # of the runbooks; what is not here: the page of dead letters, which say why they do not go back
+    "Deep": "backlog",
+    "Old": "oldest-too-old",
+    "Poison": "quarantined",
+    "Failing": "error-rate",
+    "Slow": "slow",
+    "Dead": "dead-letters-growing",
 }
 _WAKES = {"ComparisonOperator": "GreaterThanOrEqualToThreshold"}
 _DEPTH, _OLDEST = "ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestMessage"
@@ -62,6 +73,7 @@ def alarms(of: Named) -> Resources:
         "Undelivered": _sqs(of, UNDELIVERED, _DEPTH, 0),
         "RedriveFailed": _own(of, "RedriveFailures"),
         "Failing": _error_rate(of),
+        "Slow": _run_time(of),
         "Dead": _sqs(of, "-dlq", _DEPTH, 1) | _WAKES | {"AlarmActions": [ref(f"{of.id}Redrive")]},
     }
     found = {f"{of.id}{name}Alarm": _alarm(of, name, _SAYS[name], given) for name, given in alarms.items()}
@@ -113,6 +125,21 @@ def _error_rate(of: Named) -> Json:
     }
 
 
+def _run_time(of: Named) -> Json:
+    """The 95th percentile of run times, over five minutes."""
+    return {
+        "Namespace": NAMESPACE,
+        "MetricName": "RunTime",
+        "Dimensions": _dimensions(of),
+        "ExtendedStatistic": "p95",
+        "EvaluateLowSampleCountPercentile": "ignore",
+        "Period": 5 * MINUTE_S,
+        "EvaluationPeriods": 1,
+        "ComparisonOperator": "GreaterThanThreshold",
+        "Threshold": ref("RunTimeThreshold"),
+    }
+
+
 def _part(of: Named, id: str, metric: str) -> Json:
     stat = {
         "Metric": {"Namespace": NAMESPACE, "MetricName": metric, "Dimensions": _dimensions(of)},
@@ -127,11 +154,17 @@ def _alarm(of: Named, name: str, says: str, given: Json) -> Json:
     people = [ref("Alarms")]
     properties = {
         "AlarmName": sub(f"${{Prefix}}-{of.queue}.{_dashed(name)}"),
-        "AlarmDescription": sub(says.replace("QUEUE", of.queue)),
+        "AlarmDescription": _described(says.replace("QUEUE", of.queue), _PAGES.get(name, "dead-letters")),
         **({} if "AlarmActions" in given else {"AlarmActions": people, "OKActions": people}),
         "TreatMissingData": "notBreaching",
     }
     return {"Type": "AWS::CloudWatch::Alarm", "Properties": properties | given}
+
+
+def _described(says: str, page: str) -> Json:
+    """What the alarm means, and its page: in the source, or where the stack's owner has published it."""
+    ending = {"E": either("HasRunbookUrl", ".html", ".md")}
+    return {"Fn::Sub": [f"{says} Runbook: ${{RunbookUrl}}/{page}${{E}}", ending]}
 
 
 def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) -> Resources:
@@ -178,8 +211,8 @@ def dashboard(queues: Sequence[Named]) -> Resources:
 
 
 def _row(of: Named, n: int) -> Iterator[Json]:
-    """The graphs of one queue: a heading and two lines of four."""
-    name, y = of.queue, 13 * n
+    """The graphs of one queue: a heading and four lines of four."""
+    name, y = of.queue, 25 * n
     yield {
         "type": "text",
         "x": 0,
@@ -188,33 +221,76 @@ def _row(of: Named, n: int) -> Iterator[Json]:
         "height": 1,
         "properties": {"markdown": f"## {name}: {_URL}"},
     }
-    queue = [["AWS/SQS", m, "QueueName", of.sqs()] for m in (_DEPTH, "ApproximateNumberOfMessagesNotVisible")]
-    queue.append(["AWS/SQS", "ApproximateNumberOfMessagesDelayed", "QueueName", of.sqs()])
-    rest = [["AWS/SQS", _DEPTH, "QueueName", of.sqs(s), {"label": s[1:]}] for s in ("-dlq", "-poison", UNDELIVERED)]
-    graphs = [
-        ("waiting, running, delayed", queue, "Maximum"),
-        ("dead, poison, undelivered", rest, "Maximum"),
-        ("oldest, s", [["AWS/SQS", _OLDEST, "QueueName", of.sqs()]], "Maximum"),
-        ("runs and failures", [_own_metric(of, m) for m in ("Runs", "Failures", "Done", "Retries", "Dead")], "Sum"),
-        ("failing runs, %", _share(of), "Sum"),
-        ("run time, ms", [_own_metric(of, "RunTime", stat=s) for s in ("p50", "p99")], "p50"),
-        ("to done, ms", [_own_metric(of, "TimeToDone", stat=s) for s in ("p50", "p99")], "p50"),
-        (
-            "redriven",
-            [_own_metric(of, m) for m in ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")],
-            "Sum",
-        ),
-    ]
-    for i, (title, metrics, stat) in enumerate(graphs):
+    for i, (title, metrics, stat) in enumerate(_graphs(of)):
         properties = {
             "title": title,
             "region": "${AWS::Region}",
-            "metrics": metrics,
+            "metrics": _shorter(metrics),
             "stat": stat,
             "period": MINUTE_S,
         }
-        at = {"x": 6 * (i % 4), "y": y + 1 + 6 * (i // 4), "width": 6, "height": 6}
+        at = {"x": 6 * (i % 4), "y": y + 1 + 6 * (i // 4)}  # 6 wide and 6 high, as all are that do not say
         yield {"type": "metric", **at, "properties": properties}
+
+
+def _graphs(of: Named) -> Iterator[tuple[str, list[list[Any]], str]]:
+    """Their titles, metrics and statistics."""
+
+    def sqs(*names: str) -> list[list[Any]]:
+        return [["AWS/SQS", name, "QueueName", of.sqs()] for name in names]
+
+    def own(*names: str) -> list[list[Any]]:
+        return [_own_metric(of, name) for name in names]
+
+    def percentiles(*names: str) -> list[list[Any]]:
+        return [_own_metric(of, name, stat=p) for name in names for p in ("p50", "p95", "p99")]
+
+    def by_attempt(name: str) -> list[list[Any]]:
+        return [[*_own_metric(of, name), "Attempt", value] for value in ATTEMPTS]
+
+    rest = [["AWS/SQS", _DEPTH, "QueueName", of.sqs(s), {"label": s[1:]}] for s in ("-dlq", "-poison", UNDELIVERED)]
+    running, delayed = (f"ApproximateNumberOfMessages{kind}" for kind in ("NotVisible", "Delayed"))
+    yield "waiting, running, delayed", sqs(_DEPTH, running, delayed), "Maximum"
+    yield "dead, poison, undelivered", rest, "Maximum"
+    yield "oldest, s", sqs(_OLDEST), "Maximum"
+    yield (
+        "sent, received, deleted",
+        sqs(*(f"NumberOfMessages{what}" for what in ("Sent", "Received", "Deleted"))),
+        "Sum",
+    )
+    yield "runs and failures", own("Runs", "Failures", "Done", "Retries", "Dead"), "Sum"
+    yield "failing runs, %", _share(of), "Sum"
+    yield "failures by kind", [[*_own_metric(of, "Faults"), "Fault", kind] for kind in (*KINDS, OTHER)], "Sum"
+    yield "run time, ms", percentiles("RunTime"), "p50"
+    yield "done by attempt", by_attempt("Done"), "Sum"
+    yield "retries by attempt", by_attempt("Retries"), "Sum"
+    yield "dead by attempt", by_attempt("Dead"), "Sum"
+    yield "retry delay, s", percentiles("RetryDelay"), "p50"
+    yield "done at the first try, after retries", own("DoneFirstTry", "DoneAfterRetries"), "Sum"
+    yield (
+        "to done at the first try, after retries, ms",
+        percentiles("TimeToDoneFirstTry", "TimeToDoneAfterRetries"),
+        "p50",
+    )
+    yield "to done, ms", percentiles("TimeToDone"), "p50"
+    yield "redriven", own("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures"), "Sum"
+
+
+def _shorter(metrics: list[list[Any]]) -> list[list[Any]]:
+    """Each with "." for a word that it has in common with the one before, "..." for all but the last of them, as
+    CloudWatch reads it."""
+    found, before = [], list[str]()
+    for metric in metrics:
+        names = [part for part in metric if isinstance(part, str)]
+        if names and names[:-1] == before[:-1]:
+            short = ["..."] if names == before else ["...", names[-1]]
+        elif len(names) == len(before):
+            short = ["." if part == other else part for part, other in zip(names, before, strict=True)]
+        else:
+            short = names
+        found.append([*short, *metric[len(names) :]])
+        before = names
+    return found
 
 
 def _own_metric(of: Named, metric: str, **options: object) -> list[object]:

@@ -8,6 +8,7 @@ from .names import Json, ref
 
 DAY_S = 86_400
 RUNTIMES = ("python3.11", "python3.12", "python3.13")
+RUNBOOKS = "docs/runbooks"  # in the source
 LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 180, 365)
 
 
@@ -70,6 +71,18 @@ def parameters(prefix: str, prefix_max: int, profile: Profile) -> Json:
             ("on", "off"),
         ),
         "ErrorRateThreshold": _number("Percent of runs that may fail until the alarm is raised.", 30, 1, 100),
+        "RunTimeThreshold": _number(
+            "Milliseconds of run time that one run in twenty may exceed (p95 of five minutes) until the alarm is "
+            "raised. It needs workers with --emf.",
+            30_000,
+            1,
+        ),
+        "RunbookUrl": _text(
+            "Where the runbook pages that alarms link to are published, without the last slash.",
+            RUNBOOKS,
+            AllowedPattern=f"{RUNBOOKS}|https?://[^\\s]*[^\\s/]",
+            ConstraintDescription="a URL without a slash at its end",
+        ),
         "AlarmEmail": _text(
             "The address that gets the alarms by mail; empty for none. It must confirm.",
             "",
@@ -150,6 +163,7 @@ def conditions() -> Json:
         "HasReserved": {"Fn::Not": [_is("ReservedConcurrency", "")]},
         "HasHealthUrl": {"Fn::Not": [_is("RedriveHealthUrl", "")]},
         "HasEmail": {"Fn::Not": [_is("AlarmEmail", "")]},
+        "HasRunbookUrl": {"Fn::Not": [_is("RunbookUrl", RUNBOOKS)]},
         "HasErrorRate": _is("ErrorRateAlarm", "on"),
         "RedriveByLambda": {"Fn::And": [{"Condition": "HasCode"}, _is("AutoRedrive", "lambda")]},
         "RedriveByMachine": _is("AutoRedrive", "state-machine"),

@@ -121,13 +121,12 @@ def _resources(found: Sequence[Named], settings: Settings, keep: bool) -> Resour
             raise ConfigError(f"queue {of.queue!r}: {min(taken)} is the logical name of another resource; rename it")
         resources |= own
     resources |= {f"{name}Access": _policy(name.lower(), found) for name in ("Worker", "Producer", "Triage")}
-    resources |= alarms.dashboard(found)
-    if len(resources) > RESOURCES_MAX:
+    if (count := len(resources) + 1) > RESOURCES_MAX:  # and the dashboard
         raise ConfigError(
-            f"{len(found)} queues make {len(resources)} resources, and CloudFormation takes {RESOURCES_MAX}; make "
+            f"{len(found)} queues make {count} resources, and CloudFormation takes {RESOURCES_MAX}; make "
             "several stacks, each with a prefix of its own"
         )
-    return resources
+    return resources | alarms.dashboard(found)
 
 
 def _policy(role: str, found: Sequence[Named]) -> Json:

@@ -12,7 +12,7 @@ _TAGS = {"Ref": "!Ref", "Condition": "!Condition"}  # the others are named as th
 # What stays itself without quotes in YAML 1.1 and 1.2: it begins with a letter, and is no word or number of YAML.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*(?::{1,2}[A-Za-z0-9_./-]+)*")
 _WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
-_STEP = "  "
+_STEP = " "  # small, so that the template of a queue can be given as text
 _LINE_MAX = 120  # characters of a line with a list or a mapping on it
 _SMALL = 4  # entries of a mapping on one line
 
@@ -53,7 +53,7 @@ def _list(items: Sequence[Any], indent: str) -> Iterator[str]:
         if tag or not (isinstance(inner, Mapping) and inner) or (_row(item) and len(row) <= _LINE_MAX):
             yield from _under(f"{indent}-", item, indent)
             continue
-        lines = _mapping(inner, indent + _STEP)
+        lines = _mapping(inner, indent + "  ")  # below what follows the dash
         yield f"{indent}- {next(lines).lstrip()}"
         yield from lines
 
