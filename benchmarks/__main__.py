@@ -26,6 +26,7 @@ from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
 from .isolation import isolation
 from .late import late
+from .otel import otel
 from .pair import workers
 from .plan import plan
 from .recovery import recovery
@@ -68,6 +69,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         late,
         redaction,
         encryption,
+        otel,
         startup,
         testkit,
         sqs_requests,

@@ -89,9 +89,10 @@ class Events:
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
+        self.notice_observers: list[Observer] = []  # for them alone no fate is built
 
     def __bool__(self) -> bool:
-        return bool(self.observers)
+        return bool(self.observers or self.notice_observers)
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
         """Call `observer` with every batch from now on; returns the call that ends it. It must be quick: the store
@@ -100,7 +101,12 @@ class Events:
         return lambda: self.observers.remove(observer)
 
     def emit(self, events: Sequence[Event]) -> None:
-        for observer in self.observers:
+        self._tell(self.observers, events)
+        if self.notice_observers and (notices := [event for event in events if isinstance(event, Notice)]):
+            self._tell(self.notice_observers, notices)
+
+    def _tell(self, observers: Sequence[Observer], events: Sequence[Event]) -> None:
+        for observer in observers:
             try:
                 observer(events)
             except Exception:  # an observer's bug must not change a message's fate

@@ -33,7 +33,7 @@ class Reporter:
 
     def notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
         """Report something about the worker itself."""
-        if self.observers:
+        if self._events:
             now_ms = self._store.now_ms()
             found = Notice(name=name, worker=self.worker, at_ms=now_ms, text=text, about=about, count=count)
             self._events.emit([found])

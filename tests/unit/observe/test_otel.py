@@ -21,13 +21,12 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler, SamplingResult
 from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.semconv.attributes import error_attributes, exception_attributes
 from prometheus_client import CollectorRegistry
-from tests.support.workers import SOON, Heard
+from tests.support.workers import SOON, Heard, until
 
 import redrive
 from redrive import App, Reject, Snooze
 from redrive.errors import ConfigError, StoreUnavailable
-from redrive.events import Fate
-from redrive.message import Exchange, Lane
+from redrive.message import Exchange, Hold, Lane
 from redrive.observe.otel import spans as made
 from redrive.observe.prometheus import Metrics
 from redrive.stores.memory.store import MemoryStore
@@ -337,16 +336,29 @@ def test_a_failure_looks_the_same_with_and_without_spans() -> None:
 
 
 def test_a_run_whose_lease_is_lost_is_told_as_lost() -> None:
-    traced = Traced()
+    class Forgetful(MemoryStore):
+        def extend(self, receipts: Any, **_: Any) -> list[Hold]:
+            return [Hold.LOST for _ in receipts]
+
+    traced = Traced(App(store=Forgetful()))
 
     @traced.app.task(queue="crm")
-    def push() -> None:
-        message = redrive.context().message
-        traced.app.events.emit([Fate(outcome="lost", id=message.id, task="push", queue="crm", attempt=1)])
+    async def push() -> None:
+        await asyncio.sleep(60)  # until it is cancelled
+
+    async def lose() -> None:
+        async with traced.app.worker(lease="90ms", grace=0):
+            await until(lambda: traced.named("process crm"))
 
     push.enqueue()
-    traced.work()
-    assert told(traced.one("process crm"))["redrive.outcome"] == "lost"
+    asyncio.run(lose())
+    run = traced.one("process crm")
+    assert (told(run)["redrive.outcome"], told(run)["error.type"]) == ("lost", "lease_lost")
+
+
+def test_spans_alone_build_no_fate() -> None:
+    traced = Traced()
+    assert not traced.app.events.observers
 
 
 def test_a_sampler_that_drops_spans_drops_no_context() -> None:

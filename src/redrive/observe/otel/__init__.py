@@ -44,7 +44,7 @@ def instrument(
     from .traced_store import StoreSpans
 
     spans = StoreSpans(parent=parent, baggage=frozenset(baggage), provider=tracer_provider)
-    app.subscribe(spans)
+    app.events.notice_observers.append(spans)
     if metrics:
         app.subscribe(Instruments(app, meter_provider))
     return spans

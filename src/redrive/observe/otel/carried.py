@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 
 from opentelemetry import baggage
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -10,6 +11,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 TRACESTATE, BAGGAGE = "tracestate", "baggage"  # headers, named as in HTTP
+NONE = Context()
 _bags = W3CBaggagePropagator()
 
 
@@ -18,6 +20,7 @@ def written(span: SpanContext) -> str:
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
 
 
+@lru_cache(maxsize=1024)  # the messages of one batch have one sender, and a run is read by the next attempt alone
 def read(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
     """The context that a traceparent names; None where it names none: other programs write what they like."""
     if not traceparent:
@@ -44,10 +47,10 @@ def baggage_to_send(allowed: Collection[str]) -> str | None:
 
 def with_baggage(headers: Mapping[str, str], allowed: Collection[str]) -> Context:
     """A context with what a message may bring, and nothing else: not what its thread happened to have."""
+    context = NONE
     if not allowed or BAGGAGE not in headers:
-        return Context()
-    context = Context()
-    for name, value in baggage.get_all(_bags.extract(headers, Context())).items():
+        return context
+    for name, value in baggage.get_all(_bags.extract(headers, NONE)).items():
         if name in allowed:
             context = baggage.set_baggage(name, value, context)
     return context

@@ -15,7 +15,6 @@ from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
-from opentelemetry.context import Context as Carried
 from opentelemetry.context import attach, detach
 from opentelemetry.trace import (
     Link,
@@ -31,12 +30,12 @@ from opentelemetry.trace import (
 
 from ..._version import __version__
 from ...decide import is_free
-from ...events import Event, Fate, complain
+from ...events import Event, Notice, complain
 from ...fault import Fault
 from ...message import Ack, DeadLetter, Decision, Draft, Message, Quarantine, Receipt, RetryAt, Settled, Settlement
 from ...redact import redact
 from ...run_context import Context
-from .carried import BAGGAGE, TRACESTATE, baggage_to_send, read, with_baggage, written
+from .carried import BAGGAGE, NONE, TRACESTATE, baggage_to_send, read, with_baggage, written
 
 LINKS_MAX = 32  # of a span about a batch; an SDK keeps 128
 OPEN_MAX = 10_000  # runs whose settlement is awaited
@@ -60,7 +59,7 @@ class Run(Struct, eq=False):
 
 
 class Spans:
-    """The spans of one app in this process; also an observer of its events. `baggage`: the names that may travel."""
+    """The spans of one app in this process; also an observer of its notices. `baggage`: the names that may travel."""
 
     def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None) -> None:
         self._parent, self._baggage = parent, baggage
@@ -113,7 +112,7 @@ class Spans:
     def _begin(self, context: Context) -> Run:
         message = context.message
         sender = read(message.traceparent, message.headers.get(TRACESTATE) if message.headers else None)
-        links, carried = [], Carried()
+        links, carried = [], NONE
         if sender is not None and self._parent:
             carried = set_span_in_context(NonRecordingSpan(sender), carried)
         elif sender is not None:
@@ -137,7 +136,7 @@ class Spans:
         run = context._trace = Run(span, message)
         if context._receipt is not None:
             if len(self._open) >= OPEN_MAX:
-                self._lose(next(iter(self._open)))
+                self.lose(next(iter(self._open)))
             self._open[context._receipt] = run
         return run
 
@@ -156,12 +155,19 @@ class Spans:
             if run is not None and self._open.pop(settlement.receipt, None) is not None:
                 _end(run, settlement, word, texts=texts)
 
-    def _lose(self, receipt: Receipt) -> None:
+    def lose(self, receipt: Receipt) -> None:
+        """End the span of a run whose lease is lost: it will not be settled."""
         run = self._open.pop(receipt, None)
         if run is not None:
             run.span.set_attributes({"redrive.outcome": "lost", ERROR_TYPE: "lease_lost"})
             run.span.set_status(StatusCode.ERROR, "the lease was lost while it ran")
             run.span.end(run.ended_ns or None)
+
+    def lose_earlier(self, message: Message) -> None:
+        """As `lose`, for an earlier run in this process of a message that was claimed again."""
+        for receipt, run in list(self._open.items()):
+            if run.message.id == message.id:
+                self.lose(receipt)
 
     def batch(
         self,
@@ -182,7 +188,7 @@ class Spans:
         if worker:
             attributes[CLIENT] = worker
         name = f"{operation} {attributes[DESTINATION]}" if len(names) == 1 else operation
-        span = self._tracer.start_span(name, Carried(), SpanKind.CLIENT, attributes, _links(links), start_time=began_ns)
+        span = self._tracer.start_span(name, NONE, SpanKind.CLIENT, attributes, _links(links), start_time=began_ns)
         end_with(span, error)
 
     # -- redriving
@@ -194,7 +200,7 @@ class Spans:
         attributes: dict[str, Any] = {SYSTEM: "redrive", OPERATION: "redrive", TYPE: "send", COUNT: count}
         if len(names) == 1:
             (attributes[DESTINATION],) = names
-        carried = Carried()
+        carried = NONE
         if run is not None:
             attributes["redrive.run.id"] = run
             carried = set_span_in_context(self._span_of(run), carried)
@@ -208,17 +214,12 @@ class Spans:
             if len(self._runs) >= RUNS_MAX:
                 self._runs.pop(next(iter(self._runs))).end()
             attributes = {SYSTEM: "redrive", "redrive.run.id": run}
-            found = self._runs[run] = self._tracer.start_span("redrive run", Carried(), attributes=attributes)
+            found = self._runs[run] = self._tracer.start_span("redrive run", NONE, attributes=attributes)
         return found
 
     def __call__(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, Fate):
-                if event.outcome == "lost":
-                    for receipt, run in list(self._open.items()):
-                        if run.message.id == event.id:
-                            self._lose(receipt)
-            elif event.name in _OVER and event.about in self._runs:
+            if isinstance(event, Notice) and event.name in _OVER and event.about in self._runs:
                 span = self._runs.pop(event.about)
                 span.set_attribute("redrive.run.status", event.name.removeprefix("run_"))
                 span.end()
@@ -229,25 +230,40 @@ class Spans:
             self._runs.popitem()[1].end()
 
 
+class _Sent:
+    """A span of messages from one sender to one queue: their places in the batch, and the context that they carry."""
+
+    def __init__(self, span: Span) -> None:
+        context = span.get_span_context()
+        self.span, self.places = span, list[int]()
+        self.traceparent = written(context) if context.is_valid else None
+        self.state = context.trace_state.to_header() if context.trace_state else ""
+
+
 class Sending:
     """Messages on their way to the store: `drafts` are to be put, with the context of their spans."""
 
     def __init__(self, spans: Spans, drafts: Sequence[Draft]) -> None:
-        self._spans: dict[tuple[str | None, str], tuple[Span, list[int]]] = {}
+        self._sent: dict[tuple[str | None, str], _Sent] = {}
         self.drafts = [self._with_span(spans, draft, at) for at, draft in enumerate(drafts)]
 
     def _with_span(self, spans: Spans, draft: Draft, at: int) -> Draft:
         key = (draft.traceparent, draft.queue)
-        found = self._spans.get(key)
+        found = self._sent.get(key)
         if found is None:
-            found = self._spans[key] = (_send_span(spans, draft), [])
-        found[1].append(at)
-        context = found[0].get_span_context()
-        return _carrying(draft, context) if context.is_valid else draft
+            found = self._sent[key] = _Sent(_send_span(spans, draft))
+        found.places.append(at)
+        if found.traceparent is None:
+            return draft
+        headers = draft.headers
+        if found.state != ((headers.get(TRACESTATE) or "") if headers else ""):
+            headers = {**(headers or {}), TRACESTATE: found.state}
+        return replace(draft, traceparent=found.traceparent, headers=headers)
 
     def done(self, ids: Sequence[str | None]) -> None:
         """They are stored under these ids."""
-        for span, places in self._spans.values():
+        for sent in self._sent.values():
+            span, places = sent.span, sent.places
             if span.is_recording():
                 one = len(places) == 1
                 span.set_attribute(ID if one else COUNT, (ids[places[0]] or "") if one else len(places))
@@ -255,26 +271,19 @@ class Sending:
 
     def failed(self, error: BaseException) -> None:
         """None of them is stored."""
-        for span, places in self._spans.values():
-            if len(places) > 1:
-                span.set_attribute(COUNT, len(places))
-            end_with(span, error)
+        for sent in self._sent.values():
+            if len(sent.places) > 1:
+                sent.span.set_attribute(COUNT, len(sent.places))
+            end_with(sent.span, error)
 
 
 def _send_span(spans: Spans, draft: Draft) -> Span:
     sender = read(draft.traceparent, draft.headers.get(TRACESTATE) if draft.headers else None)
-    carried = Carried() if sender is None else set_span_in_context(NonRecordingSpan(sender), Carried())
+    carried = NONE if sender is None else set_span_in_context(NonRecordingSpan(sender), NONE)
     attributes = {SYSTEM: "redrive", OPERATION: "send", TYPE: "send", DESTINATION: draft.queue}
     if draft.correlation_id:
         attributes[CONVERSATION] = draft.correlation_id
     return spans._tracer.start_span(f"send {draft.queue}", carried, SpanKind.PRODUCER, attributes)
-
-
-def _carrying(draft: Draft, context: SpanContext) -> Draft:
-    state = context.trace_state.to_header() if context.trace_state else ""
-    if state == ((draft.headers or {}).get(TRACESTATE) or ""):
-        return replace(draft, traceparent=written(context))
-    return replace(draft, traceparent=written(context), headers={**(draft.headers or {}), TRACESTATE: state})
 
 
 def _stamped(draft: Draft, sender: SpanContext, bag: str | None) -> Draft:

@@ -11,7 +11,7 @@ from opentelemetry.trace import Span
 
 from ...errors import StoreError, Unsupported
 from ...events import complain
-from ...message import Ask, Draft, Exchange, Handle, Message, Put, Redrive, Settlement, Swap, Verdict
+from ...message import Ask, Draft, Exchange, Handle, Hold, Message, Put, Receipt, Redrive, Settlement, Swap, Verdict
 from ...store import Store
 from ...store.wrapper import StoreWrapper
 from .carried import read, written
@@ -51,6 +51,13 @@ class TracedStore(StoreWrapper):
         self._sent(sending, [] if sending is None else [draft.id for draft in sending.drafts])
         if settlements or found.deliveries:
             self._tell(traced, runs, asks, found, began_ns)
+        return found
+
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+        found = self.inner.extend(receipts, lease_ms=lease_ms, alone=alone)
+        for receipt, hold in zip(receipts, found, strict=True):
+            if hold is Hold.LOST:
+                self._spans.lose(receipt)
         return found
 
     # -- spans: what a sampler or a processor raises is printed, and the messages go their way
@@ -102,6 +109,9 @@ class TracedStore(StoreWrapper):
             self._spans.batch("settle", queues, len(settlements), began_ns, links=links, error=error, worker=worker)
         if found is not None and found.deliveries:
             messages = [delivery.message for delivery in found.deliveries]
+            for message in messages:
+                if message.crashes:
+                    self._spans.lose_earlier(message)
             senders = [read(message.traceparent) for message in messages[:LINKS_MAX]]
             queues = [message.queue for message in messages]
             self._spans.batch("receive", queues, len(messages), began_ns, links=senders, worker=worker)
