@@ -14,7 +14,7 @@ from .message import Draft, Message
 from .read_model import ReadModel
 from .registry import Queue as Queue
 from .run_context import Context, Wrap, refuse_loop
-from .task import TaskKeywords, as_text, task_options
+from .task import AlertKeywords, TaskKeywords, as_text, task_options
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
     from .aws.lambda_handlers import LambdaHandler
@@ -259,27 +259,32 @@ class App(ReadModel):
         return collect(self.store, milliseconds(older_than, "older_than"))
 
     @overload
-    def on(self, name: str, fn: Callable[[Alert], Any], *, every: Duration = ...) -> Callable[[], None]: ...
+    def on(self, name: str, fn: Callable[[Alert], Any], **options: Unpack[AlertKeywords]) -> Callable[[], None]: ...
 
     @overload
-    def on(self, name: str, *, every: Duration = ...) -> Callable[[A], A]: ...
+    def on(self, name: str, **options: Unpack[AlertKeywords]) -> Callable[[A], A]: ...
 
-    def on(self, name: str, fn: Callable[[Alert], Any] | None = None, *, every: Duration = "10m") -> Any:
-        """Call `fn(alert)` when this app's workers need a person: `dead_growth` (messages died), `quarantined` (a
-        message is poison), `breaker_opened` (a dependency is not called any more) or `run_stopped` (a redrive run
-        stopped itself). Returns the call that ends it; without `fn` it is a decorator.
+    def on(self, name: str, fn: Callable[[Alert], Any] | None = None, **options: Any) -> Any:
+        """Call `fn(alert)` when this app's workers need a person. Returns the call that ends it; without `fn` it is a
+        decorator.
 
-        Events within a second make one alert. The same alert (per task, queue and failure; per dependency; per run)
-        repeats at most once in `every`, with the count since then, over all processes that share the store. `fn`,
-        `def` or `async def`, runs on a thread of its own and never delays a worker; what it raises is printed. Raises
-        ConfigError for an unknown name. `redrive worker --notify URL` posts the same to a webhook."""
-        from .observe.alerts import on
+        On events: `dead_growth` (messages died), `quarantined` (a message is poison), `breaker_opened` (a dependency is
+        not called any more), `run_stopped` (a redrive run stopped itself). Events within a second make one alert.
+        On thresholds: `depth` (messages due in a queue, `above` 5000), `dead` (100), `age` (of the oldest that is due,
+        "15m"), `error_rate` (share of failed runs, 0.3), `p95` (of runs: give `above`), `no_workers`, `slo_burn` (an
+        objective's alerts, or a rate), `schedule_late` ("1m"). One fires once its figure has been above for `for_`, and
+        is resolved once it has been below for that long. `queue` and `task` bound it. Workers, `redrive scheduler` and
+        `redrive watch` look every 5 s, one of them for all.
+
+        The same alert repeats at most once in `every` ("10m"), over all processes that share the store. `fn`, `def` or
+        `async def`, runs on a thread of its own; what it raises is printed. Raises ConfigError."""
+        from .thresholds import on
 
         if fn is not None:
-            return on(self, name, fn, every)
+            return on(self, name, fn, **options)
 
         def listen(fn: A) -> A:
-            on(self, name, fn, every)
+            on(self, name, fn, **options)
             return fn
 
         return listen
@@ -384,6 +389,10 @@ class App(ReadModel):
             from .schedule import SchedulerWatch
 
             services.append(partial(SchedulerWatch, self))
+        from .thresholds import WatchService, rules_of
+
+        if rules := rules_of(self):
+            services.append(partial(WatchService, self, rules))
         if ingest:
             from .aws.dead_letters.sources import ingesting
 

@@ -71,6 +71,16 @@ class TaskKeywords(TypedDict, total=False):
     slo: SLO | None
 
 
+class AlertKeywords(TypedDict, total=False):
+    """The keywords of `app.on(…)`."""
+
+    every: Duration
+    above: float | str
+    for_: Duration
+    queue: str
+    task: str
+
+
 class TaskOptions(Struct, frozen=True, kw_only=True):
     """The checked options of `@app.task(…)`."""
 

@@ -47,7 +47,7 @@ CHANGES_NOTHING = {
     "metrics print", "metrics serve",
     "policy list", "policy preview", "queue list", "run failures", "run list", "run show", "run watch", "schedule list",
     "schedule next", "scheduler", "schema export", "status", "store check", "store doctor", "store info", "store sql",
-    "store upgrade", "version", "worker", "workers", "doctor", "history", "slo", "upcoming",
+    "store upgrade", "version", "worker", "workers", "doctor", "history", "slo", "upcoming", "watch",
 }  # fmt: skip
 IN_SQS = {"dlq ingest", "dlq move"}  # tests/aws/test_sqs_triage.py holds these
 # What changes: words with {names} of what `prepared` made, the action, and what the entry is about. Those without a

@@ -53,8 +53,11 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
         raise Failure(f"a scheduler cannot work on the store {found.store.traits.name}", why, fix, REFUSED)
     warn_without_schedules(found, chosen.app)
     write_log(found, chosen.log)
+    from ..thresholds import rules_of, watching
+
     try:
-        found.run_scheduler()
+        with watching(found, rules_of(found)):
+            found.run_scheduler()
     finally:
         found.store.close()
     return 0

@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from ..config import RUNBOOKS, runbook_url, settings
 from ..events import Fate
 from ..message import Where
 from ..redact import redact
 from ..redact.visible import one_line
 from ..registry import Registry
 from ..triage.select.terms import as_node
+from ..urls import shown
 
 IDS_MAX = 5  # sample ids that an alert carries
 
@@ -25,7 +27,11 @@ class Alert(Struct, frozen=True, kw_only=True):
 
     `count` is how often it happened in all processes since the last alert, and `since` when that began; `ids` names at
     most five of the messages. `about` is the fingerprint of a failure, the dependency of a breaker, or the id of a run.
-    `app` is MODULE:APP, if known. `command` shows more.
+    `app` is MODULE:APP, if known. `command` shows more, and `runbook` is the page of the docs that explains the alert:
+    its address where the setting `runbook_url` is set, else its name.
+
+    An alert on a threshold has a `state`, firing or resolved, the `value`, in seconds if it is a duration, and the
+    threshold, `above`; its `since` is when the value went above it or, once resolved, when it fired.
     """
 
     name: str
@@ -39,6 +45,10 @@ class Alert(Struct, frozen=True, kw_only=True):
     since: str
     at: str
     command: str
+    runbook: str | None = None
+    state: str | None = None
+    value: float | None = None
+    above: float | None = None
 
 
 class Subject(NamedTuple):
@@ -106,7 +116,7 @@ def command_of(subject: Subject, told: Pile, place: Sequence[str]) -> str:
             words = ["job", "show", told.ids[0]]
         case _:
             words = ["dlq", "list", "--quarantine", *(["--task", subject.task] if subject.task else [])]
-    return shlex.join(["redrive", *words, *place])
+    return shell_line(words, place)
 
 
 def _dead(subject: Subject) -> list[str]:
@@ -117,6 +127,24 @@ def _dead(subject: Subject) -> list[str]:
     if subject.about:
         return ["dlq", "list", str(as_node(Where(queue=queue, fingerprint=subject.about)))]
     return ["dlq", "list", f"{as_node(Where(queue=queue, task=subject.task))} -fingerprint:*"]
+
+
+def place_of(app: Registry, spec: str | None) -> list[str]:
+    """The options that name the app or the store to a command; none if they would show a password."""
+    if spec is not None:
+        return ["--app", spec]
+    return ["--url", app.url] if app.url is not None and shown(app.url) == app.url else []
+
+
+def shell_line(words: Sequence[str], place: Sequence[str]) -> str:
+    """A command of ours, as it is typed."""
+    return shlex.join(["redrive", *words, *place])
+
+
+def runbook_of(name: str) -> str | None:
+    """The page that explains an alert."""
+    page, base = RUNBOOKS.get(name), settings().runbook_url
+    return page if page is None or base is None else runbook_url(page, base)
 
 
 def spec_of(app: Registry) -> str | None:

@@ -25,17 +25,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..duration import Duration, milliseconds, rfc3339
-from ..errors import ConfigError, near_miss
 from ..events import Event, Fate, Notice
 from ..message import Swap
 from ..redact import clip, many_lines, redact
 from ..registry import Registry
 from ..triage.annotations import NOTHING, read_annotations
-from ..urls import shown
 from .alert import Alert as Alert
-from .alert import Pile, Subject, cause_of, command_of, spec_of, text_of, visible
+from .alert import Pile, Subject, cause_of, command_of, place_of, runbook_of, spec_of, text_of, visible
 
-NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")
+NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")  # of events; thresholds has the others
 TEXT_MAX = 500
 NOTED_MAX = 16 * TEXT_MAX  # characters kept until secrets are hidden: half a secret would not be recognized
 GATHER_S = 1.0  # events within this time share an alert
@@ -294,7 +292,8 @@ class Watch:
             app=self._spec or spec_of(self._app),
             since=rfc3339(told.since_ms),
             at=rfc3339(self._now_ms()),
-            command=visible(command_of(subject, told, self._place())),
+            command=visible(command_of(subject, told, place_of(self._app, self._spec or spec_of(self._app)))),
+            runbook=runbook_of(subject.name),
         )
 
     def _now_ms(self) -> int:
@@ -303,33 +302,21 @@ class Watch:
         except Exception:
             return int(time.time() * 1000)
 
-    def _place(self) -> list[str]:
-        """The options that name the app or the store to a command; none if they would show a password."""
-        spec, url = self._spec or spec_of(self._app), self._app.url
-        if spec is not None:
-            return ["--app", spec]
-        return ["--url", url] if url is not None and shown(url) == url else []
-
 
 def on(app: Registry, name: str, fn: Callable[[Alert], Any], every: Duration) -> Callable[[], None]:
     """Register `fn` for alerts of this name: see `App.on`."""
-    if name not in NAMES:
-        near = near_miss(str(name), NAMES)
-        meant = f"did you mean {near!r}? " if near else ""
-        raise ConfigError(f"there is no alert {name!r}; {meant}known: {', '.join(map(repr, NAMES))}")
-    if not callable(fn):
-        raise ConfigError(f"on({name!r}, {fn!r}): expected a function that takes an Alert")
-    watch = Watch(app, [name], _called(fn), channel=_channel(app, name, fn), every_ms=milliseconds(every, "every"))
+    watch = Watch(app, [name], called(fn), channel=channel_of(app, name, fn), every_ms=milliseconds(every, "every"))
     return app.subscribe(watch)
 
 
-def _called(fn: Callable[[Alert], Any]) -> Callable[[Alert], object]:
+def called(fn: Callable[[Alert], Any]) -> Callable[[Alert], object]:
+    """What calls `fn`, which may be `async def`."""
     if inspect.iscoroutinefunction(fn):
         return lambda alert: asyncio.run(fn(alert))
     return fn
 
 
-def _channel(app: Registry, name: str, fn: Callable[..., Any]) -> str:
+def channel_of(app: Registry, name: str, fn: Callable[..., Any]) -> str:
     """The name of the function, which is the same in every process; a number distinguishes equal names."""
     module = getattr(fn, "__module__", None) or "builtins"
     called = f"{module}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"

@@ -100,6 +100,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "keys status": ("keys status",),
     "doctor": ("doctor",),
     "history": ("history --since 24h", "history --task crm.push --since 1h --step 5m -o json"),
+    "watch": ("watch --once", "watch --app shop:app --waiting 2000 --notify https://alerts.example.com/hook"),
     "upcoming": ("upcoming crm", "upcoming -o json"),
     "slo": ("slo --app shop:app",),
     "store": ("store doctor",),

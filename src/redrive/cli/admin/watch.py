@@ -1,0 +1,125 @@
+"""`redrive watch`: look at thresholds and tell what fires, without running messages."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from ...config import settings
+from ..opening import Opened, at_store
+from ..terminal.failure import DONE, FAILED, note
+from ..terminal.output import Column, Output
+from ..terminal.types import DURATION
+
+if TYPE_CHECKING:
+    from ...observe.alert import Alert
+    from ...registry import Registry
+    from ...thresholds import Rule
+
+_COLUMNS = (
+    Column("alert"),
+    Column("queue", shrinks=True),
+    Column("task", shrinks=True),
+    Column("about", shrinks=True),
+    Column("value"),
+    Column("above"),
+)
+
+
+@click.command()
+@click.option("--waiting", type=float, default=5000, help="messages due in a queue (default: 5000)")
+@click.option("--dead", type=float, default=100, help="dead messages of a queue (default: 100)")
+@click.option("--age", type=DURATION, default="15m", help="wait of the oldest that is due (default: 15m)")
+@click.option("--errors", type=float, default=0.3, help="share of failed runs in 15 minutes (default: 0.3)")
+@click.option("--p95", type=DURATION, help="what 95 of 100 runs in 15 minutes may take (default: any time)")
+@click.option("--for", "for_", type=DURATION, help="how long a value may be above (default: 1m; dead, burn: 0s)")
+@click.option("--every", type=DURATION, default="10m", help="tell again what still fires (default: 10m)")
+@click.option("--notify", metavar="URL", help="post each alert there as JSON [REDRIVE_NOTIFY]")
+@click.option("--once", is_flag=True, help="look once, and exit with code 1 if a value is above")
+@at_store()
+def watch(opened: Opened, out: Output, once: bool, notify: str | None, **options: Any) -> int:
+    """Look at thresholds every 5 s, and tell what fires and what is resolved, until SIGTERM or Ctrl-C.
+
+    Looks at waiting and dead messages, the age of the oldest, error rates, queues without a living worker and, with
+    --app, objectives and schedules. A line of JSON for each alert goes to stdout. Rules that the app declares by
+    `app.on("depth", …)` are looked at too. Workers do that as well; this command runs where no worker does, so it sees
+    that the last one is gone.
+    """
+    from ...registry import Registry
+    from ...thresholds import Watched, rules_of, watching
+
+    app: Registry = opened.app if opened.app is not None else Registry(store=opened.store)
+    rules = list(_rules(app, **options))
+    if once:
+        return _once(opened, out, app, rules)
+    tell = _teller(notify or settings().notify)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    with watching(app, [*(Watched(rule, tell, "watch") for rule in rules), *rules_of(app)]):
+        note(f"watching {opened.url}: a line for each alert")
+        while not stopped.wait(1.0):
+            pass
+    return DONE
+
+
+def _rules(app: Registry, *, waiting: float, dead: float, age: float, errors: float, **rest: Any) -> Iterator[Rule]:
+    from ...thresholds import rule
+
+    often = {"every": rest["every"], "for_": rest["for_"]}
+    yield rule("depth", above=waiting, **often)
+    yield rule("dead", above=dead, **often)
+    yield rule("age", above=age, **often)
+    if app.flusher is not None:  # presence and history are kept
+        yield rule("no_workers", **often)
+        yield rule("error_rate", above=errors, **often)
+        if rest["p95"] is not None:
+            yield rule("p95", above=rest["p95"], **often)
+        if any(t.slo is not None for t in app.tasks.values()) or any(q.slo is not None for q in app.queues.values()):
+            yield rule("slo_burn", **often)
+    if app.schedules:
+        yield rule("schedule_late", **often)
+
+
+def _once(opened: Opened, out: Output, app: Registry, rules: list[Rule]) -> int:
+    from ...thresholds.measure import Figures
+    from ...thresholds.rule import shown
+
+    figures = Figures(opened.store, app)
+    rows = [
+        {
+            "alert": rule.name,
+            "queue": subject.queue or None,
+            "task": subject.task or None,
+            "about": subject.about or None,
+            "value": shown(rule.unit, value),
+            "above": shown(rule.unit, rule.above),
+        }
+        for rule in rules
+        for subject, value in sorted(figures.of(rule).items())
+        if value > rule.above
+    ]
+    if not out.rows(rows, _COLUMNS, limit=0):
+        note("no value is above its threshold")
+    return FAILED if rows else DONE
+
+
+def _teller(url: str | None) -> Callable[[Alert], None]:
+    """What is done with an alert: a line on stdout, and a post."""
+    from ...observe.webhook import Webhook
+
+    hook = None if url is None else Webhook(url)
+
+    def tell(alert: Alert) -> None:
+        sys.stdout.write(msgspec.json.encode(alert).decode() + "\n")
+        sys.stdout.flush()
+        if hook is not None:
+            hook(alert)
+
+    return tell

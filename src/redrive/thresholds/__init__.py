@@ -1,0 +1,13 @@
+"""Alert when a figure of the fleet goes above a threshold, and when it is below again.
+
+`rule.py` says what may be watched, `measure.py` reads the figures, `machine.py` decides, and `watch.py` looks every
+five seconds, in one process for all. `on.py` is `app.on`.
+"""
+
+from __future__ import annotations
+
+from .on import on, rules_of
+from .rule import KINDS, Rule, rule
+from .watch import Watched, Watching, WatchService, watching
+
+__all__ = ["KINDS", "Rule", "WatchService", "Watched", "Watching", "on", "rule", "rules_of", "watching"]

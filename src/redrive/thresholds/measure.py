@@ -1,0 +1,112 @@
+"""Read the figures that rules look at, each at most once for all rules of a look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from ..history import SloStatus, Tally, read_objectives
+from ..history.chunk import MINUTE_MS
+from ..history.names import read_names
+from ..history.read import counts_of
+from ..history.recorder import Name
+from ..history.tally import Counts, tally_of
+from ..message import Counts as LaneCounts
+from ..registry import Registry
+from ..status import schedule_statuses
+from ..status.workers import told_by, worked
+from ..store import Store
+from .rule import Rule
+
+WINDOW_MS = 15 * MINUTE_MS  # of error rates and percentiles
+RUNS_MIN = 20  # of fewer runs in that time no share and no percentile is taken
+NAMES_MAX = 200  # queues and tasks whose history is read, those that did something last
+
+
+class Subject(NamedTuple):
+    """What a figure is of: a queue, a task in a queue, an objective or a schedule."""
+
+    queue: str = ""
+    task: str = ""
+    about: str = ""
+
+
+class Figures:
+    """The figures of a store at one moment, read when a rule asks for them. Reading raises StoreError, and Unsupported
+    where a store does not keep them."""
+
+    def __init__(self, store: Store, app: Registry) -> None:
+        self._store, self._app = store, app
+
+    def of(self, rule: Rule) -> dict[Subject, float]:
+        """The figures that a rule looks at, by subject."""
+        match rule.name:
+            case "depth" | "dead" | "age":
+                found = {Subject(queue): value for queue, value in self._lanes(rule.name)}
+            case "no_workers":
+                found = {Subject(queue): waiting for queue, waiting in self._unworked()}
+            case "error_rate" | "p95":
+                found = {Subject(queue, task): value for (queue, task), value in self._runs(rule.name)}
+            case "slo_burn":
+                found = dict(self._burns(rule))
+            case _:
+                found = {Subject(about=name): late_s for name, late_s in self._late()}
+        return {subject: value for subject, value in found.items() if self._is_looked_at(rule, subject)}
+
+    def _is_looked_at(self, rule: Rule, subject: Subject) -> bool:
+        return rule.takes(subject.queue or None, subject.task or None)
+
+    @cached_property
+    def _counts(self) -> Mapping[str, LaneCounts]:
+        return self._store.counts_by_queue()
+
+    def _lanes(self, name: str) -> Iterator[tuple[str, float]]:
+        for queue, counts in self._counts.items():
+            yield queue, {"depth": counts.ready, "dead": counts.dead, "age": counts.oldest_age_s}[name]
+
+    def _unworked(self) -> Iterator[tuple[str, float]]:
+        """Queues in which something is due and that no living worker works, with how much is due."""
+        known = worked(told_by(self._store))
+        paused = self._store.paused()
+        for queue, counts in self._counts.items():
+            if known is not None and counts.ready and queue not in known and queue not in paused:
+                yield queue, counts.ready
+
+    @cached_property
+    def _tallies(self) -> Mapping[Name, Tally]:
+        now_ms = self._store.now_ms()
+        lately = sorted(read_names(self._store).items(), key=lambda item: -item[1])[:NAMES_MAX]
+        found: dict[Name, Tally] = {}
+        for name, _ in lately:
+            counts: Counts = {}
+            for _, key, count in counts_of(self._store, [name], now_ms - WINDOW_MS, now_ms):
+                counts[key] = counts.get(key, 0) + count
+            if counts:
+                found[name] = tally_of(counts)
+        return found
+
+    def _runs(self, name: str) -> Iterator[tuple[Name, float]]:
+        for of, tally in self._tallies.items():
+            if name == "error_rate" and tally.done + tally.failed >= RUNS_MIN:
+                yield of, tally.error_rate or 0.0
+            elif name == "p95" and tally.run.count >= RUNS_MIN:
+                yield of, (tally.run.percentile(0.95) or 0.0) / 1000
+
+    @cached_property
+    def _objectives(self) -> tuple[SloStatus, ...]:
+        return read_objectives(self._store, self._app)
+
+    def _burns(self, rule: Rule) -> Iterator[tuple[Subject, float]]:
+        """Burn rates. With `above` that of the shortest windows; without, of the first alert that fires."""
+        for slo in self._objectives:
+            subject = Subject(task=slo.name) if slo.kind == "task" else Subject(queue=slo.name)
+            if rule.above:
+                yield subject, min(slo.burns[0].long, slo.burns[0].short)
+            else:
+                yield subject, max((burn.long for burn in slo.firing[:1]), default=0.0)
+
+    def _late(self) -> Iterator[tuple[str, float]]:
+        for schedule in schedule_statuses(self._app, self._store):
+            if schedule.late_ms is not None and not schedule.paused:
+                yield schedule.name, schedule.late_ms / 1000

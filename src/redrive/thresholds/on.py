@@ -1,0 +1,54 @@
+"""Register functions for alerts: on events of workers, and on thresholds."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..duration import Duration
+from ..errors import ConfigError, near_miss
+from ..observe import alerts
+from ..observe.alert import Alert
+from ..registry import Registry
+from .rule import KINDS, rule
+from .watch import Watched
+
+_declared: weakref.WeakKeyDictionary[Registry, list[Watched]] = weakref.WeakKeyDictionary()
+
+
+def on(
+    app: Registry,
+    name: str,
+    fn: Callable[[Alert], Any],
+    *,
+    every: Duration = "10m",
+    above: float | str | None = None,
+    for_: Duration | None = None,
+    queue: str | None = None,
+    task: str | None = None,
+) -> Callable[[], None]:
+    """Register `fn` for alerts of this name: see `App.on`. Raises ConfigError."""
+    if name not in KINDS and name not in alerts.NAMES:
+        known = [*alerts.NAMES, *KINDS]
+        near = near_miss(str(name), known)
+        meant = f"did you mean {near!r}? " if near else ""
+        raise ConfigError(f"there is no alert {name!r}; {meant}known: {', '.join(map(repr, known))}")
+    if not callable(fn):
+        raise ConfigError(f"on({name!r}, {fn!r}): expected a function that takes an Alert")
+    given = {"above": above, "for_": for_, "queue": queue, "task": task}
+    if name in KINDS:
+        made = rule(name, every=every, **given)  # type: ignore[arg-type]
+        watched = Watched(made, alerts.called(fn), alerts.channel_of(app, name, fn))
+        rules = _declared.setdefault(app, [])
+        rules.append(watched)
+        return lambda: rules.remove(watched)
+    for what, value in given.items():
+        if value is not None:
+            raise ConfigError(f"app.on({name!r}, {what}={value!r}): this alert is on an event, and has no threshold")
+    return alerts.on(app, name, fn, every)
+
+
+def rules_of(app: Registry) -> list[Watched]:
+    """The rules that `on` has registered and that are still wanted."""
+    return list(_declared.get(app, ()))

@@ -1,0 +1,119 @@
+"""Rules: which figure of the fleet needs a person, from which value on, for how long."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from ..duration import Duration, milliseconds, seconds, show
+from ..errors import ConfigError
+from ..message import Where
+
+
+class Kind(NamedTuple):
+    """A kind of alert: its unit (count, seconds, share or rate), the default of `above`, None where it has none, the
+    default of `for_`, and whether it takes a queue and a task."""
+
+    unit: str
+    above: float | None
+    for_: str
+    queue: bool = True
+    task: bool = False
+
+
+KINDS = {
+    "depth": Kind("count", 5000, "1m"),
+    "dead": Kind("count", 100, "0s"),
+    "age": Kind("seconds", 900, "1m"),
+    "error_rate": Kind("share", 0.3, "1m", task=True),
+    "p95": Kind("seconds", None, "1m", task=True),
+    "no_workers": Kind("count", 0, "1m"),
+    "slo_burn": Kind("rate", 0, "0s", task=True),
+    "schedule_late": Kind("seconds", 60, "0s", queue=False),
+}
+WORDS = {
+    "count": "a number of messages such as 5000",
+    "seconds": "a duration such as '15m'",
+    "share": "a share from 0 to 1, such as 0.3",
+    "rate": "a burn rate such as 14.4",
+}
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """An alert on a threshold: firing once the figure has been above `above` for `for_ms`, told again each `every_ms`
+    while it is, and resolved once it has been below for that long. `queue` and `task` bound what it looks at."""
+
+    name: str
+    above: float
+    for_ms: int
+    every_ms: int
+    queue: str | None = None
+    task: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """What its figure counts."""
+        return KINDS[self.name].unit
+
+    def takes(self, queue: str | None, task: str | None = None) -> bool:
+        """Whether it looks at this queue and task."""
+        return self.queue in (None, queue) and self.task in (None, task)
+
+    @property
+    def where(self) -> Where:
+        """Its queue and task."""
+        return Where(queue=self.queue, task=self.task)
+
+
+def rule(
+    name: str,
+    *,
+    above: float | str | None = None,
+    for_: Duration | None = None,
+    every: Duration = "10m",
+    queue: str | None = None,
+    task: str | None = None,
+) -> Rule:
+    """Check and make a rule. Raises ConfigError."""
+    kind = KINDS[name]
+    for what, given, taken in (("queue", queue, kind.queue), ("task", task, kind.task)):
+        if given is not None and not taken:
+            raise ConfigError(f"app.on({name!r}, {what}={given!r}): this alert is not by {what}")
+    if name == "no_workers" and above is not None:
+        raise ConfigError(f"app.on('no_workers', above={above!r}): it has no threshold; expected for_= alone")
+    if above is None and kind.above is None:
+        raise ConfigError(f"app.on({name!r}): give above=, {WORDS[kind.unit]}")
+    return Rule(
+        name=name,
+        above=kind.above or 0.0 if above is None else _above(name, kind.unit, above),
+        for_ms=milliseconds(kind.for_ if for_ is None else for_, "for_"),
+        every_ms=milliseconds(every, "every"),
+        queue=queue,
+        task=task,
+    )
+
+
+def _above(name: str, unit: str, above: float | str) -> float:
+    meant = f"app.on({name!r}, above={above!r}): expected {WORDS[unit]}"
+    if unit == "seconds":
+        try:
+            return seconds(above, "above")
+        except (ValueError, TypeError):
+            raise ConfigError(meant) from None
+    if isinstance(above, bool) or not isinstance(above, int | float) or above < 0 or (unit == "share" and above >= 1):
+        raise ConfigError(meant)
+    return float(above)
+
+
+def shown(unit: str, value: float) -> str:
+    """A figure in words."""
+    match unit:
+        case "seconds":
+            return show(round(value, 3)) if value else "0s"
+        case "share":
+            return f"{value:.1%}"
+        case "rate":
+            return f"{value:.3g}"
+        case _:
+            return f"{value:,.0f}"

@@ -1,0 +1,231 @@
+"""Look at rules every few seconds, one process for all, and tell what fires and what is resolved.
+
+The states of a rule's subjects are in one cell, with the time of the last look. A process that finds that time old
+looks, and swaps the cell: the one whose swap succeeds tells. So any number of processes tell once, and a process that
+is killed leaves the states. A kill between the swap and the telling loses that one message; while the alert fires, it
+is told again after `every`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ..duration import rfc3339
+from ..errors import StoreError, Unsupported
+from ..events import Notify, complain
+from ..message import Swap, Where, version_of
+from ..observe.alert import Alert, place_of, runbook_of, shell_line, spec_of, visible
+from ..observe.alerts import NotTold
+from ..registry import Registry
+from ..store import Store
+from ..triage.select.terms import as_node
+from ..worker.services import Service
+from .machine import State, step
+from .measure import Figures, Subject
+from .rule import Rule, shown
+
+LOOK_S = 5.0
+KEPT_MS = 7 * 24 * 3600 * 1000
+UNSENT_MAX = 100
+FIRING, RESOLVED = "firing", "resolved"
+
+
+class Watched(NamedTuple):
+    """A rule, what is called with its alerts, and the name of that, which is the same in every process."""
+
+    rule: Rule
+    tell: Callable[[Alert], object]
+    channel: str
+
+    @property
+    def cell(self) -> str:
+        """The cell of its states: of this very rule, so that a changed one begins anew."""
+        of = msgspec.json.encode([self.channel, self.rule])
+        return f"threshold/{self.rule.name}/{hashlib.blake2b(of, digest_size=8).hexdigest()}"
+
+
+class _Kept(Struct, array_like=True):
+    looked_ms: int = 0
+    states: dict[str, State] = {}
+
+
+class Watching:
+    """Looks at the rules of an app, from a thread between `start` and `close`, or when `look` is called."""
+
+    def __init__(self, app: Registry, rules: Sequence[Watched], *, app_spec: str | None = None) -> None:
+        self._app, self._rules, self._spec = app, rules, app_spec
+        self._unsent: list[tuple[Watched, Alert]] = []
+        self._unkept: set[str] = set()  # names of alerts whose figures this store does not keep
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, if there are rules and the store keeps cells."""
+        if self._rules and self._app.store.traits.cells:
+            self._thread = threading.Thread(target=self._run, name="redrive-thresholds", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End, without waiting for a receiver that is slow."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_S):
+            try:
+                self.look()
+            except StoreError:
+                continue  # the worker reports an outage itself
+            except Exception:
+                if not self._closed.is_set():
+                    complain("looking at thresholds")
+
+    def look(self) -> None:
+        """Look once at what is due, and tell. Raises StoreError."""
+        unsent, self._unsent = self._unsent, []
+        for watched, alert in unsent:
+            self._send(watched, alert)
+        store = self._app.store
+        figures = Figures(store, self._app)
+        for watched in self._rules:
+            if watched.rule.name not in self._unkept:
+                try:
+                    self._one(store, figures, watched)
+                except Unsupported as error:
+                    self._unkept.add(watched.rule.name)
+                    complain(f"the alert {watched.rule.name}: {error}")
+
+    def _one(self, store: Store, figures: Figures, watched: Watched) -> None:
+        (cell,) = store.cells.read([watched.cell])
+        now_ms = store.now_ms()
+        kept = _Kept() if cell is None else _decoded(cell.value)
+        if 0 <= now_ms - kept.looked_ms < LOOK_S * 900:
+            return  # another process has just looked
+        found = figures.of(watched.rule)
+        states, told = _stepped(watched.rule, kept.states, found, now_ms)
+        swap = Swap(watched.cell, version_of(cell), msgspec.json.encode(_Kept(now_ms, states)), KEPT_MS)
+        if store.cells.swap([swap], durable=False)[0]:
+            for subject, word, state in told:
+                self._send(watched, self._alert(watched.rule, subject, word, state, now_ms))
+
+    def _send(self, watched: Watched, alert: Alert) -> None:
+        try:
+            watched.tell(alert)
+        except NotTold:
+            self._unsent = [*self._unsent, (watched, alert)][-UNSENT_MAX:]  # with the next look
+        except Exception:
+            complain(f"{watched.channel} on an alert:\n{traceback.format_exc()}")
+
+    def _alert(self, rule: Rule, subject: Subject, word: str, state: State, now_ms: int) -> Alert:
+        spec = self._spec or spec_of(self._app)
+        since_ms = state.above_ms if word == FIRING else state.fired_ms
+        return Alert(
+            name=rule.name,
+            text=visible(text_of(rule, subject, word, state, now_ms)),
+            count=1,
+            task=visible(subject.task) or None,
+            queue=visible(subject.queue) or None,
+            about=visible(subject.about) or None,
+            app=spec,
+            since=rfc3339(since_ms),
+            at=rfc3339(now_ms),
+            command=visible(shell_line(_command(rule.name, subject), place_of(self._app, spec))),
+            state=word,
+            value=round(state.value, 4),
+            above=rule.above,
+            runbook=runbook_of(rule.name),
+        )
+
+
+def _stepped(
+    rule: Rule, states: Mapping[str, State], found: Mapping[Subject, float], now_ms: int
+) -> tuple[dict[str, State], list[tuple[Subject, str, State]]]:
+    """The next states by subject, and what is to be told."""
+    values = {"\0".join(subject): value for subject, value in found.items()}
+    left: dict[str, State] = {}
+    told: list[tuple[Subject, str, State]] = []
+    for key in sorted({*states, *values}):
+        before = states.get(key, State())
+        after, word = step(rule, before, values.get(key), now_ms)
+        if after is not None:
+            left[key] = after
+        if word is not None:
+            told.append((Subject(*key.split("\0")), word, after or before))
+    return left, told
+
+
+def _decoded(value: bytes) -> _Kept:
+    try:
+        return msgspec.json.decode(value, type=_Kept)
+    except msgspec.DecodeError:
+        return _Kept()
+
+
+def text_of(rule: Rule, subject: Subject, word: str, state: State, now_ms: int) -> str:
+    """An alert in a sentence."""
+    of = f"task {subject.task}" if subject.task else f"queue {subject.queue}"
+    on = f"{of} on queue {subject.queue}" if subject.task and subject.queue else of
+    value, above = shown(rule.unit, state.value), shown(rule.unit, rule.above)
+    what = {
+        "depth": f"{value} messages wait on {of}",
+        "dead": f"{value} messages are dead on {of}",
+        "age": f"the oldest message that is due on {of} has waited {value}",
+        "error_rate": f"{value} of the runs of {on} failed in the last 15 minutes",
+        "p95": f"5% of the runs of {on} took longer than {value} in the last 15 minutes",
+        "no_workers": f"no worker runs {of}, and {value} messages wait there",
+        "slo_burn": f"the error budget of {of} burns {value} times as fast as it may",
+        "schedule_late": f"schedule {subject.about} is {value} late",
+    }[rule.name]
+    if word == RESOLVED:
+        return f"resolved after {shown('seconds', (now_ms - state.fired_ms) / 1000)}: {what}"
+    return what if rule.name in ("no_workers", "slo_burn") and not rule.above else f"{what}; the threshold is {above}"
+
+
+def _command(name: str, subject: Subject) -> Sequence[str]:
+    match name:
+        case "dead":
+            return ["dlq", "groups", *filter(None, [str(as_node(Where(queue=subject.queue or None)))])]
+        case "error_rate" | "p95":
+            of = ["--queue", subject.queue, "--task", subject.task]
+            return ["history", *(word for word in of if word), "--since", "1h"]
+        case "slo_burn":
+            return ["slo"]
+        case "schedule_late":
+            return ["schedule", "list"]
+        case "no_workers":
+            return ["workers"]
+        case _:
+            return ["status"]
+
+
+class WatchService(Service):
+    """Watches the rules of an app beside a worker."""
+
+    def __init__(self, app: Registry, rules: Sequence[Watched], name: str, notice: Notify) -> None:
+        self._watching = Watching(app, rules)
+
+    def begin(self) -> None:
+        self._watching.start()
+
+    def close(self) -> None:
+        self._watching.close()
+
+
+@contextmanager
+def watching(app: Registry, rules: Collection[Watched]) -> Iterator[None]:
+    """Watch these rules until the block ends."""
+    watch = Watching(app, [*rules])
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.close()
