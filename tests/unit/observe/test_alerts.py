@@ -379,6 +379,10 @@ def test_a_webhook_gets_one_small_json_object(app: App, hook: Hook) -> None:
             "since": "2023-11-14T22:13:20.000Z",
             "at": hook.bodies[0]["at"],
             "command": "redrive dlq list --quarantine --task image.resize --app tasks:app",
+            "runbook": "quarantined",
+            "state": None,
+            "value": None,
+            "above": None,
         }
     ]
     assert hook.headers[0]["content-type"] == "application/json" and hook.headers[0]["path"] == "/hook/s3cret?key=k3y"
@@ -413,7 +417,7 @@ def test_what_a_webhook_refuses_is_told_of_without_its_secrets_and_again_with_wh
 
 def test_user_and_password_of_a_webhook_travel_as_authorization(hook: Hook) -> None:
     alert = Alert(name="quarantined", text="t", count=1, since="s", at="a", command="c")
-    Webhook(hook.url.replace("127", "ann:p%40w@127"))(alert)
+    Webhook(hook.url.replace("//127", "//ann:p%40w@127"))(alert)
     assert hook.headers[0]["authorization"] == "Basic YW5uOnBAdw=="
     assert "@" not in hook.headers[0]["host"]
 

@@ -1,0 +1,283 @@
+"""Alerts on thresholds: when they fire and end, what they look at, and who tells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive import SLO, App, Draft, Reject
+from redrive.errors import ConfigError, StoreUnavailable
+from redrive.observe.alert import Alert
+from redrive.observe.alerts import NotTold
+from redrive.presence import Entry, QueueWork, WorkerInfo
+from redrive.stores.memory.store import MemoryStore
+from redrive.testing import ManualClock
+from redrive.thresholds import KINDS, Rule, Watched, Watching, rule, rules_of
+from redrive.thresholds.machine import State, step
+from redrive.thresholds.measure import RUNS_MIN, Figures, Subject
+
+MINUTE_MS = 60_000
+
+
+def told(rule: Rule, values: list[float | None], each_ms: int = 5000) -> list[str | None]:
+    """What a rule tells while it is looked at every `each_ms`."""
+    state, words = State(), []
+    for number, value in enumerate(values):
+        after, word = step(rule, state, value, 1_000_000 + number * each_ms)
+        words.append(word)
+        state = after or State()
+    return words
+
+
+DEPTH = Rule(name="depth", above=10, for_ms=10_000, every_ms=30_000)
+
+
+def test_it_fires_once_it_has_been_above_that_long_is_told_again_and_resolved_once_it_has_been_below() -> None:
+    assert told(DEPTH, [11, 11, 11, 12, 5, 5, 5, 5]) == [None, None, "firing", None, None, None, "resolved", None]
+    again = told(DEPTH, [11] * 16)
+    assert [n for n, word in enumerate(again) if word == "firing"] == [2, 8, 14]
+
+
+def test_what_flaps_within_that_time_tells_nothing() -> None:
+    assert told(DEPTH, [11, 9, 11, 11, 9, 11, None, 11]) == [None] * 8
+    firing = told(DEPTH, [11, 11, 11, 9, 11, 9, 11, 9, 11])
+    assert [word for word in firing if word] == ["firing", "firing"]  # told again after `every`, not resolved between
+
+
+def test_a_subject_that_is_gone_is_below_and_the_threshold_itself_is_not_above() -> None:
+    assert told(DEPTH, [11, 11, 11, None, None, None]) == [None, None, "firing", None, None, "resolved"]
+    assert told(DEPTH, [10] * 10) == [None] * 10
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 20)), max_size=60))
+def test_it_is_resolved_only_after_it_has_fired_and_then_remembers_nothing(values: list[float | None]) -> None:
+    firing = False
+    for word in told(DEPTH, values):
+        assert not (word == "resolved" and not firing)
+        firing = word == "firing" or (firing and word is None)
+    assert step(DEPTH, State(), None, 5) == (None, None)
+
+
+# -- what it looks at
+
+
+def make(clock: ManualClock | None = None) -> tuple[App, MemoryStore]:
+    store = MemoryStore(clock or ManualClock())
+    return App(store=store), store
+
+
+def figures(app: App, name: str, **options: Any) -> dict[Subject, float]:
+    return Figures(app.store, app).of(rule(name, **options))
+
+
+def test_depth_dead_and_age_are_those_of_each_queue() -> None:
+    clock = ManualClock()
+    app, store = make(clock)
+
+    @app.task(name="push", queue="crm")
+    def push() -> None:
+        raise Reject("no")
+
+    store.put([Draft(task="push", queue="crm")])
+    app.run_worker(["crm"], burst=True)
+    store.put([Draft(task="push", queue="crm"), Draft(task="push", queue="mail"), Draft(task="push", queue="mail")])
+    clock.advance("20s")
+    assert figures(app, "depth") == {Subject("crm"): 1, Subject("mail"): 2}
+    assert figures(app, "depth", queue="mail") == {Subject("mail"): 2}
+    assert figures(app, "dead") == {Subject("crm"): 1, Subject("mail"): 0}
+    assert figures(app, "age")[Subject("mail")] == 20
+
+
+def test_a_queue_with_messages_and_no_living_worker_has_none() -> None:
+    clock = ManualClock()
+    app, store = make(clock)
+    store.put([Draft(task="push", queue="crm"), Draft(task="push", queue="mail"), Draft(task="push", queue="paused")])
+    app.queue("idle")
+    store.configure("paused", paused=True)
+    work = (QueueWork(name="crm", concurrency=1),)
+    Entry(store).write(WorkerInfo(name="w", started_ms=clock(), seen_ms=clock(), queues=work))
+    assert figures(app, "no_workers") == {Subject("mail"): 1}
+    clock.advance("16s")
+    assert figures(app, "no_workers") == {Subject("crm"): 1, Subject("mail"): 1}
+
+
+def test_error_rates_percentiles_and_burn_rates_are_read_from_the_history() -> None:
+    app, _ = make()
+
+    @app.task(name="push", queue="crm", slo=SLO("99% within 1m"))
+    async def push(n: int) -> None:
+        if n % 2:
+            raise Reject("no")
+
+    async def run(count: int) -> None:
+        await app.aenqueue_many([push.draft(n) for n in range(count)])
+        async with app.worker(["crm"], burst=True) as worker:
+            await worker.wait()
+
+    asyncio.run(run(RUNS_MIN - 2))
+    app.flusher.flush()  # type: ignore[union-attr]
+    assert figures(app, "error_rate") == {}  # too few for a share
+    asyncio.run(run(2))
+    app.flusher.flush()  # type: ignore[union-attr]
+    assert figures(app, "error_rate") == {Subject("crm", "push"): 0.5}
+    assert figures(app, "error_rate", task="other") == {}
+    assert figures(app, "p95", above="1s") == {Subject("crm", "push"): 0.001}
+    assert figures(app, "slo_burn") == {Subject(task="push"): pytest.approx(50)}
+    assert figures(app, "slo_burn", above=10) == {Subject(task="push"): pytest.approx(50)}
+
+
+def test_a_schedule_that_nothing_runs_is_late() -> None:
+    clock = ManualClock()
+    app, _ = make(clock)
+
+    @app.periodic(every="1m")
+    @app.task(name="tick")
+    def tick() -> None: ...
+
+    assert figures(app, "schedule_late") == {}
+    app.scheduler().step()
+    clock.advance("10m")
+    ((subject, late_s),) = figures(app, "schedule_late").items()
+    assert subject == Subject(about="tick") and late_s > 400
+
+
+# -- who tells
+
+
+def watched(app: App, tell: Callable[[Alert], object], **options: Any) -> list[Watched]:
+    return [Watched(rule("depth", **({"above": 1, "for_": "5s", "every": "10m"} | options)), tell, "test")]
+
+
+def test_of_several_processes_one_tells() -> None:
+    clock = ManualClock()
+    app, store = make(clock)
+    store.put([Draft(task="push", queue="crm")] * 3)
+    alerts: list[Alert] = []
+    watches = [Watching(app, watched(app, alerts.append)) for _ in range(3)]
+    for _ in range(3):
+        clock.advance("5s")
+        for watch in watches:
+            watch.look()
+    assert [(a.name, a.state, a.queue, a.value, a.above, a.runbook) for a in alerts] == [
+        ("depth", "firing", "crm", 3, 1.0, "backlog")
+    ]
+    assert alerts[0].text == "3 messages wait on queue crm; the threshold is 1"
+    for id in [m.id for m in store.peek("ready").messages]:
+        app.cancel(id, reason="done with it")
+    for _ in range(3):
+        clock.advance("5s")
+        for watch in watches:
+            watch.look()
+    assert [a.state for a in alerts] == ["firing", "resolved"]
+    assert alerts[1].text.startswith("resolved after 15s: ")
+
+
+def test_a_process_that_is_killed_leaves_the_states_to_the_others() -> None:
+    clock = ManualClock()
+    app, store = make(clock)
+    store.put([Draft(task="push", queue="crm")] * 3)
+    alerts: list[Alert] = []
+    Watching(app, watched(app, alerts.append, for_="20s")).look()
+    clock.advance("20s")
+    Watching(app, watched(app, alerts.append, for_="20s")).look()  # another one
+    assert [a.state for a in alerts] == ["firing"]
+
+
+def test_a_receiver_that_is_down_gets_it_with_the_next_look() -> None:
+    clock = ManualClock()
+    app, store = make(clock)
+    store.put([Draft(task="push", queue="crm")] * 3)
+    alerts: list[Alert] = []
+    down = [True]
+
+    def tell(alert: Alert) -> None:
+        if down[0]:
+            raise NotTold("down")
+        alerts.append(alert)
+
+    watch = Watching(app, watched(app, tell, for_="0s"))
+    watch.look()
+    down[0] = False
+    watch.look()
+    assert [a.state for a in alerts] == ["firing"]
+
+
+def test_a_receiver_that_fails_and_a_store_that_is_out_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    app, store = make()
+    store.put([Draft(task="push", queue="crm")] * 3)
+
+    def tell(alert: Alert) -> None:
+        raise ZeroDivisionError
+
+    watch = Watching(app, watched(app, tell, for_="0s"))
+    watch.look()
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+    def out() -> None:
+        raise StoreUnavailable("out")
+
+    store.counts_by_queue = out  # type: ignore[assignment, method-assign]
+    store._clock_ms = None  # type: ignore[attr-defined]
+
+
+# -- app.on
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("dept", {}, "did you mean 'depth'"),
+        ("p95", {}, "give above="),
+        ("no_workers", {"above": 1}, "it has no threshold"),
+        ("depth", {"above": "many"}, "expected a number of messages"),
+        ("depth", {"above": True}, "expected a number of messages"),
+        ("age", {"above": "soon"}, "expected a duration"),
+        ("error_rate", {"above": 30}, "expected a share from 0 to 1"),
+        ("depth", {"task": "push"}, "this alert is not by task"),
+        ("schedule_late", {"queue": "crm"}, "this alert is not by queue"),
+        ("dead_growth", {"above": 5}, "this alert is on an event"),
+    ],
+)
+def test_an_alert_that_makes_no_sense_is_refused(name: str, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        App("memory://").on(name, print, **options)
+
+
+def test_each_alert_with_a_default_needs_nothing_else_and_is_undone_by_what_on_returns() -> None:
+    app = App("memory://")
+    undo = [app.on(name, print) for name, kind in KINDS.items() if kind.above is not None]
+    assert len(rules_of(app)) == len(undo) == len(KINDS) - 1
+    for end in undo:
+        end()
+    assert rules_of(app) == []
+
+
+def test_a_worker_looks_at_the_rules_of_its_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.thresholds.watch.LOOK_S", 0.05)
+    app = App("memory://")
+    got = asyncio.Event()
+    alerts: list[Alert] = []
+
+    @app.task(name="push", queue="crm")
+    async def push() -> None:
+        await got.wait()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        @app.on("depth", above=1, for_="0s", queue="other")
+        def full(alert: Alert) -> None:
+            alerts.append(alert)
+            loop.call_soon_threadsafe(got.set)
+
+        await app.aenqueue_many([Draft(task="push", queue="other")] * 2 + [push.draft()])
+        async with app.worker(["crm"]):
+            await asyncio.wait_for(got.wait(), 30)
+
+    asyncio.run(main())
+    assert [(alert.name, alert.state, alert.queue) for alert in alerts] == [("depth", "firing", "other")]
