@@ -55,7 +55,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "run": "Watch redrive runs; pause, resume, cancel and undo them.",
         "schedule": "List schedules, see their times, run, pause and resume them.",
         "audit": "List, verify and export the audit log.",
-        "metrics": "Serve or print Prometheus metrics.",
+        "metrics": "Serve or print Prometheus metrics; print rules for alerts.",
     },
     "Plan and maintain": {
         "policy": "Preview the delays of a retry policy.",

@@ -100,6 +100,7 @@ class Recorder:
         self.series: dict[Name, Series] = {}
         self._minute = -1
         self._folded: dict[Name, Minutes] = {}
+        self._put: dict[Name, int] = {}
 
     def turn(self, now_ms: int) -> None:
         """What is counted from here on happens now."""
@@ -130,6 +131,13 @@ class Recorder:
         """Count these as put."""
         for draft in drafts:
             self.of(draft.queue, draft.task).count(ENQUEUED)
+            name = (draft.queue, draft.task if draft.task in self._tasks else OTHER)
+            self._put[name] = self._put.get(name, 0) + 1
+
+    def put_in_all(self) -> dict[Name, int]:
+        """How many messages this process has put, by queue and task, since it began."""
+        with self.lock:
+            return dict(self._put)
 
     def take(self) -> dict[Name, Minutes]:
         """All counts by minute since the last call."""

@@ -35,6 +35,13 @@ kind, lane or attempt. Deliveries are counted in this process; depths are read f
 | `redrive_budget_left` | (dependency) | retries that are allowed now |
 | `redrive_concurrency_limit` | (dependency) | the adaptive limit of concurrent calls for all workers together |
 | `redrive_cool_down_seconds` | (dependency) | the rest of its cool-down |
+| `redrive_enqueued_total` | | messages put by the processes that count here; a child process counts nothing |
+| `redrive_queue_upcoming_messages` | (queue, kind, within) | scheduled and due within 10m: kind first or retry |
+| `redrive_wanted_workers` | (queue) | workers that the queue wants, by its load: a signal for autoscalers |
+| `redrive_schedule_late_seconds` | (schedule) | how long its first tick that was not enqueued is overdue |
+| `redrive_slo_objective_ratio` | (kind, name) | the share of messages that is to be good: kind task or queue |
+| `redrive_slo_budget_left_ratio` | (kind, name) | the share of the error budget that is left |
+| `redrive_slo_burn_rate` | (kind, name, window) | how fast it burns: window 5m, 30m, 1h, 6h, 3d |
 | `redrive_store_up` | (none) | 0 while the store cannot be read: then depths are missing, and counters stay |
 
 Several processes on the same store export the same depths and dependencies: take their `max`, not their `sum`. A
@@ -55,13 +62,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ConfigError
 from ..message import Counts, Lane, Where
+from ..presence import read_workers
 from ..redact import one_line, redact
 from ..registry import Registry
 from ..triage.controls import Control, Controls
 from ..triage.redrive.records import RunState, Status, index, read_state, state_cell
-from .fleet_gauges import Fleet, read_fleet
+from .fleet_gauges import Fleet, fleet_of
 from .fleet_gauges import gauges as fleet_gauges
-from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
+from .signal_gauges import Signals, read_signals
+from .signal_gauges import gauges as signal_gauges
+from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty, put_by
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -99,7 +109,7 @@ class Metrics:
 
     def __init__(self, app: Registry, *, store: bool = True) -> None:
         self._app = app
-        self._counting = Counting(app.tasks)
+        self._counting = Counting(app.tasks, lambda: put_by(app))
         self._depths = Depths(lambda: app.store, app) if store else None
         self._undo: list[Callable[[], object]] = []
 
@@ -157,6 +167,7 @@ class _Look(NamedTuple):
     run_messages: Mapping[str, int] = {}  # of open runs
     controls: Sequence[Control] = ()
     fleet: Fleet = Fleet()
+    signals: Signals = Signals()
 
 
 class Depths:
@@ -189,8 +200,12 @@ class Depths:
             counts = store.counts_by_queue()
             controls = Controls(store, self._app).list(waiting=False)
             declared = () if self._app is None else [queue.name for queue in self._app.queues_of(None)]
-            fleet = read_fleet(store, {*counts, *declared})
-            look = _Look(0.0, counts, store.paused(), _dead_s(store, counts), *_of_runs(store), controls, fleet)
+            told = read_workers(store) if store.traits.cells else ()
+            fleet = fleet_of(told, {*counts, *declared}, store.now_ms()) if store.traits.cells else Fleet()
+            signals = read_signals(store, self._app, counts, told)
+            look = _Look(
+                0.0, counts, store.paused(), _dead_s(store, counts), *_of_runs(store), controls, fleet, signals
+            )
         except Exception:  # whatever it is: a scrape that fails would hide the counters too
             look = _Look(0.0)
         now_s = self._clock()
@@ -272,6 +287,7 @@ def _gauges(look: _Look) -> Iterator[Metric]:
     yield _gauge("redrive_run_messages", text, "state", look.run_messages)
     yield from _controls(look.controls)
     yield from fleet_gauges(look.fleet, family, _label)
+    yield from signal_gauges(look.signals, family, _label)
 
 
 def _gauge(name: str, help: str, label: str, values: Mapping[str, int]) -> Metric:

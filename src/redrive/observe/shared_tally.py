@@ -21,7 +21,7 @@ from ..errors import Refused
 from ..events import Event, Notice
 from ..files import NotOurs, make_folder, open_file, read_regular, rewrite
 from ..registry import Registry
-from .tally import Counting, Labels, Numbers, Series, empty, merge
+from .tally import Counting, Labels, Numbers, Series, empty, merge, put_by
 
 WRITE_EVERY_S = 0.5
 PROCESSES_MAX = 1000
@@ -80,7 +80,7 @@ def share(app: Registry, directory: Path) -> None:
     """Count the work of this process in `directory`, as `redrive worker --metrics` does in each of its processes.
     Raises
     OSError, Refused."""
-    counting = Counting(app.tasks)
+    counting = Counting(app.tasks, lambda: put_by(app))
     counting.expect((task.queue, task.name) for task in app.tasks.values())
     shared = SharedCounting(counting, directory)
     shared.write()

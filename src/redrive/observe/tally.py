@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from ..events import Event, Fate
 from ..fault import Kind
+from ..registry import Registry
 
 Labels = tuple[str, ...]
 Numbers = list[float]  # a counter: [n]. A histogram: how many per bucket, the last above all bounds, and then the sum
@@ -42,6 +43,7 @@ DELAY_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.
 ATTEMPTS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 25.0, 50.0)
 
 _OF = ("queue", "task")
+ENQUEUED = Shape("redrive_enqueued", "Messages put by the processes that count here.", _OF)
 DELIVERIES = Shape("redrive_deliveries", "Deliveries by what became of them.", (*_OF, "outcome"))
 RUN = Shape("redrive_run_seconds", "How long handlers ran, whatever came of it.", _OF, RUN_S)
 DONE = Shape(
@@ -82,6 +84,7 @@ DEFERRALS = Shape(
 NOTICES = Shape("redrive_worker_notices", "What workers told of themselves, such as store_unavailable.", ("notice",))
 REQUESTS = Shape("redrive_aws_requests", "Requests to AWS, each of them billed, by action.", ("action",))
 SHAPES = (
+    ENQUEUED,
     DELIVERIES,
     RUN,
     DONE,
@@ -136,10 +139,11 @@ class _Bound(Struct):
 
 
 class Counting:
-    """An observer that counts. `tasks`: the task names that labels may contain; others count as `(other)`."""
+    """An observer that counts. `tasks`: the names that labels may contain; other tasks count as `(other)`. `put`
+    returns how many messages this process has put, by queue and task."""
 
-    def __init__(self, tasks: Mapping[str, object]) -> None:
-        self._tasks = tasks
+    def __init__(self, tasks: Mapping[str, object], put: Callable[[], Mapping[Labels, int]] = dict) -> None:
+        self._tasks, self._put = tasks, put
         self._lock = threading.Lock()
         self._series = empty()
         self._bound: dict[Labels, _Bound] = {}
@@ -167,7 +171,9 @@ class Counting:
     def copy(self) -> Series:
         """The counts up to now."""
         with self._lock:
-            return {name: {labels: list(n) for labels, n in of.items()} for name, of in self._series.items()}
+            found = {name: {labels: list(n) for labels, n in of.items()} for name, of in self._series.items()}
+        merge(found, {ENQUEUED.name: {labels: [count] for labels, count in self._put().items()}})
+        return found
 
     def add(self, series: Series) -> None:
         """Continue these counts."""
@@ -244,6 +250,11 @@ class Counting:
         if found is None:
             found = of[labels] = zeros(shape)
         return found
+
+
+def put_by(app: Registry) -> Mapping[Labels, int]:
+    """How many messages this process has put, by queue and task, where it counts that."""
+    return {} if app.flusher is None else {(*name,): count for name, count in app.flusher.recorder.put_in_all().items()}
 
 
 def empty() -> Series:

@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
+from ..schedule.lateness import ScheduleStatus, schedule_statuses
 from .hold import Hold
 from .read import Need, QueueStatus, Status, read_status
 from .reasons import Reasons
-from .schedules import ScheduleStatus, schedule_statuses
 from .workers import WorkerStatus, told_by, worked
 
 __all__ = [

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ..message import Counts, FailureGroup
 from ..registry import Registry
+from ..schedule.lateness import ScheduleStatus, schedule_statuses
 from ..store import Store
 from ..triage.annotations import Annotation, read_annotations
 from ..triage.auto.machine import Machine, machines
@@ -16,7 +17,6 @@ from ..triage.controls import Control, Controls
 from ..triage.redrive.run import RunView, views
 from .hold import Hold, words
 from .reasons import Reasons
-from .schedules import ScheduleStatus, schedule_statuses
 from .workers import WorkerStatus, workers_of
 
 RUNS_MAX = 100

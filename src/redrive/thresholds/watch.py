@@ -47,7 +47,7 @@ class Watched(NamedTuple):
 
     @property
     def cell(self) -> str:
-        """The cell of its states: of this very rule, so that a changed one begins anew."""
+        """The cell of its states: of this very rule, so a changed one starts over."""
         of = msgspec.json.encode([self.channel, self.rule])
         return f"threshold/{self.rule.name}/{hashlib.blake2b(of, digest_size=8).hexdigest()}"
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...config import LOOPBACK, address
+from ...config import LOOPBACK, address, settings
 from ...observe.shared_tally import read
 from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..terminal.failure import Failure, command, note
 from ..terminal.output import Output
+from ..terminal.types import DURATION
 
 if TYPE_CHECKING:
     from ...app import App
@@ -73,6 +74,30 @@ def serve(opened: Opened, out: Output, port: int, host: str, directory: Path | N
 def print_(opened: Opened, out: Output, directory: Path | None) -> None:
     """Print what one scrape would get, in Prometheus' text format whatever -o says."""
     sys.stdout.write(_client().generate_latest(_registry(opened.store, directory, opened.app)).decode())
+
+
+@metrics.command()
+@click.option("--waiting", type=float, default=5000, help="messages due in a queue (default: 5000)")
+@click.option("--dead", type=float, default=100, help="dead messages of a queue (default: 100)")
+@click.option("--growth", type=float, default=10, help="deaths in 15 minutes (default: 10)")
+@click.option("--age", type=DURATION, default="15m", help="wait of the oldest that is due (default: 15m)")
+@click.option("--errors", type=float, default=0.3, help="share of failed runs in 15 minutes (default: 0.3)")
+@click.option("--wave", type=float, default=5000, help="retries due in the next 10 minutes (default: 5000)")
+@click.option("--slow", type=DURATION, default="30s", help="what 95 of 100 runs may take (default: 30s)")
+@click.option("--stuck", type=DURATION, default="1h", help="how long a run may last (default: 1h)")
+@click.option("--skew", type=DURATION, default="5s", help="how far a clock may be away (default: 5s)")
+@click.option("--late", type=DURATION, default="1m", help="how late a schedule may be (default: 1m)")
+@click.option("--runbooks", metavar="URL", help="where the runbook pages are [REDRIVE_RUNBOOK_URL]")
+def rules(runbooks: str | None, **of: float) -> None:
+    """Print recording and alerting rules for Prometheus as YAML. Each alert links to its runbook page.
+
+    Load them with `rule_files:` in prometheus.yml. They need `redrive worker --metrics`, and `redrive metrics serve`,
+    or one of these with an app, for what is read from the store.
+    """
+    from ...observe.rules import Thresholds, prometheus_rules
+
+    seconds = {f"{name}_s": of.pop(name) for name in ("age", "slow", "stuck", "skew", "late")}
+    sys.stdout.write(prometheus_rules(Thresholds(**of, **seconds), runbooks or settings().runbook_url))
 
 
 @contextlib.contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..registry import Registry
-from ..schedule import LATELY_MS, Schedule, State, last_seen, state_in
 from ..store import Store
+from .declare import Schedule, state_in
+from .presence import LATELY_MS, last_seen
+from .turn import State
 
 LATE_MS = 5_000  # a scheduler enqueues a tick within about a second
 

@@ -1,0 +1,86 @@
+"""How many workers a queue wants: the signal for an autoscaler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from ..history import counts_of
+from ..history.chunk import FIVES, MINUTE_MS
+from ..history.names import read_names
+from ..history.tally import ENQUEUED, RUN, outcome_key
+from ..message import Counts
+from ..presence import WorkerInfo
+from ..registry import DEFAULT_CONCURRENCY, Registry
+from ..store import Store
+
+WINDOW_MS = 15 * MINUTE_MS  # of the arrival rate and the service time
+CATCH_UP_S = 60.0  # how soon a backlog is to be worked off
+_RAN = frozenset(outcome_key(outcome, band) for outcome in ("done", "retry", "dead", "crashed") for band in range(6))
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    """What a queue has to do: `arrivals_per_s`, new messages and retries; `service_s`, the mean time of a run; `due`
+    messages; and how many one worker runs at once."""
+
+    arrivals_per_s: float
+    service_s: float
+    due: int
+    concurrency: int
+
+
+def wanted_workers(load: Load, catch_up_s: float = CATCH_UP_S) -> int:
+    """How many workers run what arrives, and work off what is due within `catch_up_s`.
+
+    By Little's law (L = λ × W: Little, "A proof for the queuing formula", Operations Research 9, 1961) λ × W messages
+    are in service at once, for an arrival rate λ and a service time W. What is due adds due / catch_up_s to λ. At least
+    one while something is due or arrives; 0 otherwise.
+
+    >>> wanted_workers(Load(arrivals_per_s=100, service_s=0.5, due=6000, concurrency=10))
+    10
+    """
+    rate = load.arrivals_per_s + load.due / catch_up_s
+    in_service = rate * load.service_s
+    return max(1 if rate > 0 else 0, math.ceil(round(in_service / max(1, load.concurrency), 9)))
+
+
+def read_wanted(
+    store: Store, app: Registry | None, counts: Mapping[str, Counts], told: Sequence[WorkerInfo]
+) -> dict[str, int]:
+    """How many workers each queue wants, of those that hold something or did something lately. Raises StoreError."""
+    now_ms = store.now_ms()
+    names = [name for name, day in read_names(store).items() if now_ms // 86_400_000 - day <= 1]
+    found: dict[str, int] = {}
+    for queue in sorted({*counts, *(queue for queue, _ in names)}):
+        of = [name for name in names if name[0] == queue]
+        enqueued = runs = timed = 0
+        sum_ms = 0
+        for _, key, count in counts_of(store, of, now_ms - WINDOW_MS, now_ms) if of else ():
+            if key == ENQUEUED:
+                enqueued += count
+            elif key in _RAN:
+                runs += count
+            elif key == f"{RUN}+":
+                sum_ms += count
+            elif key[0] == RUN:
+                timed += count
+        arrivals = max(enqueued, runs) / (WINDOW_MS / 1000)
+        due = counts[queue].ready if queue in counts else 0
+        service_s = sum_ms / timed / 1000 if timed else 0.0
+        load = Load(arrivals_per_s=arrivals, service_s=service_s, due=due, concurrency=_concurrency(queue, app, told))
+        found[queue] = wanted_workers(load)
+    return found
+
+
+def _concurrency(queue: str, app: Registry | None, told: Sequence[WorkerInfo]) -> int:
+    """How many messages of the queue a worker runs at once: as workers tell, or as the app declares."""
+    found = [each.concurrency for info in told if not info.gone for each in info.queues if each.name == queue]
+    if found:
+        return max(found)
+    declared = None if app is None else app.queues.get(queue)
+    return DEFAULT_CONCURRENCY if declared is None else declared.concurrency
+
+
+assert WINDOW_MS % FIVES.slot_ms == 0  # its histograms are whole slots
