@@ -49,6 +49,12 @@ def push(record: int) -> None:
         raise ConnectionError("the CRM does not answer")
 
 
+@app.task(name="crm.pull", queue="crm", dependency="crm-api", retry=PATIENT)
+def pull(page: int) -> None:
+    if page >= 20:
+        raise ConnectionError("the CRM does not answer")
+
+
 @app.task(name="mail.send", queue="mail")
 def send(to: str) -> None:
     if "@" not in to:
@@ -203,8 +209,7 @@ def backlog() -> None:
 
 def error_rate() -> None:
     with scene() as at:
-        at.put_all("crm.push", range(12))
-        at.put_all("mail.send", ["ann@example.net"] * 18)
+        at.put_all("crm.pull", range(32))
         at.app.run_worker(burst=True)
 
 
