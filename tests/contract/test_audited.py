@@ -44,7 +44,7 @@ CHANGES_NOTHING = {
     "cost",
     "deliver", "demo", "dlq audit", "dlq group", "dlq groups", "dlq list", "dlq plan", "dlq show", "enqueue",
     "flow list", "flow show", "group list", "init", "job list", "job show", "keys new", "keys status",
-    "metrics print", "metrics rules", "metrics serve",
+    "metrics grafana", "metrics print", "metrics rules", "metrics serve",
     "policy list", "policy preview", "queue list", "run failures", "run list", "run show", "run watch", "schedule list",
     "schedule next", "scheduler", "schema export", "status", "store check", "store doctor", "store info", "store sql",
     "store upgrade", "version", "worker", "workers", "doctor", "history", "slo", "upcoming", "watch",

@@ -56,7 +56,7 @@ RECORDED = (
         "histogram_quantile(0.95, sum by (queue, task, le) (rate(redrive_run_seconds_bucket[15m])))",
     ),
 )
-RUNS_MIN = 20  # in 15 minutes, of which a share is taken
+RUNS_MIN = 20  # in 15 minutes; a share of fewer says little
 _NOT_PAUSED = "unless on (queue) max by (queue) (redrive_queue_paused) == 1"
 
 

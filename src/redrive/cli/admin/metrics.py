@@ -100,6 +100,14 @@ def rules(runbooks: str | None, **of: float) -> None:
     sys.stdout.write(prometheus_rules(Thresholds(**of, **seconds), runbooks or settings().runbook_url))
 
 
+@metrics.command()
+def grafana() -> None:
+    """Print a Grafana dashboard as JSON, to be imported. Its data source, queues and tasks are variables."""
+    from ...observe.dashboard import dashboard_json
+
+    sys.stdout.write(dashboard_json())
+
+
 @contextlib.contextmanager
 def serve_workers(app: App, at: str) -> Iterator[Path]:
     """Serve the depths of the app's store, and the counts of children in this directory, until the block ends."""

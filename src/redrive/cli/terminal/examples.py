@@ -85,6 +85,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "audit export": ("audit export -f audit.jsonl",),
     "metrics": ("metrics print",),
     "metrics serve": ("metrics serve --url sqlite:///work.db --port 9464",),
+    "metrics grafana": ("metrics grafana > redrive.dashboard.json",),
     "metrics rules": ("metrics rules --waiting 2000 --age 5m > redrive.rules.yml",),
     "metrics print": ("metrics print --url sqlite:///work.db",),
     "policy": ("policy preview webhooks",),
