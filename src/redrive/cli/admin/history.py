@@ -32,7 +32,7 @@ def ms(value: float | None) -> str:
 
 def share(value: float | None) -> str:
     """A share for people; – for none."""
-    return "–" if value is None else f"{value:.1%}"
+    return "–" if value is None else f"{value:,.1%}"
 
 
 _COLUMNS = (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _rate(value: float) -> str:
-    return f"{value:.2g}"
+    return f"{value:,.1f}"
 
 
 _COLUMNS = (
