@@ -11,7 +11,7 @@ import pytest
 from tests.support.aws.places import REGION, Ministack
 from tests.support.workers import until
 
-from redrive import App
+from redrive import SLO, App, Reject
 from redrive.cli.main import run
 from redrive.errors import Unsupported
 from redrive.testing.sqs import SqsServer
@@ -52,12 +52,31 @@ def test_a_worker_on_sqs_is_listed_with_what_it_runs_by_its_cell_on_dynamodb(min
     app.store.close()
 
 
+def test_what_happened_on_sqs_is_kept_in_its_cells_on_dynamodb(ministack: Ministack, url: str) -> None:
+    cells = f"dynamodb://history-{uuid4().hex}?region={REGION}&endpoint={ministack.url}&create=true"
+    app = App(f"{url}&cells={quote(cells, safe='')}")
+
+    @app.task(name="push", queue="crm", slo=SLO("99% within 1m"))
+    async def push(n: int) -> None:
+        if n % 4 == 0:
+            raise Reject("no")
+
+    app.enqueue_many([push.draft(n) for n in range(20)])
+    app.run_worker(["crm"], burst=True)
+    total = app.history("crm", "push", since="1h").total
+    assert (total.enqueued, total.outcomes, total.run.count) == (20, {"done": 15, "dead": 5}, 20)
+    (slo,) = app.slo()
+    assert (slo.good, slo.all) == (15, 20)
+    app.store.close()
+
+
 def test_without_cells_it_is_not_kept_and_the_answer_says_what_to_do(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app = App(url)
-    with pytest.raises(Unsupported, match=NOT_KEPT):
-        app.workers()
+    for ask in (app.workers, app.history, app.slo):
+        with pytest.raises(Unsupported, match=NOT_KEPT):
+            ask()
     app.run_worker(["crm"], burst=True)  # works as before
     assert app.status().workers == () and not app.status().tell
     app.store.close()

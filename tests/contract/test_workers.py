@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.support.servers import PostgresServer, RedisServer
+from tests.support.urls import url_of
 from tests.support.workers import until
 
 from redrive import App, Retry
@@ -30,15 +29,6 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     app = App(url_of(request.param, request, tmp_path))
     yield app
     app.store.close()
-
-
-def url_of(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new store."""
-    if engine == "sqlite":
-        return f"sqlite:///{tmp_path}/work.db"
-    server: PostgresServer | RedisServer = request.getfixturevalue(f"{engine}_server")
-    own = "schema" if engine == "postgres" else "namespace"
-    return f"{server.url}?{own}=workers_{secrets.token_hex(4)}"
 
 
 def test_a_worker_is_listed_with_what_it_runs_until_it_ends(app: App) -> None:

@@ -1,0 +1,84 @@
+"""The history of each engine: what a worker did, and many processes that write it at once."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.support.urls import url_of
+
+from redrive import App, Backoff, Reject, Retry
+from redrive.history.chunk import MINUTE_MS
+from redrive.history.tally import ENQUEUED
+from redrive.history.writer import Writer
+from redrive.stores import open_store
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request.param, request, tmp_path)
+
+
+def test_a_worker_tells_what_became_of_its_messages(url: str) -> None:
+    app = App(url)
+    app.dependency("push", budget=None, breaker=None)
+
+    @app.task(name="push", queue="crm", retry=Retry(max_attempts=2, backoff=Backoff.fixed("20ms")))
+    async def push(n: int) -> None:
+        if n < 3:
+            raise Reject("no")
+        if n < 10:
+            raise ConnectionError("no answer")
+
+    app.enqueue_many([push.draft(n) for n in range(40)])
+    app.run_worker(["crm"], drain=True)
+    total = app.history("crm", "push", since="1h").total
+    assert total.outcomes == {"done": 30, "retry": 7, "dead": 10}
+    assert total.by_attempt == {"done": {"1": 30}, "retry": {"1": 7}, "dead": {"1": 3, "2": 7}}
+    assert (total.enqueued, total.dead) == (40, {"exhausted": 7, "rejected": 3})
+    assert total.faults == {"permanent": 3, "transient": 14}
+    assert (total.run.count, total.wait.count, total.first_try.count, total.retry_delay.count) == (47, 47, 30, 7)
+    assert total == app.history(since="1h").total == app.history(queue="crm", since="1h").total
+    assert app.history(task="other", since="1h").total.outcomes == {}
+    app.store.close()
+
+
+@pytest.mark.slow
+def test_many_processes_that_write_at_once_lose_nothing_and_spread_over_cells(url: str, soak: bool) -> None:
+    processes, writes = (200, 3) if soak else (40, 2)
+    with contextlib.ExitStack() as ending:
+        stores = [ending.enter_context(contextlib.closing(open_store(url))) for _ in range(processes // 20)]
+        writers = [Writer(stores[n % len(stores)]) for n in range(processes)]
+        together = threading.Barrier(processes)
+
+        def go(writer: Writer) -> None:
+            for _ in range(writes):
+                together.wait()  # worse than in life, where they write at random moments
+                minute = stores[0].now_ms() // MINUTE_MS
+                writer.write({("crm", "push"): {minute: {ENQUEUED: 1, "R3": 1, "R+": 5}}})
+            while writer.pending:
+                writer.write({})
+
+        with ThreadPoolExecutor(processes) as pool:
+            list(pool.map(go, writers))
+        at_once = sum(writer.retries for writer in writers) / processes / writes
+
+        def at_random(writer: Writer) -> None:
+            time.sleep(random.uniform(0, 10 if soak else 0.5))
+            writer.write({("crm", "push"): {stores[0].now_ms() // MINUTE_MS: {ENQUEUED: 1, "R3": 1, "R+": 5}}})
+
+        before = sum(writer.retries for writer in writers)
+        with ThreadPoolExecutor(processes) as pool:
+            list(pool.map(at_random, writers))
+        spread = (sum(writer.retries for writer in writers) - before) / processes
+        print(
+            f"\n{processes} processes: {at_once:.1f} lost swaps a write at once, {spread:.2f} at random in ten seconds"
+        )
+        total = App(store=stores[0]).history("crm", "push", since="1h").total
+        assert total.enqueued == total.run.count == processes * (writes + 1)
+        assert sum(writer.dropped for writer in writers) == 0
