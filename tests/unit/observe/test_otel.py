@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -30,7 +31,10 @@ from redrive.message import Exchange, Hold, Lane
 from redrive.observe.otel import spans as made
 from redrive.observe.prometheus import Metrics
 from redrive.stores.memory.store import MemoryStore
+from redrive.testing import Kit
+from redrive.testing.sqs import EventSource, SqsServer
 
+AWS = {"region_name": "eu-central-1", "aws_access_key_id": "test", "aws_secret_access_key": "test"}
 SENDER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -426,6 +430,35 @@ assert ref.wait(timeout=1) == f"{runs['done'].get_span_context().span_id:016x}",
 assert runs["crashed"].attributes["error.type"] == "ProcessDied", runs
 """
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=100)
+
+
+def test_the_test_kit_and_a_lambda_handler_tell_what_became_of_a_run_too(traced: Traced) -> None:
+    @traced.app.task(queue="crm", retry=SOON)
+    def push() -> None:
+        if redrive.context().attempt == 1:
+            raise ConnectionError("once")
+
+    with Kit(traced.app) as rd:
+        push.enqueue()
+        rd.drain()
+    assert [told(run)["redrive.outcome"] for run in traced.named("process crm")] == ["retry", "done"]
+
+    with SqsServer() as server:
+        on_sqs = Traced(App(f"sqs://eu-central-1/shop?create=true&poll=0&endpoint={server.url}"))
+
+        @on_sqs.app.task(name="push", queue="crm")
+        def mail(n: int) -> None:
+            if n:
+                raise ConnectionError("no answer")
+
+        on_sqs.app.enqueue_many([mail.draft(0), mail.draft(1)])
+        client = boto3.client("sqs", endpoint_url=server.url, **AWS)
+        handler = on_sqs.app.lambda_handler(metrics=False)
+        EventSource(client, client.get_queue_url(QueueName="shop-crm")["QueueUrl"]).deliver(handler)
+        handler.close()
+        on_sqs.app.store.close()
+    runs = {told(run)["redrive.outcome"]: linked(run)["sender"] for run in on_sqs.named("process crm")}
+    assert runs == dict.fromkeys(("done", "retry"), id_of(on_sqs.one("send crm")))
 
 
 # -- baggage

@@ -222,7 +222,9 @@ class Engine:
     def _exchange(self, ended: Outcome, now_ms: int) -> Settled:
         """Settle it, with the verdict that a redrive run waits for."""
         message = ended.delivery.message
-        word = self.store.exchange([with_redrive_outcome(message, ended.settlement, now_ms)], []).settled[0]
+        task = self.tasks.get(message.task)
+        store = self.store if task is None else task.app.store  # the same; of a traced app with its spans
+        word = store.exchange([with_redrive_outcome(message, ended.settlement, now_ms)], []).settled[0]
         self._redriving.stir(message.run)
         return word
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...worker.execution import Execution
-from ...worker.middleware import around
+from ...worker.middleware import around, traced
 
 
 class Crash(BaseException):
@@ -45,7 +45,9 @@ class RiggedTask:
     def __init__(self, run: Execution, act: Act | None) -> None:
         self._task, self._run, self._act = run.task, run, act
         rigged = self._acall if self._task.is_async else self._call
-        self.entry = around(rigged, self._task.is_async, self._task.app._wraps)
+        app, is_async = self._task.app, self._task.is_async
+        entry = around(rigged, is_async, app._wraps)
+        self.entry = entry if app.tracing is None else traced(entry, is_async, app.tracing)
         self.result: Any = None
         self.escaped: BaseException | None = None
 
