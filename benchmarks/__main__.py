@@ -39,6 +39,7 @@ from .telemetry import telemetry
 from .testkit import testkit
 from .throughput import failing, idempotency, noop
 from .timing import idle, latency, lateness
+from .upcoming import upcoming
 from .volume import backlog, enqueue, memory
 
 BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
@@ -65,6 +66,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         memory,
         plan,
         dead,
+        upcoming,
         snapshot,
         late,
         redaction,
@@ -122,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--within-s", type=float, default=5.0, help="lateness: the window they come due in")
     p.add_argument("--steady", type=int, default=1_000, help="latency: messages put at the rate")
     p.add_argument("--per-s", type=float, default=100.0, help="latency: the rate")
-    p.add_argument("--backlog", type=int, default=100_000, help="backlog: delayed messages that wait")
+    p.add_argument("--backlog", type=int, default=100_000, help="backlog, upcoming: delayed messages that wait")
     p.add_argument("--memory", type=int, default=100_000, help="memory: messages run in all")
     p.add_argument("--idle-s", type=float, default=10.0, help="idle: seconds watched per round")
     p.add_argument("--starts", type=int, default=11, help="startup: starts of each program; testkit: tests")

@@ -37,7 +37,7 @@ def dead(options: Options) -> list[Reading]:
     store = open_store(fresh(options, "dead").url + _waiting(options))
     fill(store, options.dead)
     if isinstance(store, PostgresStore):  # as the server does by itself, a minute after so many came
-        _vacuum(store)
+        vacuum(store)
     times = partial(_times, options.rounds)
     soon, at_once = ("≤ 1", "≤ 100") if options.engine.name != "redis" else (None, None)  # which has no such indexes
     found = [
@@ -120,7 +120,7 @@ def _verdicts(store: Store, rounds: int) -> list[Reading]:
     return [Reading(f"1,000 {name}", "ms", values) for name, values in took.items()]
 
 
-def _vacuum(store: PostgresStore) -> None:
+def vacuum(store: PostgresStore) -> None:
     with closing(store._link.connect(time.monotonic() + 60)) as c:
         c.deadline_s = time.monotonic() + 600
         c.execute("set statement_timeout = 0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -52,6 +53,15 @@ class Counts(Struct, frozen=True):
     quarantine: int = 0
     done: int = 0
     oldest_age_s: float = 0.0
+
+
+class DueCount(NamedTuple):
+    """How many waiting messages come due within a span of time, and how many of these have failed before. Not `exact`:
+    estimated from a sample of the messages, as there are too many to count in time."""
+
+    all: int
+    retries: int
+    exact: bool = True
 
 
 class FailureGroup(Struct, frozen=True):

@@ -11,7 +11,7 @@ from msgspec import Struct
 from ..duration import show
 from ..errors import Unsupported
 from ..history import SloStatus, read_objectives
-from ..message import Counts
+from ..message import Counts, DueCount
 from ..presence import WorkerInfo
 from ..registry import Registry
 from ..schedule.lateness import schedule_statuses
@@ -52,8 +52,8 @@ def _upcoming(store: Store, counts: Mapping[str, Counts]) -> dict[tuple[str, str
     found: dict[tuple[str, str], int] = {}
     with contextlib.suppress(Unsupported):
         for queue, of in counts.items():
-            every, retries = store.due_counts(queue, [now_ms, now_ms + AHEAD_MS])[0] if of.scheduled else (0, 0)
-            found |= {(queue, "first"): every - retries, (queue, "retry"): retries}
+            due = store.due_counts(queue, [now_ms, now_ms + AHEAD_MS])[0] if of.scheduled else DueCount(0, 0)
+            found |= {(queue, "first"): due.all - due.retries, (queue, "retry"): due.retries}
     return found
 
 

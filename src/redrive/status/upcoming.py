@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from ..message import DueCount
 from ..store import Store
 
 TEN_S, MINUTE_S, HOUR_S = 10, 60, 3600
@@ -18,6 +19,7 @@ class Wave(Struct, frozen=True):
 
     first: int = 0
     retries: int = 0
+    exact: bool = True  # not: estimated, as there are too many to count in time
 
     @property
     def all(self) -> int:
@@ -27,7 +29,8 @@ class Wave(Struct, frozen=True):
 
 class Upcoming(Struct, frozen=True, kw_only=True):
     """What comes due on a queue, or on all (None), from `at_ms` on: in each of the next 60 tens of seconds, 60 minutes
-    and 24 hours. What is due already, or runs, is not in it."""
+    and 24 hours. What is due already, or runs, is not in it. On PostgreSQL what is further ahead is estimated where
+    there is much; each `Wave` says if it is `exact`."""
 
     queue: str | None
     at_ms: int
@@ -48,20 +51,20 @@ def read_upcoming(store: Store, queue: str | None = None) -> Upcoming:
     """What comes due on a queue, or on all. Raises StoreError, Unsupported where the store cannot tell (SQS)."""
     now_ms = store.now_ms()
     bounds_ms = [now_ms + ahead_s * 1000 for ahead_s in _AHEAD_S]
-    sums = [(0, 0)] * (len(bounds_ms) - 1)
+    sums = [DueCount(0, 0)] * (len(bounds_ms) - 1)
     for name in [queue] if queue is not None else store.queues() or [""]:
         found = store.due_counts(name, bounds_ms)
-        sums = [(a + c, b + d) for (a, b), (c, d) in zip(sums, found, strict=True)]
+        sums = [DueCount(a + c, b + d, e and f) for (a, b, e), (c, d, f) in zip(sums, found, strict=True)]
     tens, minutes, hours = (_waves(sums, step_s, count) for step_s, count in _SPANS)
     return Upcoming(queue=queue, at_ms=now_ms, tens=tens, minutes=minutes, hours=hours)
 
 
-def _waves(sums: Sequence[tuple[int, int]], step_s: int, count: int) -> tuple[Wave, ...]:
+def _waves(sums: Sequence[DueCount], step_s: int, count: int) -> tuple[Wave, ...]:
     """The counts between the bounds, added up by steps."""
-    every, retries = [0] * count, [0] * count
-    for ahead_s, (some, failed) in zip(_AHEAD_S[1:], sums, strict=True):
+    waves = [Wave()] * count
+    for ahead_s, (every, retries, exact) in zip(_AHEAD_S[1:], sums, strict=True):
         at = (ahead_s - 1) // step_s
         if at < count:
-            every[at] += some
-            retries[at] += failed
-    return tuple(Wave(max(0, a - b), b) for a, b in zip(every, retries, strict=True))
+            was = waves[at]
+            waves[at] = Wave(was.first + max(0, every - retries), was.retries + retries, was.exact and exact)
+    return tuple(waves)

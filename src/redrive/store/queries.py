@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ..errors import Unsupported
-from ..message import Counts, FailureGroup, Group, Ids, Lane, Message, Page, Where
+from ..message import Counts, DueCount, FailureGroup, Group, Ids, Lane, Message, Page, Where
 from .base import StoreBase
 
 LOOKED_MAX = 10_000  # messages that a store without an index of ids looks through
@@ -49,21 +49,21 @@ class QueryOperations(StoreBase):
         """`counts` of each queue that `queues` names, in one call."""
         return {queue: self.counts(queue) for queue in self.queues()}
 
-    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[tuple[int, int]]:
-        """How many waiting messages of the queue come due after each bound and until the next, the next included: (all,
-        those that have failed before). `bounds_ms` ascend; the answer has one entry less. Leased messages do not wait.
-        A lease that ends in more than an hour may count. Raises Unsupported where the store cannot tell. Unless a store
-        overrides this, it reads every waiting message."""
+    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
+        """How many waiting messages of the queue come due after each bound and until the next, the next included.
+        `bounds_ms` ascend; the answer has one entry less. Leased messages do not wait. A lease that ends in more than
+        an hour may count. Raises Unsupported where the store cannot tell. Unless a store overrides this, it reads every
+        waiting message."""
         if not self.traits.finds:
             raise Unsupported(f"{self.traits.name} does not tell when its messages come due")
-        found = [(0, 0)] * (len(bounds_ms) - 1)
+        found = [DueCount(0, 0)] * (len(bounds_ms) - 1)
         cursor: str | None = ""
         while cursor is not None:
             page = self.peek(Lane.READY, where=Where(queue=queue), limit=500, cursor=cursor or None)
             for message in page.messages:
                 at = bisect_left(bounds_ms, message.due_ms or 0) - 1
                 if 0 <= at < len(found):
-                    found[at] = (found[at][0] + 1, found[at][1] + (message.attempt > 0))
+                    found[at] = DueCount(found[at].all + 1, found[at].retries + (message.attempt > 0))
             cursor = page.cursor
         return found
 

@@ -12,6 +12,7 @@ from ..message import (
     Counts,
     Delivery,
     Draft,
+    DueCount,
     Exchange,
     FailureGroup,
     Group,
@@ -121,7 +122,7 @@ class StoreWrapper(Store):
     def counts(self, queue: str | None = None) -> Counts:
         return self.inner.counts(queue)
 
-    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[tuple[int, int]]:
+    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
         return self.inner.due_counts(queue, bounds_ms)
 
     def counts_by_queue(self) -> dict[str, Counts]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from ..opening import Opened, at_store
 from ..terminal import views
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 BAR = 40  # characters of the longest bar
 _COLUMNS = (Column("within"), Column("first"), Column("retries"), Column("all"), Column("bar", ""))
-_FIELDS = (Column("span"), Column("from_s"), Column("to_s"), Column("first"), Column("retries"))
+_FIELDS = (*map(Column, ("span", "from_s", "to_s", "first", "retries", "exact")),)
 
 
 @click.command()
@@ -27,8 +28,8 @@ def upcoming(opened: Opened, out: Output, queue: str | None) -> None:
     """Show how many scheduled messages of QUEUE come due, and when; without QUEUE those of all.
 
     `first` have not run yet, `retries` have failed before. A bar of retries ahead is a wave that comes back to what
-    failed. What is due already is not in it: see `queue list`. -o json and tsv have each of the next 60 tens of
-    seconds, 60 minutes and 24 hours.
+    failed. What is due already is not in it: see `queue list`. A ~ marks what is estimated, as too many wait to count
+    all of them. -o json and tsv have each of the next 60 tens of seconds, 60 minutes and 24 hours.
     """
     from ...status.upcoming import HOUR_S, MINUTE_S, TEN_S, read_upcoming
 
@@ -37,11 +38,11 @@ def upcoming(opened: Opened, out: Output, queue: str | None) -> None:
     if out.is_table:
         rows = list(_rows(found))
         out.rows(rows, _COLUMNS, limit=0)
-        if not any(row["all"] for row in rows):
+        if not any(wave.all for _, _, waves in spans for wave in waves):
             note("nothing is scheduled within a day")
         return
     steps = [
-        {"span": span, "from_s": n * step_s, "to_s": (n + 1) * step_s, "first": wave.first, "retries": wave.retries}
+        {"span": span, "from_s": n * step_s, "to_s": (n + 1) * step_s, **asdict(wave)}
         for span, step_s, waves in spans
         for n, wave in enumerate(waves)
     ]
@@ -58,11 +59,12 @@ def _rows(found: Upcoming) -> Iterator[dict[str, Any]]:
     parts += [(f"{n + 4}h", found.hours[max(1, n) : n + 4]) for n in range(0, 24, 4)]
     most = max(sum(wave.all for wave in waves) for _, waves in parts) or 1
     for within, waves in parts:
-        first, retries = _sums(waves)
+        first, retries, exact = _sums(waves)
         bar = round(first / most * BAR) * "█" + round(retries / most * BAR) * "▒"
-        yield {"within": within, "first": first, "retries": retries, "all": first + retries, "bar": bar}
+        told = [number if exact else f"~{number}" for number in (first, retries, first + retries)]
+        yield dict(zip(("within", "first", "retries", "all", "bar"), (within, *told, bar), strict=True))
 
 
-def _sums(waves: Iterable[Wave]) -> tuple[int, int]:
+def _sums(waves: Iterable[Wave]) -> tuple[int, int, bool]:
     some = list(waves)
-    return sum(wave.first for wave in some), sum(wave.retries for wave in some)
+    return sum(wave.first for wave in some), sum(wave.retries for wave in some), all(wave.exact for wave in some)

@@ -601,6 +601,17 @@ select 'scheduled', count(*), null from {s}.message where wake_ms is not null an
 union all
 select lane, count(*), null from {s}.message where rested_ms is not null and queue = $1::text group by lane
 
+-- name: blocks
+-- how long the table of messages is
+select pg_relation_size('{s}.message') / current_setting('block_size')::int
+
+-- name: due_sample
+-- $1 bounds, $2 per cent of the table's blocks: [queue, which span, how many of its messages lie in them, how many of these have failed before]
+select queue, (width_bucket(at_ms - 1, $1::bigint[]) - 1)::int, count(*), count(*) filter (where attempt > 0) from (
+  select queue, attempt, coalesce(due_ms, wake_ms) at_ms from {s}.message tablesample system ($2::float8)
+  where lane = 'ready' and (due_ms is not null or (wake_ms is not null and turn is null))) found
+group by 1, 2
+
 -- name: due_counts
 -- $1 queue, $2 bounds: how many come due between them, and how many of these have failed before, each from an index alone
 select coalesce(sum(every), 0)::bigint, coalesce(sum(retries), 0)::bigint from (

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ...ids import is_id
 from ...message import (
     Counts,
+    DueCount,
     FailureGroup,
     Group,
     Ids,
@@ -53,8 +54,9 @@ class RedisQueries(RedisNamespace):
         oldest_ms = max((row[6] for row in every), default=0)
         return _counted([sum(row[n] for row in every) for n in range(6)], oldest_ms)
 
-    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[tuple[int, int]]:
-        return [(every, min(every, retries)) for every, retries in self._call("due_counts", (queue, list(bounds_ms)))]
+    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
+        rows = self._call("due_counts", (queue, list(bounds_ms)))
+        return [DueCount(every, min(every, retries), bool(exact)) for every, retries, exact in rows]
 
     def counts_by_queue(self) -> dict[str, Counts]:
         held, said = self._named()

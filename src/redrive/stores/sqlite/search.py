@@ -13,6 +13,7 @@ from ...message import (
     DAMAGED,
     TREND_MS,
     Counts,
+    DueCount,
     FailureGroup,
     Group,
     Ids,
@@ -217,10 +218,10 @@ class SqliteQueries(SqliteFile):
             age_s,
         )
 
-    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[tuple[int, int]]:
+    def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
         leases_ms = self.now_ms() + LEASE_MOST_MS
         (found,) = self._read(self._sql["due_counts"], queue, text(list(bounds_ms)), leases_ms)[0]
-        return [(every, retries) for every, retries in msgspec.json.decode(found)]
+        return [DueCount(every, retries) for every, retries in msgspec.json.decode(found)]
 
     def counts_by_queue(self) -> dict[str, Counts]:
         rows = self._read(self._sql["counts_by_queue"], self.now_ms())

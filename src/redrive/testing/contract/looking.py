@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ...errors import Unsupported
-from ...message import Ack, Counts, DeadLetter, Ids, Isolate, Lane, Message, Page, RetryAt, Where
+from ...message import Ack, Counts, DeadLetter, DueCount, Ids, Isolate, Lane, Message, Page, RetryAt, Where
 from ...store import Store
 from ..clock import ManualClock
 from .base import Contract, bury, claim, claim_one, draft, fault, fresh_id, handle, look, put, put_one, settle
@@ -52,9 +52,9 @@ class LookRules(Contract):
         settle(store, again, RetryAt(now + 20_000))  # at the end of a span: within it
         put(store, draft(due_ms=now + 10_000), draft(due_ms=now + 10_001, priority=3), draft(queue="q", due_ms=now + 5))
         put(store, draft(due_ms=now + 20_001), draft(due_ms=now + 41 * 60_000), draft())
-        assert store.due_counts("default", bounds) == [(1, 0), (2, 1), (1, 0)]
-        assert store.due_counts("q", bounds) == [(1, 0), (0, 0), (0, 0)]
-        assert store.due_counts("other", bounds) == [(0, 0)] * 3
+        assert store.due_counts("default", bounds) == [DueCount(1, 0), DueCount(2, 1), DueCount(1, 0)]
+        assert store.due_counts("q", bounds) == [DueCount(1, 0), DueCount(0, 0), DueCount(0, 0)]
+        assert store.due_counts("other", bounds) == [DueCount(0, 0)] * 3
         assert running.message.lane is Lane.LEASED
 
     def test_what_waits_outside_its_group_comes_due_too(self, store: Store, clock: ManualClock) -> None:
@@ -64,7 +64,8 @@ class LookRules(Contract):
         put(store, draft(group="g"), draft(group="g"))
         settle(store, claim_one(store), RetryAt(now + 15_000))
         put(store, draft(group="g", due_ms=now + 5000))
-        assert store.due_counts("default", [now, now + 10_000, now + 20_000]) == [(1, 0), (1, 1)]
+        found = store.due_counts("default", [now, now + 10_000, now + 20_000])
+        assert found == [DueCount(1, 0), DueCount(1, 1)]
 
     def test_messages_are_counted_by_lane_and_queue(self, store: Store) -> None:
         assert store.counts() == Counts()
