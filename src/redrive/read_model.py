@@ -10,6 +10,7 @@ from .registry import Registry
 if TYPE_CHECKING:  # for start-up time: all of these are below
     from .audit.log import Audit
     from .history import History, SloStatus
+    from .observe.muting import Muting
     from .presence import WorkerInfo
     from .status import Status
     from .status.upcoming import Upcoming
@@ -19,6 +20,13 @@ if TYPE_CHECKING:  # for start-up time: all of these are below
 
 class ReadModel(Registry):
     """An app's declarations, and the views of the store that they run on. `App` adds what changes something."""
+
+    @property
+    def alerts(self) -> Muting:
+        """What alerts are muted about: list, mute for a while, and end it. `app.on` registers who is told."""
+        from .observe.muting import Muting
+
+        return Muting(self.store, self)
 
     @property
     def audit(self) -> Audit:

@@ -40,8 +40,8 @@ def push(record_id: int = 1) -> None: ...
 """
 # What only looks; what works, or puts as programs do; what makes files, or speaks to AWS; a schema.
 CHANGES_NOTHING = {
-    "audit export", "audit list", "audit verify", "aws package", "aws template", "celery", "completion", "config show",
-    "cost",
+    "alerts list", "audit export", "audit list", "audit verify", "aws package", "aws template", "celery", "completion",
+    "config show", "cost",
     "deliver", "demo", "dlq audit", "dlq group", "dlq groups", "dlq list", "dlq plan", "dlq show", "enqueue",
     "flow list", "flow show", "group list", "init", "job list", "job show", "keys new", "keys status",
     "metrics grafana", "metrics print", "metrics rules", "metrics serve",
@@ -53,6 +53,8 @@ IN_SQS = {"dlq ingest", "dlq move"}  # tests/aws/test_sqs_triage.py holds these
 # What changes: words with {names} of what `prepared` made, the action, and what the entry is about. Those without a
 # store that lists what waits, or has groups, are not of SQS.
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "alerts mute": ("alerts mute --queue crm --for 2h --reason r", "mute", "queue/crm"),
+    "alerts unmute": ("alerts unmute --dependency shop --reason r", "mute", "flow/shop"),
     "dlq apply": ("dlq apply {plan} --reason r", "redrive", "{plan}"),
     "dlq auto": ("dlq auto crm --pause --reason r", "auto-pause", "queue/crm"),
     "dlq discard": ("dlq discard {dead} --yes --reason r", "discard", ""),
@@ -146,6 +148,7 @@ def prepared(app: App, folder: Path) -> dict[str, str]:
     """Something of everything that can be changed, and what it is called."""
     store, sqs = app.store, not app.store.traits.finds
     names = {"waits": store.put([Draft(task="push")])[0].id, "file": str(folder / "dead.jsonl")}
+    app.alerts.mute(dependency="shop", for_="1h", reason="r")
     names |= dict(zip(("dead", "isolated", "gone"), dead(app, 3), strict=True))
     app.dlq.quarantine([names["isolated"]], reason="r")
     app.dlq.export(f"id:{names['gone']}", names["file"])

@@ -26,6 +26,7 @@ PARSED = (
     "scheduler",
     "metrics serve",
     "run watch",
+    "watch --waiting",
     "dlq ingest",
     "dlq move",
     "aws package",
@@ -113,12 +114,17 @@ def _redriving(shop: Shop) -> None:
         store.put([], swaps=machine.swaps(store, None, Machine(scope="queue/crm"), []))
 
 
+def _muted(shop: Shop) -> None:
+    assert shop.line("alerts mute --dependency stripe --for 1h --reason r").code == 0
+
+
 def _with_blobs(shop: Shop) -> None:
     (shop.folder / "redrive.toml").write_text(f'app = "shop:app"\nblobs = "file://{shop.folder}/blobs"\n')
     (shop.folder / "blobs").mkdir()
 
 
 PREPARED: dict[str, Callable[[Shop], None]] = {
+    "alerts unmute": _muted,
     "group resume": _blocked,
     "run resume": _paused,
     "run approve": _approving,

@@ -45,6 +45,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "workers": "List workers and schedulers, alive or killed lately; -v shows what each runs.",
         "history": "Show what happened, by time: outcomes, error rate and durations.",
         "watch": "Look at thresholds; tell what fires and what is resolved.",
+        "alerts": "Mute alerts about a queue or a dependency for a while.",
         "upcoming": "Show what comes due in the next minutes, hour and day.",
         "slo": "Show the objectives of tasks and queues, and their error budgets.",
         "job": "Show, list and cancel messages.",
@@ -74,7 +75,7 @@ _HELP = {name: help for section in COMMANDS.values() for name, help in section.i
 _FOLDERS = {
     "run": "dlq",
     "cost": "aws",
-    **dict.fromkeys(("audit", "config", "doctor", "history", "init", "keys", "metrics"), "admin"),
+    **dict.fromkeys(("alerts", "audit", "config", "doctor", "history", "init", "keys", "metrics"), "admin"),
     **dict.fromkeys(("schema", "slo", "status", "store", "upcoming", "watch", "workers"), "admin"),
 }
 

@@ -32,6 +32,7 @@ from ..registry import Registry
 from ..triage.annotations import NOTHING, read_annotations
 from .alert import Alert as Alert
 from .alert import Pile, Subject, cause_of, command_of, place_of, runbook_of, spec_of, text_of, visible
+from .muting import read_mutes
 
 NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")  # of events; thresholds has the others
 TEXT_MAX = 500
@@ -221,10 +222,18 @@ class Watch:
         return Pile()
 
     def _muted(self, subject: Subject, now_ms: int) -> bool:
-        """Whether alerts about this failure are muted."""
-        if subject.name != "dead_growth" or not subject.about:
+        """Whether alerts about this failure, queue or dependency are muted."""
+        store, about = self._app.store, subject.about
+        if read_mutes(store, self._app).cover(
+            queue=subject.queue,
+            task=subject.task,
+            dependency=about.partition("/")[0] if subject.name == "breaker_opened" else None,
+            about=about,
+        ):
+            return True
+        if subject.name != "dead_growth" or not about:
             return False
-        return read_annotations(self._app.store, [subject.about]).get(subject.about, NOTHING).muted(now_ms)
+        return read_annotations(store, [about]).get(about, NOTHING).muted(now_ms)
 
     def _forget(self, key: str, version: int, old: Told) -> None:
         if old.pile.count:

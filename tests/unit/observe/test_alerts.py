@@ -124,6 +124,31 @@ def test_a_failure_that_is_muted_is_not_told_of_until_its_time_is_over(app: App,
     assert [(alert.about, alert.ids) for alert in told[2:]] == [("f1", ("5",))]
 
 
+def test_a_muted_queue_or_dependency_is_not_told_of_until_its_time_is_over(app: App, clock: ManualClock) -> None:
+    @app.task(name="pay", queue="money", dependency="stripe")
+    def pay() -> None: ...
+
+    app.alerts.mute(dependency="stripe", for_="1h", reason="their maintenance")
+    app.alerts.mute(queue="crm", for_="2h", reason="our maintenance")
+    events = [opened("stripe/tenant 7"), opened("mailgun"), died("1"), died("2", task="pay", queue="money"),
+              died("3", queue="bulk"), poisoned("4", "pay")]  # fmt: skip
+    watch, told = watching(app)
+    say(watch, *events)
+    assert [(alert.name, alert.about or alert.queue) for alert in told] == [
+        ("breaker_opened", "mailgun"), ("dead_growth", "f1"),
+    ]  # fmt: skip
+    clock.advance("61m")
+    say(watch, *events)
+    assert {(a.name, a.about, a.task) for a in told[2:]} == {
+        ("breaker_opened", "mailgun", None), ("breaker_opened", "stripe/tenant 7", None),
+        ("dead_growth", "f1", "pay"), ("dead_growth", "f1", "crm.push"), ("quarantined", None, "pay"),
+    }  # fmt: skip
+    assert [mute.queue for mute in app.alerts.list()] == ["crm"]
+    app.alerts.unmute(queue="crm")
+    say(watch, died("5"))
+    assert (told[-1].queue, told[-1].ids) == ("crm", ("5",))
+
+
 def test_failures_that_all_differ_are_told_together_beyond_twenty(app: App) -> None:
     watch, told = watching(app)
     say(watch, *(died(str(n), f"f{n}") for n in range(15)))
