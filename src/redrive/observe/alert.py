@@ -31,7 +31,9 @@ class Alert(Struct, frozen=True, kw_only=True):
     its address where the setting `runbook_url` is set, else its name.
 
     An alert on a threshold has a `state`, firing or resolved, the `value`, in seconds if it is a duration, and the
-    threshold, `above`; its `since` is when the value went above it or, once resolved, when it fired.
+    threshold, `above`; its `since` is when the value went above it or, once resolved, when it fired. Where the outage
+    of a dependency pushes several tasks or queues above it, that is one alert about the dependency, and `affected`
+    lists at most a hundred of them, the worst first; `value` is that of the worst.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Alert(Struct, frozen=True, kw_only=True):
     state: str | None = None
     value: float | None = None
     above: float | None = None
+    affected: tuple[str, ...] = ()
 
 
 class Subject(NamedTuple):

@@ -19,24 +19,30 @@ class State(Struct, frozen=True, array_like=True):
     value: float = 0.0
 
 
-def step(rule: Rule, state: State, value: float | None, now_ms: int) -> tuple[State | None, str | None]:
+def step(
+    rule: Rule, state: State, value: float | None, now_ms: int, *, muted: bool = False
+) -> tuple[State | None, str | None]:
     """The next state, None once there is nothing to remember, and what is to be told: firing, resolved or nothing.
 
-    `value`: None where the subject is gone, such as a queue that is empty: that is below.
+    `value`: None where the subject is gone, such as a queue that is empty: that is below. While it is `muted` it does
+    not tell that it fires: what still fires afterwards is told then. What was told as firing is told as resolved, also
+    while it is muted; what never was is not.
     """
     if value is not None and value > rule.above:
         above_ms = state.above_ms or now_ms
         now = replace(state, above_ms=above_ms, below_ms=0, value=value)
         if state.fired_ms:
-            if now_ms - state.told_ms < rule.every_ms:
+            if muted or (state.told_ms and now_ms - state.told_ms < rule.every_ms):
                 return now, None
             return replace(now, told_ms=now_ms), "firing"
         if now_ms - above_ms < rule.for_ms:
             return now, None
+        if muted:
+            return replace(now, fired_ms=now_ms, told_ms=0), None
         return replace(now, fired_ms=now_ms, told_ms=now_ms), "firing"
     if not state.fired_ms:
         return None, None
     below_ms = state.below_ms or now_ms
     if now_ms - below_ms < rule.for_ms:
         return replace(state, below_ms=below_ms, value=value or 0.0), None
-    return None, "resolved"
+    return None, "resolved" if state.told_ms else None

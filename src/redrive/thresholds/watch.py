@@ -28,6 +28,7 @@ from ..registry import Registry
 from ..store import Store
 from ..triage.select.terms import as_node
 from ..worker.services import Service
+from .grouping import GROUPED, Surroundings, grouped, key_of, members, subject_of
 from .machine import State, step
 from .measure import Figures, Subject
 from .rule import Rule, shown
@@ -35,6 +36,7 @@ from .rule import Rule, shown
 LOOK_S = 5.0
 KEPT_MS = 7 * 24 * 3600 * 1000
 UNSENT_MAX = 100
+AFFECTED_MAX, NAMED_MAX = 100, 5  # tasks and queues that an alert lists, and that its text names
 FIRING, RESOLVED = "firing", "resolved"
 
 
@@ -55,6 +57,14 @@ class Watched(NamedTuple):
 class _Kept(Struct, array_like=True):
     looked_ms: int = 0
     states: dict[str, State] = {}
+    groups: dict[str, str] = {}  # by the key of each subject that an outage groups, its dependency
+
+
+class _Told(NamedTuple):
+    subject: Subject
+    word: str
+    state: State
+    affected: Sequence[Subject] = ()  # what the outage of a dependency groups, the worst first
 
 
 class Watching:
@@ -95,27 +105,27 @@ class Watching:
         for watched, alert in unsent:
             self._send(watched, alert)
         store = self._app.store
-        figures = Figures(store, self._app)
+        figures, around = Figures(store, self._app), Surroundings(store, self._app)
         for watched in self._rules:
             if watched.rule.name not in self._unkept:
                 try:
-                    self._one(store, figures, watched)
+                    self._one(store, figures, around, watched)
                 except Unsupported as error:
                     self._unkept.add(watched.rule.name)
                     complain(f"the alert {watched.rule.name}: {error}")
 
-    def _one(self, store: Store, figures: Figures, watched: Watched) -> None:
+    def _one(self, store: Store, figures: Figures, around: Surroundings, watched: Watched) -> None:
         (cell,) = store.cells.read([watched.cell])
         now_ms = store.now_ms()
         kept = _Kept() if cell is None else _decoded(cell.value)
         if 0 <= now_ms - kept.looked_ms < LOOK_S * 900:
             return  # another process has just looked
         found = figures.of(watched.rule)
-        states, told = _stepped(watched.rule, kept.states, found, now_ms)
-        swap = Swap(watched.cell, version_of(cell), msgspec.json.encode(_Kept(now_ms, states)), KEPT_MS)
+        left, told = _stepped(watched.rule, kept, found, around, now_ms)
+        swap = Swap(watched.cell, version_of(cell), msgspec.json.encode(left), KEPT_MS)
         if store.cells.swap([swap], durable=False)[0]:
-            for subject, word, state in told:
-                self._send(watched, self._alert(watched.rule, subject, word, state, now_ms))
+            for each in told:
+                self._send(watched, self._alert(watched.rule, each, now_ms))
 
     def _send(self, watched: Watched, alert: Alert) -> None:
         try:
@@ -125,12 +135,13 @@ class Watching:
         except Exception:
             complain(f"{watched.channel} on an alert:\n{traceback.format_exc()}")
 
-    def _alert(self, rule: Rule, subject: Subject, word: str, state: State, now_ms: int) -> Alert:
+    def _alert(self, rule: Rule, told: _Told, now_ms: int) -> Alert:
+        subject, word, state, affected = told
         spec = self._spec or spec_of(self._app)
         since_ms = state.above_ms if word == FIRING else state.fired_ms
         return Alert(
             name=rule.name,
-            text=visible(text_of(rule, subject, word, state, now_ms)),
+            text=visible(text_of(rule, subject, word, state, now_ms, affected)),
             count=1,
             task=visible(subject.task) or None,
             queue=visible(subject.queue) or None,
@@ -138,29 +149,44 @@ class Watching:
             app=spec,
             since=rfc3339(since_ms),
             at=rfc3339(now_ms),
-            command=visible(shell_line(_command(rule.name, subject), place_of(self._app, spec))),
+            command=visible(shell_line(_command(rule.name, subject, bool(affected)), place_of(self._app, spec))),
             state=word,
             value=round(state.value, 4),
             above=rule.above,
             runbook=runbook_of(rule.name),
+            affected=tuple(visible(place_in_words(each)) for each in affected[:AFFECTED_MAX]),
         )
 
 
 def _stepped(
-    rule: Rule, states: Mapping[str, State], found: Mapping[Subject, float], now_ms: int
-) -> tuple[dict[str, State], list[tuple[Subject, str, State]]]:
+    rule: Rule, kept: _Kept, found: Mapping[Subject, float], around: Surroundings, now_ms: int
+) -> tuple[_Kept, list[_Told]]:
     """The next states by subject, and what is to be told."""
-    values = {"\0".join(subject): value for subject, value in found.items()}
+    cause = around.cause if rule.name in GROUPED else lambda _: None
+    values, groups = grouped(rule, kept.states, kept.groups, found, cause)
     left: dict[str, State] = {}
-    told: list[tuple[Subject, str, State]] = []
-    for key in sorted({*states, *values}):
-        before = states.get(key, State())
-        after, word = step(rule, before, values.get(key), now_ms)
+    told: list[_Told] = []
+    for key in sorted({*kept.states, *values}):
+        subject = subject_of(key)
+        group = members(groups, subject.about) if subject.about else ()
+        before = kept.states.get(key) or _begun(kept.states, group)
+        value = values.get(key)
+        muted = value is not None and value > rule.above and around.muted(subject)
+        after, word = step(rule, before, value, now_ms, muted=muted)
         if after is not None:
             left[key] = after
         if word is not None:
-            told.append((Subject(*key.split("\0")), word, after or before))
-    return left, told
+            ranked = sorted(group, key=lambda each: -found.get(each, 0.0))
+            above = [each for each in ranked if found.get(each, 0.0) > rule.above]
+            told.append(_Told(subject, word, after or before, above if word == FIRING else ranked))
+    held = {key: name for key, name in groups.items() if key_of(Subject(about=name)) in left}
+    return _Kept(now_ms, left, held), told
+
+
+def _begun(states: Mapping[str, State], group: Sequence[Subject]) -> State:
+    """A group has been above for as long as the first of its members."""
+    since = [state.above_ms for each in group if (state := states.get(key_of(each))) is not None]
+    return State(above_ms=min(since, default=0))
 
 
 def _decoded(value: bytes) -> _Kept:
@@ -170,27 +196,40 @@ def _decoded(value: bytes) -> _Kept:
         return _Kept()
 
 
-def text_of(rule: Rule, subject: Subject, word: str, state: State, now_ms: int) -> str:
-    """An alert in a sentence."""
+def place_in_words(subject: Subject) -> str:
+    """Which queue or task it is."""
     of = f"task {subject.task}" if subject.task else f"queue {subject.queue}"
-    on = f"{of} on queue {subject.queue}" if subject.task and subject.queue else of
+    return f"{of} on queue {subject.queue}" if subject.task and subject.queue else of
+
+
+def text_of(
+    rule: Rule, subject: Subject, word: str, state: State, now_ms: int, affected: Sequence[Subject] = ()
+) -> str:
+    """An alert in a sentence."""
+    of = place_in_words(affected[0] if affected else subject)
     value, above = shown(rule.unit, state.value), shown(rule.unit, rule.above)
     what = {
         "depth": f"{value} messages wait on {of}",
         "dead": f"{value} messages are dead on {of}",
         "age": f"the oldest message that is due on {of} has waited {value}",
-        "error_rate": f"{value} of the runs of {on} failed in the last 15 minutes",
-        "p95": f"5% of the runs of {on} took longer than {value} in the last 15 minutes",
+        "error_rate": f"{value} of the runs of {of} failed in the last 15 minutes",
+        "p95": f"5% of the runs of {of} took longer than {value} in the last 15 minutes",
         "no_workers": f"no worker runs {of}, and {value} messages wait there",
         "slo_burn": f"the error budget of {of} burns {value} times as fast as it may",
         "schedule_late": f"schedule {subject.about} is {value} late",
     }[rule.name]
+    if affected:
+        named = ", ".join(place_in_words(each) for each in affected[:NAMED_MAX])
+        rest = f" and {len(affected) - NAMED_MAX:,} more" if len(affected) > NAMED_MAX else ""
+        what = f"the breaker of {subject.about} opened: {what}; affected: {named}{rest}"
     if word == RESOLVED:
         return f"resolved after {shown('seconds', (now_ms - state.fired_ms) / 1000)}: {what}"
     return what if rule.name in ("no_workers", "slo_burn") and not rule.above else f"{what}; the threshold is {above}"
 
 
-def _command(name: str, subject: Subject) -> Sequence[str]:
+def _command(name: str, subject: Subject, is_group: bool) -> Sequence[str]:
+    if is_group:
+        return ["flow", "show", subject.about]
     match name:
         case "dead":
             return ["dlq", "groups", *filter(None, [str(as_node(Where(queue=subject.queue or None)))])]

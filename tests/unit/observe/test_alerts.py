@@ -397,6 +397,7 @@ def test_a_webhook_gets_one_small_json_object(app: App, hook: Hook) -> None:
             "text": "2 messages were quarantined of task image.resize on queue media; the last: killed by SIGKILL",
             "count": 2,
             "ids": ["1", "2"],
+            "affected": [],
             "task": "image.resize",
             "queue": "media",
             "about": None,

@@ -1,0 +1,90 @@
+"""Group what has one cause: tasks and queues that an outage of a dependency pushes above a threshold.
+
+While the breaker of a dependency is open, what calls it does not fire one by one. All of it is one subject, the
+dependency, and belongs to that until it is below, also once the breaker is closed: otherwise each would fire after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from ..observe.muting import Mutes, dependencies_of, dependency_of, read_mutes
+from ..registry import Registry
+from ..store import Store
+from ..triage.controls import Controls
+from .machine import State
+from .measure import Subject
+from .rule import Rule
+
+GROUPED = ("depth", "dead", "age", "error_rate", "p95", "slo_burn")  # what an outage of a dependency raises
+OPEN = ("open", "half_open", "forced_open")
+
+
+class Surroundings:
+    """What is muted and which dependencies fail, each read at most once for all rules of a look."""
+
+    def __init__(self, store: Store, app: Registry) -> None:
+        self._store, self._app = store, app
+
+    def muted(self, subject: Subject) -> bool:
+        """Whether alerts about it are muted. Raises StoreError."""
+        if subject.task or subject.queue:
+            return self._mutes.cover(queue=subject.queue, task=subject.task)
+        schedule = self._app.schedules.get(subject.about)
+        if schedule is not None:
+            return self._mutes.cover(queue=schedule.queue)
+        return self._mutes.cover(dependency=subject.about)
+
+    def cause(self, subject: Subject) -> str | None:
+        """The one dependency that the task, or each task of the queue, calls, if its breaker is not closed and alerts
+        about the subject are not muted. Raises StoreError."""
+        called = [dependency_of(self._app, subject.task)] if subject.task else dependencies_of(self._app, subject.queue)
+        if len(called) != 1 or called[0] not in self._failing or self.muted(subject):
+            return None
+        return called[0]
+
+    @cached_property
+    def _mutes(self) -> Mutes:
+        return read_mutes(self._store, self._app)
+
+    @cached_property
+    def _failing(self) -> frozenset[str]:
+        """Those whose breakers are not closed, without those of their keys."""
+        return frozenset(c.name for c in Controls(self._store, self._app).list(waiting=False) if c.breaker in OPEN)
+
+
+def grouped(
+    rule: Rule,
+    states: Mapping[str, State],
+    joined: Mapping[str, str],
+    found: Mapping[Subject, float],
+    cause: Callable[[Subject], str | None],
+) -> tuple[dict[str, float], dict[str, str]]:
+    """The values by key of a subject, and by the key of each grouped subject its dependency. What already fires by
+    itself goes on by itself."""
+    values: dict[str, float] = {}
+    groups = dict(joined)
+    for subject, value in found.items():
+        key = key_of(subject)
+        if value > rule.above and key not in groups and not states.get(key, State()).fired_ms:
+            name = cause(subject)
+            if name is not None:
+                groups[key] = name
+        if key in groups:
+            key = key_of(Subject(about=groups[key]))
+        values[key] = max(value, values.get(key, value))
+    return values, groups
+
+
+def members(groups: Mapping[str, str], dependency: str) -> Sequence[Subject]:
+    """What a dependency's group has, in order."""
+    return [subject_of(key) for key, name in sorted(groups.items()) if name == dependency]
+
+
+def key_of(subject: Subject) -> str:
+    return "\0".join(subject)
+
+
+def subject_of(key: str) -> Subject:
+    return Subject(*key.split("\0"))
