@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.crash.children import until
 from tests.support.webhooks import Hook, hook
 from tests.support.workers import PATIENCE_S
 
 from redrive import Draft
 from redrive.stores.sqlite.store import SqliteStore
+from redrive.triage.dlq import DeadLetters
 
 TASKS = """
 import time
@@ -59,3 +61,43 @@ def test_two_processes_tell_a_webhook_once_and_its_url_is_never_shown(tmp_path: 
     (body,) = hook.bodies
     assert body["name"] == "quarantined" and body["app"] == "tasks:app"
     assert not (tmp_path / "seen/leaked").exists()
+
+
+FAILING = """
+from pathlib import Path
+from redrive import App, Reject
+
+app = App("sqlite:///work.db")
+app.on("dead", print, above=2, for_=0)
+
+@app.task(name="bad")
+def bad(n: int) -> None:
+    raise Reject("no")
+"""
+
+
+@pytest.mark.slow
+def test_a_webhook_hears_that_a_threshold_fires_and_that_it_is_resolved(tmp_path: Path, hook: Hook) -> None:
+    (tmp_path / "tasks.py").write_text(FAILING)
+    env = {name: text for name, text in os.environ.items() if not name.startswith("REDRIVE_")}
+    env |= {"REDRIVE_NOTIFY": hook.url, "REDRIVE_APP": "tasks:app"}
+    store = SqliteStore(tmp_path / "work.db")
+    store.put([Draft(task="bad", body=b'{"n": %d}' % n) for n in range(3)])
+    words = [sys.executable, "-m", "redrive", "worker", "--processes", "2", "--log", "off"]
+    worker = subprocess.Popen(words, cwd=tmp_path, env=env)
+    try:
+        until("it fires", lambda: len(told(hook)) == 1)
+        (fired,) = told(hook)
+        assert (fired["state"], fired["queue"], fired["value"], fired["above"]) == ("firing", "default", 3, 2)
+        assert fired["runbook"] == "dead-letters" and "dlq groups" in fired["command"]
+        DeadLetters(store).discard(select="queue:default", reason="seen")
+        until("it is resolved", lambda: len(told(hook)) == 2)
+        assert told(hook)[1]["state"] == "resolved" and told(hook)[1]["queue"] == "default"
+    finally:
+        worker.terminate()
+        worker.wait(PATIENCE_S)
+        store.close()
+
+
+def told(hook: Hook) -> list[dict[str, object]]:
+    return [body for body in hook.bodies if body["name"] == "dead"]

@@ -106,7 +106,8 @@ from .terminal.warnings import tell_warnings
 @click.option(
     "--notify",
     metavar="URL",
-    help="post alerts to this webhook: messages dead or quarantined, breakers open, runs stopped (default: none) "
+    help="post alerts to this webhook: messages dead or quarantined, breakers open, runs stopped, and the thresholds "
+    "that the app declares (default: none) "
     "[REDRIVE_NOTIFY]",
 )
 @click.option(
@@ -240,7 +241,9 @@ def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> i
             ending.callback(Emf(app).close)
         if chosen.notify is not None:
             from ..observe.webhook import notify
+            from ..thresholds import post
 
+            post(app, chosen.notify)
             notify(app, chosen.notify, chosen.notify_every_s, chosen.app)
         return _run(app, chosen)
 

@@ -71,12 +71,15 @@ class Webhook:
 
 
 def notify(app: Registry, url: str, every_s: float, app_spec: str | None = None) -> Watch:
-    """Post all alerts of the app's workers to `url`, each at most every `every_s` seconds."""
-    hook = Webhook(url)
-    channel = f"webhook-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-    watch = Watch(app, NAMES, hook, channel=channel, every_ms=round(every_s * 1000), app_spec=app_spec)
+    """Post all alerts on events of the app's workers to `url`, each at most every `every_s` seconds."""
+    watch = Watch(app, NAMES, Webhook(url), channel=channel_of(url), every_ms=round(every_s * 1000), app_spec=app_spec)
     app.subscribe(watch)
     return watch
+
+
+def channel_of(url: str) -> str:
+    """The name of a webhook, which is the same in every process and does not show its URL."""
+    return f"webhook-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

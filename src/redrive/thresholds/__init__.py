@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from .on import on, rules_of
+from .on import on, post, rules_of
 from .rule import KINDS, Rule, rule
 from .watch import Watched, Watching, WatchService, watching
 
-__all__ = ["KINDS", "Rule", "WatchService", "Watched", "Watching", "on", "rule", "rules_of", "watching"]
+__all__ = ["KINDS", "Rule", "WatchService", "Watched", "Watching", "on", "post", "rule", "rules_of", "watching"]

@@ -10,6 +10,7 @@ from ..duration import Duration
 from ..errors import ConfigError, near_miss
 from ..observe import alerts
 from ..observe.alert import Alert
+from ..observe.webhook import Webhook, channel_of
 from ..registry import Registry
 from .rule import KINDS, rule
 from .watch import Watched
@@ -52,3 +53,9 @@ def on(
 def rules_of(app: Registry) -> list[Watched]:
     """The rules that `on` has registered and that are still wanted."""
     return list(_declared.get(app, ()))
+
+
+def post(app: Registry, url: str) -> None:
+    """Post the alerts of the rules that `on` has registered so far to this webhook too."""
+    rules, hook = _declared.setdefault(app, []), Webhook(url)
+    rules += [Watched(each, hook, channel_of(url)) for each in dict.fromkeys(watched.rule for watched in rules)]
