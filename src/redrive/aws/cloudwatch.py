@@ -41,7 +41,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -51,6 +50,7 @@ import msgspec
 from ..duration import Duration, seconds
 from ..events import Event, Fate, Notice
 from ..fault import Kind
+from ..history.tally import BANDS, band
 from ..redact import in_json, redact, redact_value
 from ..registry import Registry
 
@@ -65,7 +65,6 @@ UNITS = {
     **dict.fromkeys(("DoneFirstTry", "DoneAfterRetries", "Faults"), "Count"),
     **dict.fromkeys(("TimeToDoneFirstTry", "TimeToDoneAfterRetries"), "Milliseconds"),
 }
-ATTEMPTS = ("1", "2", "3", "4-5", "6-10", "11+")
 KINDS = tuple(kind.value for kind in Kind)
 REDRIVER = ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")
 VALUES_MAX = 100  # of a metric in one line
@@ -81,7 +80,6 @@ _OF_OUTCOME = {
     "held": "Deferrals",
 }
 _FAILED = frozenset(("retry", "crashed", "dead", "quarantined"))
-_FIRST_OF_BAND = (2, 3, 4, 6, 11)  # the attempts at which the next of ATTEMPTS begins
 _encode = msgspec.json.Encoder().encode
 
 Values = Mapping[str, float | Sequence[float]]
@@ -208,7 +206,7 @@ class Emf:
             return
         name = _OF_OUTCOME.get(fate.outcome)
         if name is not None and name != "Deferrals":
-            self._one_more(name, fate.queue, "Attempt", attempts(fate.attempt))
+            self._one_more(name, fate.queue, "Attempt", BANDS[band(fate.attempt)])
         if fate.fault is not None and fate.outcome in _FAILED:
             self._one_more("Faults", fate.queue, "Fault", fate.fault if fate.fault in KINDS else OTHER)
 
@@ -277,15 +275,6 @@ class _Sample:
             self._stride *= 2
         self.kept.append(value)
         self._skip = self._stride - 1
-
-
-def attempts(attempt: int) -> str:
-    """The value of dimension `Attempt`.
-
-    >>> [attempts(n) for n in (0, 1, 3, 4, 5, 6, 10, 11, 1000)]
-    ['1', '1', '3', '4-5', '4-5', '6-10', '6-10', '11+', '11+']
-    """
-    return ATTEMPTS[bisect_right(_FIRST_OF_BAND, attempt)]
 
 
 def prefix_of(url: str | None) -> str:

@@ -7,8 +7,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...config import RUNBOOKS
 from ...errors import ConfigError
-from ..cloudwatch import ATTEMPTS, KINDS, NAMESPACE, OTHER
+from ...history.tally import BANDS
+from ..cloudwatch import KINDS, NAMESPACE, OTHER
 from .names import (
     Json,
     Named,
@@ -37,14 +39,6 @@ _SAYS = {  # what each alarm means, and what to do
     "dead, in a triage store.",
     "Slow": "One run in twenty of QUEUE takes too long (p95 of its run time).",
     "Dead": "Messages of QUEUE are dead: they are being driven back.",
-}
-_PAGES = {  # of the runbooks; what is not here: the page of dead letters, which say why they do not go back
-    "Deep": "backlog",
-    "Old": "oldest-too-old",
-    "Poison": "quarantined",
-    "Failing": "error-rate",
-    "Slow": "slow",
-    "Dead": "dead-letters-growing",
 }
 _WAKES = {"ComparisonOperator": "GreaterThanOrEqualToThreshold"}
 _DEPTH, _OLDEST = "ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestMessage"
@@ -154,7 +148,7 @@ def _alarm(of: Named, name: str, says: str, given: Json) -> Json:
     people = [ref("Alarms")]
     properties = {
         "AlarmName": sub(f"${{Prefix}}-{of.queue}.{_dashed(name)}"),
-        "AlarmDescription": _described(says.replace("QUEUE", of.queue), _PAGES.get(name, "dead-letters")),
+        "AlarmDescription": _described(says.replace("QUEUE", of.queue), RUNBOOKS.get(name, RUNBOOKS["ManyDead"])),
         **({} if "AlarmActions" in given else {"AlarmActions": people, "OKActions": people}),
         "TreatMissingData": "notBreaching",
     }
@@ -246,7 +240,7 @@ def _graphs(of: Named) -> Iterator[tuple[str, list[list[Any]], str]]:
         return [_own_metric(of, name, stat=p) for name in names for p in ("p50", "p95", "p99")]
 
     def by_attempt(name: str) -> list[list[Any]]:
-        return [[*_own_metric(of, name), "Attempt", value] for value in ATTEMPTS]
+        return [[*_own_metric(of, name), "Attempt", value] for value in BANDS]
 
     rest = [["AWS/SQS", _DEPTH, "QueueName", of.sqs(s), {"label": s[1:]}] for s in ("-dlq", "-poison", UNDELIVERED)]
     running, delayed = (f"ApproximateNumberOfMessages{kind}" for kind in ("NotVisible", "Delayed"))
