@@ -41,6 +41,7 @@ def nightly(password: str, note: str) -> None: ...
 """
 ACTING = frozenset(
     (
+        "alerts mute", "alerts unmute",
         "init", "demo", "deliver", "celery", "worker", "scheduler", "enqueue", "job cancel", "queue pause",
         "queue purge", "queue resume", "group resume", "group width", "flow set", "dlq apply", "dlq discard",
         "dlq edit", "dlq import",
@@ -105,6 +106,7 @@ class Scene:
             "run show": [[self.run]],
             "run failures": [[self.run]],
             "run watch": [[self.run, "--timeout", "1ms"]],
+            "watch": [["--once"]],
         }
 
     def draft(self, **parts: object) -> Draft:

@@ -247,7 +247,8 @@ def test_a_share_for_retries_of_which_there_are_none_costs_a_look_at_their_index
     ask = Ask(MAIN, LIMIT, LEASE_MS, worker="w", retries=LIMIT // 5)
     plan = explained.plan("claim_sharing", lambda: explained.store.exchange([], [ask]))
     assert plan.indexes == {"message_due", "message_retry", "message_wake"} and not plan.could_scan, plan
-    assert plan.rows <= 3 * LIMIT and plan.sorts == 0 and plan.buffers <= ROUND + TOUCHED * LIMIT, plan
+    # Each is looked at once more, by its place, for when it was due.
+    assert plan.rows <= 4 * LIMIT and plan.sorts == 0 and plan.buffers <= ROUND + TOUCHED * LIMIT, plan
 
 
 def test_what_is_delayed_costs_a_claim_nothing(explained: Explained) -> None:
@@ -545,7 +546,7 @@ def test_claims_and_waits_above_a_floor_read_that_much_of_the_same_indexes(expla
             plans = explained.plans(lambda ask=ask: explained.store.exchange([], [ask]))
             plan, looked = plans[f"{name}_above"], parts * (SKIP_LOOKED + 1) if ask.skip else 0
             assert plan.indexes <= {"message_due", "message_retry", "message_wake"} and not plan.could_scan, plan
-            assert plan.rows <= 6 * few + looked and plan.sorts == 0, plan
+            assert plan.rows <= 7 * few + looked and plan.sorts == 0, plan
             assert plan.buffers <= ROUND + TOUCHED * few + looked, plan
             assert plans["look_above"].indexes == {"message_wake"} and plans["look_above"].rows <= 1, plans
         for name, ask in (("next_due", asks["claim"]), ("next_due_skipping", asks["claim_skipping"])):

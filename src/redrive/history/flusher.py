@@ -26,14 +26,17 @@ class Flusher:
     """Writes what `recorder` counts to the store, EVERY_S after it was counted or sooner."""
 
     def __init__(self, recorder: Recorder, store: Store) -> None:
-        self.recorder, self._store = recorder, store
+        self.recorder, self.store = recorder, store
         self.writer = Writer(store)
         self._writing = threading.Lock()
         self.asked = False  # whether the thread has it
 
     def enqueued(self, drafts: Sequence[Draft], puts: Sequence[Put]) -> None:
-        """Count what was put. From any thread."""
-        self.recorder.enqueued(drafts, self._store.now_ms(), puts)
+        """Count what was put. From any thread; raises nothing, as the messages are stored."""
+        try:
+            self.recorder.enqueued(drafts, self.store.now_ms(), puts)
+        except StoreError:  # the store went away since: not even the time is known
+            return
         self.counted()
 
     def counted(self) -> None:

@@ -93,9 +93,9 @@ def alerting(of: Thresholds) -> Iterator[Alerting]:
     )  # fmt: skip
     yield Alerting(
         "RedriveRetryStorm",
-        'sum by (queue) (rate(redrive_deliveries_total{outcome="retry"}[10m])) * 600 >= 100 and on (queue) '
-        'sum by (queue) (rate(redrive_deliveries_total{outcome="retry"}[10m])) > '
-        '(sum by (queue) (rate(redrive_deliveries_total{outcome="done"}[10m])))', "5m", "page",
+        'sum by (queue) (rate(redrive_deliveries_total{outcome="retry"}[10m])) * 600 >= 100 unless on (queue) '
+        '(sum by (queue) (rate(redrive_deliveries_total{outcome="done"}[10m])) >= '
+        'sum by (queue) (rate(redrive_deliveries_total{outcome="retry"}[10m])))', "5m", "page",
         f"Queue {queue} retries more than it does", f"{value} retries in 10 minutes, more than messages done.",
     )  # fmt: skip
     yield Alerting(

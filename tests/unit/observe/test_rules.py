@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 from tests.support.servers import program
 
+from redrive import App
 from redrive.config import RUNBOOKS
-from redrive.observe.rules import Thresholds, alerting, prometheus_rules
+from redrive.observe.dashboard import ROWS
+from redrive.observe.prometheus import Metrics
+from redrive.observe.rules import RECORDED, Thresholds, alerting, prometheus_rules
 
 ROOT = Path(__file__).parents[3]
 NAMES = list(dict.fromkeys(rule.name for rule in alerting(Thresholds())))
@@ -61,7 +65,7 @@ CASES: dict[str, tuple[list[Series], list[Series]]] = {
         [{_DONE: rising(80), _RETRY: rising(20)}, {_DONE: rising(0.5), _RETRY: rising(0.5)}],
     ),
     "RedriveRetryStorm": (
-        [{_DONE: rising(30), _RETRY: rising(40)}, {_DONE: flat(0), _RETRY: rising(20)}],
+        [{_DONE: rising(30), _RETRY: rising(40)}, {_DONE: flat(0), _RETRY: rising(20)}, {_RETRY: rising(20)}],
         [{_DONE: rising(50), _RETRY: rising(40)}, {_DONE: flat(0), _RETRY: rising(5)}],
     ),
     "RedriveComingWave": (
@@ -196,3 +200,13 @@ def test_the_page_of_an_alert_has_its_severity(name: str) -> None:
     row = next(line for line in page.splitlines() if f"`{name}`" in line)
     for severity in {rule.severity for rule in alerting(Thresholds()) if rule.name == name}:
         assert severity in row.split("|")[4], row
+
+
+def test_rules_and_panels_ask_for_metrics_that_are_exported() -> None:
+    families = [*Metrics(App("memory://")).describe()]
+    known = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    known |= {f"{family.name}{end}" for family in families for end in ("_bucket", "_sum", "_count")}
+    exprs = [rule.expr for rule in alerting(Thresholds())] + [expr for _, expr in RECORDED]
+    exprs += [expr for _, row in ROWS for panel in row for expr, _ in panel.queries]
+    asked = {name for expr in exprs for name in re.findall(r"(?<![\w:])redrive_\w+", expr)}
+    assert len(asked) > 20 and asked <= known, asked - known
