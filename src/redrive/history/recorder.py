@@ -29,7 +29,7 @@ from .tally import (
 )
 
 OTHER = "(other)"  # for tasks that the app does not know: a typing error of a producer takes no place of its own
-VALUES_MAX = 4096  # durations kept one by one
+VALUES_MAX = 4096  # durations of a series that are kept one by one, and a batch more
 ATTEMPTS = 12  # attempts counted one by one; the last place has all from the eleventh on
 
 Name = tuple[str, str]  # queue and task
@@ -120,6 +120,12 @@ class Recorder:
         if found is None:
             found = self.series[name] = Series(_within_ms(self._tasks.get(task)), _within_ms(self._queues.get(queue)))
         return found
+
+    def bound(self) -> None:
+        """Count the durations of the series that have many: called after each batch."""
+        for series in self.series.values():
+            if len(series.run) >= VALUES_MAX:
+                series.fold()
 
     def enqueued(self, drafts: Iterable[Draft], now_ms: int, puts: Iterable[Put]) -> None:
         """These were put; a duplicate was not."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ...events import Fate
 from ...history import Flusher, Series
-from ...history.recorder import ATTEMPTS, VALUES_MAX
+from ...history.recorder import ATTEMPTS
 from ...history.tally import band, crash_key, dead_key, deferral_keys, fault_key, outcome_key, verdict_key
 from ...message import Ack, Delivery, Settled
 from ..settlement import Outcome, first_due_ms
@@ -27,35 +27,40 @@ class Counted:
 
     def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled], now_ms: int) -> None:
         """Count these deliveries, given the store's answers."""
-        recorder, clock_ms = self._recorder, now_ms - time.monotonic() * 1000
+        recorder, clock_ms, ok = self._recorder, now_ms - time.monotonic() * 1000, Settled.OK
+        queue = task = None
         with recorder.lock:
             recorder.turn(now_ms)
-            for o, answer in zip(outcomes, answers, strict=True):
-                delivery, settlement = o.delivery, o.settlement
-                message, due_ms = delivery.message, delivery.due_ms or delivery.message.life_ms
-                series = recorder.of(message.queue, message.task)
-                if o.started_s:
-                    series.run.append((o.run_s or 0.0) * 1000)
-                    series.wait.append(clock_ms + o.started_s * 1000 - due_ms)
-                    if len(series.run) >= VALUES_MAX:
-                        series.fold()
-                if settlement.follow_ups and answer is Settled.OK:
+            for o, answer in zip(outcomes, answers, strict=True):  # once per message, so lean
+                delivery, settlement, started_s = o.delivery, o.settlement, o.started_s
+                message = delivery.message
+                if message.task != task or message.queue != queue:  # most batches are of one task
+                    queue, task = message.queue, message.task
+                    series = recorder.of(queue, task)
+                    done, judges = series.done, series.judges
+                    run, wait, first = series.run.append, series.wait.append, series.first.append
+                due_ms = delivery.due_ms or message.life_ms
+                if started_s:
+                    run((o.run_s or 0.0) * 1000)
+                    wait(clock_ms + started_s * 1000 - due_ms)
+                if settlement.follow_ups and answer is ok:
                     recorder.add_enqueued(settlement.follow_ups)
-                if type(settlement.decision) is not Ack or answer is not Settled.OK or message.redrives:
+                if type(settlement.decision) is not Ack or answer is not ok or message.redrives:
                     self._count(series, delivery, self._fate(o, answer, now_ms))
                     continue
                 attempt = message.attempt
-                series.done[attempt if attempt < _LAST else _LAST] += 1
+                done[attempt if attempt < _LAST else _LAST] += 1
                 if attempt <= 1 and not message.crashes:
                     took_ms = now_ms - due_ms + message.held_ms
-                    series.first.append(took_ms)
+                    first(took_ms)
                 else:
                     took_ms = now_ms - first_due_ms(delivery)
                     series.after.append(took_ms)
-                    for fate in (self._fate(o, answer, now_ms),) if message.crashes else ():
-                        _count_causes(series, fate)
-                if series.judges:
+                    if message.crashes:
+                        _count_causes(series, self._fate(o, answer, now_ms))
+                if judges:
                     series.judge(took_ms)
+            recorder.bound()
         self._flusher.counted()
 
     def told(self, fates: Sequence[Fate], now_ms: int) -> None:
