@@ -104,6 +104,41 @@ def test_odd_quotes_and_signs_around_a_name_raise_nothing(text: str, name: str) 
     assert redact(told) == told
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("run --token = abc1x", "run --token = ***"),
+        (" =[--token =[", " =[--token =***"),
+        (" :@--token :@", " :@--token :***"),
+        (" =/'--token =/'\"", " =/'--token =***'\""),
+        (" : [-password : [-", " : [-password : ***"),
+        (' =a";-password =a";-', ' =a";-password =***";-'),
+        (" = a\\@[a&<-apassword = a\\@[a&<-a", " = a\\@[a&<-apassword = ***&<-a"),
+    ],
+)
+def test_the_sign_behind_a_flag_is_not_taken_for_its_value(text: str, told: str) -> None:
+    assert (redact(text), redact(told)) == (told, told)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "\\<=",
+        ",>=",
+        ";]-=",
+        "&=;=",
+        " =>=",
+        "\\->)=,a",
+        '@(&{{=%(;-\\b)b%%]-;%b>[=<&(\\:@\\(:(/:%)>>b\n\\<"a(,]a{)]]',
+        ';,}<=\\=-b;]}]::>=,b{=["{&a;:"]]@&>}-[{,a";<&::"{"',
+    ],
+)
+def test_what_is_left_of_a_cookie_does_not_become_another_cookie(around: str) -> None:
+    told = redact(f"{around}Cookie:{around}")
+    assert told.startswith(f"{around}Cookie:") and HIDDEN in told
+    assert redact(told) == told
+
+
 @pytest.mark.slow
 def test_ten_megabytes_made_to_take_long_end_in_time(soak: bool, seed: int) -> None:
     """In a process that may take only so much of the processor's time: what is not linear takes days."""

@@ -112,8 +112,8 @@ class _Name:
         sign = _SIGN.match(self.text, self.end)
         if sign is not None:
             found = self._authorization(sign) if self.word == "authorization" else self._assigned(sign)
-            if found is not None or self.word == "authorization":
-                return found
+            if found is not None or self.word == "authorization" or self.name.startswith("-"):
+                return found  # of `--token = ***` the sign is not the value
         span = Beside(self.text, self.name, self.word, self.begin, self.end, in_code=self.in_code).secret()
         return None if span is None else Found(*span)
 
