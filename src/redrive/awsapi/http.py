@@ -7,7 +7,6 @@ for services that speak AWS's JSON protocol: https://smithy.io/2.0/aws/protocols
 
 from __future__ import annotations
 
-import random
 import select
 import socket
 import ssl
@@ -23,6 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from .._version import __version__
+from ..chance import uniform
 from .client import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TRIES
 from .sigv4 import Signer
 
@@ -68,7 +68,7 @@ class QuickCalls:
             except self._refused as error:
                 if not _may_pass(error):
                     raise
-            time.sleep(min(random.random() * 2**turn, PAUSE_MAX_S))
+            time.sleep(min(uniform(0, 2**turn), PAUSE_MAX_S))
         return self._once(action, body)
 
     def _once(self, action: str, body: bytes) -> dict[str, Any]:

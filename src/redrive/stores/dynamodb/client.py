@@ -6,13 +6,13 @@ condition then fails because of what it wrote itself.
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from ...awsapi import client as aws
+from ...chance import uniform
 from ...errors import ConfigError, RedriveError, StoreUnavailable
 
 TRIES = 8
@@ -79,7 +79,7 @@ class Calls:
 
     def pause(self, n: int) -> None:
         """Before the n-th repeat."""
-        self._sleep(random.uniform(0, min(CAP_S, BASE_S * 2**n)))
+        self._sleep(uniform(0, min(CAP_S, BASE_S * 2**n)))
 
     def close(self) -> None:
         self._client.close()

@@ -13,11 +13,11 @@ import re
 import time
 from functools import cache
 from importlib.resources import files
-from random import uniform
 
 import psycopg
 from msgspec import Struct
 
+from ...chance import uniform
 from ...errors import ReadOnly, SchemaError, StoreUnavailable
 from .connection import Connection, open_error, store_error
 from .session import Link

@@ -11,13 +11,13 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from random import uniform
 from threading import Lock
 from typing import Any, TypeVar
 
 import psycopg
 from msgspec import Struct
 
+from ...chance import uniform
 from ...errors import ConfigError, ReadOnly, StoreUnavailable
 from ...urls import shown
 from ..clock import Clock

@@ -9,12 +9,12 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from random import uniform
 from typing import Any, TypeVar
 
 import redis
 from msgspec import Struct
 
+from ...chance import uniform
 from ...errors import ConfigError, ReadOnly, StoreUnavailable
 from ..clock import Clock
 from ..pool import Pool
@@ -29,8 +29,8 @@ BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 # What writes nothing.
 LOOKS = frozenset(
     (
-        *("check", "counts", "damage", "failure_groups", "failures", "find", "group_names", "groups", "ids", "live"),
-        *("look", "look_probe", "paused", "queues", "read_cells", "resting", "scan", "verify"),
+        *("check", "counts", "damage", "due_counts", "failure_groups", "failures", "find", "group_names", "groups"),
+        *("ids", "live", "look", "look_probe", "paused", "queues", "read_cells", "resting", "scan", "verify"),
     )
 )
 HOPS_MAX = 5  # how often a call follows MOVED at once before it waits between
