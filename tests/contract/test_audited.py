@@ -21,6 +21,7 @@ from redrive.audit.log import CHUNK_MAX, Audit
 from redrive.cli.main import cli, run
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, GroupOrder, OnDead, Settlement
+from redrive.presence import Entry, WorkerInfo
 from redrive.testing.sqs import SqsServer
 from redrive.triage.auto import machine
 from redrive.triage.auto.machine import Machine
@@ -38,7 +39,8 @@ app.dependency("shop", breaker=Breaker())
 @app.task(name="push", dependency="shop")
 def push(record_id: int = 1) -> None: ...
 """
-# What only looks; what works, or puts as programs do; what makes files, or speaks to AWS; a schema.
+# What only looks; what works, or puts as programs do; what makes files, or speaks to AWS; a schema; and what acts by
+# keys, whose entries tests/unit/top holds.
 CHANGES_NOTHING = {
     "alerts list", "audit export", "audit list", "audit verify", "aws package", "aws template", "celery", "completion",
     "config show", "cost",
@@ -47,7 +49,8 @@ CHANGES_NOTHING = {
     "metrics grafana", "metrics print", "metrics rules", "metrics serve",
     "policy list", "policy preview", "queue list", "run failures", "run list", "run show", "run watch", "schedule list",
     "schedule next", "scheduler", "schema export", "status", "store check", "store doctor", "store info", "store sql",
-    "store upgrade", "version", "worker", "workers", "doctor", "history", "slo", "upcoming", "watch",
+    "store upgrade", "top", "version", "worker", "workers list", "doctor", "history", "slo", "upcoming", "watch",
+    "web",
 }  # fmt: skip
 IN_SQS = {"dlq ingest", "dlq move"}  # tests/aws/test_sqs_triage.py holds these
 # What changes: words with {names} of what `prepared` made, the action, and what the entry is about. Those without a
@@ -87,6 +90,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "schedule resume": ("schedule resume push --reason r", "resume", "schedule/push"),
     "schedule run": ("schedule run push --reason r", "run", "schedule/push"),
     "store sweep": ("store sweep", "sweep", "blobs"),
+    "workers drain": ("workers drain vm/a --reason r", "drain", "worker/vm/a"),
 }
 NOT_ON_SQS = {"group resume", "group width", "job cancel", "queue purge", "store sweep"}
 _modules = itertools.count()
@@ -153,6 +157,8 @@ def prepared(app: App, folder: Path) -> dict[str, str]:
     app.dlq.quarantine([names["isolated"]], reason="r")
     app.dlq.export(f"id:{names['gone']}", names["file"])
     app.dlq.discard([names["gone"]], reason="r")
+    if store.traits.cells:
+        Entry(store).write(WorkerInfo(name="vm/a", started_ms=store.now_ms(), seen_ms=store.now_ms()))
     for name in ("plan", "run", "paused", "approving"):
         gates = Gates(approval="anyone") if name == "approving" else None
         plan = app.dlq.select(f"id:{names['dead']}").plan(gates=gates)
@@ -236,6 +242,7 @@ CALLS: dict[str, tuple[Callable[[App, dict[str, str]], object], str]] = {
     "resume": (lambda app, of: resume(app.store, "crm", reason="r"), "resume"),
     "set_width": (lambda app, of: set_width(app.store, "crm", None, 3, reason="r"), "width"),
     "resume_group": (lambda app, of: resume_group(app.store, "line", "g", reason="r"), "resume"),
+    "drain_worker": (lambda app, of: app.drain_worker("vm/a", reason="r"), "drain"),
     "purge": (lambda app, of: purge(app.store, "default", actor=user(), reason="r"), "purge"),
 }
 ENGINES = ["memory", "sqlite", "postgres", "redis", "sqs"]

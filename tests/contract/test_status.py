@@ -138,3 +138,17 @@ def test_a_redrive_to_a_queue_that_no_worker_of_a_living_fleet_runs_is_told(app:
     idle = WorkerInfo(name=WORKER, seen_ms=app.store.now_ms(), queues=(QueueWork(name="crm", concurrency=1),))
     Entry(app.store).write(idle)
     assert (held("crm"), held("crn")) == ([], ["no worker that is alive runs queue crn"])
+
+
+def test_failure_groups_that_are_muted_need_no_person_and_are_not_counted(app: App) -> None:
+    app.scheduler().step()
+    for failure in (ValueError("no account"), KeyError("tenant")):
+        put(app, "dying")
+        (delivery,) = app.store.exchange([], [Ask("dying", 1, 60_000)]).deliveries
+        app.store.exchange([Settlement(delivery.receipt, DeadLetter("permanent"), classify(failure))], [])
+    first, second = app.dlq.groups()
+    assert [need.text for need in app.status().needs] == ["2 messages are dead, in 2 failure groups"]
+    app.dlq.mute(first.fingerprint, "1h", reason="known")
+    assert [need.text for need in app.status().needs] == ["1 message is dead, in 1 failure group"]
+    app.dlq.mute(second.fingerprint, "1h", reason="known")
+    assert app.status().ok

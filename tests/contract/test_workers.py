@@ -16,12 +16,14 @@ from tests.support.urls import url_of
 from tests.support.workers import until
 
 from redrive import App, Retry
-from redrive.errors import StoreUnavailable
-from redrive.message import Swap, version_of
+from redrive.audit.log import Audit
+from redrive.errors import ConfigError, Refused, StoreUnavailable
+from redrive.message import Cell, Swap, version_of
 from redrive.presence import Entry, WorkerInfo, read_workers
 from redrive.stores import open_store
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
+from redrive.triage import draining
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -207,3 +209,87 @@ def test_many_that_start_at_once_meet_few_others_and_renewals_meet_none(
         assert (listed, renewed) == (processes, (0, 0))
         assert begun[0] <= most and ended[0] <= most
         assert read_workers(stores[0]) == ()
+
+
+# -- draining one by request
+
+
+def test_a_worker_that_is_asked_to_drain_ends_by_itself_and_the_log_says_who_asked(app: App) -> None:
+    began, over = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="push", queue="crm")
+    async def push() -> None:
+        began.set()
+        await over.wait()
+
+    async def main() -> None:
+        await push.aenqueue()
+        worker = app.worker(queues=["crm"], name="one")
+        worker.start()
+        await began.wait()
+        await until(lambda: [info.name for info in app.workers()] == [worker.name])
+        await asyncio.to_thread(app.drain_worker, worker.name, reason="it leaks", actor="ann")
+        (info,) = app.workers()
+        assert info.drain_asked and not info.draining, "it has not read it yet"
+        worker._presence.keeper.soon()
+        await until(lambda: [info.state for info in app.workers()] == ["draining"])
+        over.set()
+        await asyncio.wait_for(worker.wait(), 30)
+        (entry,) = app.audit
+        assert (entry.action, entry.about, entry.claimed, entry.reason) == (
+            "drain",
+            f"worker/{worker.name}",
+            "ann",
+            "it leaks",
+        )
+
+    asyncio.run(main())
+    assert app.workers() == () and app.store.counts().leased == 0
+
+
+def test_a_request_that_comes_between_the_read_and_the_write_of_a_renewal_is_not_lost() -> None:
+    store = MemoryStore(ManualClock())
+    entry, told = Entry(store), record(store, "a", 1)
+    assert entry.write(told) is False
+    read, requests = store.cells.read, [draining.drain_worker]
+
+    def read_then_ask(keys: list[str]) -> list[Cell | None]:
+        found = read(keys)
+        while requests:
+            requests.pop()(store, "a", reason="r")
+        return found
+
+    store.cells.read = read_then_ask  # type: ignore[method-assign, assignment]
+    assert entry.write(told) is True
+    (info,) = read_workers(store)
+    assert info.drain_asked
+
+
+def test_a_request_stays_in_the_record_until_the_worker_has_ended() -> None:
+    store = MemoryStore(ManualClock())
+    entry = Entry(store)
+    entry.write(record(store, "a", 1))
+    draining.drain_worker(store, "a", reason="r")
+    for _ in range(2):
+        assert entry.write(record(store, "a", 1)) is True
+        assert [info.drain_asked for info in read_workers(store)] == [True]
+    entry.remove()
+    assert read_workers(store) == ()
+
+
+def test_only_a_living_worker_of_that_name_can_be_asked_to_drain() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    Entry(store).write(record(store, "vm/killed", 1))
+    clock.advance("15s")
+    Entry(store).write(record(store, "vm/a", 1))
+    Entry(store).write(replace(record(store, "scheduler/vm", 1), kind="scheduler"))
+    with pytest.raises(Refused, match="vm/killed is gone"):
+        draining.drain_worker(store, "vm/killed", reason="r")
+    with pytest.raises(Refused, match="scheduler/vm is a scheduler, and only workers drain"):
+        draining.drain_worker(store, "scheduler/vm", reason="r")
+    with pytest.raises(ConfigError, match=r"there is no worker 'vm/b'; did you mean 'vm/a'\? alive: vm/a"):
+        draining.drain_worker(store, "vm/b", reason="r")
+    with pytest.raises(ConfigError, match="no reason is given"):
+        draining.drain_worker(store, "vm/a", reason="")
+    assert [*Audit(store)] == [] and not any(info.drain_asked for info in read_workers(store))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,8 +65,21 @@ class TestPostgresWithFloors(TestPostgres):
 
     @pytest.fixture(autouse=True)
     def _untold(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told = defaultdict[str, list[PostgresStore]](list)
         monkeypatch.setattr(floor, "SHARE", 0.0)
         monkeypatch.setattr(floor, "SAVED_MS", 0.0)
+
+    def make_store(self, clock: ManualClock, place: Path) -> Store:
+        store, told = super().make_store(clock, place), self.told[schema_of(place)]
+        assert isinstance(store, PostgresStore)
+        told.append(store)
+
+        def tell_all(queue: str, spots: object) -> None:  # at once, as the model knows no while of a notification
+            for one in told:
+                one._floors.expect(queue, spots)  # type: ignore[arg-type]
+
+        store._link.on_late = tell_all
+        return store
 
 
 class TestRedis(StoreModel):

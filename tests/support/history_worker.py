@@ -18,6 +18,7 @@ from redrive.history import flusher
 
 FAILING, DYING, LONG = 20, 5, 4  # percent that fail once, percent that die at the third attempt; one in so many is long
 ATTEMPTS = 3
+WRITTEN = "written"  # in the journal, after the fates: what this process counted before that time is in the history
 
 
 def kind_of(n: int) -> str:
@@ -48,10 +49,18 @@ def main(url: str, journal: str, every_s: str) -> None:
     file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(events: Sequence[Event]) -> None:
-        lines = [f"{os.getpid()} {time.time():.3f} {e.outcome} {e.run_ms or 0}" for e in events if isinstance(e, Fate)]
+        lines = [f"{os.getpid()} {time.time():.6f} {e.outcome} {e.run_ms or 0}" for e in events if isinstance(e, Fate)]
         if lines:
             os.write(file, ("\n".join(lines) + "\n").encode())
 
+    flush = app.flusher.flush
+
+    def flush_and_note() -> None:
+        began_s = time.time()
+        flush()
+        os.write(file, f"{os.getpid()} {began_s:.6f} {WRITTEN} 0\n".encode())
+
+    app.flusher.flush = flush_and_note  # type: ignore[method-assign]
     app.subscribe(write)
     app.run_worker(burst=False)
 

@@ -34,6 +34,7 @@ from redrive import (
     Idempotency,
     Retry,
 )
+from redrive.files import boot_id
 from redrive.message import Message, Where
 from redrive.store import Store
 from redrive.stores.postgres.store import PostgresStore
@@ -43,6 +44,7 @@ from redrive.stores.sqlite.store import SqliteStore
 FILES = Path(__file__).parents[1] / "data" / "stored-d117619"
 NAME = "stored_earlier"  # of the schema and the namespace that were saved
 PATIENCE_S = 30.0
+BOOT_AT = 8  # of a file of slots, behind its magic: which start of which machine it was written in
 OF_A_MOMENT = {"now_ms", "names", "oldest_age_s", "budget_left", "cool_s", "next_ms", "carried_by", "per_s"}
 LONG = Retry(max_attempts=8, backoff=Backoff.fixed("30s"))
 
@@ -54,6 +56,12 @@ def files(engine: str) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         opened = {member.name: tar.extractfile(member) for member in tar}
         return {name: file.read() for name, file in opened.items() if file is not None}
+
+
+def _written_here(slots: bytes) -> bytes:
+    """What a worker had noted, as if it had run on this machine since it started: leases of before run out by
+    themselves, and the clock of these stores stands."""
+    return slots[:BOOT_AT] + boot_id().encode() + slots[BOOT_AT + len(boot_id()) :]
 
 
 class Clock:
@@ -92,7 +100,8 @@ class Stored:
             self.store.state_dir.mkdir(parents=True, exist_ok=True)
             for name, content in files(engine).items():
                 if name.startswith("state/"):
-                    (self.store.state_dir / name.removeprefix("state/")).write_bytes(content)
+                    beside = self.store.state_dir / name.removeprefix("state/")
+                    beside.write_bytes(_written_here(content) if beside.suffix == ".slots" else content)
         self.ran: dict[str, list[int]] = defaultdict(list)
         self.found: dict[str, Any] = {}
         self.app = self._app()
@@ -109,7 +118,7 @@ class Stored:
         return sorted(msgspec.json.decode(msgspec.convert(body, bytes))["n"] for body in bodies)
 
     def work(self, *queues: str) -> None:
-        """Work what is due in these queues, in which nothing is leased, one after another."""
+        """Work what is due in these queues, one after another, until nothing is leased either."""
         self.app.run_worker(queues, burst=True, concurrency=1)
 
     def work_until(self, over: Callable[[], bool], *queues: str, concurrency: int = 10) -> None:

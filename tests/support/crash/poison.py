@@ -21,8 +21,8 @@ from redrive.worker.process import run
 from redrive.worker.supervisor import supervise
 
 PLACE = Path(os.environ.get("POISON_PLACE", "."))
-LEASE_S = 2.0
-HUNG_AFTER_S = 1.5
+LEASE_S = 4.0
+HUNG_AFTER_S = 3.0  # so long that none is taken for hung where the machine is busy
 CONCURRENCY = int(os.environ.get("POISON_CONCURRENCY", "4"))
 
 app = redrive.App(url_of(PLACE))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from platform import machine
 
 import pytest
 
-import redrive
 from redrive.aws.bundle import LEFT_OUT, MACHINES, Packaged, package
 from redrive.errors import ConfigError
 
@@ -51,9 +52,8 @@ def test_it_runs_with_nothing_but_itself_and_is_the_same_each_time(tmp_path: Pat
         names = archive.namelist()
         archive.extractall(tmp_path / "task")
     assert "redrive/aws/lambda_handlers.py" in names and "work.py" in names
-    assert not [
-        name for name in names if name.startswith(("redrive/cli", "redrive/deliver", "redrive/testing", "boto"))
-    ]
+    left_out = ("boto", *(f"redrive/{part}/" for part in LEFT_OUT))
+    assert not [name for name in names if name.startswith(left_out) or name.endswith((".js", ".css", ".html"))]
     command = [sys.executable, "-I", "-S", "-W", "error", "-c", USE, str(tmp_path / "task")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -62,9 +62,12 @@ def test_it_runs_with_nothing_but_itself_and_is_the_same_each_time(tmp_path: Pat
     assert (tmp_path / "again" / "f.zip").read_bytes() == (tmp_path / "f.zip").read_bytes()
 
 
-def test_what_is_left_out_is_there_to_be_left_out() -> None:
-    package_folder = Path(redrive.__file__).parent
-    assert [name for name in LEFT_OUT if not (package_folder / name / "__init__.py").exists()] == []
+def test_what_stands_above_an_app_is_left_out_but_for_what_programs_import() -> None:
+    """`contrib` is for apps; the other packages of the uppermost layer start from a terminal or a server."""
+    settings = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    tree = next(each for each in settings["tool"]["importlinter"]["contracts"] if each["id"] == "tree")
+    above = set(re.findall(r"\w+", tree["layers"][0]))
+    assert above - set(LEFT_OUT) == {"contrib"} and set(LEFT_OUT) <= above
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -406,6 +406,7 @@ def test_a_webhook_gets_one_small_json_object(app: App, hook: Hook) -> None:
             "at": hook.bodies[0]["at"],
             "command": "redrive dlq list --quarantine --task image.resize --app tasks:app",
             "runbook": "quarantined",
+            "page": None,
             "state": None,
             "value": None,
             "above": None,
