@@ -264,7 +264,7 @@ def _words(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Ve
             delays = [verdict.delay_of(places[handle]) for handle in listed]
             late = numbers([delay_ms + (delay_ms > 0) for delay_ms in delays])
             fresh = (verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)
-            rows = st.rows(c, "redrive", *seen, late, *fresh, now)
+            rows = st.rows(c, "redrive", *seen, late, *fresh, now, ints([places[handle] for handle in listed]))
         case Discard():
             rows = st.rows(c, "discard", *seen)
         case Isolate(why):

@@ -492,8 +492,11 @@ update {s}.message m set
 from (select unnest($1::uuid[]) id order by 1) l where m.id = l.id and m.lane in ('ready', 'leased') returning m.id::text, m.lane
 
 -- name: redrive
--- $1 ids in order, $2 redrives, $3 lanes, $4 delays, $5 queue or null, $6 attempts or null, $7 run, $8 keep deadline, $9 now.
--- One of a group goes to the tail, or stays the head that it was. What was done starts over. A run can take it back.
+-- $1 ids in order, $2 redrives, $3 lanes, $4 delays, $5 queue or null, $6 attempts or null, $7 run, $8 keep deadline, $9 now, $10 turns.
+-- One of a group goes to the tail, by its turn, or stays the head that it was. What was done starts over. A run can take it back.
+with numbered as materialized (
+  select u.*, nextval('{s}.message_seq') seq from (
+    select * from unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[], $10::int[]) t(id, redrives, lane, delay_ms, turn) order by turn) u)
 update {s}.message m set
   before = case when $7::text is not null then {before} end,
   lane = 'ready', redrives = coalesce(m.redrives, 0) + 1, attempt = 0, crashes = null, crashes_alone = null, suspect = null,
@@ -507,9 +510,9 @@ update {s}.message m set
   wake_ms = case when m.grp is not null and not r.head and r.delay_ms > 0 then {now $9} + r.delay_ms end,
   parked_ms = case when m.grp is not null and not r.head then {now $9} end
 from (
-  select nextval('{s}.message_seq') seq, u.*, f.place is not null and ($5::text is null or $5::text = f.queue) head,
+  select u.*, f.place is not null and ($5::text is null or $5::text = f.queue) head,
     exists (select from {s}.queue q where q.name = coalesce($5::text, f.queue) and q.group_order = 'strict') strict
-  from unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[]) u(id, redrives, lane, delay_ms) join {s}.message f on f.id = u.id) r
+  from (select * from numbered order by id) u join {s}.message f on f.id = u.id) r
 where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane and (r.lane <> 'done' or m.reason is distinct from 'cancelled')
 returning r.id::text, r.redrives, r.lane
 
@@ -646,11 +649,32 @@ select queue, coalesce({now $1} - min(oldest), 0), sum(ready)::bigint, sum(sched
 group by queue
 
 -- name: queues
-select queue from {s}.message where due_ms is not null group by queue
-union select queue from {s}.message where turn is not null group by queue
-union select queue from {s}.message where wake_ms is not null and turn is null group by queue
-union select queue from {s}.message where rested_ms is not null group by queue
-union select name from {s}.queue
+-- From one queue to the next in each index: however many messages there are, as many steps as queues.
+with recursive
+  due(queue) as (
+    (select queue from {s}.message where due_ms is not null order by queue limit 1)
+    union all select (select m.queue from {s}.message m where due_ms is not null and m.queue > due.queue order by m.queue limit 1)
+    from due where due.queue is not null
+  ),
+  line(queue) as (
+    (select queue from {s}.message where turn is not null order by queue limit 1)
+    union all select (select m.queue from {s}.message m where turn is not null and m.queue > line.queue order by m.queue limit 1)
+    from line where line.queue is not null
+  ),
+  woken(queue) as (
+    (select queue from {s}.message where wake_ms is not null and turn is null order by queue limit 1)
+    union all select (select m.queue from {s}.message m where wake_ms is not null and turn is null and m.queue > woken.queue order by m.queue limit 1)
+    from woken where woken.queue is not null
+  ),
+  rest(queue) as (
+    (select queue from {s}.message where rested_ms is not null order by queue limit 1)
+    union all select (select m.queue from {s}.message m where rested_ms is not null and m.queue > rest.queue order by m.queue limit 1)
+    from rest where rest.queue is not null
+  )
+select queue from (
+  select queue from due union select queue from line union select queue from woken union select queue from rest
+  union select name from {s}.queue
+) q where queue is not null
 
 -- name: failure_groups
 -- Its source is dead messages m; its trend, how many of them came to rest lately, and in the while before.

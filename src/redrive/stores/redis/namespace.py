@@ -18,6 +18,7 @@ from ...message import (
 from ...store import Cells, Store, Traits
 from ..failpoints import no_seam
 from ..state_dir import state_dir
+from ..url import REDIS_GROUPS_BY
 from .arguments import Arguments
 from .exchange import swap_rows
 from .preflight import preflight
@@ -33,7 +34,7 @@ LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that the server does 
 class RedisNamespace(Store):
     """What all parts of the store share."""
 
-    traits = Traits(name="redis")
+    traits = Traits(name="redis", groups_by=REDIS_GROUPS_BY)
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
         self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point

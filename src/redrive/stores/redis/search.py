@@ -143,24 +143,25 @@ class Looks:
 
     def _live(self, lanes: Sequence[Lane], queues: Sequence[str], after: Place, limit: int) -> list[Place]:
         """The next places of messages that do not rest, in the order of putting."""
-        return [(0, member) for member in nsmallest(limit, self._live_members(lanes, queues, after[1]))]
-
-    def _live_members(self, lanes: Sequence[Lane], queues: Sequence[str], after: bytes) -> Iterator[bytes]:
+        first = list[bytes]()
         for lane in lanes:
-            for first in range(0, len(queues), QUEUES_AT_ONCE):
-                members, large = self._call("live", (queues[first : first + QUEUES_AT_ONCE], LETTERS[lane]))
-                yield from (member for member in members if member > after)
+            for at in range(0, len(queues), QUEUES_AT_ONCE):
+                members, large = self._call("live", (queues[at : at + QUEUES_AT_ONCE], LETTERS[lane]))
+                first = nsmallest(limit, {*first, *(member for member in members if member > after[1])})
                 for key in large:
-                    yield from (member for member in self._scanned(key) if member > after)
+                    first = self._with_large(first, key.decode(), after[1], limit)
+        return [(0, member) for member in first]
 
-    def _scanned(self, key: bytes) -> set[bytes]:
-        cursor, members = "0", set[bytes]()
+    def _with_large(self, first: list[bytes], key: str, after: bytes, limit: int) -> list[bytes]:
+        """The first so many of these and of a large set, which the server looks through page by page."""
+        cursor = "0"
         while True:
-            found, rows = self._call("scan", (key.decode(), cursor))
-            members.update(rows[::2])
+            before = first[-1] if len(first) == limit else b""
+            found, members = self._call("scan", (key, cursor), after, before)
+            first = nsmallest(limit, {*first, *members})  # a scan may tell one twice
             cursor = found.decode()
             if cursor == "0":
-                return members
+                return first
 
     def _failures(self, where: Where) -> list[str] | None:
         """The names of the groups of dead messages of these fingerprints and tasks; None where there are many."""

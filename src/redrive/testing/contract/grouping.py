@@ -188,6 +188,18 @@ class GroupRules(Contract):
             settle_one(store, delivery, Ack())
 
     @takes("widths")
+    def test_the_redriven_join_in_the_order_that_was_said(self, store: Store) -> None:
+        ids = put(store, *[draft(group="g") for _ in range(4)])
+        for _ in ids:
+            settle_one(store, claim_one(store), DeadLetter("permanent"))
+        said = [ids[2], ids[0], ids[3], ids[1]]
+        assert store.triage([handle(store, id) for id in said], Redrive()) == [True] * 4
+        for id in said:
+            delivery = claim_one(store)
+            assert delivery.message.id == id
+            settle_one(store, delivery, Ack())
+
+    @takes("widths")
     def test_a_redrive_to_another_queue_joins_the_group_there(self, store: Store) -> None:
         (first,) = put(store, draft(group="g"))
         settle_one(store, claim_one(store), DeadLetter("permanent"))

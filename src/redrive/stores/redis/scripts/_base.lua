@@ -32,6 +32,15 @@ local function each(command, key, args)
   return found
 end
 
+-- Whether a text comes before another, byte by byte, as Redis sorts members: Lua's own `<` goes by the server's locale.
+local function comes_before(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = byte(one, i), byte(other, i)
+    if a ~= b then return a < b end
+  end
+  return #one < #other
+end
+
 local function due_key(priority, queue) return root .. 'd' .. priority .. ':' .. queue end
 -- Those of the due ones that have failed before, once more, so that a claim finds them beside a backlog. A hint: an
 -- older program that claims or cancels one leaves it here, and a claim that meets it drops it.

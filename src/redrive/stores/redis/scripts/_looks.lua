@@ -26,7 +26,7 @@ local function merged(one, other, many)
   local score, member = one()
   local later, lease = other()
   while #found < many and (score or later) do
-    if score and (not later or score < later or (score == later and member < lease)) then
+    if score and (not later or score < later or (score == later and comes_before(member, lease))) then
       found[#found + 1] = {score, member}
       score, member = one(true)
     else

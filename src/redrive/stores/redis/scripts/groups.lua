@@ -7,7 +7,7 @@ for i, group in ipairs(asked[2]) do
     for _, member in ipairs(call('SMEMBERS', places)) do
       local id = sub(member, 7)
       local lane = sub(call('HGET', STATES, id) or '', 1, 1)
-      if (lane == DEAD or lane == QUARANTINE) and id > blocked then blocked = id end
+      if (lane == DEAD or lane == QUARANTINE) and comes_before(blocked, id) then blocked = id end
     end
   end
   found[i] = {width_of(asked[1], group), call('SCARD', places), call('ZCARD', parked_key(asked[1], group)), blocked}

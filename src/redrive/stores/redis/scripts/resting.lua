@@ -45,7 +45,7 @@ local function chosen(some)
 end
 
 local function stop_at(at_ms, member)
-  if not last_at or at_ms < last_at or (at_ms == last_at and member < last_member) then
+  if not last_at or at_ms < last_at or (at_ms == last_at and comes_before(member, last_member)) then
     last_at, last_member = at_ms, member
   end
 end
@@ -57,7 +57,7 @@ local function take(key)
     local some = {}
     for i = 1, #rows, 2 do
       local at_ms = tonumber(rows[i + 1])
-      if at_ms > asked[2] or rows[i] > ARGV[3] then some[#some + 1] = {at_ms, rows[i]} end
+      if at_ms > asked[2] or comes_before(ARGV[3], rows[i]) then some[#some + 1] = {at_ms, rows[i]} end
     end
     for _, place in ipairs(chosen(some)) do
       found[#found + 1] = place
@@ -74,7 +74,7 @@ for _, place in ipairs(asked[1]) do
 end
 table.sort(found, function(a, b)
   if a[1] ~= b[1] then return a[1] < b[1] end
-  return a[2] < b[2]
+  return comes_before(a[2], b[2])
 end)
 local answer = {}
 for i = 1, math.min(limit, #found) do
