@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .duration import Duration
+from .errors import ConfigError
 from .registry import Registry
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
@@ -17,9 +20,19 @@ if TYPE_CHECKING:  # for start-up time: all of these are below
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
 
+#: An application as servers of ASGI call it: scope, receive, send.
+Asgi = Callable[
+    [
+        MutableMapping[str, Any],
+        Callable[[], Awaitable[MutableMapping[str, Any]]],
+        Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ],
+    Awaitable[None],
+]
+
 
 class ReadModel(Registry):
-    """An app's declarations, and the views of the store that they run on. `App` adds what changes something."""
+    """An app's declarations, and the views of the store that they run on. `App` adds what runs and enqueues."""
 
     @property
     def alerts(self) -> Muting:
@@ -62,6 +75,14 @@ class ReadModel(Registry):
 
         return read_workers(self.store)
 
+    def drain_worker(self, name: str, *, reason: str, actor: str | None = None) -> None:
+        """Ask one of these workers to drain, as SIGTERM does: it claims nothing more, lets what runs finish within its
+        grace, and ends. It reads the request within 5 s, when it next tells that it lives. One commit with its entry in
+        the audit log. Raises ConfigError, Refused for one that is gone or is no worker, StoreError, Unsupported."""
+        from .triage.draining import drain_worker
+
+        drain_worker(self.store, name, reason=reason, actor=actor)
+
     def history(
         self,
         queue: str | None = None,
@@ -89,3 +110,34 @@ class ReadModel(Registry):
         from .history import read_objectives
 
         return read_objectives(self.store, self)
+
+    def dashboard(
+        self,
+        *,
+        authorize: Callable[[Any], Any] | None = None,
+        token: str | None = None,
+        read_only: bool = False,
+        hosts: Collection[str] | None = None,
+        base_path: str = "",
+    ) -> Asgi:
+        """The pages of this app as an ASGI application: `fastapi_app.mount("/jobs", app.dashboard(authorize=policy))`.
+
+        `authorize(request)`, which may be async, returns who asks: a `redrive.web.User`, a name with all permissions,
+        (name, permissions), or None. With `token`, who has it may do everything. With neither, only requests from this
+        machine are answered. `read_only` answers each change with 405. `hosts` are the names that a request may have in
+        its Host, beside loopback; None: any where `authorize` is given, else none. `base_path` is where a proxy shows
+        the pages. Needs `pip install 'redrive[web]'`. Raises ConfigError."""
+        try:
+            web = import_module(".web", __package__)  # by its name: the pages stand above this module
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"the pages need their packages ({error}); pip install 'redrive[web]'") from error
+        site: Asgi = web.Site(
+            self,
+            registry=self,
+            authorize=authorize,
+            token=token,
+            read_only=read_only,
+            hosts=hosts,
+            base_path=base_path,
+        )
+        return site

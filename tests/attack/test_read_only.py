@@ -39,6 +39,7 @@ from redrive.stores.upkeep import upgrade
 ASK = Ask("default", 10, 30_000, worker="w")
 LOOKS_OF_PEOPLE = (
     ["queue", "list"],
+    ["upcoming"],
     ["dlq", "list"],
     ["dlq", "groups"],
     ["dlq", "show", "{dead}"],

@@ -41,13 +41,14 @@ def nightly(password: str, note: str) -> None: ...
 """
 ACTING = frozenset(
     (
-        "alerts mute", "alerts unmute",
+        "alerts mute", "alerts unmute", "top", "web",
         "init", "demo", "deliver", "celery", "worker", "scheduler", "enqueue", "job cancel", "queue pause",
         "queue purge", "queue resume", "group resume", "group width", "flow set", "dlq apply", "dlq discard",
         "dlq edit", "dlq import",
         "dlq ingest", "dlq move", "dlq mute", "dlq note", "dlq own", "dlq quarantine", "dlq readmit", "dlq retry",
         "run approve", "run cancel", "run pause", "run resume", "run undo", "schedule pause", "schedule resume",
-        "schedule run", "metrics serve", "aws package", "aws template", "keys new", "store sweep", "store upgrade",
+        "schedule run", "workers drain",
+        "metrics serve", "aws package", "aws template", "keys new", "store sweep", "store upgrade",
     )
 )  # fmt: skip
 NO_STORE = frozenset(("completion", "keys status", "schema export", "schedule next"))  # need something else to read

@@ -12,7 +12,6 @@ are still read; they are outside the chain.
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
@@ -23,6 +22,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from ..chance import uniform
 from ..errors import Conflict
 from ..message import Cell, Swap, version_of
 from ..redact import redact
@@ -35,6 +35,7 @@ CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in the head, and bytes from 
 IDS_MAX = 500  # messages that an entry names; `count` says how many there were
 TEXT_MAX = 4000  # characters
 KEPT_MS = 400 * 86_400_000
+AMENDED_MS = 3_600_000  # how long after an entry its correction is looked for, where a reader begins in the middle
 TRIES = 100  # of a commit; each one that fails is another's success
 PAUSE_S = 0.05  # between two tries, at most
 PROBED = 100  # cells that are looked for at a time, where the head was lost
@@ -222,22 +223,27 @@ class Audit:
     def __iter__(self) -> Iterator[Entry]:
         return self.entries()
 
-    def entries(self, *, since_ms: int = 0) -> Iterator[Entry]:
-        """Yield the entries since then, newest first, with their corrections, cell by cell. Raises StoreError."""
+    def entries(self, *, since_ms: int = 0, until_ms: int | None = None) -> Iterator[Entry]:
+        """Yield the entries since then and, if given, not later than `until_ms`, newest first, with their corrections,
+        cell by cell. Raises StoreError."""
         since_ms = max(since_ms, self._store.now_ms() - KEPT_MS)
-        both = merge(self._chained(since_ms), self._outside(since_ms), key=lambda entry: entry.at_ms, reverse=True)
+        chained = self._chained(since_ms, None if until_ms is None else until_ms + AMENDED_MS)
+        both = merge(chained, self._outside(since_ms), key=lambda entry: entry.at_ms, reverse=True)
         amended: dict[str, Entry] = {}
         for entry in both:
             if entry.amends:
                 amended.setdefault(entry.amends, entry)
+            elif until_ms is not None and entry.at_ms > until_ms:
+                continue
             elif (less := amended.pop(entry.id, None)) is None:
                 yield entry
             elif less.count:
                 yield replace(entry, ids=less.ids, count=less.count)
 
-    def _chained(self, since_ms: int) -> Iterator[Entry]:
+    def _chained(self, since_ms: int, until_ms: int | None = None) -> Iterator[Entry]:
         head = self._head(self._store.cells.read([HEAD])[0])
-        for number in range(head.last + 1, head.first - 1, -1):
+        last = head.last + 1 if until_ms is None else self._last_until(head, until_ms)
+        for number in range(last, head.first - 1, -1):
             found = head.records if number > head.last else _records(self._store.cells.read([_key(number)])[0])
             entries = [entry for record in reversed(found) if (entry := _entry(record)) is not None]
             yield from (entry for entry in entries if entry.at_ms >= since_ms)
@@ -245,6 +251,20 @@ class Audit:
             # too old.
             if entries and all(entry.at_ms < since_ms for entry in entries):
                 return
+
+    def _last_until(self, head: Head, until_ms: int) -> int:
+        """The number of the last cell that may have entries of that time or before, by bisection: a long log is many
+        cells."""
+        low, high = head.first, head.last + 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = head.records if middle > head.last else _records(self._store.cells.read([_key(middle)])[0])
+            entry = _entry(found[0]) if found else None
+            if entry is None or entry.at_ms > until_ms:  # a cell that cannot be read: rather one more than one less
+                high = middle - 1
+            else:
+                low = middle
+        return min(low + 1, head.last + 1)  # entries lie nearly in the order of their times
 
     def _outside(self, since_ms: int = 0) -> Iterator[Entry]:
         """The entries that versions before the chain wrote."""
@@ -299,7 +319,7 @@ def again(write: Callable[[], T]) -> T:
         try:
             return write()
         except Conflict:
-            time.sleep(random.uniform(0, min(PAUSE_S, 0.001 * 2 ** min(tried, 10))))
+            time.sleep(uniform(0, min(PAUSE_S, 0.001 * 2 ** min(tried, 10))))
     return write()
 
 

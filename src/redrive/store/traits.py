@@ -27,6 +27,7 @@ class Traits(Struct, frozen=True):
     finds: bool = True  # False: finds only what rests and what this handle has claimed; cannot list or cancel the rest
     cancels: bool = True  # without `finds`: waiting and running messages are found by id, without body, and cancelled
     triages: bool = True  # False: dead messages are out of reach: failure groups, triage and restore raise Unsupported
+    groups_by: tuple[str, ...] | None = None  # fields by which indexes tell failure groups; None: by all of a filter
     keeps_done: bool = True  # False: an ack always removes the message; no result is kept
     priorities: bool = True  # claims go by priority, then due time; False: in any order
     skips: bool = True  # False: messages of skipped tasks are delivered all the same

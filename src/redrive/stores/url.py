@@ -30,6 +30,9 @@ def engine_of(url: str) -> str:
     raise ConfigError(f"store URL {shown(url)!r}: {what}; known: {_SCHEMES}")
 
 
+REDIS_GROUPS_BY = ("task", "fingerprint")  # the trait `groups_by`
+
+
 def sqlite_path(url: str) -> str:
     """The path that `sqlite:///…` names. Raises ConfigError."""
     parts = split(url)

@@ -24,6 +24,7 @@ from .export import Exported, File, Imported, export, import_lines
 from .reveal import reveal as record_reveal
 from .selection import Selection
 
+CONFIRM_ABOVE = 100  # messages: above, a person who acts on them types their number
 BATCH = 500  # messages of one commit, or one read
 
 

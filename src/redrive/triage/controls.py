@@ -93,11 +93,14 @@ class Controls:
         found = [_control(n, "", flow.decode(c), rules.get(n), now_ms) for n, c in zip(names, cells, strict=True)]
         return [*(self._with_waiting(found) if waiting else found)]
 
-    def show(self, name: str, *, key: str = "") -> Control:
-        """One dependency, with its last transitions. Raises ConfigError for an unknown name, StoreError."""
+    def show(self, name: str, *, key: str = "", waiting: bool = True) -> Control:
+        """One dependency, with its last transitions; `waiting=False` reads no messages. Raises ConfigError for an
+        unknown name, StoreError."""
         rule = self._rule(name)
         (cell,) = self._store.cells.read([flow.cell_of(name, key)])
-        (found,) = self._with_waiting([_control(name, key, flow.decode(cell), rule, self._store.now_ms())])
+        found = _control(name, key, flow.decode(cell), rule, self._store.now_ms())
+        if waiting:
+            (found,) = self._with_waiting([found])
         return replace(found, transitions=tuple(read(self._store.cells, flow.about_of(name, key))))
 
     def open(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:

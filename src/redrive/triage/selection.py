@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ..blobs import whole_body
 from ..duration import Duration
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
-from ..message import DAMAGED, FailureGroup, Lane, Message, Where
+from ..message import DAMAGED, FailureGroup, Lane, Message, Page, Where
 from ..registry import Registry
 from ..store import Store
 from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
+from .paging import LaneQuery, page_of
 from .search import PAGE, died_of, died_of_last, pages
 from .select.match import Seen, Unknown, matches
 from .select.parser import parse
@@ -53,14 +54,6 @@ _INDEXED = ("queue", "task", "reason", "fingerprint", "error")
 _NOT_CANCELLED = Not(Term("reason", (Pattern(("cancelled",)),)))
 
 
-class LaneQuery(NamedTuple):
-    """How one lane is searched: what the store is asked, and what its messages are matched against after that."""
-
-    lane: Lane
-    where: Where
-    rest: Node
-
-
 class Selection:
     """The messages that a selector names among those that were dead at `now_ms`.
 
@@ -88,6 +81,19 @@ class Selection:
     def exact(self) -> bool:
         """Whether the store answers the whole selector."""
         return all(query.rest == ALL for query in self._queries)
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the store counts and groups it by its indexes, without reading a message."""
+        return self._all_dead and all(self._is_indexed(query.where) for query in self._queries)
+
+    @property
+    def only_queues(self) -> tuple[str, ...] | None:
+        """The queues whose dead messages it contains, all of them; None if it asks for anything else."""
+        if not self._all_dead or self._fields(self.where) != {"queue"}:
+            return None
+        queue = self.where.queue
+        return (queue,) if isinstance(queue, str) else queue
 
     def __str__(self) -> str:
         return str(self.node)
@@ -118,18 +124,31 @@ class Selection:
         """The ids of `messages(limit)`."""
         return (message.id for message in self.messages(limit))
 
+    def page(self, limit: int = 50, cursor: str | None = None) -> Page:
+        """One page of `messages()`; its `cursor` leads to the next. It reads at most a thousand messages, so a page may
+        have fewer than `limit`, or none, and still a cursor. Raises ValueError for a cursor of another selection."""
+        return page_of(self._store, self._queries, self._matching, limit, cursor)
+
     def count(self) -> int:
         """How many messages it contains. Reads no message where the indexes suffice."""
-        if self._by_index():
+        if self._all_dead:
             return sum(group.count for query in self._queries for group in self._indexed(query.where))
         return sum(1 for _ in self._found())
+
+    def count_in(self, queue: str) -> int:
+        """How many dead messages of this queue its filter of the store matches, whichever queues it names."""
+        return sum(group.count for group in self._indexed(replace(self.where, queue=queue)))
 
     def groups(self, *, trend: bool = False) -> Sequence[FailureGroup]:
         """Failure groups: the messages by fingerprint of the fault they died of, and task; the largest group first.
         With `trend`, also how many of each died in the last hour and in the hour before."""
-        if self._by_index():
+        if self._all_dead:
             return [group for query in self._queries for group in self._indexed(query.where, trend=trend)]
         return grouped(self._found(faults=True), self.now_ms if trend else None)
+
+    def width(self) -> int | None:
+        """How many dead messages are read to find those that it contains; None where no index tells."""
+        return sum(group.count for group in self._indexed(self.where)) if self._is_indexed(self.where) else None
 
     def count_unnamed(self, lane: Lane) -> int:
         """How many messages of the lane it would contain if the selector named that lane; 0 if it names a lane."""
@@ -217,16 +236,31 @@ class Selection:
 
     # -- searching
 
+    @property
+    def _all_dead(self) -> bool:
+        """Whether the store itself finds all of it, and counts and groups it."""
+        return self.exact and all(query.lane is Lane.DEAD for query in self._queries)
+
+    def _is_indexed(self, where: Where) -> bool:
+        by = self._store.traits.groups_by
+        return by is None or self._fields(where) <= {*by}
+
+    def _fields(self, where: Where) -> set[str]:
+        """The fields by which a filter chooses; that a message died by now is none."""
+        return {name for name, value in asdict(self._untimed(where)).items() if value is not None}
+
+    def _untimed(self, where: Where) -> Where:
+        """A filter without the bound that every message died by now."""
+        return replace(where, until_ms=None) if where.until_ms == self.now_ms + 1 else where
+
     def _query(self, lane: Lane, node: Node) -> LaneQuery:
         return LaneQuery(lane, *split(node, self.now_ms + 1, self.now_ms))
 
-    def _by_index(self) -> bool:
-        return self.exact and all(query.lane is Lane.DEAD for query in self._queries)
-
     def _indexed(self, where: Where, *, trend: bool = False) -> Sequence[FailureGroup]:
         """Stores group fastest without a bound in time: use one only where a message died since `now_ms`."""
-        if where.until_ms == self.now_ms + 1:
-            found = self._store.failure_groups(where=replace(where, until_ms=None), trend=trend)
+        untimed = self._untimed(where)
+        if untimed != where:
+            found = self._store.failure_groups(where=untimed, trend=trend)
             if all(group.last_ms <= self.now_ms for group in found):
                 return found
         return self._store.failure_groups(where=where, trend=trend)

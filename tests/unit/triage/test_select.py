@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.support.selecting import World, fill
 from tests.support.selections import check_selection
 
@@ -93,6 +94,34 @@ def test_what_indexes_answer_is_asked_of_them(text: str, where: Where) -> None:
 @pytest.mark.parametrize("text", ["queue:a queue:b", "queue:a*", "-queue:a", "queue:a or task:b", "age:>1s", "key:k"])
 def test_what_indexes_do_not_answer_is_judged(text: str) -> None:
     assert not Selection(MemoryStore(), text, 1000).exact
+
+
+class FewIndexes(MemoryStore):
+    """Groups by tasks and fingerprints without reading, as Redis does."""
+
+    traits = replace(MemoryStore.traits, groups_by=("task", "fingerprint"))
+
+
+def test_a_selection_knows_whether_the_store_counts_it_without_reading() -> None:
+    for text in ("", "task:b", "fingerprint:(f,g) task:b"):
+        assert Selection(FewIndexes(), text, 1000).indexed, text
+    for text in ("queue:a", "error:E", "failed:<400ms", "lane:done", "queue:a*"):
+        assert not Selection(FewIndexes(), text, 1000).indexed, text
+    assert Selection(MemoryStore(), "queue:a error:E failed:<400ms", 1000).indexed
+
+
+def test_a_selection_knows_the_queues_that_are_all_it_asks_for() -> None:
+    for text, queues in (("queue:a", ("a",)), ("queue:(a,b) lane:dead", ("a", "b"))):
+        assert Selection(FewIndexes(), text, 1000).only_queues == queues
+    for text in ("", "queue:a task:b", "queue:a*", "queue:a failed:<400ms", "queue:a lane:done", "-queue:a"):
+        assert Selection(FewIndexes(), text, 1000).only_queues is None, text
+
+
+def test_the_width_of_a_selection_is_what_an_index_tells_of_it(world: World) -> None:
+    task = world.ones[0].message.task
+    dead = sum(one.message.lane is Lane.DEAD and one.message.task == task for one in world.ones)
+    assert Selection(world.store, f"task:{task} key:none", world.now_ms).width() == dead
+    assert Selection(FewIndexes(), "queue:a key:none", 1000).width() is None
 
 
 class Counting(MemoryStore):

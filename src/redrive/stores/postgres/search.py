@@ -43,6 +43,7 @@ from .rows import (
 
 LOOKED = 10_000  # entries of an index that are counted to find out how narrow a field is
 _FIELDS = ("fingerprint", "error", "task", "reason", "queue")  # those of more values first
+_LIVE = (Lane.READY, Lane.LEASED)
 _DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # as the indexes have it
 
 
@@ -151,6 +152,8 @@ def page(
         counts = _counted(c, schema, paths) if len(paths) > 1 else [0]
         path = paths[counts.index(min(counts))]
         return _page_by(c, schema, path, where, after, limit)
+    if lane in _LIVE and isinstance(where.queue, str) and where == Where(queue=where.queue):
+        return _page_of_queue(c, schema, where.queue, lane, after, limit)
     found = where_of(where, lane)
     at = "m.rested_ms" if lane in RESTED else "coalesce(m.rested_ms, 0)"
     found.add(f"({at}, m.seq) > ({{}}::bigint, {{}}::bigint)", *after)
@@ -174,6 +177,31 @@ def _page_by(
     sql = f"""select {COLUMNS}, m.seq, m.rested_ms from (
  select m.* from unnest($1::text[]) v(x) cross join lateral ({of_each}) m {first}) m {order}"""
     return cursor(c).execute(sql.encode(), found.args, binary=True).fetchall()
+
+
+def _page_of_queue(
+    c: psycopg.Connection[Any], schema: str, queue: str, lane: Lane, after: tuple[int, int], limit: int
+) -> list[tuple[Any, ...]]:
+    """What waits or runs in a queue, in the order of putting, which no index has. Indexes tell the numbers of all, so
+    that only the page is read: of what has a time, of what waits for one in a group, and of what is parked."""
+    if after[0] > 0:  # a place among those that rest
+        return []
+    first = "seq > $3::bigint order by seq limit $4::bigint"
+    due = f"queue = $1::text and due_ms is not null and lane = $2::text and {first}"
+    parts = [
+        f"""select m.* from (select priority, due_ms, lane, seq from {schema}.message where {due}) f
+ join {schema}.message m using (priority, due_ms, lane, seq) where m.queue = $1::text"""
+    ]
+    if lane is Lane.READY:
+        later = f"queue = $1::text and wake_ms is not null and turn is null and {first}"
+        parts += [
+            f"""select m.* from (select wake_ms, seq from {schema}.message where {later}) f
+ join {schema}.message m using (wake_ms, seq) where m.queue = $1::text and m.turn is null""",
+            f"select m.* from {schema}.message m where queue = $1::text and turn is not null and {first}",
+        ]
+    union = " union all ".join(f"({part})" for part in parts)
+    sql = f"select {COLUMNS}, m.seq, m.rested_ms from ({union}) m order by m.seq limit $4::bigint"
+    return cursor(c).execute(sql.encode(), (queue, lane.value, after[1], limit), binary=True).fetchall()
 
 
 def _on(path: Path, where: Where) -> Clauses:

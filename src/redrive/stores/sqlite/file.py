@@ -26,6 +26,7 @@ from ...store import Cells, Store, Traits
 from ..failpoints import no_seam
 from ..meta import text
 from . import cells, schema
+from .beside import Beside
 from .cells import SqliteCells
 from .clock import Host, StoreClock
 from .damage import Damages
@@ -201,7 +202,7 @@ class SqliteFile(Store):
         self._set_aside: list[Message] = []  # by other calls than exchange, which has yet to tell of it
         self._by_lane = ""  # or the ending of those statements that leave alone lanes of newer versions
         self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
-        self._read_lock = threading.RLock()
+        self._read_lock, self._beside = threading.RLock(), Beside(self._connect_reader)
         self._open()
         self.cells: Cells = SqliteCells(
             self._sql, self._read, self._writer.run, self.now_ms, self._clock_ms, self._sweep_cells
@@ -242,6 +243,7 @@ class SqliteFile(Store):
         self._writer.disconnect()
         self._read_lock.acquire()
         self._disconnect_reader()
+        self._beside.hold()
 
     def _after_fork(self, child: bool) -> None:
         if child:
@@ -250,6 +252,7 @@ class SqliteFile(Store):
                 waiter.leave()
             self._waiters.clear()
         self._nudges += 1  # a new connection starts its data_version over: the one that waiters remember is void
+        self._beside.release()
         self._read_lock.release()
         self._writer.lock.release()
 
@@ -270,6 +273,8 @@ class SqliteFile(Store):
 
     def _connect_reader(self) -> sqlite3.Connection:
         """What is no UTF-8 is read too, with its odd bytes escaped: a list must go on past it."""
+        if self._writer.closed:
+            raise StoreError("this SQLite store is closed; open another")
         c = self._connect()
         c.text_factory = _lenient
         return c
@@ -319,9 +324,9 @@ class SqliteFile(Store):
         return lambda c: [row[0] for row in c.execute(sql, (listed,))]
 
     def _read(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
-        with self._read_lock:
-            if self._writer.closed:
-                raise StoreError("this SQLite store is closed; open another")
+        if not self._read_lock.acquire(blocking=self._reading is not None):
+            return self._beside.read(sql, args)
+        try:
             for left in reversed(range(TRIES)):
                 try:
                     self._reader = self._reader or self._connect_reader()
@@ -333,6 +338,8 @@ class SqliteFile(Store):
                         raise store_error(error, "SQLite could not read") from error
                 self._disconnect_reader()
             raise StoreUnavailable(f"{self.path} is being written, and was read {TRIES} times in vain; try again")
+        finally:
+            self._read_lock.release()
 
     def _disconnect_reader(self) -> None:
         reader, self._reader = self._reader, None
@@ -355,6 +362,7 @@ class SqliteFile(Store):
         self._writer.close()
         with self._read_lock:
             self._disconnect_reader()
+        self._beside.close()
         self._waker.close()
 
 

@@ -52,6 +52,7 @@ AFTER: dict[Lane | None, tuple[str, str]] = {
 
 FEW = 2000  # so many messages of a field are looked through rather than read in their order
 MANY = 60_000  # so many are not listed to see whether a message is among them
+NEAR = 5_000  # rows of the table that are read to see whether a page is among them
 VALUES_MAX = 50  # so many values of a field are merged in order
 LISTED_MAX = 4  # for so many of them the messages of other fields are listed
 _FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # those that have an index, of more values first
@@ -69,7 +70,7 @@ def page_of(read: Read, lane: Lane | None, where: Where, after: tuple[int, int],
     plain, bounds = f"where {' and '.join([*clauses, later])} order by {order} limit ?", [*args, *after, limit]
     fields = values_of(where, *_FIELDS) if lane in RESTED and where.ids is None else {}
     if not fields:
-        return plain, bounds
+        return _waiting(read, where, after, limit) or (plain, bounds) if lane is Lane.READY else (plain, bounds)
     if [*fields] == ["fingerprint", "task"] and len(fields["fingerprint"]) == len(fields["task"]) == 1:
         return f"indexed by message_rest_group {plain}", bounds
     field, values = next(iter(fields.items()))
@@ -93,6 +94,27 @@ def page_of(read: Read, lane: Lane | None, where: Where, after: tuple[int, int],
         where {" and ".join([*clauses, later])} and {field} = ? order by {order} limit ?)"""
     parts = [part for value in values for part in (*args, *after, value, limit)]
     return f"where seq in ({' union all '.join([one] * len(values))}) order by {order} limit ?", [*parts, limit]
+
+
+def _waiting(read: Read, where: Where, after: tuple[int, int], limit: int) -> tuple[str, list[Any]] | None:
+    """Those that wait in one queue, where they are few among the rows: all of them are listed off indexes, which is
+    sooner than to pass what died before. None where the table itself is sooner, or other fields are asked for."""
+    if where != Where(queue=where.queue) or not isinstance(where.queue, str) or after[0] > 0:
+        return None
+    near = "select 1 from message where lane = 'ready' and queue = ? and seq > ? and seq <= ? limit ?"
+    if read(f"select count(*) from ({near})", where.queue, after[1], after[1] + NEAR, limit)[0][0] == limit:
+        return None
+    counted = "select 1 from message indexed by message_due where due_ms is not null and queue = ? limit ?"
+    if read(f"select count(*) from ({counted})", where.queue, MANY)[0][0] == MANY:
+        return None
+    parked = "lane = 'ready' and due_ms is null and rested_ms is null"
+    listed = f"""select seq from message indexed by message_due
+        where due_ms is not null and queue = ? and lane = 'ready'
+        union select seq from message indexed by message_group where turn is not null and queue = ? and {parked}
+        union select seq from message indexed by message_wake
+        where wake_ms is not null and turn is null and queue = ? and {parked}"""
+    which = f"where seq in (select seq from ({listed}) where seq > ? order by seq limit ?) order by seq limit ?"
+    return which, [*[where.queue] * 3, after[1], limit, limit]
 
 
 def _on(what: str, field: str, values: tuple[str, ...], lane: Lane | None, limit: int) -> tuple[str, Any, Any, Any]:

@@ -540,10 +540,26 @@ select queue, sum(ready), sum(scheduled), sum(leased), sum(dead), sum(quarantine
 group by queue
 
 -- name: queues
-select queue from message where due_ms is not null group by queue
-union select queue from message where wake_ms is not null and turn is null group by queue
-union select queue from message where rested_ms is not null group by queue
-union select name from queue
+-- From one queue to the next in each index: however many messages there are, as many steps as queues.
+with recursive
+  due(queue) as (
+    select (select min(queue) from message indexed by message_due where due_ms is not null)
+    union all select (select min(queue) from message indexed by message_due where due_ms is not null and queue > due.queue) from due
+    where due.queue is not null
+  ),
+  woken(queue) as (
+    select (select min(queue) from message indexed by message_wake where wake_ms is not null and turn is null)
+    union all select (select min(queue) from message indexed by message_wake where wake_ms is not null and turn is null and queue > woken.queue) from woken
+    where woken.queue is not null
+  ),
+  rest(queue) as (
+    select (select min(queue) from message indexed by message_rest_queue where rested_ms is not null)
+    union all select (select min(queue) from message indexed by message_rest_queue where rested_ms is not null and queue > rest.queue) from rest
+    where rest.queue is not null
+  )
+select queue from (
+  select queue from due union select queue from woken union select queue from rest union select name from queue
+) where queue is not null
 
 -- name: failure_groups
 select g.fingerprint, g.task, m.error, m.faults, g.count, g.first_ms, g.last_ms, g.sample, g.recent, g.earlier from (

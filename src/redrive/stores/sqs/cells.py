@@ -13,6 +13,7 @@ from ...errors import ConfigError, Conflict, Unsupported
 from ...message import Cell, Swap, version_of
 from ...store import Cells, OpenCells, Store, Traits
 from ..cells import CellsOfStore
+from ..url import REDIS_GROUPS_BY, engine_of
 from .url import Mode, SqsUrl
 from .wire import ANY_BODY_MAX, PROGRESS_BYTES_MAX
 
@@ -220,6 +221,7 @@ def traits_of(at: SqsUrl, *, cells: bool, triage: bool) -> Traits:
         finds=False,
         cancels=at.track,
         triages=triage,
+        groups_by=REDIS_GROUPS_BY if at.triage is not None and engine_of(at.triage) == "redis" else None,
         keeps_done=False,
         priorities=False,
         skips=False,

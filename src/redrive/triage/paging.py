@@ -1,0 +1,54 @@
+"""Read a selection page by page, with a cursor that an address can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..message import Lane, Message, Page, Where
+from ..store import Store
+from .select.terms import ALL, Node
+
+LOOKED_MAX = 1000  # messages that one page reads, where the store does not answer the whole selector
+_SIGN = "~"  # between the lane and the store's cursor in it
+
+
+class LaneQuery(NamedTuple):
+    """How one lane is searched: what the store is asked, and what its messages are matched against after that."""
+
+    lane: Lane
+    where: Where
+    rest: Node
+
+
+Matching = Callable[[LaneQuery, list[Message]], list[Message]]
+
+
+def page_of(
+    store: Store, queries: Sequence[LaneQuery], matching: Matching, limit: int, cursor: str | None = None
+) -> Page:
+    """One page of the messages of these lanes, in their order. It ends early once it has read LOOKED_MAX messages.
+    Raises ValueError for a cursor of other lanes, StoreError."""
+    at, inner = _place(queries, cursor)
+    found: list[Message] = []
+    looked = 0
+    while at < len(queries) and len(found) < limit and looked < LOOKED_MAX:
+        query = queries[at]
+        # No more than are missing: what a page of the store has beyond that would be lost between two cursors.
+        read = store.peek(query.lane, where=query.where, limit=limit - len(found), cursor=inner)
+        looked += 0 if query.rest == ALL else len(read.messages)
+        found += matching(query, read.messages)
+        inner = read.cursor
+        at += inner is None
+    return Page(found, None if at >= len(queries) else f"{queries[at].lane}{_SIGN}{inner or ''}")
+
+
+def _place(queries: Sequence[LaneQuery], cursor: str | None) -> tuple[int, str | None]:
+    """The number of the query to go on with, and the store's cursor in its lane."""
+    if cursor is None:
+        return 0, None
+    lane, sign, inner = cursor.partition(_SIGN)
+    at = next((at for at, query in enumerate(queries) if query.lane == lane), None)
+    if at is None or not sign:
+        raise ValueError(f"cursor {cursor!r} is of another selection")
+    return at, inner or None
