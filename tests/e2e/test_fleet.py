@@ -121,3 +121,21 @@ def test_a_killed_worker_is_gone_within_15_s_with_what_it_held_and_one_that_stop
         assert info.held == 3 and info.running == 2 and len(info.messages) == 3
         print(f"\n{site.engine}: redrive workers -v\n{site.said('workers', '-v')}")
         assert "gone" in site.said("workers", "-v")
+
+
+def test_a_worker_that_is_asked_to_drain_ends_by_itself_with_its_supervisor(sites: list[Site]) -> None:
+    asked = []
+    for site in sites:
+        site.app.store.put([Draft(task="push", queue="crm")])
+        process = site.start("worker", "fleet_tasks:app", "--name", "asked", "-q", "crm", "--grace", "100ms")
+        other = site.start("worker", "fleet_tasks:app", "--name", "other", "-q", "mail")
+        site.until(lambda site=site: [info.running for info in site.named("asked")] == [1] and site.named("other"))
+        (info,) = site.named("asked")
+        assert "is asked to drain" in site.said("workers", "drain", info.name, "--reason", "it leaks memory")
+        asked.append((site, info, process, other))
+    for site, info, process, other in asked:
+        assert process.wait(PATIENCE_S) == 0
+        assert site.named("asked") == [] and site.named("other") and other.poll() is None
+        assert site.app.store.counts("crm").ready == 1, "what ran past the grace was released"
+        (entry,) = site.app.audit
+        assert (entry.action, entry.about, entry.reason) == ("drain", f"worker/{info.name}", "it leaks memory")

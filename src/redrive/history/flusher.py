@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import random
 import threading
 import time
 import weakref
 from collections.abc import Sequence
 
+from ..chance import uniform
 from ..errors import StoreError
 from ..message import Draft, Put
 from ..store import Store
@@ -43,7 +43,7 @@ class Flusher:
         """Something was counted. From any thread."""
         if not self.asked:
             self.asked = True
-            _thread.ask(self, random.uniform(0.8, 1) * EVERY_S)  # so that processes do not write all at once
+            _thread.ask(self, uniform(0.8, 1) * EVERY_S)  # so that processes do not write all at once
 
     def flush(self) -> None:
         """Write everything now. Raises StoreError: the counts wait for the next time."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import time
 from collections.abc import Collection
 
 import msgspec
 
+from ..chance import uniform
 from ..message import Cell, Swap, version_of
 from ..store import Store
 from .chunk import HOURS
@@ -64,7 +64,7 @@ class Names:
             if self._store.cells.swap([Swap(CELL, version_of(cell), value)], durable=False)[0]:
                 return days
             self.retries += 1
-            time.sleep(random.uniform(0, _PAUSE_S * (tried + 1)))
+            time.sleep(uniform(0, _PAUSE_S * (tried + 1)))
         return before  # the next flush tries again
 
 

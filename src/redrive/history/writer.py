@@ -11,13 +11,13 @@ are dropped: a count may be missing, but is never counted twice.
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
 from collections.abc import Collection, Mapping
 
 from msgspec import Struct, field
 
+from ..chance import randrange, uniform
 from ..errors import StoreError
 from ..message import Cell, Swap, version_of
 from ..store import Store
@@ -89,7 +89,7 @@ class Writer:
         for tried in range(ROUNDS):
             if not self._targets:
                 return
-            time.sleep(random.uniform(0, _PAUSE_S * tried))
+            time.sleep(uniform(0, _PAUSE_S * tried))
             targets = list(self._targets.values())
             for at in range(0, len(targets), CELLS_AT_ONCE):
                 self._swap(targets[at : at + CELLS_AT_ONCE])
@@ -171,4 +171,4 @@ class Writer:
         self.retries += 1
         target.lost += 1
         if target.lost >= TRIES and not any(batch.nonces for batch in target.batches):
-            target.shard, target.lost = random.randrange(SHARDS), 0
+            target.shard, target.lost = randrange(SHARDS), 0

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from .directory import GONE_MS, RENEW_S, Entry, read_workers
+from .directory import GONE_MS, RENEW_S, Entry, drain_swaps, read_workers
 from .figures import LoopLag, Rate
 from .keeper import Keeper, is_on
 from .record import LISTED_MAX, HeldMessage, QueueWork, WorkerInfo
@@ -21,6 +21,7 @@ __all__ = [
     "QueueWork",
     "Rate",
     "WorkerInfo",
+    "drain_swaps",
     "is_on",
     "read_workers",
 ]

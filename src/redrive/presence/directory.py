@@ -8,7 +8,6 @@ missing for another reason, enters at its next renewal.
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
 from collections.abc import Sequence
@@ -16,10 +15,11 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from ..chance import uniform
 from ..errors import Unsupported
 from ..message import Cell, Swap, version_of
 from ..store import Store
-from .record import WorkerInfo, decoded
+from .record import WorkerInfo, decoded, is_asked
 
 RENEW_S = 5.0
 GONE_MS = 15_000  # a process that has told nothing for that long is gone
@@ -41,13 +41,18 @@ class Entry:
         self._told = False
         self.retries = 0  # of swaps of a list that another process won
 
-    def write(self, info: WorkerInfo) -> None:
-        """Tell, and be listed. Raises StoreError."""
-        cell, shard = self._cells.read([self._key, self.shard])
-        self._told = True  # also if the answer is lost
-        self._cells.swap([Swap(self._key, version_of(cell), msgspec.json.encode(info), KEPT_MS)], durable=False)
+    def write(self, info: WorkerInfo) -> bool:
+        """Tell, and be listed; returns whether a person asked that the process drains. Raises StoreError."""
+        for _ in range(2):  # only such a request comes between the read and the swap
+            cell, shard = self._cells.read([self._key, self.shard])
+            asked = is_asked(cell)
+            self._told = True  # also if the answer is lost
+            value = msgspec.json.encode(replace(info, drain_asked=True) if asked else info)
+            if self._cells.swap([Swap(self._key, version_of(cell), value, KEPT_MS)], durable=False)[0]:
+                break
         if self.token not in _tokens(shard):  # the first time, or others took it out when it had expired
             self._change({self.token}, set())
+        return asked
 
     def remove(self) -> None:
         """Tell that the process has ended. Raises StoreError."""
@@ -72,20 +77,39 @@ class Entry:
             if self._cells.swap([Swap(self.shard, version_of(cell), value)], durable=False)[0]:
                 return
             self.retries += 1
-            time.sleep(random.uniform(0, _PAUSE_S * (tried + 1)))
+            time.sleep(uniform(0, _PAUSE_S * (tried + 1)))
 
 
 def read_workers(store: Store) -> tuple[WorkerInfo, ...]:
     """The workers and schedulers of a store by name, those that are gone last. Raises StoreError; Unsupported where
     they are not kept."""
+    return tuple(_judged([info for _, _, info in _listed(store)], store.now_ms()))
+
+
+def drain_swaps(store: Store, name: str) -> list[Swap]:
+    """The swaps that ask the living worker of this name to drain; of two workers of one process that share it, both.
+    Empty where none lives. Raises StoreError; Unsupported where they are not kept."""
+    listed = _listed(store)
+    living = [info for info in _judged([info for _, _, info in listed], store.now_ms()) if not info.gone]
+    return [
+        Swap(key, cell.version, msgspec.json.encode(replace(info, drain_asked=True)), KEPT_MS)
+        for key, cell, info in listed
+        if info.name == name and info.kind == "worker" and info in living
+    ]
+
+
+def _listed(store: Store) -> list[tuple[str, Cell, WorkerInfo]]:
+    """The records of a store with their cells."""
     if not store.traits.cells:  # SQS without `cells=` in its URL
         raise Unsupported(NOT_KEPT)
     tokens = [token for cell in store.cells.read([f"workers/{n}" for n in range(SHARDS)]) for token in _tokens(cell)]
-    found: list[WorkerInfo] = []
+    found: list[tuple[str, Cell, WorkerInfo]] = []
     for at in range(0, len(tokens), CELLS_AT_ONCE):
-        cells = store.cells.read([_key(token) for token in tokens[at : at + CELLS_AT_ONCE]])
-        found += [info for info in map(decoded, cells) if info is not None]
-    return tuple(_judged(found, store.now_ms()))
+        keys = [_key(token) for token in tokens[at : at + CELLS_AT_ONCE]]
+        for key, cell in zip(keys, store.cells.read(keys), strict=True):
+            if cell is not None and (info := decoded(cell)) is not None:
+                found.append((key, cell, info))
+    return found
 
 
 def _judged(found: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:

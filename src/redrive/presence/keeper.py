@@ -33,14 +33,22 @@ def is_on(store: Store) -> bool:
 class Keeper:
     """Writes what `sample` returns every RENEW_S, until `close`, and adds what is the same for each kind of process. A
     store that fails is tried again at the next time. `trips` are how long the last exchanges with the store took, in
-    seconds: a worker adds its own, and the keeper adds those that it makes itself where `counts_trips`."""
+    seconds: a worker adds its own, and the keeper adds those that it makes itself where `counts_trips`. `drain` is
+    called, once, when a person has asked for it in the record."""
 
     def __init__(
-        self, store: Store, sample: Callable[[], WorkerInfo], notice: Notify, *, counts_trips: bool = True
+        self,
+        store: Store,
+        sample: Callable[[], WorkerInfo],
+        notice: Notify,
+        *,
+        counts_trips: bool = True,
+        drain: Callable[[], None] | None = None,
     ) -> None:
         self._store, self._sample, self._notice = store, sample, notice
         self._entry = Entry(store)
         self.trips: deque[float] = deque(maxlen=TRIPS)
+        self._drain = drain
         self._counts_trips, self._cpu = counts_trips, Rate(begin=time.process_time())
         self._wake, self._over = threading.Event(), False
         self._started_ms = 0
@@ -81,9 +89,12 @@ class Keeper:
     def renew(self) -> None:
         """Write the record once. Raises StoreError."""
         before_s = time.monotonic()
-        self._entry.write(self.record())
+        asked = self._entry.write(self.record())
         if self._counts_trips:
             self.trips.append(time.monotonic() - before_s)
+        if asked and self._drain is not None:
+            drain, self._drain = self._drain, None
+            drain()
 
     def record(self) -> WorkerInfo:
         """The record as it is now."""

@@ -33,9 +33,10 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A process of the fleet, as it last told at `seen_ms`. Times are ms of the store's clock.
 
     `kind` is worker, scheduler, or carrier: one that waits for a redrive run and carries it meanwhile. `name` is the
-    name under which a worker claims. `app` is MODULE:APP, where that is known. `held` messages are claimed, `running`
-    of them have started; `messages` lists the first hundred, the one that runs longest first. `runs` are the redrive
-    runs that it carries, `schedules` the first hundred that a scheduler enqueues.
+    name under which a worker claims. `app` is MODULE:APP, where that is known. `drain_asked`: a person asked it to
+    drain, and it begins once it reads that. `held` messages are claimed, `running` of them have started; `messages`
+    lists the first hundred, the one that runs longest first. `runs` are the redrive runs that it carries, `schedules`
+    the first hundred that a scheduler enqueues.
 
     A process that ended by itself is not listed. One that has told nothing for 15 s, or whose name a newer process has,
     is `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with what it held when it
@@ -57,6 +58,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seen_ms: int = 0
     gone: bool = False
     draining: bool = False
+    drain_asked: bool = False
     queues: tuple[QueueWork, ...] = ()
     held: int = 0
     running: int = 0
@@ -87,3 +89,20 @@ def decoded(cell: Cell | None) -> WorkerInfo | None:
         return None if cell is None else msgspec.json.decode(cell.value, type=WorkerInfo)
     except msgspec.DecodeError:
         return None
+
+
+class _Request(Struct, frozen=True):
+    """What a process looks for in its own record."""
+
+    drain_asked: bool = False
+
+
+_request_of = msgspec.json.Decoder(_Request).decode
+
+
+def is_asked(cell: Cell | None) -> bool:
+    """Whether the record in this cell asks its process to drain."""
+    try:
+        return cell is not None and _request_of(cell.value).drain_asked
+    except msgspec.DecodeError:
+        return False  # altered by hand

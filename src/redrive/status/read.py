@@ -159,19 +159,19 @@ def _needs(status: Status, autos: Mapping[str, Machine], app: Registry | None) -
 
 def _dead(status: Status, autos: Mapping[str, Machine]) -> Iterator[Need]:
     """Dead messages that neither a rule, a mute nor an automatic redrive takes care of."""
-    left = 0
+    left = groups = 0
     for group in status.failures:
         about = status.annotations.get(group.fingerprint)
         if about is not None and (about.rule is not None or about.muted(status.at_ms)):
             continue
-        left += group.count
+        left, groups = left + group.count, groups + 1
     driven = sum(
         queue.counts.dead
         for queue in status.queues
         if (machine := autos.get(f"queue/{queue.name}")) is not None and machine.phase not in ("paused", "ended")
     )
     if left > driven:
-        text = f"{_messages(left)} dead, in {len(status.failures):,} failure group{'s' * (len(status.failures) > 1)}"
+        text = f"{_messages(left)} dead, in {groups:,} failure group{'s' * (groups > 1)}"
         yield Need(area="failures", text=text, next=words("dlq", "groups"))
 
 

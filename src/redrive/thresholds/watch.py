@@ -22,7 +22,7 @@ from ..duration import rfc3339
 from ..errors import StoreError, Unsupported
 from ..events import Notify, complain
 from ..message import Swap, Where, version_of
-from ..observe.alert import Alert, place_of, runbook_of, shell_line, spec_of, visible
+from ..observe.alert import Alert, page_of, place_of, runbook_of, shell_line, spec_of, visible
 from ..observe.alerts import NotTold
 from ..registry import Registry
 from ..store import Store
@@ -154,6 +154,7 @@ class Watching:
             value=round(state.value, 4),
             above=rule.above,
             runbook=runbook_of(rule.name),
+            page=page_of(rule.name, subject.task, subject.queue, subject.about),
             affected=tuple(visible(place_in_words(each)) for each in affected[:AFFECTED_MAX]),
         )
 

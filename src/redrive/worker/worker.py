@@ -87,7 +87,7 @@ class Worker:
         self._in_flight = InFlight(self._capacity.taken, self._slots, None if self._flow is None else self._flow.left)
         self._presence = Presence(
             store, self.name, app.spec, self.queues, self._in_flight, self._capacity.taken, lambda: self.draining,
-            lambda: self._services.carried(), self._notice,
+            lambda: self._services.carried(), self._notice, self.drain,
         )  # fmt: skip
         self._services = Services(
             [

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.support.commands import Call
 
-from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo
+from redrive.audit.log import Audit
+from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo, read_workers
 from redrive.stores.sqlite.store import SqliteStore
 
 
@@ -54,3 +55,31 @@ def test_without_any_the_answer_is_a_note(redrive: Call) -> None:
     SqliteStore(Path("work.db")).close()
     said = redrive("workers")
     assert said.code == 0 and "no worker tells sqlite:///work.db that it is alive" in said.err
+
+
+def test_drain_asks_the_worker_that_is_named_and_the_log_says_why(store: SqliteStore, redrive: Call) -> None:
+    said = redrive("workers", "drain", "vm/a", "--reason", "it leaks", "-o", "json")
+    assert said.code == 0 and json.loads(said.out) == {"name": "vm/a", "asked": True}
+    assert [info.name for info in read_workers(store) if info.drain_asked] == ["vm/a"]
+    (entry,) = Audit(store)
+    assert (entry.action, entry.about, entry.reason) == ("drain", "worker/vm/a", "it leaks")
+    rows = {row["name"]: row["drain_asked"] for row in json.loads(redrive("workers", "-o", "json").out)}
+    assert rows == {"vm/a": True, "vm/b": False, "scheduler/vm:3": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "why"),
+    [
+        ("vm/x", 2, "known: "),
+        ("vm/b", 4, "is gone"),
+        ("scheduler/vm:3", 4, "is a scheduler"),
+    ],
+)
+def test_drain_refuses_what_cannot_drain(store: SqliteStore, redrive: Call, name: str, code: int, why: str) -> None:
+    said = redrive("workers", "drain", name, "--reason", "r")
+    assert said.code == code and why in said.err
+    assert [*Audit(store)] == [] and not any(info.drain_asked for info in read_workers(store))
+
+
+def test_the_list_may_be_named(store: SqliteStore, redrive: Call) -> None:
+    assert redrive("workers", "list", "-o", "tsv").out == redrive("workers", "-o", "tsv").out

@@ -1,4 +1,4 @@
-"""`redrive workers`: who is alive, and what they run."""
+"""`redrive workers`: who is alive, and what they run; and drain one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...duration import show as show_duration
+from ..main import Subcommands
 from ..opening import Opened, at_store
+from ..selecting import signature
 from ..terminal import views
 from ..terminal.failure import note
+from ..terminal.nothing import unknown
 from ..terminal.output import Column, Output
 
 if TYPE_CHECKING:
@@ -50,9 +53,25 @@ _COLUMNS = (
 )
 
 
-@click.command()
+class _Listing(Subcommands):
+    """Subcommands; where none is named, `list` is meant."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and (not args[0].startswith("-") or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if named else ["list", *args])
+
+
+@click.group(cls=_Listing)
+def workers() -> None:
+    """List workers and schedulers, alive or killed lately; drain one.
+
+    Without a subcommand it lists them: `redrive workers -v` is `redrive workers list -v`.
+    """
+
+
+@workers.command("list")
 @at_store()
-def workers(opened: Opened, out: Output) -> None:
+def list_(opened: Opened, out: Output) -> None:
     """List workers and schedulers, alive or killed lately; -v shows what each runs.
 
     Also those that wait for a redrive run and carry it. Each tells the store every 5 s. One that has not for 15 s, or
@@ -66,19 +85,42 @@ def workers(opened: Opened, out: Output) -> None:
     from ...presence import read_workers
 
     found = read_workers(opened.store)
-    if not out.rows(map(_row, found), _COLUMNS, id="name", limit=0):
+    if not out.rows(map(row, found), _COLUMNS, id="name", limit=0):
         note(f"no worker tells {opened.url} that it is alive, and none was killed in the last five minutes")
     if out.is_table and out.verbose:
         out.lines(line for info in found for line in _runs(info, opened.store.now_ms()))
 
 
-def _row(info: WorkerInfo) -> dict[str, Any]:
+@workers.command()
+@click.argument("name")
+@signature()
+@at_store()
+def drain(opened: Opened, out: Output, name: str, actor: str | None, reason: str) -> None:
+    """Ask one worker to drain, as SIGTERM does.
+
+    It claims nothing more, lets what runs finish within its grace, releases the rest uncounted, and ends. It reads the
+    request when it next renews its record, within 5 s. `redrive worker` does not start another in its place; a service
+    manager that restarts it whatever it ends with does. NAME is as the list has it.
+    """
+    from ...presence import read_workers
+    from ...triage.draining import drain_worker
+
+    known = [info.name for info in read_workers(opened.store)]
+    if name not in known:
+        raise unknown("worker", name, known, opened.url, look="workers", guess=False)
+    drain_worker(opened.store, name, reason=reason, actor=actor)
+    out.record({"name": name, "asked": True}, table=lambda: [f"{name} is asked to drain"])
+
+
+def row(info: WorkerInfo) -> dict[str, Any]:
+    """A process as a row, with what it runs."""
     return {
         "name": info.name,
         "kind": info.kind,
         "state": info.state,
         "gone": info.gone,
         "draining": info.draining,
+        "drain_asked": info.drain_asked,
         "host": info.host,
         "pid": info.pid,
         "version": info.version,
