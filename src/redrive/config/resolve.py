@@ -29,7 +29,8 @@ _SQLITE = "sqlite:///"
 _NO_FLAGS: Mapping[str, Any] = MappingProxyType({})
 
 
-_OTHERS = [name.removeprefix("REDRIVE_") for name in (CONFIG, trust.VARIABLE)]  # variables that are no settings
+# Variables that are no settings.
+_OTHERS = [name.removeprefix("REDRIVE_") for name in (CONFIG, trust.VARIABLE, "REDRIVE_WEB_TOKEN")]
 VARIABLES = {name: f"REDRIVE_{name.upper()}" for name in SETTINGS}
 
 
@@ -64,6 +65,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     notify_every_s: float = 600.0  # how often the same alert is posted again, at most
     telemetry: bool = True  # workers and schedulers tell in the store's cells that they are alive
     runbook_url: str | None = None  # where alerts link to: the docs' pages lie under it, or it has {page}
+    web_url: str | None = None  # where the pages of `redrive web` are
+    trace_url: str | None = None  # where the pages link to: templates, see web/outside.py
+    logs_url: str | None = None
+    code_url: str | None = None
+    code_root: str | None = None  # what is left out before {file}
     otel: bool = False  # apps are instrumented by OpenTelemetry
     log: str = "auto"
     output: str = "auto"

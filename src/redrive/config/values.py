@@ -18,6 +18,11 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
+# Fields of links to traces and logs.
+ABOUT = ("trace_id", "span_id", "message_id", "task", "queue", "worker", "at")
+CODE = ("file", "line")
+
+
 class Setting(NamedTuple):
     """How one setting is read, and what an error says of it."""
 
@@ -50,6 +55,20 @@ def _http(value: object) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("it is no http or https URL" if parts.hostname else "it names no host")
     return str(value).strip()
+
+
+def _template(fields: tuple[str, ...]) -> Callable[[object], str]:
+    """A link out: an http or https URL in which the fields stand for values."""
+
+    def read(value: object) -> str:
+        unknown = [name for name in re.findall(r"\{([^{}]*)\}", str(value)) if name not in fields]
+        if unknown:
+            raise ValueError(f"{{{unknown[0]}}} is no field; known: {', '.join(f'{{{name}}}' for name in fields)}")
+        if re.search(r"\{", _http(value).partition("://")[2].partition("/")[0]):
+            raise ValueError("a field names the host")
+        return _http(value)
+
+    return read
 
 
 def _app(value: object) -> str:
@@ -176,6 +195,11 @@ SETTINGS = {
     "notify": Setting("notify", _http, "an http or https URL such as 'https://alerts.example.com/hook'"),
     "notify_every": Setting("notify_every_s", _period, "a duration such as '10m'", "10m"),
     "runbook_url": Setting("runbook_url", _http, "an http or https URL such as 'https://docs.example.com/runbooks'"),
+    "web_url": Setting("web_url", _http, "an http or https URL such as 'https://ops.example.com/jobs'"),
+    "trace_url": Setting("trace_url", _template(ABOUT), "an http or https URL with {trace_id}, perhaps {span_id}"),
+    "logs_url": Setting("logs_url", _template(ABOUT), "an http or https URL with {message_id}, {worker} or {at}"),
+    "code_url": Setting("code_url", _template(CODE), "an http or https URL with {file} and {line}"),
+    "code_root": Setting("code_root", _text, "a directory, as tracebacks name it, such as '/srv/app'"),
     "blob_threshold": Setting("blob_threshold", size, "bytes, or a size such as '200KB'", "200KB"),
     "blob_max": Setting("blob_max", size, "bytes, or a size such as '512MiB'", "512MiB"),
     "telemetry": Setting("telemetry", _switch, "true or false"),

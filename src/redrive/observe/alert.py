@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ..config import RUNBOOKS, runbook_url, settings
+from ..config import RUNBOOKS, runbook_url, settings, web_link
 from ..events import Fate
 from ..message import Where
 from ..redact import redact
@@ -28,7 +28,8 @@ class Alert(Struct, frozen=True, kw_only=True):
     `count` is how often it happened in all processes since the last alert, and `since` when that began; `ids` names at
     most five of the messages. `about` is the fingerprint of a failure, the dependency of a breaker, or the id of a run.
     `app` is MODULE:APP, if known. `command` shows more, and `runbook` is the page of the docs that explains the alert:
-    its address where the setting `runbook_url` is set, else its name.
+    its address where the setting `runbook_url` is set, else its name. `page` is the address of the web page that shows
+    more, where the setting `web_url` is set.
 
     An alert on a threshold has a `state`, firing or resolved, the `value`, in seconds if it is a duration, and the
     threshold, `above`; its `since` is when the value went above it or, once resolved, when it fired. Where the outage
@@ -48,6 +49,7 @@ class Alert(Struct, frozen=True, kw_only=True):
     at: str
     command: str
     runbook: str | None = None
+    page: str | None = None
     state: str | None = None
     value: float | None = None
     above: float | None = None
@@ -148,6 +150,28 @@ def runbook_of(name: str) -> str | None:
     """The page that explains an alert."""
     page, base = RUNBOOKS.get(name), settings().runbook_url
     return page if page is None or base is None else runbook_url(page, base)
+
+
+def page_of(name: str, task: str | None, queue: str | None, about: str | None, ids: Sequence[str] = ()) -> str | None:
+    """The web page that shows more about the subject of an alert."""
+    match name:
+        case "dead_growth" if about:
+            return web_link("groups", about)
+        case "breaker_opened" | "breaker" if about:
+            return web_link("flow", about.partition("/")[0])
+        case "run_stopped" if about:
+            return web_link("runs", about)
+        case "quarantined" if len(ids) == 1:
+            return web_link("messages", ids[0])
+        case "no_workers":
+            return web_link("workers")
+        case "schedule_late":
+            return web_link("schedules")
+        case _:
+            pass
+    if queue:
+        return web_link("queues", queue)
+    return web_link("groups") if task or name == "dead_growth" else web_link("")
 
 
 def spec_of(app: Registry) -> str | None:

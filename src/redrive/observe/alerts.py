@@ -31,7 +31,7 @@ from ..redact import clip, many_lines, redact
 from ..registry import Registry
 from ..triage.annotations import NOTHING, read_annotations
 from .alert import Alert as Alert
-from .alert import Pile, Subject, cause_of, command_of, place_of, runbook_of, spec_of, text_of, visible
+from .alert import Pile, Subject, cause_of, command_of, page_of, place_of, runbook_of, spec_of, text_of, visible
 from .muting import read_mutes
 
 NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")  # of events; thresholds has the others
@@ -303,6 +303,7 @@ class Watch:
             at=rfc3339(self._now_ms()),
             command=visible(command_of(subject, told, place_of(self._app, self._spec or spec_of(self._app)))),
             runbook=runbook_of(subject.name),
+            page=page_of(subject.name, subject.task, subject.queue, subject.about, told.ids),
         )
 
     def _now_ms(self) -> int:

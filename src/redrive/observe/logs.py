@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import msgspec
 
-from ..config import settings
+from ..config import settings, web_link
 from ..duration import rfc3339, show
 from ..events import Event, Fate, LineLog
 from ..fault import Crash
@@ -57,6 +57,7 @@ class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_ms: float | None = None
     worker: str = ""
     traceback: str | None = None
+    page: str | None = None  # of a message that rests: where the web pages show it, if the setting `web_url` says so
 
 
 class NoticeLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -154,6 +155,8 @@ def _details(fate: Fate) -> str:
         parts.append(f" {_seen(fate.error)}: {one_line(_short(fate.text))}")
     elif fate.text:
         parts.append(f" {one_line(_short(fate.text))}")
+    if (page := _page(fate)) is not None:
+        parts.append(f" {page}")
     return "".join(parts)
 
 
@@ -197,7 +200,12 @@ def _line(event: Event) -> FateLine | NoticeLine:
         run_ms=event.run_ms,
         worker=event.worker,
         traceback=None if event.traceback is None else shown_traceback(event.traceback),
+        page=_page(event),
     )
+
+
+def _page(fate: Fate) -> str | None:
+    return web_link("messages", fate.id) if fate.outcome in ("dead", "quarantined") else None
 
 
 def _level(fate: Fate) -> str:

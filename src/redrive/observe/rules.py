@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ..config import RUNBOOKS, runbook_url
+from ..config import RUNBOOKS, runbook_url, web_link
 from ..duration import show
 from ..history.objectives import WINDOWS
 
@@ -165,8 +165,20 @@ def _burning() -> Iterator[Alerting]:
         )  # fmt: skip
 
 
-def prometheus_rules(of: Thresholds, runbooks: str | None = None) -> str:
-    """The rules as YAML. `runbooks` is the address of the runbook pages, as in the setting `runbook_url`."""
+# Where the web pages show more about an alert: the first part of an address.
+PAGES = {
+    "RedriveDeadLettersGrowing": "groups", "RedriveDeadLetters": "groups", "RedriveErrorRate": "groups",
+    "RedriveRetryStorm": "groups", "RedriveNoWorkers": "workers", "RedriveWorkerStuck": "workers",
+    "RedriveClockSkew": "workers", "RedriveRunStalled": "runs", "RedriveCanaryFailed": "runs",
+    "RedriveBreakerOpen": "flow", "RedriveScheduleLate": "schedules", "RedriveStoreErrors": "system",
+    "RedriveSloBurn": "", "RedriveQuarantined": "queues", "RedriveOldestTooOld": "queues",
+    "RedriveBacklog": "queues", "RedriveComingWave": "queues", "RedriveSlow": "queues",
+}  # fmt: skip
+
+
+def prometheus_rules(of: Thresholds, runbooks: str | None = None, pages: str | None = None) -> str:
+    """The rules as YAML. `runbooks` is the address of the runbook pages, as in the setting `runbook_url`, and `pages`
+    that of the web pages, as in `web_url`: without it no alert links to them."""
     lines = ["groups:", "  - name: redrive-recording", "    rules:"]
     for name, expr in RECORDED:
         lines += [f"      - record: {name}", f"        expr: {json.dumps(expr)}"]
@@ -183,4 +195,6 @@ def prometheus_rules(of: Thresholds, runbooks: str | None = None) -> str:
             f"          description: {json.dumps(rule.description)}",
             f"          runbook_url: {json.dumps(runbook_url(RUNBOOKS[rule.name], runbooks))}",
         ]
+        if pages is not None:
+            lines.append(f"          page_url: {json.dumps(web_link(PAGES[rule.name], base=pages))}")
     return "\n".join(lines) + "\n"

@@ -1,0 +1,32 @@
+"""Link to the pages of `redrive web`."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+
+from .resolve import settings
+
+
+def page_address(root: str, *parts: str, **query: Any) -> str:
+    """An address below a path: `parts` are quoted one by one, and empty values of the query are left out.
+
+    >>> page_address("/jobs", "queues", "a b/c", since="1h", task=None)
+    '/jobs/queues/a%20b%2Fc?since=1h'
+    """
+    path = "/".join(quote(part, safe="") for part in parts)
+    given = {name: value for name, value in query.items() if value not in (None, "", [])}
+    return f"{root.rstrip('/')}/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+
+def web_link(*parts: str, base: str | None = None, **query: str | None) -> str | None:
+    """The whole address of a page, as `page_address` makes it; None where neither `base` nor the setting `web_url` says
+    where the pages are.
+
+    >>> web_link("queues", "a b/c", base="https://ops.example.com/jobs", since="1h", task=None)
+    'https://ops.example.com/jobs/queues/a%20b%2Fc?since=1h'
+    """
+    if (at := base or settings().web_url) is None:
+        return None
+    scheme, host, path, _, _ = urlsplit(at)
+    return urlunsplit((scheme, host, "", "", "")) + page_address(path, *parts, **query)
