@@ -18,10 +18,11 @@ from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
+from tests.support.failing import failure_of
 
 from redrive import App, Draft, Retry, presence
 from redrive.duration import Duration, milliseconds
-from redrive.fault import Crash, Fault, classify
+from redrive.fault import Crash, Fault
 from redrive.fault.crash import crash_fault
 from redrive.message import Ask, DeadLetter, Decision, Delivery, Quarantine, RetryAt, Settlement
 from redrive.stores.sqlite.clock import Machine
@@ -107,15 +108,7 @@ class Scene:
 
     def failure(self, delivery: Delivery) -> Fault | None:
         """That of a run of the message's handler, now."""
-        task = self.app.tasks[delivery.message.task]
-        args, kwargs = task.codec.decode(delivery.message.body, 1)
-        try:
-            task.handler(*args, **kwargs)
-        except Exception as error:
-            frame = error.__traceback__
-            fault = classify(error.with_traceback(frame and frame.tb_next))  # as it was in a worker
-            return replace(fault, at_ms=self.clock.now_ms(), worker=WORKER)
-        return None
+        return failure_of(self.app.tasks[delivery.message.task], delivery, self.clock.now_ms(), WORKER)
 
     def die(self, task: str, values: Iterable[object], reason: str = "exhausted") -> None:
         """Put a message with each of these arguments, and let all die now."""

@@ -34,8 +34,9 @@ from .terminal.failure import (
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="draw the outage as an SVG: requests a second with and without the breaker",
 )
+@click.option("--web", is_flag=True, help="slowly, with the pages on its store; after --keep they stay until Ctrl-C")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="the report, or its figures")
-def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, output: str) -> int:
+def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, web: bool, output: str) -> int:
     """Deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost.
 
     The endpoint runs on this machine. It throttles, fails, answers too late, drops connections and goes down for
@@ -53,6 +54,8 @@ def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, ou
     from ..demo.run import run_demo
     from .terminal.warnings import tell_warnings
 
+    if web:
+        from ..demo import pages  # noqa: F401  # as above
     tell_warnings()
     if picture is not None and not picture.absolute().parent.is_dir():
         why = f"there is no folder {picture.absolute().parent}"
@@ -63,7 +66,7 @@ def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, ou
     console = Console(stderr=output == "json", highlight=False)
     console.print("[bold]redrive demo[/]  329 real GitHub webhook events, one endpoint, nothing lost")
     try:
-        result = run_demo(seed, console, keep=keep, url=url)
+        result = run_demo(seed, console, keep=keep, url=url, watched=web)
     except KeyboardInterrupt:
         note("interrupted")
         return INTERRUPTED

@@ -74,7 +74,7 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
     tasks, and `deferred` were claimed and put off, by reason. On SQS both are empty, as waiting messages cannot be
     listed there.
     """
-    rows = [_row(control) for control in Controls(opened.store, opened.app).list()]
+    rows = [row(control) for control in Controls(opened.store, opened.app).list()]
     if not out.rows(rows, _columns(opened.store.now_ms()), id="dependency", limit=limit):
         note(f"no dependencies: no task names one, and none was ever called from {opened.url}")
 
@@ -136,14 +136,14 @@ def _known(opened: Opened, name: str) -> Controls:
 
 
 def _write(opened: Opened, out: Output, control: Control) -> None:
-    record = _record(control)
+    record = full(control)
     out.record(record, id="dependency", table=lambda: _lines(out.hidden(record), out))
     if control.per is not None and not control.key:
         one = f"{program()} flow show {typed(control.name)} --key KEY"
         note(f"{control.name} is controlled per {control.per}: {one} shows one")
 
 
-def _row(c: Control) -> dict[str, Any]:
+def row(c: Control) -> dict[str, Any]:
     return {
         "dependency": c.name,
         "breaker": c.breaker,
@@ -158,9 +158,9 @@ def _row(c: Control) -> dict[str, Any]:
     }
 
 
-def _record(c: Control) -> dict[str, Any]:
+def full(c: Control) -> dict[str, Any]:
     return {
-        **_row(c),
+        **row(c),
         "key": c.key or None,
         "per": c.per,
         "since": views.time(c.since_ms),

@@ -42,7 +42,9 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Inspect and repair": {
         "status": "Show what is going on, and what needs a person.",
-        "workers": "List workers and schedulers, alive or killed lately; -v shows what each runs.",
+        "web": "Show the fleet, dead letters and redrives as web pages.",
+        "top": "Watch queues, failures, runs and workers in a terminal, and repair them by keys.",
+        "workers": "List workers and schedulers, alive or killed lately; drain one.",
         "history": "Show what happened, by time: outcomes, error rate and durations.",
         "watch": "Look at thresholds; tell what fires and what is resolved.",
         "alerts": "Mute alerts about a queue or a dependency for a while.",
@@ -76,7 +78,7 @@ _FOLDERS = {
     "run": "dlq",
     "cost": "aws",
     **dict.fromkeys(("alerts", "audit", "config", "doctor", "history", "init", "keys", "metrics"), "admin"),
-    **dict.fromkeys(("schema", "slo", "status", "store", "upcoming", "watch", "workers"), "admin"),
+    **dict.fromkeys(("schema", "slo", "status", "store", "top", "upcoming", "watch", "workers"), "admin"),
 }
 
 

@@ -56,7 +56,7 @@ def list_(output: str | None) -> None:
         Column("total_s", "takes (mean)", show),
         Column("horizon_s", "horizon", show),
     )
-    out.rows([_summary(name, preview_of(retry)) for name, retry in presets.items()], columns, id="name")
+    out.rows([summary(name, preview_of(retry)) for name, retry in presets.items()], columns, id="name")
 
 
 @policy.command()
@@ -89,7 +89,7 @@ def preview(
         what, _, why = str(problem).partition("; ")
         raise Failure(what, why, f"{program()} policy preview --help", USAGE) from None
     out = Output(chosen.output)
-    record = {**_summary(name, shown), "kind": kind, "steps": [_step(s) for s in shown.steps]}
+    record = {**summary(name, shown), "kind": kind, "steps": [step_row(s) for s in shown.steps]}
     if out.form == "json":
         out.record(record)
         return
@@ -115,7 +115,8 @@ def _policy(preset: str | None, task: str | None, app: str | None, folder: str |
     return task, found[task].policy.retry
 
 
-def _summary(name: str, shown: Preview) -> dict[str, Any]:
+def summary(name: str, shown: Preview) -> dict[str, Any]:
+    """What a policy comes to, as a row."""
     return {
         "name": name,
         "max_attempts": shown.chosen.max_attempts,
@@ -144,7 +145,8 @@ def _words(backoff: Backoff) -> str:
     return f"{show(backoff.base)} × {backoff.factor:g}^n{cap}, {jitter}"
 
 
-def _step(step: Step) -> dict[str, Any]:
+def step_row(step: Step) -> dict[str, Any]:
+    """One retry as a row."""
     return {
         "retry": step.n + 1,
         "low_s": _plain(step.low_s),

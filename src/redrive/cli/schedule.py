@@ -56,14 +56,15 @@ def list_(opened: Opened, out: Output) -> None:
 
     schedules, now_ms = _schedules(opened.app), opened.store.now_ms()
     assert opened.app is not None
-    rows = [_row(schedules[one.name], one, now_ms) for one in schedule_statuses(opened.app, opened.store)]
+    rows = [row(schedules[one.name], one, now_ms) for one in schedule_statuses(opened.app, opened.store)]
     if not out.rows(rows, _COLUMNS, id="name", limit=0):
         note("no schedules; declare one with @app.periodic(…)")
     if out.is_table and (told := warning(opened.app, opened.store)) is not None:
         note(f"warning: {told}")
 
 
-def _row(found: Schedule, status: ScheduleStatus, now_ms: int) -> dict[str, Any]:
+def row(found: Schedule, status: ScheduleStatus, now_ms: int) -> dict[str, Any]:
+    """A schedule as a row of the list."""
     return {
         "state": state_of(status, now_ms),
         "name": found.name,

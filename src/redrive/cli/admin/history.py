@@ -70,18 +70,19 @@ def history(opened: Opened, out: Output, queue: str | None, task: str | None, si
 
     found = read_history(opened.store, queue, task, since, step)
     if out.form == "json":
-        whole = {"queue": queue, "task": task, "since": views.time(found.since_ms), "until": views.time(found.until_ms)}
-        points = [{"at": views.time(point.at_ms), **_whole(point.tally)} for point in found.points]
-        out.record({**whole, "step_s": found.step_ms // 1000, "total": _whole(found.total), "points": points})
+        about = {"queue": queue, "task": task, "since": views.time(found.since_ms), "until": views.time(found.until_ms)}
+        points = [{"at": views.time(point.at_ms), **whole(point.tally)} for point in found.points]
+        out.record({**about, "step_s": found.step_ms // 1000, "total": whole(found.total), "points": points})
         return
-    rows = [{"at": views.time(point.at_ms), **_row(point.tally)} for point in found.points]
+    rows = [{"at": views.time(point.at_ms), **row(point.tally)} for point in found.points]
     if not out.rows(rows, _COLUMNS, limit=0):
         note(f"nothing happened in the last {show(since)}, or nothing was told yet: workers tell every 10 s")
     elif out.is_table:
         out.lines(_total(found.total, show(since)))
 
 
-def _row(tally: Tally) -> dict[str, Any]:
+def row(tally: Tally) -> dict[str, Any]:
+    """A time as a row."""
     return {
         "enqueued": tally.enqueued,
         "done": tally.done,
@@ -93,7 +94,8 @@ def _row(tally: Tally) -> dict[str, Any]:
     }
 
 
-def _whole(tally: Tally) -> dict[str, Any]:
+def whole(tally: Tally) -> dict[str, Any]:
+    """All that was counted, with percentiles in ms."""
     counts = {name: value for name, value in msgspec.to_builtins(tally).items() if name not in _HISTOGRAMS}
     counts["deferrals"] = {why: {"count": n, "ms": long_ms} for why, (n, long_ms) in tally.deferrals.items()}
     return {

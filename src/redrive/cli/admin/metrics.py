@@ -89,7 +89,8 @@ def print_(opened: Opened, out: Output, directory: Path | None) -> None:
 @click.option("--late", type=DURATION, default="1m", help="how late a schedule may be (default: 1m)")
 @click.option("--runbooks", metavar="URL", help="where the runbook pages are [REDRIVE_RUNBOOK_URL]")
 def rules(runbooks: str | None, **of: float) -> None:
-    """Print recording and alerting rules for Prometheus as YAML. Each alert links to its runbook page.
+    """Print recording and alerting rules for Prometheus as YAML. Each alert links to its runbook page, and to the web
+    pages where the setting web_url says where they are.
 
     Load them with `rule_files:` in prometheus.yml. They need `redrive worker --metrics`, and `redrive metrics serve`,
     or one of these with an app, for what is read from the store.
@@ -97,7 +98,9 @@ def rules(runbooks: str | None, **of: float) -> None:
     from ...observe.rules import Thresholds, prometheus_rules
 
     seconds = {f"{name}_s": of.pop(name) for name in ("age", "slow", "stuck", "skew", "late")}
-    sys.stdout.write(prometheus_rules(Thresholds(**of, **seconds), runbooks or settings().runbook_url))
+    found = settings()
+    rules = prometheus_rules(Thresholds(**of, **seconds), runbooks or found.runbook_url, found.web_url)
+    sys.stdout.write(rules)
 
 
 @metrics.command()

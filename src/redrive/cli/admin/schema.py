@@ -56,7 +56,7 @@ def export(app: str | None, names: Sequence[str], directory: Path | None) -> Non
     tasks = _chosen(load_app(chosen.app, chosen.folder).tasks, names, chosen.app)
     schemas = {name: schema_of(task) for name, task in sorted(tasks.items())}
     if directory is None:
-        click.echo(_text(schemas))
+        click.echo(schema_text(schemas))
         return
     for name, one in schemas.items():
         click.echo(one_line(str(_write(directory, name, one))))
@@ -152,13 +152,14 @@ def _write(directory: Path, name: str, schema: Any) -> Path:
     path = directory / f"{_UNSAFE.sub(lambda found: quote(found[0], safe=''), name)}.json"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        path.write_text(_text(schema) + "\n", encoding="utf-8")
+        path.write_text(schema_text(schema) + "\n", encoding="utf-8")
     except OSError as error:
         raise Failure(f"{path} cannot be written", str(error), f"{program()} schema export -d DIR") from error
     return path
 
 
-def _text(value: Any) -> str:
+def schema_text(value: Any) -> str:
+    """A schema as text, without secrets."""
     return in_json(msgspec.json.format(msgspec.json.encode(_without_secrets(value)), indent=2).decode())
 
 

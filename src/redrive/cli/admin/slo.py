@@ -49,12 +49,13 @@ def slo(opened: Opened, out: Output) -> int:
     if opened.app is None:
         raise Failure("objectives are declared in an app", "none is named", f"{command()} --app MODULE:APP", USAGE)
     found = read_objectives(opened.store, opened.app)
-    if not out.rows(map(_row, found), _COLUMNS, id="name", limit=0):
+    if not out.rows(map(row, found), _COLUMNS, id="name", limit=0):
         note('no task or queue has an objective: @app.task(slo=SLO("99.9% within 30s"))')
     return FAILED if any(each.firing for each in found) else DONE
 
 
-def _row(found: SloStatus) -> dict[str, Any]:
+def row(found: SloStatus) -> dict[str, Any]:
+    """An objective as a row."""
     firing = {burn.severity for burn in found.firing}
     burns = {f"burn_{show(burn.long_ms / 1000)}": burn for burn in found.burns}
     return {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...config import web_link
 from ...crypto import shown_text
 from ...duration import show as show_duration
 from ...redact import redact
@@ -21,7 +22,7 @@ from ..terminal.table import table
 
 if TYPE_CHECKING:
     from ...message import FailureGroup
-    from ...status import Hold, QueueStatus, ScheduleStatus, Status, WorkerStatus
+    from ...status import Hold, Need, QueueStatus, ScheduleStatus, Status, WorkerStatus
     from ...triage.redrive.run import RunView
 
 SHOWN = 5  # failure groups, holds and runs on the screen; `-o json` has more
@@ -73,14 +74,14 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
             for part in textwrap.wrap(line, wide, initial_indent=space, subsequent_indent=space) or [""]
         ]
 
-    def leads(words: str) -> str:
-        return out.dim(f"    {onward(words)}")
+    def leads(words: str, page: str | None = None) -> str:
+        return out.dim(f"    {onward(words)}" + (f"\n    {page}" if page else ""))
 
     count = len(found.needs)
     yield f"{count} thing{'s' * (count != 1)} need{'s' * (count == 1)} a person" if count else "all is well"
     for need in found.needs:
         yield from wrapped(need.text)
-        yield leads(need.next)
+        yield leads(need.next, _page(need))
     yield from ("", "workers" if found.tell else "workers, by the leases they hold")
     for worker in found.workers:
         yield from wrapped(_worker(worker, now_ms))
@@ -98,7 +99,7 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
         ago = show_duration(max(0, now_ms - group.last_ms) / 1000)
         yield from wrapped(f"{group.count:,} × {group.error} in {group.task}: {group.trend}, the last {ago} ago")
         yield from wrapped(str(shown_text(group.text) or ""), 4)
-        yield leads(_group_next(group))
+        yield leads(_group_next(group), web_link("groups", group.fingerprint))
     yield from _more(len(found.failures), "failure groups", "dlq groups", out)
     late = [schedule for schedule in found.schedules if schedule.is_late]
     if late:
@@ -110,7 +111,7 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
         yield from ("", "redrive runs")
     for run in found.runs[:SHOWN]:
         yield from wrapped(_ran(run))
-        yield leads(f"run watch {typed(run.id)}")
+        yield leads(f"run watch {typed(run.id)}", web_link("runs", run.id))
     yield from _more(len(found.runs), "runs", "run list", out)
     yield from ("", f"queues of {opened.url}")
     rows = [_queue(queue, now_ms) for queue in found.queues]
@@ -168,6 +169,11 @@ def state_of(schedule: ScheduleStatus, now_ms: int) -> str:
     return f"{late}, {seen}" if late else seen
 
 
+def _page(need: Need) -> str | None:
+    """The web page about what needs a person, where the setting `web_url` says where the pages are."""
+    return web_link({"held": "flow", "failures": "groups"}.get(need.area, need.area))
+
+
 def _group_next(group: FailureGroup) -> str:
     return f"dlq list {typed(f'fingerprint:{group.fingerprint}')}"
 
@@ -206,7 +212,11 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
         "ok": found.ok,
         "at": views.time(now_ms),
         "url": opened.url,
-        "needs": [{"area": need.area, "text": need.text, "next": onward(need.next)} for need in found.needs],
+        "needs": [
+            {"area": need.area, "text": need.text, "next": onward(need.next)}
+            | ({"page": page} if (page := _page(need)) else {})
+            for need in found.needs
+        ],
         "workers": [
             {
                 "name": w.name,

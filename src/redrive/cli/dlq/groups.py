@@ -68,9 +68,9 @@ def group(opened: Opened, out: Output, fingerprint: str) -> None:
     record = {
         "fingerprint": fingerprint,
         "dead": sum(each.count for each in found),
-        **_said(about, now_ms),
+        **said_of(about, now_ms),
         "by_task": [views.group(each) for each in found],
-        "log": [_entry(entry) for entry in log],
+        "log": [entry_row(entry) for entry in log],
     }
     out.record(record, id="fingerprint", table=lambda: _lines(out.hidden(record), out))
 
@@ -208,7 +208,7 @@ def audit(
     """List who changed what, when and why, the newest first."""
     id = None if id is None else message_id(opened, id)
     rows = (
-        _entry(entry)
+        entry_row(entry)
         for entry in Audit(opened.store).entries(since_ms=since or 0)
         if (about is None or entry.about == about)
         and (id is None or id in entry.ids)
@@ -237,13 +237,14 @@ def said(opened: Opened, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any
         opened.store, list(dict.fromkeys(each["fingerprint"] for each in groups if each["fingerprint"]))
     )
     now_ms = opened.store.now_ms()
-    told = [_said(about.get(each["fingerprint"], NOTHING), now_ms) for each in groups]
+    told = [said_of(about.get(each["fingerprint"], NOTHING), now_ms) for each in groups]
     return [
         {**each, **{column.name: of[column.name] for column in _SAID}} for each, of in zip(groups, told, strict=True)
     ]
 
 
-def _said(about: Annotation, now_ms: int) -> dict[str, Any]:
+def said_of(about: Annotation, now_ms: int) -> dict[str, Any]:
+    """What people said of a group, as rows show it."""
     standing = about.rule
     return {
         "note": about.note or None,
@@ -278,12 +279,13 @@ def _list_rules(opened: Opened, out: Output) -> None:
 
 
 def _write(opened: Opened, out: Output, fingerprint: str, about: Annotation) -> None:
-    told = _said(about, opened.store.now_ms())
+    told = said_of(about, opened.store.now_ms())
     record = {"fingerprint": fingerprint, **{n: v for n, v in told.items() if v is not None or out.form != "table"}}
     out.record(record, id="fingerprint")
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def entry_row(entry: Entry) -> dict[str, Any]:
+    """An entry of the audit log as a row."""
     return {
         "at": views.time(entry.at_ms),
         "actor": entry.actor,

@@ -200,7 +200,7 @@ def _lines(plan: Plan, why: str = "") -> Iterator[str]:
     shown["would move"] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
     some = {"queues": plan.by_queue, "tasks": plan.by_task, "at rest for": plan.by_age, "left out": plan.excluded}
     shown |= {name: _some(counts) for name, counts in some.items() if counts}
-    shown["how"] = "; ".join(_how(plan.settings))
+    shown["how"] = "; ".join(how(plan.settings))
     if plan.dependencies:
         shown["calls"] = ", ".join(sorted(set(plan.dependencies.values())))
     if why:
@@ -210,7 +210,7 @@ def _lines(plan: Plan, why: str = "") -> Iterator[str]:
     yield from fields({name: one_line(text) for name, text in shown.items()})
 
 
-def _how(s: RedriveSettings) -> Iterator[str]:
+def how(s: RedriveSettings) -> Iterator[str]:
     yield f"{s.rate:.6g}/s" if s.rate else "at full speed"
     if s.canary:
         yield f"canary of {s.canary:,}"

@@ -198,7 +198,7 @@ def failures(opened: Opened, out: Output, id: str, limit: int | None, reveal: Re
     found = _known(opened, id)
     kept = found.failures()
     reveal.of(opened, out, found.id, ids=[each.id for each in kept])
-    if not out.rows(map(_failure, kept), _FAILURES, id="id", limit=limit):
+    if not out.rows(map(failed_again, kept), _FAILURES, id="id", limit=limit):
         note(f"nothing that run {id} moved has failed")
     elif (failed := found.counts["failed"]) > len(kept):
         note(f"{failed:,} failed in all; of the first {len(kept):,} it is kept what they failed of")
@@ -261,7 +261,7 @@ def story_line(line: Line, out: Output) -> str:
     return f"{out.dim(views.time(line.at_ms) or '')}  {one_line(line.text)}"
 
 
-def _failure(failed: Failed) -> dict[str, Any]:
+def failed_again(failed: Failed) -> dict[str, Any]:
     return {
         "id": failed.id,
         "kind": failed.kind,

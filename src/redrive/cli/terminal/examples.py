@@ -1,4 +1,5 @@
-"""The examples that end each command's help. A test runs them. ID, PLAN, RUN and FINGERPRINT stand for real ones."""
+"""The examples that end each command's help. A test runs them. ID, PLAN, RUN, WORKER and FINGERPRINT stand for real
+ones."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "celery": ("celery shop:app", "celery shop:app --held 0s --burst"),
     "enqueue": ("enqueue crm.push '{\"record_id\": 42}' --delay 5m",),
     "status": ("status", "status -o json"),
+    "top": ("top", "top --app shop:app"),
     "workers": ("workers -v", "workers -o json"),
+    "workers list": ("workers list -v",),
+    "workers drain": ('workers drain WORKER --reason "it leaks memory"',),
     "job": ("job list --state dead --since 6h",),
     "job show": ("job show ID", 'job show ID --body --reveal --reason "whose account?"'),
     "job list": ("job list --queue crm --state scheduled", "job list --since 6h -o jsonl"),
@@ -106,6 +110,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "alerts list": ("alerts list",),
     "alerts mute": ('alerts mute --dependency stripe --for 2h --reason "STRIPE-12"',),
     "alerts unmute": ("alerts unmute --dependency stripe",),
+    "web": ("web --app shop:app --open", "web --url sqlite:///work.db --read-only"),
     "watch": ("watch --once", "watch --waiting 2000 --notify https://alerts.example.com"),
     "upcoming": ("upcoming crm", "upcoming -o json"),
     "slo": ("slo --app shop:app",),

@@ -26,6 +26,10 @@ _EXTRAS = {
     "redis": "redis",
     "boto3": "aws",
     "prometheus_client": "prometheus",
+    "starlette": "web",
+    "jinja2": "web",
+    "uvicorn": "web",
+    "textual": "top",
 }
 
 

@@ -18,7 +18,7 @@ from .failure import onward, typed
 from .output import Output, fields
 
 BODY_LINES, TRACEBACK_LINES = 40, 10  # shown without -v
-_ENDS = {
+ENDS = {
     "budget": "no budget was left, and it was not to wait",
     "deadline": "its deadline passed",
     "elapsed": "its time for retries is over",
@@ -93,7 +93,7 @@ def _state(record: Record, out: Output, why: str) -> str:
     match record["state"]:
         case "dead" | "quarantine":
             reason = record["reason"] or ""
-            told = f"{reason}: {_ENDS[reason]}" if reason in _ENDS else reason
+            told = f"{reason}: {ENDS[reason]}" if reason in ENDS else reason
             return f"{out.when(record['rested_at'])}, {told or 'no reason is recorded'}, after {attempts}"
         case "done" | "cancelled":
             return f"{out.when(record['rested_at'])}, after {attempts}"

@@ -1,0 +1,32 @@
+"""`redrive top`: watch a store in a terminal, and repair what is in it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ..opening import Opened, at_store
+from ..selecting import actor_option
+from ..terminal.failure import REFUSED, Failure, onward
+from ..terminal.output import Output
+
+
+@click.command()
+@actor_option
+@at_store()
+def top(opened: Opened, out: Output, actor: str | None) -> None:
+    """Watch queues, failures, runs, messages, workers and breakers, and repair them, by keys.
+
+    Press ? for help. Lower-case keys are safe; upper-case ones change something, and ask for a reason, which the
+    audit log keeps. It needs a terminal of 80×24 or more. With --url alone, tasks and rules are unknown.
+
+    \b
+      redrive top --app tasks:app
+    """
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # it draws on stderr
+        why = "standard input, output or error is none"
+        raise Failure("redrive top needs a terminal", why, onward("status"), REFUSED)
+    from ...top import Model, Top
+
+    Top(Model(opened.store, opened.app, opened.url, actor=actor)).run(mouse=False)

@@ -1,0 +1,60 @@
+"""Hold breakers by hand, and end what flow control started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...errors import ConfigError
+from ...triage.controls import Control
+from ..ask import Ask, Done, Problem
+from ..read.flow import WORDS, controls
+
+
+def open_breaker(ask: Ask) -> Done:
+    """Hold a breaker open until it is released."""
+    return _breaker(ask, controls(ask).open)
+
+
+def close_breaker(ask: Ask) -> Done:
+    """Hold a breaker closed until it is released."""
+    return _breaker(ask, controls(ask).close)
+
+
+def auto_breaker(ask: Ask) -> Done:
+    """Release a breaker."""
+    return _breaker(ask, controls(ask).auto)
+
+
+def end_cooldown(ask: Ask) -> Done:
+    """End the cool-down that a dependency asked for."""
+    return _done(_changed(ask, controls(ask).end_cooldown), "Its cool-down is over.")
+
+
+def reset_budget(ask: Ask) -> Done:
+    """Reset a retry budget."""
+    return _done(_changed(ask, controls(ask).reset_budget), "Its retry budget is full again.")
+
+
+def end_ramp(ask: Ask) -> Done:
+    """Let waiting messages go at once."""
+    return _done(_changed(ask, controls(ask).end_ramp), "Its ramp is over: what waits may go at once.")
+
+
+def _breaker(ask: Ask, act: Callable[..., Control]) -> Done:
+    control = _changed(ask, act)
+    return _done(control, f"Its breaker is {WORDS[control.breaker]}.")
+
+
+def _changed(ask: Ask, act: Callable[..., Control]) -> Control:
+    name, key = ask.needed("dependency"), ask.text("key")
+    if name not in controls(ask).names():
+        raise Problem(f"there is no dependency {name!r}", "no task names it, and none was ever called", "", 404)
+    try:
+        return act(name, key=key, reason=ask.reason, actor=ask.actor)
+    except ConfigError as error:
+        raise Problem(str(error), status=422) from error
+
+
+def _done(control: Control, text: str) -> Done:
+    told = {"dependency": control.name, "key": control.key or None, "breaker": control.breaker}
+    return Done(f"{control.about}: {text}", ("flow", control.name), told, {"key": control.key} if control.key else {})

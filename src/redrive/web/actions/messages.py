@@ -1,0 +1,119 @@
+"""Retry, cancel, discard, quarantine and readmit messages: those that were ticked, or all that a selector names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...message import Cancel
+from ...triage import pauses
+from ...triage.actions import ActionResult
+from ...triage.select.terms import Pattern, Term
+from ...triage.selection import Selection
+from ..ask import Ask, Done, Problem, Record
+from ..read import selecting
+
+PICKED_MAX = 1000  # ids of one form
+
+
+def retry(ask: Ask) -> Done:
+    """Send ticked messages back to their queues, with new attempts."""
+    ids, attempts = picked(ask), ask.number("attempts", 0, most=10_000)
+    done = ask.app.dlq.retry(
+        ids, attempts=attempts or None, reason=ask.reason, actor=ask.actor, to_queue=ask.text("to_queue") or None
+    )
+    return _done(ask, done, "retried", ids)
+
+
+def discard(ask: Ask) -> Done:
+    """Delete ticked messages, or all that a selector names as of the moment the page was made."""
+    reason = ask.reason
+    if ask.checked("every"):
+        every = frozen(ask)
+        ask.confirm(every.count())
+        return _done(ask, ask.app.dlq.discard(select=every, reason=reason, actor=ask.actor), "discarded")
+    ids = picked(ask)
+    return _done(ask, ask.app.dlq.discard(ids, reason=reason, actor=ask.actor), "discarded", ids)
+
+
+def quarantine(ask: Ask) -> Done:
+    """Move ticked dead messages to where bulk redrives do not touch them."""
+    ids = picked(ask)
+    done = ask.app.dlq.quarantine(ids, reason=ask.reason, actor=ask.actor)
+    return _done(ask, done, "quarantined", ids)
+
+
+def readmit(ask: Ask) -> Done:
+    """Move ticked quarantined messages back to the dead ones."""
+    ids = picked(ask)
+    done = ask.app.dlq.readmit(ids, reason=ask.reason, actor=ask.actor)
+    return _done(ask, done, "readmitted", ids)
+
+
+def cancel(ask: Ask) -> Done:
+    """Cancel ticked messages that wait, and ask those that run to stop."""
+    ids = picked(ask)
+    words = pauses.cancel(ask.store, ids, actor=ask.actor, reason=ask.reason)
+    results = {id: str(word) for id, word in zip(ids, words, strict=True)}
+    cancelled, asked = words.count(Cancel.CANCELLED), words.count(Cancel.REQUESTED)
+    if not cancelled + asked:
+        why = "they rest already, or their ids are unknown: done messages are deleted"
+        raise Problem("no message was cancelled", why, "look at it again", 409)
+    told = [f"{_messages(cancelled)} cancelled"] if cancelled else []
+    told += [f"{_messages(asked)} asked to stop"] if asked else []
+    left = len(ids) - cancelled - asked
+    told += [f"{left:,} too late"] if left else []
+    return _went(ask, "; ".join(told) + ".", results, ids)
+
+
+def plan_picked(ask: Ask) -> Done:
+    """Go to the page that plans a redrive of the ticked messages."""
+    ids = picked(ask)
+    q = str(Term("id", tuple(Pattern((id,)) for id in ids)))
+    return Done(f"Plan a redrive of {_messages(len(ids))}.", ("plans",), {"q": q}, {"q": q})
+
+
+# -- which messages, and where to go then
+
+
+def picked(ask: Ask) -> list[str]:
+    """The ids of the ticked messages. Raises Problem without one; above a hundred their number is typed."""
+    ids = list(dict.fromkeys(ask.all("id")))
+    if not ids:
+        raise Problem("nothing was done: no message is ticked", "tick some of the list", "go back and tick them", 422)
+    if len(ids) > PICKED_MAX:
+        raise Problem(f"{len(ids):,} messages are too many", f"expected at most {PICKED_MAX:,}", "plan them", 422)
+    ask.confirm(len(ids))
+    return ids
+
+
+def frozen(ask: Ask) -> Selection:
+    """All that the page's selector names, as of the moment the page was made: what died since is left out."""
+    at = ask.number("at", 0, most=2**53)
+    if not at:
+        raise Problem("nothing was done: the moment is missing", "the field 'at' says as of when", "open the list", 422)
+    return selecting.chosen(ask, ask.text("q"), at)
+
+
+def _done(ask: Ask, done: ActionResult, did: str, ids: Sequence[str] = ()) -> Done:
+    """What an action on messages at rest did. Raises Problem if it was applied to none."""
+    left = [f"{len(done.changed):,} had moved meanwhile"] if done.changed else []
+    left += [f"{len(done.unknown):,} unknown"] if done.unknown else []
+    if not len(done):
+        why = "; ".join(left) or "none matches"
+        raise Problem(f"no message was {did}", why, "look at it again", 409)
+    record = {"ids": list(done.ids), "changed": list(done.changed), "unknown": list(done.unknown)}
+    return _went(ask, "; ".join([f"{_messages(len(done))} {did}", *left]) + ".", record, ids)
+
+
+def _went(ask: Ask, told: str, record: Record, ids: Sequence[str]) -> Done:
+    """Back to where the button was: the group, the message if there still is one, or the list."""
+    if fingerprint := ask.text("fingerprint"):
+        return Done(told, ("groups", fingerprint), record)
+    if ask.checked("alone") and ids and ask.store.find(ids[:1])[0] is not None:
+        return Done(told, ("messages", ids[0]), record)
+    query = {} if ask.checked("alone") else {name: ask.text(name) for name in ("q", "lane", "queue", "task")}
+    return Done(told, ("messages",), record, query)
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} {'message' if count == 1 else 'messages'}"

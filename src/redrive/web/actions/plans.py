@@ -1,0 +1,54 @@
+"""Freeze a plan, and apply it."""
+
+from __future__ import annotations
+
+from ...errors import Misread
+from ...flow.gates import Gates
+from ..ask import Ask, Done, Problem
+from ..read.plans import FILLED, handle_of
+from ..read.selecting import chosen
+
+CANARY_MAX = 1_000_000
+
+
+def freeze(ask: Ask) -> Done:
+    """Freeze which messages a selector names now, and how they would move. Moves nothing."""
+    words = ask.needed("q", "the selector")
+    canary = ask.number("canary", int(FILLED["canary"]), most=CANARY_MAX)
+    attempts = ask.number("attempts", 0, most=CANARY_MAX)
+    stop = ask.form.get("stop_if", FILLED["stop_if"] if canary else "").strip()
+    gates = Gates(
+        breaker=ask.text("breaker", "closed") != "ignored",
+        approval=ask.text("approval") or None,
+        window=ask.text("window") or None,
+    )
+    try:
+        made = chosen(ask, words).plan(
+            rate=ask.text("rate") or None,
+            canary=canary,
+            slow_start=ask.checked("slow_start"),
+            halve_on_failures=ask.checked("halve_on_failures"),
+            stop_if=stop,
+            attempts=attempts or None,
+            to_queue=ask.text("to_queue") or None,
+            delay=ask.duration_ms("delay", "0s") / 1000,
+            spread=ask.duration_ms("spread", "0s") / 1000,
+            keep_deadline=ask.checked("keep_deadline"),
+            gates=None if gates == Gates() else gates,
+            note=ask.text("note"),
+        )
+    except Misread as error:
+        why = f"{error.why}\n{error.pointer}" if error.pointer else error.why
+        raise Problem(error.what, why, "go back and correct it", 422) from error
+    text = f"{made.total:,} messages are frozen in this plan. Nothing was moved."
+    return Done(text, ("plans", made.id), {"id": made.id, "total": made.total})
+
+
+def apply(ask: Ask) -> Done:
+    """Start the run of a plan. Above a hundred messages, their number is typed."""
+    made = handle_of(ask, ask.needed("id", "the plan"))
+    reason = ask.reason
+    ask.confirm(made.total)
+    run = made.start(reason=reason, actor=ask.actor)
+    text = f"The run of {made.total:,} messages is started: any worker of the app carries it."
+    return Done(text, ("runs", run.id), {"id": run.id, "total": made.total})

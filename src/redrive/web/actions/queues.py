@@ -1,0 +1,48 @@
+"""Pause, resume and purge queues; set the width of groups."""
+
+from __future__ import annotations
+
+from ...triage import pauses
+from ...triage.purge import purge as purge_queue
+from ..ask import Ask, Done
+
+
+def pause(ask: Ask) -> Done:
+    """Stop claims from a queue."""
+    name = ask.needed("queue")
+    pauses.pause(ask.store, name, actor=ask.actor, reason=ask.text("reason"))
+    return Done(f"Queue {name} is paused.", ("queues", name), {"queue": name, "paused": True})
+
+
+def resume(ask: Ask) -> Done:
+    """Claim from a queue again."""
+    name = ask.needed("queue")
+    pauses.resume(ask.store, name, actor=ask.actor, reason=ask.text("reason"))
+    return Done(f"Queue {name} is worked again.", ("queues", name), {"queue": name, "paused": False})
+
+
+def purge(ask: Ask) -> Done:
+    """Cancel all that waits in a queue. Above a hundred messages, their number is typed."""
+    name = ask.needed("queue")
+    counts = ask.store.counts(name)
+    ask.confirm(counts.ready + counts.scheduled)
+    done = purge_queue(ask.store, name, actor=ask.actor, reason=ask.reason)
+    told = f"{done.cancelled:,} messages of queue {name} are cancelled"
+    told += f", {done.asked_to_stop:,} are asked to stop." if done.asked_to_stop else "."
+    return Done(told, ("queues", name), {"cancelled": done.cancelled, "asked_to_stop": done.asked_to_stop})
+
+
+def set_width(ask: Ask) -> Done:
+    """Set how many messages of a group, or of each group of a queue, run at once. 0: as the app declares."""
+    name, group, width = ask.needed("queue"), ask.text("group") or None, ask.number("width", 0, most=100_000)
+    pauses.set_width(ask.store, name, group, width, actor=ask.actor, reason=ask.text("reason"))
+    about = f"group {group}" if group else "each group"
+    told = f"The width of {about} of queue {name} is {width or 'as declared'}."
+    return Done(told, ("queues", name), {"queue": name, "group": group, "width": width})
+
+
+def resume_group(ask: Ask) -> Done:
+    """Unblock a group that a dead message blocks."""
+    name, group = ask.needed("queue"), ask.needed("group")
+    pauses.resume_group(ask.store, name, group, actor=ask.actor, reason=ask.text("reason"))
+    return Done(f"Group {group} of queue {name} goes on.", ("queues", name), {"queue": name, "group": group})

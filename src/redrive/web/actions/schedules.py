@@ -1,0 +1,48 @@
+"""Run, pause and resume schedules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...errors import near_miss
+from ..ask import Ask, Done, Problem
+
+if TYPE_CHECKING:
+    from ...schedule import Schedule
+
+
+def run_now(ask: Ask) -> Done:
+    """Enqueue one message of a schedule, outside its ticks."""
+    found = _named(ask)
+    ref = found.run(reason=ask.text("reason"), actor=ask.actor)
+    record = {"schedule": found.name, "id": ref.id, "task": ref.task, "queue": ref.queue, "duplicate": ref.duplicate}
+    told = f"Message {ref.id} holds the key of schedule {found.name}, so none was put." if ref.duplicate else (
+        f"Message {ref.id} of schedule {found.name} is in queue {ref.queue}."
+    )  # fmt: skip
+    return Done(told, ("schedules",), record)
+
+
+def pause(ask: Ask) -> Done:
+    """Enqueue no more ticks, in any scheduler."""
+    found = _named(ask)
+    found.pause(reason=ask.text("reason"), actor=ask.actor)
+    return Done(f"Schedule {found.name} is paused.", ("schedules",), {"schedule": found.name, "paused": True})
+
+
+def resume(ask: Ask) -> Done:
+    """Continue; the schedule's `missed=` decides about the ticks that it missed."""
+    found = _named(ask)
+    found.resume(reason=ask.text("reason"), actor=ask.actor)
+    return Done(f"Schedule {found.name} goes on.", ("schedules",), {"schedule": found.name, "paused": False})
+
+
+def _named(ask: Ask) -> Schedule:
+    """The schedule that the form names. Raises Problem."""
+    name = ask.needed("schedule")
+    known = {} if ask.registry is None else ask.registry.schedules
+    if name not in known:
+        near = near_miss(name, list(known))
+        why = f"did you mean {near!r}?" if near else f"known: {', '.join(known) or 'none, as no app is named'}"
+        raise Problem(f"there is no schedule {name!r}", why, "open the page of schedules", 404)
+    found: Schedule = known[name]
+    return found

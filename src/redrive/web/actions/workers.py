@@ -1,0 +1,14 @@
+"""Drain one worker."""
+
+from __future__ import annotations
+
+from ...presence import RENEW_S
+from ..ask import Ask, Done
+
+
+def drain(ask: Ask) -> Done:
+    """Ask a worker to drain, as SIGTERM does."""
+    name = ask.needed("worker")
+    ask.app.drain_worker(name, reason=ask.reason, actor=ask.actor)
+    told = f"Worker {name} is asked to drain; it reads that within {RENEW_S:g} s, and ends once what it runs has."
+    return Done(told, ("workers",), {"worker": name, "drain_asked": True})

@@ -1,0 +1,167 @@
+"""Write answers: a record as HTML or JSON, errors as a page that says what, why and what next, and the site's files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from markupsafe import Markup
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from .._version import __version__
+from ..config import page_address
+from ..errors import (
+    ConfigError,
+    Conflict,
+    EnqueueError,
+    ReadOnly,
+    RedriveError,
+    Refused,
+    StoreError,
+    Unreadable,
+    Unsupported,
+)
+from ..redact import redact, redact_value
+from ..redact.visible import in_json
+from .access import Denied, User
+from .ask import Home, Problem, Told
+from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
+from .requests import wants_json
+from .table import MENU, Page
+from .text import moment, page
+
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (Unsupported, 501),
+    (Refused, 409),
+    (Conflict, 409),
+    (ReadOnly, 405),
+    (StoreError, 503),
+    (EnqueueError, 422),
+    (Unreadable, 422),
+    (ConfigError, 422),
+    (RedriveError, 409),
+    (OSError, 503),
+    (ValueError, 422),
+)
+
+
+def as_json(record: Mapping[str, Any], status: int = 200) -> Response:
+    """A record as JSON, without secrets."""
+    body = in_json(msgspec.json.encode(redact_value(record)).decode())
+    return Response(body + "\n", status, media_type="application/json")
+
+
+def html(
+    site: Home, request: Request, user: User, shown: Page, record: Told, *, csrf: str, said: str, version: int
+) -> str:  # fmt: skip
+    """A record as a page, without secrets but those that the reader typed."""
+    others = _others(site, request, user, csrf, shown)
+    others |= {"said": redact(said), "version": version, "typed": record.typed}
+    return page(shown.name, redact_value(record), **others)
+
+
+def failed(site: Home, request: Request, told: Problem, *, allow: str = "") -> Response:
+    """An error, in the form that was asked for."""
+    record = {"error": redact(told.what), "why": redact(told.why) or None, "next": told.next or None}
+    if wants_json(request):
+        response = as_json(record, told.status)
+    else:
+        others = _others(site, request, User(permissions=frozenset()), "", None)
+        did = redact(said(request))  # what was done before: the message that it leads to may be gone by now
+        body = page("error", record | {"status": told.status, "store": site.url}, **others, said=did, version=0)
+        response = HTMLResponse(body, told.status)
+    if allow:
+        response.headers["Allow"] = allow
+    if told.status == 401 and site.access.takes_token:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def login(site: Home, request: Request, *, wrong: bool = False) -> Response:
+    """The form that takes the token."""
+    csrf = csrf_of(request)
+    others = _others(site, request, User(permissions=frozenset()), csrf, None)
+    record = {"wrong": wrong, "query": path_of(request).partition("?")[2]}
+    response = HTMLResponse(page("login", record, **others, said="", version=0), 401 if wrong else 200)
+    set_cookie(response, request, CSRF, csrf)
+    return response
+
+
+def once_more(request: Request) -> Response:
+    """Who follows a link from elsewhere, such as an alert's, comes without cookies. This page asks again, with them."""
+    told = Markup(
+        '<!doctype html><title>redrive</title><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open</a>'
+    )
+    return HTMLResponse(told.format(path_of(request)))
+
+
+def told(error: Exception, store: str) -> Problem:
+    """What, why and what next of an error. One that nothing here knows says no more than that."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, Denied):
+        return Problem(error.what, error.why, error.next, error.status)
+    if isinstance(error, HTTPException):
+        return Problem(error.detail or "the request was refused", status=error.status_code)
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+    what, _, why = str(error).partition("; ")
+    if status == 503:
+        why = f"{type(error).__name__}: {error}"
+        return Problem(f"the store {store} cannot be read", why, "see that it runs; this page tries again", 503)
+    if status == 500:
+        return Problem("this page failed", f"{type(error).__name__}; the log has more", "try again", 500)
+    return Problem(what, why, "", status)
+
+
+def _others(site: Home, request: Request, user: User, csrf: str, shown: Page | None) -> dict[str, Any]:
+    """What every template may use beside its record."""
+    root, now_ms = root_of(request), _clock(site)
+    return {
+        "url": lambda *parts, **query: page_address(root, *parts, **query),
+        "when": lambda at, absent="–": absent if at is None else moment(at, now_ms(), absent=absent),
+        "can": lambda permission: not site.read_only and user.may(permission),
+        "user": user,
+        "csrf": csrf,
+        "shown": shown,
+        "menu": MENU,
+        "store": site.url,
+        "read_only": site.read_only,
+        "is_live": "wsgi_environ" not in request.scope,
+        "query": dict(request.query_params),
+        "here": path_of(request).partition("?")[0],
+        "release": __version__,
+    }
+
+
+def _clock(site: Home) -> Callable[[], int]:
+    """The store's time, read once, and only by a page that shows times: one that needs no store waits for none."""
+
+    @cache
+    def now_ms() -> int:
+        try:
+            return site.app.store.now_ms()
+        except (RedriveError, OSError):  # the record was read before; it is shown with its whole times
+            return time.time_ns() // 1_000_000
+
+    return now_ms
+
+
+async def static(request: Request) -> Response:
+    """A file of the site's own."""
+    name = request.path_params["file"]
+    kind = name.rpartition(".")[2]
+    found = files("redrive.web").joinpath("static", name)
+    if kind not in _TYPES or "/" in name or not found.is_file():
+        response = Response("there is no such file\n", 404, media_type="text/plain")
+    else:
+        response = Response(found.read_bytes(), media_type=_TYPES[kind])
+    harden(MutableHeaders(raw=response.raw_headers), cached=response.status_code == 200)
+    return response

@@ -1,0 +1,189 @@
+"""What a page or an action is given: who asks, for which address, with which form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ..audit.actor import user as system_user
+from ..duration import milliseconds
+from ..errors import ConfigError
+from ..triage.actions import CONFIRM_ABOVE
+from ..triage.dlq import DeadLetters
+from .access import Permission, User
+from .sums import WAITED_S
+
+if TYPE_CHECKING:
+    from ..read_model import ReadModel
+    from ..registry import Registry
+    from ..status import Status
+    from ..store import Store
+    from .access import Access
+    from .sums import Kept, Sums
+
+T = TypeVar("T")
+Record = dict[str, Any]
+
+
+class Home(Protocol):
+    """What pages and actions need of the site that they belong to."""
+
+    app: ReadModel
+    registry: Registry | None
+    read_only: bool
+    url: str
+    access: Access
+    sums: Sums
+
+    def status(self) -> Kept[Status]:
+        """What is going on, as `redrive status` shows it, and how old that is. Raises StoreError."""
+        ...
+
+
+class Problem(Exception):
+    """A request that cannot be answered: what, why, what next, and the status of HTTP."""
+
+    def __init__(self, what: str, why: str = "", next: str = "", status: int = 400) -> None:
+        super().__init__(what)
+        self.what, self.why, self.next, self.status = what, why, next, status
+
+
+class Told(Record):
+    """A page's record that is answered otherwise than by 200: with another `status` of HTTP or, to a browser, by
+    leading it `to` an address (parts as `url` takes them). `typed` is what the reader typed: the page shows it again
+    as it is, and JSON leaves it out. An action that returns one shows the page `name` instead of what it did."""
+
+    def __init__(
+        self,
+        record: Mapping[str, Any],
+        *,
+        status: int = 200,
+        to: tuple[str, ...] = (),
+        typed: Mapping[str, Any] | None = None,
+        name: str = "",
+    ) -> None:
+        super().__init__(record)
+        self.status, self.to, self.typed, self.name = status, to, typed or {}, name
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an action did, in words; the address (parts as `url` takes them) that shows it; and the record of JSON."""
+
+    text: str
+    to: tuple[str, ...] = ("",)
+    record: Record = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file that an action returns."""
+
+    name: str
+    content: bytes
+    type: str = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request. `path` has the parts of the address, `query` and `form` the last value of each name, `lists` all
+    values of the form and the query."""
+
+    site: Home
+    user: User
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    form: Mapping[str, str]
+    lists: Mapping[str, Sequence[str]]
+
+    @property
+    def app(self) -> ReadModel:
+        """The app, or a bare one on the store where only its URL is known."""
+        return self.site.app
+
+    @property
+    def registry(self) -> Registry | None:
+        """The app's declarations; None where only the store's URL is known."""
+        return self.site.registry
+
+    @property
+    def store(self) -> Store:
+        return self.site.app.store
+
+    @property
+    def dlq(self) -> DeadLetters:
+        """The dead letters; without an app's declarations where only the store's URL is known."""
+        return DeadLetters(self.store, self.registry)
+
+    @property
+    def actor(self) -> str:
+        """Who the audit log says it was."""
+        return self.user.name or system_user()
+
+    @property
+    def sees_bodies(self) -> bool:
+        return self.user.may(Permission.VIEW_BODIES)
+
+    def kept(self, key: str, read: Callable[[], T]) -> Kept[T]:
+        """A sum over many messages that all pages share, with its age. See `sums.py`."""
+        return self.site.sums.get(key, read)
+
+    def kept_soon(self, key: str, read: Callable[[], T]) -> Kept[T] | None:
+        """The same; None where a page can do without it and it is not there at once."""
+        return self.site.sums.within(WAITED_S, key, read)
+
+    # -- reading forms: each raises Problem for what it cannot take
+
+    def text(self, name: str, default: str = "") -> str:
+        """A field of the form or, without one, of the query, without white space around it."""
+        return (self.form.get(name) or self.query.get(name) or default).strip()
+
+    def needed(self, name: str, what: str = "") -> str:
+        """A field that must not be empty."""
+        if not (found := self.text(name)):
+            raise Problem(f"{what or name} is missing", f"the field '{name}' is empty", "go back and fill it in", 422)
+        return found
+
+    def number(self, name: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
+        """A whole number within bounds."""
+        if not (given := self.text(name)):
+            return default
+        try:
+            found = int(given)
+        except ValueError:
+            raise Problem(f"{name}={given!r} is not a number", f"expected {least} to {most}", status=422) from None
+        if not least <= found <= most:
+            raise Problem(f"{name}={found} is out of bounds", f"expected {least} to {most}", status=422)
+        return found
+
+    def duration_ms(self, name: str, default: str) -> int:
+        """A time such as 30s, 10m, 6h."""
+        try:
+            return milliseconds(self.text(name, default), name)
+        except (ConfigError, ValueError, TypeError) as error:
+            raise Problem(str(error), status=422) from None
+
+    def checked(self, name: str) -> bool:
+        """Whether a box is ticked."""
+        return self.text(name).lower() in ("on", "1", "true", "yes")
+
+    def all(self, name: str) -> list[str]:
+        """All values of a name, such as the ticked rows of a list."""
+        return [value for value in self.lists.get(name, ()) if value]
+
+    @property
+    def reason(self) -> str:
+        """Why somebody acts: needed for all that changes messages."""
+        return self.needed("reason", "the reason")
+
+    def confirm(self, count: int) -> None:
+        """Above a hundred messages, who acts types their number. Raises Problem."""
+        if count <= CONFIRM_ABOVE:
+            return
+        typed = self.text("count").replace(",", "").replace(" ", "")
+        if typed != str(count):
+            said = f"'{typed}' was typed" if typed else "it was not typed"
+            why = f"this concerns {count:,} messages, and {said}"
+            raise Problem("nothing was done: type the number of messages", why, "go back and type the number", 409)

@@ -1,0 +1,180 @@
+"""Refuse what another site makes a browser send, and give every answer the headers that hold its page together."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from urllib.parse import quote, unquote, urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .access import Denied, cookies, is_loopback
+
+CSRF = "redrive_csrf"
+SAID = "redrive_said"  # what the last action did, shown once
+FIELD = "csrf"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]+?)\.?(?::\d{1,5})?", re.IGNORECASE)
+_SAID_MAX = 2_500  # characters of a cookie: a browser drops one over 4,096 whole
+_OWN = ("same-origin", "none")  # what a browser says of a request that our page, or its user, made
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+def host_names(hosts: Iterable[str] | None) -> frozenset[str] | None:
+    """Names as `check_host` takes them, without ports. None, and `*` among them: any."""
+    if hosts is None:
+        return None
+    names = [hosts] if isinstance(hosts, str) else list(hosts)
+    return None if "*" in names else frozenset(map(host_of, names)) - {""}
+
+
+def host_of(given: str) -> str:
+    """The name in a Host header: no port, no final dot, in lower case. Empty if it is none."""
+    found = _HOST.fullmatch(given.strip())
+    return found[1].lower().strip("[]") if found else ""
+
+
+def check_host(request: Request, hosts: Collection[str] | None) -> None:
+    """Refuse a Host that is not ours: a foreign name that resolves to this machine (DNS rebinding). `hosts` as
+    `host_names` returns them. Raises Denied."""
+    if hosts is None:
+        return
+    host = host_of(request.headers.get("host", ""))
+    if is_loopback(host) or host in hosts:
+        return
+    why = f"the request names the host {host or 'none'}, which is not one of this site's"
+    raise Denied(403, "this host is not known here", why, f"add it: --allowed-host {host or 'NAME'}")
+
+
+def from_elsewhere(request: Request) -> bool:
+    """Whether a link of another site leads here: browsers leave out our cookies then, as they are SameSite=Strict."""
+    of = request.headers
+    return (
+        request.method == "GET"
+        and of.get("sec-fetch-mode") == "navigate"
+        and of.get("sec-fetch-dest", "document") == "document"
+        and of.get("sec-fetch-site", "none") not in _OWN
+    )
+
+
+def check_origin(request: Request, form: Mapping[str, str], *, bears_token: bool) -> None:
+    """Refuse a change that another site may have made the browser send. Raises Denied.
+
+    A form must hold the token of its cookie. JSON needs none: a browser asks first before it sends that to another
+    site, and is not answered. A program that sends the token of the site needs nothing else.
+    """
+    if bears_token:
+        return
+    is_json = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+    given = form.get(FIELD, "").encode()
+    sealed = any(hmac.compare_digest(given, known.encode()) for known in _known(request))
+    foreign = _is_foreign(request)
+    if foreign or not (is_json or sealed):
+        why = "another site sent it" if foreign else "its form is older than this session"
+        raise Denied(403, "the change was refused, and nothing was done", why, "open the page again, and repeat it")
+
+
+def _is_foreign(request: Request) -> bool:
+    """Whether another site sent it. No script can set Sec-Fetch-Site, and a proxy that renames the host leaves it as it
+    was: where a browser sends it, it decides. Older ones send an Origin."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        return site not in _OWN
+    return origin is not None and not _is_own(request, origin)
+
+
+def _is_own(request: Request, origin: str) -> bool:
+    """Whether an Origin is this site's. A proxy may end TLS, so the scheme is not compared."""
+    return urlsplit(origin).netloc == request.headers.get("host", "")
+
+
+def _known(request: Request) -> list[str]:
+    return [known for known in cookies(request, CSRF) if _TOKEN.fullmatch(known)]
+
+
+def csrf_of(request: Request) -> str:
+    """The token that forms of this page must hold: that of the cookie, or a new one."""
+    return next(iter(_known(request)), "") or secrets.token_urlsafe(32)
+
+
+def say(response: Response, request: Request, text: str) -> None:
+    """Let the next page say this once. Sealed by the token of forms: another site on this host cannot put words in."""
+    known = _known(request)
+    told = quote(text)
+    if len(told) > _SAID_MAX:
+        told = quote(text[: _SAID_MAX // 12]) + quote("…")
+    if known:
+        set_cookie(response, request, SAID, f"{_seal(known[0], told)}.{told}", max_age=60)
+
+
+def said(request: Request) -> str:
+    """What the last action said; empty if it said nothing, or another site did."""
+    for given in cookies(request, SAID):
+        seal, _, told = given.partition(".")
+        if any(hmac.compare_digest(seal.encode(), _seal(known, told).encode()) for known in _known(request)):
+            return unquote(told)
+    return ""
+
+
+def _seal(key: str, text: str) -> str:
+    return hmac.digest(key.encode(), text.encode(), "sha256").hex()[:32]
+
+
+def root_of(request: Request) -> str:
+    """Where the site is mounted, as an address: nothing in it ends a header, an attribute or the path."""
+    root = quote(request.scope.get("root_path", ""), safe="/").rstrip("/")
+    return f"/{root.lstrip('/')}" if root else ""
+
+
+def path_of(request: Request) -> str:
+    """The path and query of the request, as an address."""
+    query = request.scope.get("query_string", b"").decode("latin-1")
+    return quote(request.scope["path"], safe="/:@!$&'()*+,=~") + (f"?{query}" if query else "")
+
+
+def is_below(root: str, to: str) -> bool:
+    """Whether an address is one of this site's own: a login leads nowhere else."""
+    clean = to.isascii() and to.isprintable() and "\\" not in to and not to.startswith("//")
+    return clean and bool(to) and (to == root or to.startswith(f"{root}/")) and "/../" not in f"{to.partition('?')[0]}/"
+
+
+def set_cookie(response: Response, request: Request, name: str, value: str, *, max_age: int | None = None) -> None:
+    """Set a cookie that scripts cannot read and other sites cannot make a browser send."""
+    path, secure = root_of(request) or "/", is_encrypted(request)
+    response.set_cookie(name, value, max_age=max_age, path=path, secure=secure, httponly=True, samesite="strict")
+
+
+def drop_cookie(response: Response, request: Request, name: str) -> None:
+    """End a cookie of ours."""
+    path, secure = root_of(request) or "/", is_encrypted(request)
+    response.delete_cookie(name, path=path, secure=secure, httponly=True, samesite="strict")
+
+
+def is_encrypted(request: Request) -> bool:
+    """Whether the browser speaks TLS, to us or to a proxy. Who forges the header keeps only his own cookie from use."""
+    forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+    return request.scope.get("scheme") == "https" or forwarded == "https"
+
+
+def harden(headers: MutableHeaders, *, cached: bool = False) -> None:
+    """Give an answer its headers; only `cached` ones, the site's own files, may be kept by a browser."""
+    for name, value in _HEADERS.items():
+        headers.setdefault(name, value)
+    headers.setdefault("Cache-Control", "public, max-age=86400" if cached else "no-store")
+    headers.setdefault("Vary", "Accept, Cookie")

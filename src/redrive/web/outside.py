@@ -1,0 +1,60 @@
+"""Link out of the pages: to the trace of a run, the logs of its worker, and the lines of code that failed.
+
+The settings `trace_url`, `logs_url` and `code_url` are templates. Each value is quoted, so none of them changes where
+the rest of the address leads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from urllib.parse import quote, urlsplit
+
+from ..config import settings
+
+_FIELD = re.compile(r"\{(\w+)\}")
+_PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+_NO_TRACE = "0" * 32
+
+
+def link(template: str | None, values: Mapping[str, object]) -> str | None:
+    """The address that a template makes of these values; None without a template, where a value that it names is
+    missing, and for another scheme than http and https.
+
+    >>> link("https://traces.example.com/{trace_id}?at={at}", {"trace_id": "4bf9", "at": "2026-11-23T16:00:00Z"})
+    'https://traces.example.com/4bf9?at=2026-11-23T16%3A00%3A00Z'
+    >>> link("https://traces.example.com/{trace_id}", {"trace_id": None})
+    """
+    if template is None or urlsplit(template).scheme not in ("http", "https"):
+        return None
+    names = set(_FIELD.findall(template))
+    if any(values.get(name) in (None, "") for name in names):
+        return None
+    return _FIELD.sub(lambda found: quote(str(values[found[1]]), safe="/" if found[1] == "file" else ""), template)
+
+
+def ids_of(traceparent: str | None) -> Mapping[str, str]:
+    """The `trace_id` and the `span_id` in a W3C traceparent; empty if it has none."""
+    found = _PARENT.fullmatch(traceparent or "")
+    return {"trace_id": found[1], "span_id": found[2]} if found and found[1] != _NO_TRACE else {}
+
+
+def links(traceparent: str | None, **values: object) -> dict[str, str]:
+    """The addresses of the trace of a run, and of its logs, by name, as far as the settings say where they are.
+    `values`: message_id, task, queue, worker, at."""
+    about = {**values, **ids_of(traceparent)}
+    found = {"trace": link(settings().trace_url, about), "logs": link(settings().logs_url, about)}
+    return {name: to for name, to in found.items() if to}
+
+
+def code(file: str, line: int) -> str | None:
+    """The address of a line of code of this app; None for files outside `code_root`."""
+    path, root = PurePath(file), settings().code_root
+    if root is not None:
+        if not path.is_relative_to(root):
+            return None
+        path = path.relative_to(root)
+    if ".." in path.parts or (root is None and path.is_absolute()):
+        return None
+    return link(settings().code_url, {"file": path.as_posix(), "line": line})

@@ -1,0 +1,123 @@
+"""The audit log: who changed what, when and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ...audit.log import Entry
+from ...cli.dlq.groups import entry_row
+from ...ids import is_id
+from ..ask import Ask, Problem, Record
+from . import fields
+
+PAGE = 100  # entries of a page
+SCANNED_MAX = 5_000  # entries that are read to fill one
+IDS_SHOWN = 10  # messages of an entry that the page names
+_CURSOR = re.compile(r"(\d{1,15})-(\d{1,4})")
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+_PLACES = {"queue": "queues", "flow": "flow"}  # what an entry is about, before its first slash, and the page of it
+
+
+def audit(ask: Ask) -> Record:
+    """A page of the log, newest first, and whether the log is whole, if that was asked for."""
+    wanted = {name: ask.text(name) for name in ("actor", "action", "about", "id", "since")}
+    store = ask.store
+    since_ms = store.now_ms() - ask.duration_ms("since", "") if wanted["since"] else 0
+    until_ms, skipped = _cursor(ask.text("before"))
+    found: list[Entry] = []
+    scanned, last, same = 0, None, skipped
+    more = False
+    for entry in _from(ask, since_ms, until_ms, skipped):
+        if len(found) == PAGE or scanned == SCANNED_MAX:
+            more = True
+            break
+        scanned += 1
+        same = same + 1 if entry.at_ms == (until_ms if last is None else last) else 1
+        last = entry.at_ms
+        if _matches(entry, wanted):
+            found.append(entry)
+    return {
+        "missing": None if store.traits.cells else "not kept: name cells= in the store's URL, and the log is there",
+        "wanted": wanted,
+        "entries": [_row(entry) for entry in found],
+        "before": f"{last}-{same}" if more else None,
+        "scanned": scanned,
+        "verified": _verified(ask) if ask.checked("verify") else None,
+        "command": fields.command(ask, *_words(wanted)),
+    }
+
+
+def _cursor(text: str) -> tuple[int | None, int]:
+    """A time and how many entries of that very time were shown before. Raises Problem."""
+    if not text:
+        return None, 0
+    match = _CURSOR.fullmatch(text)
+    if match is None:
+        raise Problem(f"before={text!r} is no place in the log", "a link to older entries has it", status=422)
+    return int(match[1]), int(match[2])
+
+
+def _from(ask: Ask, since_ms: int, until_ms: int | None, skipped: int) -> Iterator[Entry]:
+    """The entries from a place in the log on."""
+    for entry in ask.app.audit.entries(since_ms=since_ms, until_ms=until_ms):
+        if skipped and entry.at_ms == until_ms:
+            skipped -= 1
+            continue
+        yield entry
+
+
+def _matches(entry: Entry, wanted: dict[str, str]) -> bool:
+    return (
+        (not wanted["actor"] or wanted["actor"] in (entry.actor, entry.claimed))
+        and (not wanted["action"] or wanted["action"] == entry.action)
+        and (not wanted["about"] or wanted["about"] == entry.about)
+        and (not wanted["id"] or wanted["id"] in entry.ids)
+    )
+
+
+def _row(entry: Entry) -> Record:
+    row = entry_row(entry)
+    about = row["about"]
+    return {
+        **row,
+        "seq": entry.seq or None,
+        "who": entry.who,
+        "to": _place(entry, about) if about else [],
+        "shown": IDS_SHOWN,
+    }
+
+
+def _place(entry: Entry, about: str) -> list[str]:
+    """The address of what an entry is about; empty where no page shows it."""
+    kind, _, rest = about.partition("/")
+    if kind in _PLACES and rest:
+        return [_PLACES[kind], rest.partition("/group/")[0] if kind == "queue" else rest]
+    if kind in ("schedule", "worker"):
+        return [f"{kind}s"]
+    if _FINGERPRINT.fullmatch(about):
+        return ["groups", about]
+    if entry.action == "redrive" or entry.action.startswith("run "):
+        return ["runs", about]
+    return ["messages", about] if is_id(about) and about in entry.ids else []
+
+
+def _verified(ask: Ask) -> Record:
+    """Whether the chain of the log is whole; it reads all of it."""
+    kept = ask.kept("audit/verify", ask.app.audit.verify)
+    found = kept.value
+    return {
+        "ok": not found.problems,
+        "problems": list(found.problems),
+        "entries": found.entries,
+        "pruned": found.pruned,
+        "outside": found.outside,
+        "head": found.head,
+        "age_s": kept.age_s,
+    }
+
+
+def _words(wanted: dict[str, str]) -> list[str]:
+    """The command that lists the same."""
+    given = [(name, value) for name, value in wanted.items() if value and name != "action"]
+    return ["audit", "list", *(word for name, value in given for word in (f"--{name}", value))]

@@ -1,0 +1,204 @@
+"""Edit a dead message: its body as a form and as text, its headers, and the difference before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from markupsafe import escape
+
+from ...cli.admin.schema import schema_of, schema_text
+from ...codec import is_json
+from ...errors import BlobsUnavailable, ConfigError, EnqueueError, Refused, Unreadable
+from ...message import Message
+from ...redact import HIDDEN, redact_value
+from ...redact.visible import in_json, one_line
+from ...triage.edit import Editor, Prepared
+from .. import exact, schemas
+from ..access import Permission
+from ..ask import Ask, Problem, Record, Told
+from ..hidden import Veiled
+from . import fields
+from .message import gone
+
+FORM = ("body", "headers", "delay", "unchecked")
+
+
+def edit(ask: Ask) -> Told:
+    """The form; and, once it was posted, the difference that it makes or the reason why it does not fit."""
+    return Attempt(ask, ask.path["id"]).page()
+
+
+class _Mistake(NamedTuple):
+    """What is wrong with the form."""
+
+    text: str
+    status: int = 422
+
+
+class Attempt:
+    """An edit of one message as it is typed. Raises Problem if it cannot be edited at all."""
+
+    def __init__(self, ask: Ask, id: str) -> None:
+        ask.user.need(Permission.VIEW_BODIES)
+        self._ask, self.editor = ask, Editor(ask.store, ask.registry)
+        if ask.store.find([id])[0] is None:
+            raise gone(ask, id)
+        self.message = self.editor.find(id)
+        self.posted = any(name in ask.form for name in (*FORM, "reason")) or any(
+            name.startswith("arg.") for name in ask.form
+        )
+        self._task = ask.registry.tasks.get(self.message.task) if ask.registry is not None else None
+        self._schema: Mapping[str, Any] = {} if self._task is None else schema_of(self._task)  # type: ignore[arg-type]
+        self._read_body()
+        self._headers = {
+            one_line(name): one_line(str(value)) for name, value in redact_value(dict(self.message.headers)).items()
+        }
+        self._body_text = self._veiled.text if self._veiled else ""
+        self._shown: Any = self._veiled.shown if self._veiled else None
+        self.mistake: _Mistake | None = None
+        self.prepared: Prepared | None = None
+        if self.posted:
+            self._prepare()
+
+    def _read_body(self) -> None:
+        """The body that is stored, and what is shown of it; neither where it is not JSON or cannot be read."""
+        self._veiled: Veiled | None = None
+        self._unread = ""
+        try:
+            body = self.editor.body(self.message)
+            if not is_json(body):
+                self._unread = "the body is not JSON, and a text field would not keep its bytes"
+                return
+            self._veiled = Veiled(body)
+        except (Unreadable, BlobsUnavailable) as error:
+            self._unread = str(error)
+        except (ValueError, RecursionError) as error:
+            self._unread = f"the body cannot be shown as text: {error}"
+
+    # -- what was typed
+
+    def _prepare(self) -> None:
+        form = self._ask.form
+        self._body_text = in_json(_lines(form["body"])) if "body" in form else self._body_text
+        try:
+            self.prepared = self.editor.prepared(
+                self.message,
+                body=self._new_body(),
+                headers=self._new_headers(),
+                delay=form.get("delay", "").strip() or 0,
+                unchecked=self._ask.checked("unchecked"),
+            )
+        except (Refused, EnqueueError) as error:
+            self.mistake = _Mistake(str(error))
+        except (ConfigError, Unreadable, BlobsUnavailable, ValueError, TypeError, RecursionError) as error:
+            self.mistake = _Mistake(str(error))
+
+    def _new_body(self) -> bytes | None:
+        """The body that is meant; None if it stays. Raises ValueError for what is not JSON."""
+        if not self._body_text.strip() and self._veiled is None:
+            return None
+        try:
+            typed = exact.read(self._body_text)
+        except ValueError as error:
+            raise ValueError(f"the body is not JSON: {error}") from None
+        if isinstance(typed, exact.Pairs):
+            merged = schemas.changed(schemas.form_of(self._schema, self._shown_fields(typed)), typed, self._ask.form)
+            if not exact.same(merged, typed):
+                typed, self._body_text = merged, in_json(exact.pretty(merged))
+        self._shown = typed
+        if self._veiled is None:
+            return exact.write(typed).encode()
+        return None if exact.same(typed, self._veiled.shown) else exact.write(self._veiled.stored(typed)).encode()
+
+    def _shown_fields(self, typed: exact.Pairs) -> Any:
+        """The body whose fields the form had: the stored one, or else the typed one."""
+        return self._veiled.shown if self._veiled and isinstance(self._veiled.shown, exact.Pairs) else typed
+
+    def _new_headers(self) -> Mapping[str, str | None] | None:
+        """The headers that change; None stands for one that is removed. Raises ValueError."""
+        if "headers" not in self._ask.form:
+            return None
+        stored = {one_line(name): (name, value) for name, value in self.message.headers.items()}
+        made: dict[str, str | None] = dict.fromkeys(self.message.headers)
+        for number, line in enumerate(_lines(self._ask.form["headers"]).splitlines(), 1):
+            if not line.strip():
+                continue
+            shown, sign, text = line.partition(":")
+            shown, text = shown.strip(), text.strip()
+            if not sign or not shown:
+                raise ValueError(f"line {number} of the headers is {line.strip()!r}; expected NAME: VALUE")
+            name, value = stored.get(shown, (shown, ""))
+            as_it_is = shown in stored and text == self._headers[shown].strip()
+            if not as_it_is and HIDDEN in text:
+                raise ValueError(f"header {shown!r} holds {HIDDEN}, which hides no value there; write the whole value")
+            made[name] = value if as_it_is else text
+        return {name: text for name, text in made.items() if text != self.message.headers.get(name)} or None
+
+    # -- what is shown
+
+    def page(self, mistake: str = "", status: int = 422) -> Told:
+        """The page of this edit; `mistake`: why it was not committed."""
+        wrong = _Mistake(mistake, status) if mistake else self.mistake
+        form, ask = self._ask.form, self._ask
+        listed = schemas.form_of(self._schema, self._shown)
+        unmerged = form if self.posted and self.mistake is not None and not is_json(self._body_text.encode()) else None
+        headers = "\n".join(f"{name}: {value}" for name, value in sorted(self._headers.items()))
+        typed = {
+            "body": escape(self._body_text),
+            "headers": escape(_lines(form.get("headers", headers))),
+            "delay": form.get("delay", ""),
+            "unchecked": ask.checked("unchecked"),
+            "reason": form.get("reason", ""),
+            "fields": schemas.typed_fields(listed, unmerged),
+        }
+        record = self._record(wrong)
+        return Told(record, status=wrong.status if wrong else 200, typed=typed, name="edit")
+
+    def _record(self, wrong: _Mistake | None) -> Record:
+        message: Message = self.message
+        diff = self.prepared.diff if self.prepared is not None else None
+        return {
+            "id": message.id,
+            "task": message.task,
+            "queue": message.queue,
+            "state": str(message.lane),
+            "body": msgspec.Raw(exact.write(self._veiled.shown).encode()) if self._veiled else None,
+            "unread": self._unread or None,
+            "headers": dict(message.headers),
+            "uncheckable": self._uncheckable(),
+            "schema": schema_text(self._schema) if self._schema else None,
+            "mistake": wrong.text if wrong else None,
+            "diff": diff,
+            "lines": [] if diff is None else [{"sign": _sign(line), "text": line} for line in diff.splitlines()],
+            "command": fields.command(self._ask, "dlq", "edit", message.id, "--reason", "…"),
+        }
+
+    def _uncheckable(self) -> str | None:
+        """Why the body cannot be checked; None if it can."""
+        if self._ask.registry is None:
+            return "only the store's URL is known here, and no app: nothing can tell whether the body fits its task"
+        if self._task is None:
+            return f"the app has no task {self.message.task!r}: nothing can tell whether the body fits it"
+        if self.message.version > self._task.version:
+            return f"the body has version {self.message.version}, and the app knows {self._task.version} at most"
+        return None
+
+
+def needed(ask: Ask) -> str:
+    """The id of the message that a form edits."""
+    if not (id := ask.text("id")):
+        raise Problem("which message?", "the field 'id' is empty", "open the message, and edit it", 422)
+    return id
+
+
+def _lines(text: str) -> str:
+    """A text with line breaks as we write them: browsers send those of the mail."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _sign(line: str) -> str:
+    if line.startswith(("+++", "---")):
+        return "name"
+    return {"+": "new", "-": "old"}.get(line[:1], "")

@@ -1,0 +1,108 @@
+"""Fields that several pages show: the names and forms are those of the command line's JSON."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from ...cli.admin import history as histories
+from ...cli.terminal.holding import record as hold_record
+from ...cli.terminal.views import group, time
+from ...errors import ConfigError, Unsupported
+from ...message import Counts
+from ..ask import Ask, Problem, Record
+
+if TYPE_CHECKING:
+    from ...history import History, Tally
+    from ...status import Hold
+    from ...triage.redrive.run import RunView
+
+LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
+OUTCOMES = ("done", "retry", "dead", "quarantined", "crashed")
+SINCE = ("1h", "6h", "24h", "7d", "35d")
+__all__ = ["LANES", "counts", "group", "hold", "run", "time"]
+
+
+def counts(found: Counts) -> Record:
+    """How many messages are in each lane, and how long the oldest has been due."""
+    return {lane: getattr(found, lane) for lane in LANES} | {"oldest_age_s": found.oldest_age_s}
+
+
+def hold(ask: Ask, found: Hold) -> Record:
+    """One reason why messages do not run now."""
+    return hold_record(found) | {"next": leads(ask, found.next) if found.next else None}
+
+
+def run(found: RunView) -> Record:
+    """A redrive run, in short."""
+    return {
+        "id": found.id,
+        "state": found.state,
+        "phase": found.phase,
+        "why": found.why,
+        "selector": found.selector,
+        "counts": found.counts,
+        "per_s": found.per_s,
+        "actor": found.actor,
+        "reason": found.reason,
+        "cause": found.cause,
+        "started_at": time(found.started_ms),
+        "over_at": time(found.over_ms or None),
+        "carried_by": found.carried_by or None,
+        "closed": found.closed,
+    }
+
+
+def command(ask: Ask, *words: str) -> str:
+    """The command that does or shows the same as this page."""
+    return leads(ask, shlex.join(words))
+
+
+def leads(ask: Ask, words: str) -> str:
+    """The command whose words these are, quoted already, on this app or store."""
+    spec = getattr(ask.registry, "spec", None)
+    at = ("--app", spec) if spec else ("--url", ask.site.url)
+    named = spec is not None and spec in shlex.split(words)  # as an argument of its own
+    return f"redrive {words}" if named else f"redrive {words} {shlex.join(at)}"
+
+
+def since(ask: Ask, default: str = "24h") -> str:
+    """How far back the page looks."""
+    return ask.text("since", default)
+
+
+def past(ask: Ask, queue: str | None = None, task: str | None = None, *, back: str, step: str | None = None) -> Record:
+    """What happened: totals, percentiles, and a series for each outcome. Where history is not kept, `missing` says what
+    brings it."""
+    try:
+        found = ask.app.history(queue, task, since=back, step=step)
+    except Unsupported as error:
+        return {"missing": str(error), "since": back}
+    except ConfigError as error:
+        raise Problem(str(error), next="choose one of the times above", status=422) from None
+    return {"missing": None, "since": back, **_past(found)}
+
+
+def _past(found: History) -> Record:
+    step_ms = found.step_ms
+    tallies = {point.at_ms: point.tally for point in found.points}
+    times = list(range(found.since_ms, found.until_ms + 1, step_ms))
+    return {
+        "step_s": step_ms // 1000,
+        "total": totals(found.total),
+        "times": [time(at_ms) for at_ms in times],
+        "series": {
+            name: [tallies[at].outcomes.get(name, 0) if at in tallies else 0 for at in times] for name in OUTCOMES
+        },
+        "enqueued": [tallies[at].enqueued if at in tallies else 0 for at in times],
+        "points": [{"at": time(point.at_ms), **histories.row(point.tally)} for point in found.points],
+    }
+
+
+def totals(found: Tally) -> dict[str, Any]:
+    """What happened in all, with the rates that tell how well it goes."""
+    whole = histories.whole(found)
+    ended = found.done + found.failed
+    whole["done"], whole["failed"] = found.done, found.failed
+    whole["retry_ratio"] = found.outcomes.get("retry", 0) / ended if ended else None
+    return whole

@@ -1,0 +1,153 @@
+"""Dependencies: what flow control allows to be called now, and what it holds back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from ...cli import flow as flow_cli
+from ...errors import ConfigError
+from ...flow.dependency import Dependency, about_of, key_of
+from ...message import Lane, Message, Where
+from ...triage.controls import LOOKED, Control, Controls
+from ...worker.flow.local_state import controls as controls_of
+from ..ask import Ask, Problem, Record
+from . import fields
+from .plans import missing
+
+WAITING = 50  # messages of a page
+KEYS_MAX = 50
+KEY_MAX = 200  # characters
+WORDS = {
+    "closed": "closed: calls go through",
+    "open": "open: nothing calls it",
+    "half_open": "half open: probes go through",
+    "forced_open": "held open by hand: nothing calls it",
+    "forced_closed": "held closed by hand: calls go through, whatever fails",
+    None: "none: it has no breaker",
+}
+
+
+def controls(ask: Ask) -> Controls:
+    """The dependencies; their rules are unknown where only the store's URL is known."""
+    return Controls(ask.store, ask.registry)
+
+
+def flow(ask: Ask) -> Record:
+    """Each dependency with its breaker, limits and what waits for it; and what alerts are muted about."""
+    known = controls(ask)
+    kept = ask.kept("flow", lambda: {control.name: control for control in known.list()})
+    return {
+        "missing": missing(ask, "Breakers, budgets and rates"),
+        "dependencies": [_control(_with_waiting(control, kept.value)) for control in known.list(waiting=False)],
+        "mutes": mutes(ask),
+        "age_s": kept.age_s,
+        "looked": LOOKED,
+        "command": fields.command(ask, "flow", "list"),
+    }
+
+
+def _with_waiting(control: Control, known: Mapping[str, Control]) -> Control:
+    """What waits was counted a while ago; breakers are shown as they are now."""
+    counted = known.get(control.name)
+    return control if counted is None else replace(control, waiting=counted.waiting, deferred=counted.deferred)
+
+
+def mutes(ask: Ask, name: str | None = None) -> list[Record]:
+    """What alerts are muted about; with `name`, about this dependency."""
+    return [
+        {
+            "about": mute.about,
+            "queue": mute.queue,
+            "dependency": mute.dependency,
+            "until": fields.time(mute.until_ms),
+            "by": mute.by,
+            "reason": mute.reason,
+        }
+        for mute in ask.app.alerts.list()
+        if name is None or mute.dependency == name
+    ]
+
+
+def dependency(ask: Ask) -> Record:
+    """One dependency, or one key of it: its state, transitions, what waits for it, and which tasks call it."""
+    name, key = ask.path["dependency"], ask.text("key")[:KEY_MAX]
+    known = controls(ask)
+    try:
+        control = known.show(name, key=key, waiting=False)
+    except ConfigError as error:
+        what, _, why = str(error).partition("; ")
+        raise Problem(what, why, "", 404) from error
+    kept = ask.kept(f"flow/{ask.sees_bodies}/{about_of(name, key)}", lambda: _waits(ask, name, key))
+    return {
+        **_control(control),
+        "waiting": kept.value["waiting"],
+        "deferred": kept.value["deferred"],
+        "keyed": kept.value["keyed"],
+        "messages": kept.value["messages"],
+        "age_s": kept.age_s,
+        "looked": LOOKED,
+        "tasks": _callers(ask, name),
+        "mutes": mutes(ask, name),
+        "command": fields.command(ask, "flow", "show", name, *(["--key", key] if key else [])),
+    }
+
+
+def _control(control: Control) -> Record:
+    """A dependency with the fields of the command line's JSON, the newest transition first."""
+    record = flow_cli.full(control)
+    return record | {"words": WORDS[control.breaker], "transitions": record["transitions"][::-1]}
+
+
+def _waits(ask: Ask, name: str, key: str) -> Record:
+    """Of the first waiting messages, those that it put off and those of tasks that call it, the former first; and how
+    many there are by key. Keys that come from bodies are shown to who may see bodies."""
+    if not ask.store.traits.finds:
+        return {"waiting": None, "deferred": {}, "keyed": {}, "messages": []}
+    found, hidden = [], False
+    for message in ask.store.peek(Lane.READY, where=Where(), limit=LOOKED).messages:
+        rule = _rule(ask, name, message.task, message.queue)
+        if rule is None and (message.deferral is None or message.deferral.by != name):
+            continue
+        hidden = hidden or (rule is not None and rule.per not in (None, "group") and not ask.sees_bodies)
+        found.append((message, "" if rule is None or hidden else key_of(rule, message)))
+    shown = [message for message, its in found if not key or its == key]
+    shown.sort(key=lambda message: message.deferral is None)
+    put_off = Counter(message.deferral.why for message in shown if message.deferral is not None)
+    return {
+        "waiting": None if ask.registry is None else len(shown),
+        "deferred": dict(put_off),
+        "keyed": dict(Counter(its for _, its in found if its).most_common(KEYS_MAX)),
+        "messages": [_waiting(message) for message in shown[:WAITING]],
+    }
+
+
+def _rule(ask: Ask, name: str, task: str, queue: str) -> Dependency | None:
+    """The rule of this name that messages of the task in this queue obey."""
+    if ask.registry is None:
+        return None
+    return next((rule for rule in controls_of(ask.registry, task, queue) if rule.name == name), None)
+
+
+def _waiting(message: Message) -> Record:
+    held = message.deferral
+    return {
+        "id": message.id,
+        "task": message.task,
+        "queue": message.queue,
+        "why": None if held is None else held.why,
+        "by": None if held is None else held.by or None,
+        "due_at": fields.time(message.due_ms),
+    }
+
+
+def _callers(ask: Ask, name: str) -> list[Record]:
+    """The tasks whose calls it controls."""
+    tasks = [] if ask.registry is None else sorted(ask.registry.tasks.values(), key=lambda task: task.name)
+    return [
+        {"task": task.name, "queue": task.queue}
+        for task in tasks
+        if _rule(ask, name, task.name, task.queue) is not None
+    ]

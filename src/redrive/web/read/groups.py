@@ -1,0 +1,128 @@
+"""Failure groups: dead messages with the same failure, the largest group first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ...cli.dlq.groups import said_of
+from ...errors import SelectorError, Unsupported
+from ...message import FailureGroup, Message
+from ...triage.annotations import NOTHING, read_annotations
+from ...triage.redrive.run import RunView, views
+from ...triage.selection import Selection
+from ..ask import Ask, Problem, Record, Told
+from ..sums import Kept
+from . import fields, selecting
+
+ROWS = 100
+SAMPLES = 50  # groups whose sample is read for the place that failed
+NEW_MS = 24 * 3_600_000
+RUNS = 50  # the last ones, which tell a group that came back from a new one
+MATCHED_MAX = 100_000  # messages that a thread reads to group what no index groups
+FRAME = re.compile(r'^ *File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
+_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<")
+_PATH = re.compile(r"[/\\]")
+
+
+def groups(ask: Ask) -> Record:
+    """All groups, or those of the messages that a selector names, with what people said of them."""
+    text = ask.text("q")
+    try:
+        kept = _found(ask, text)
+    except SelectorError as error:
+        return Told(_record(ask, mistake=selecting.mistake(error)), status=422, typed={"q": text})
+    except Unsupported as error:
+        return _record(ask, missing=str(error))
+    if kept is None:
+        return _record(ask, making=True)
+    found = [group for group in kept.value if group.count]
+    known = {group.task for group in found}
+    return _record(
+        ask,
+        groups=rows(ask, found[:ROWS], kept_places(ask, found)),
+        all=len(found),
+        dead=sum(group.count for group in found),
+        tasks=sorted(known),
+        age_s=kept.age_s,
+    )
+
+
+def _record(ask: Ask, **known: object) -> Record:
+    text = ask.text("q")
+    words = ("dlq", "groups", *((text,) if text else ()))
+    return {
+        "q": text, "groups": [], "all": 0, "dead": 0, "tasks": [], "age_s": 0.0, "mistake": None, "missing": None,
+        "making": False, "completions": selecting.completions(ask), "command": fields.command(ask, *words), **known,
+    }  # fmt: skip
+
+
+def _found(ask: Ask, text: str) -> Kept[Sequence[FailureGroup]] | None:
+    """The groups of what matches; None while a thread still reads it."""
+    if not text:
+        return ask.kept("groups", lambda: ask.app.dlq.groups(trend=True))
+    found = selecting.chosen(ask, text)
+    key = f"groups/{found}"
+    if found.indexed or selecting.at_rest(ask) <= selecting.COUNTED_MAX:
+        return ask.kept(key, lambda: found.groups(trend=True))
+    if (width := _width(ask, found)) > MATCHED_MAX:
+        why = f"no index groups these, and {width:,} messages would be read"
+        raise Problem("this selector is too wide to group by", why, "add queue:, task:, error: or failed:", 422)
+    return ask.kept_soon(key, lambda: found.groups(trend=True))
+
+
+def _width(ask: Ask, found: Selection) -> int:
+    """How many messages are read to group these, as far as is known without reading them."""
+    width = ask.kept(f"width/{found}", found.width).value
+    return selecting.dead_in(ask, found.where.queue).value if width is None else width
+
+
+def rows(ask: Ask, found: Sequence[FailureGroup], places: dict[str, str]) -> list[Record]:
+    """Groups with their annotations and states. `places` has where the sample of some of them failed."""
+    names = list(dict.fromkeys(group.fingerprint for group in found if group.fingerprint))
+    about = read_annotations(ask.store, names) if ask.store.traits.cells else {}
+    runs = views(ask.store, RUNS) if ask.store.traits.cells else []
+    now_ms = ask.store.now_ms()
+    made = []
+    for group in found:
+        said = said_of(about.get(group.fingerprint, NOTHING), now_ms)
+        row = {**fields.group(group), **said, "place": places.get(group.sample_id)}
+        made.append({**row, "states": states(group, said, runs, now_ms)})
+    return made
+
+
+def states(group: FailureGroup, said: Record, runs: Sequence[RunView], now_ms: int) -> list[str]:
+    """What a person should know of a group at once: whether it is new, came back after a redrive, is muted or ruled."""
+    found = ["regressed" if regressed(group, runs) else "new" if now_ms - group.first_ms < NEW_MS else ""]
+    found += ["muted" if said["muted_until"] else "", f"rule {said['rule']}" if said["rule"] else ""]
+    return [word for word in found if word]
+
+
+def regressed(group: FailureGroup, runs: Sequence[RunView]) -> bool:
+    """Whether messages died of it after a run that redrove just this failure was over."""
+    if not group.fingerprint:
+        return False
+    of_it = [run for run in runs if f"fingerprint:{group.fingerprint}" in run.selector and run.state == "done"]
+    return any(run.over_ms and group.last_ms > run.over_ms for run in of_it)
+
+
+def kept_places(ask: Ask, found: Sequence[FailureGroup]) -> dict[str, str]:
+    """Where the samples of the largest groups failed, by the sample's id."""
+    ids = [group.sample_id for group in found[:SAMPLES]]
+    if not ids:
+        return {}
+    return ask.kept(f"places/{','.join(ids[:SAMPLES])}", lambda: _places(ask, ids)).value
+
+
+def _places(ask: Ask, ids: Sequence[str]) -> dict[str, str]:
+    return {m.id: place for m in ask.store.find(ids) if m is not None and (place := place_of(m))}
+
+
+def place_of(message: Message) -> str:
+    """The innermost function of the user's own in the traceback of its last fault; empty if there is none."""
+    frames = FRAME.findall(message.faults[-1].traceback) if message.faults else []
+    own = [(file, line, name) for file, line, name in frames if not _LIBRARY.search(file)]
+    if not own:
+        return ""
+    file, line, name = own[-1]
+    return f"{name} ({_PATH.split(file)[-1]}:{line})"

@@ -1,0 +1,20 @@
+"""The keys of the pages, and where to read on."""
+
+from __future__ import annotations
+
+from ..ask import Ask, Record
+
+
+def keys(ask: Ask) -> Record:
+    """The keys, and the permissions of who asks."""
+    from ..table import MENU
+
+    return {
+        "shortcuts": [
+            {"press": "/", "does": "find messages"},
+            {"press": "?", "does": "this page"},
+            *({"press": f"g {page.key}", "does": page.title} for page in MENU),
+            {"press": "Esc", "does": "leave a field"},
+        ],
+        "permissions": sorted(ask.user.permissions),
+    }

@@ -1,0 +1,143 @@
+"""One message: its life, its body, why it waits, where it came from and what can be done with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...blobs import whole_body
+from ...cli.terminal import views
+from ...cli.terminal.holding import holds_of
+from ...cli.terminal.story import ENDS
+from ...crypto import shown_text
+from ...errors import BlobsUnavailable, Unreadable, Unsupported
+from ...fault import Fault
+from ...message import BLOB, RESTING, Message
+from ...triage.edit import REPLACES
+from ...triage.purge import purge_behind
+from ...triage.timeline import by_hand, ended_by, timeline
+from .. import outside
+from ..ask import Ask, Problem, Record, Told
+from . import fields, selecting
+
+BODY_MAX = 1024 * 1024  # bytes of a blob that a page reads
+_PRIVATE = ("body", "result", "progress", "headers", "row")
+_MAYBE = (
+    "attempts_allowed",
+    "bytes",
+    "causation_id",
+    "damage",
+    "deadline_at",
+    "fence",
+    "group",
+    "headers",
+    "key",
+    "known",
+    "life_began_at",
+    "priority",
+    "producer",
+    "row",
+    "traceparent",
+    "version",
+    "worker",
+)  # fields that a message known by its record alone lacks
+_ACTIONS = {
+    "dead": ("retry", "edit", "quarantine", "discard"),
+    "quarantine": ("readmit", "retry", "edit", "discard"),
+    "ready": ("cancel",),
+    "scheduled": ("cancel",),
+    "leased": ("cancel",),
+}
+
+
+def message(ask: Ask) -> Record:
+    """A message by its id, or by the beginning of one: then a browser is led to the whole."""
+    id = ask.path["id"]
+    if not selecting.is_whole_id(id):
+        begun = selecting.ids_that_begin(ask, id)
+        if len(begun) == 1:
+            return Told({"found": list(begun)}, to=("messages", begun[0]))
+    found = ask.store.find([id])[0]
+    if found is None:
+        raise gone(ask, id)
+    return _record(ask, found)
+
+
+def gone(ask: Ask, id: str) -> Problem:
+    """Why there is no such message, as far as the audit log knows."""
+    entry = ended_by(ask.store, id) if ask.store.traits.cells else None
+    if entry is None:
+        why = "the id is wrong, or the message is done: done messages are deleted unless their task keeps them"
+        if not ask.store.traits.finds:
+            why = "it does not rest: this store finds nothing that waits or runs, and done messages are deleted"
+        return Problem(f"there is no message {id}", why, "look for it by another of its fields", 404)
+    why = f"{entry.reason} ({entry.who}, {fields.time(entry.at_ms)})"
+    if entry.action == "edit":
+        return Problem(f"message {id} was edited: {entry.ids[1]} took its place", why, f"open {entry.ids[1]}", 404)
+    return Problem(f"message {id} was discarded", why, "the audit log has more", 404)
+
+
+def _record(ask: Ask, found: Message) -> Record:
+    now_ms = ask.store.now_ms()
+    record: Record = dict.fromkeys(_MAYBE) | views.full(found, now_ms)
+    moments = timeline(found, by_hand(ask.store, found) if ask.store.traits.cells else ())
+    record["held"] = [fields.hold(ask, hold) for hold in _holds(ask, found)]
+    record["timeline"] = [_moment(found, moment) for moment in moments]
+    purge = purge_behind(ask.store, found) if ask.store.traits.cells else None
+    record["purged"] = None if purge is None else f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
+    record["blob"] = None
+    if found.content == BLOB and ask.sees_bodies:
+        record |= _of_blob(ask, found, record["bytes"] or 0)
+    latest = found.faults[-1] if found.faults else None
+    last = latest if found.lane in RESTING else None
+    record |= {
+        "why": ENDS.get(found.reason or ""),
+        "fingerprint": last.fingerprint if last else None,
+        "run": found.run,
+        "replaces": found.headers.get(REPLACES),
+        "links": _links(found, latest, (latest.traceparent if latest else "") or found.traceparent),
+        "actions": list(_ACTIONS.get(record["state"], ()) if found.damage is None else ("discard",)),
+        "command": fields.command(ask, "job", "show", found.id),
+    }
+    if not ask.sees_bodies:
+        record |= dict.fromkeys(_PRIVATE)
+        record["withheld"] = "the body, the headers and the result need the permission 'view_bodies'"
+    else:
+        record["withheld"] = None
+    return record
+
+
+def _holds(ask: Ask, found: Message) -> tuple[Any, ...]:
+    try:
+        return holds_of(ask.store, ask.registry, found)
+    except Unsupported:
+        return ()
+
+
+def _links(found: Message, fault: Fault | None, parent: str | None) -> Record:
+    """Where the message, or its run that ended in a fault, is seen outside: the trace of this parent, and its logs."""
+    about: Record = {"message_id": found.id, "task": found.task, "queue": found.queue}
+    about |= {"worker": fault.worker, "at": fields.time(fault.at_ms)} if fault else {}
+    return outside.links(parent, **about)
+
+
+def _moment(found: Message, moment: Any) -> Record:
+    """An event of its life, with its sentence, and the traceback and the links of an attempt."""
+    record = views.moment(moment)
+    fault = moment.fault
+    return {
+        **record,
+        "told": views.told(record),
+        "traceback": shown_text(fault.traceback) if fault is not None and fault.traceback else None,
+        "fingerprint": fault.fingerprint if fault is not None else None,
+        "links": _links(found, fault, fault.traceparent) if fault is not None else {},
+    }
+
+
+def _of_blob(ask: Ask, found: Message, size: int) -> Record:
+    """The body in its blob, if that is not large."""
+    if size > BODY_MAX:
+        return {"blob": f"the body has {size:,} bytes; the command below shows it with --body"}
+    try:
+        return {"body": views.as_json(whole_body(ask.store, found)), "blob": None}
+    except (Unreadable, BlobsUnavailable) as error:
+        return {"blob": str(error)}

@@ -1,0 +1,104 @@
+"""Messages: found by a selector, in any lane, fifty at a time."""
+
+from __future__ import annotations
+
+from ...cli.selecting import fields_of
+from ...cli.terminal import views
+from ...errors import SelectorError, Unsupported
+from ...message import Message, Where
+from ...triage.select.terms import ARGS
+from ..ask import Ask, Problem, Record, Told
+from ..sums import Kept
+from . import fields, selecting
+from .waiting import STATES, counts_by_queue, listed
+
+ROWS = 50
+_AFTER_DEATH = ("error", "fingerprint", "lane")
+
+
+def messages(ask: Ask) -> Record:
+    """Messages by a selector, by lane, or by the beginning of their id, with the count of all that match."""
+    text = ask.text("q")
+    ids = selecting.ids_that_begin(ask, text)
+    begun = [message.id for message in ask.store.find(ids) if message is not None] if ids else []
+    if len(begun) == 1:
+        return Told(_bare(ask, found=begun), to=("messages", begun[0]))
+    if begun or selecting.is_whole_id(text):
+        return Told(_bare(ask, found=begun), status=200 if begun else 404)
+    try:
+        return _waiting(ask) if ask.text("lane") else _at_rest(ask)
+    except SelectorError as error:
+        return Told(_bare(ask, mistake=selecting.mistake(error)), status=422, typed={"q": text})
+    except Unsupported as error:
+        return _bare(ask, missing=str(error))
+
+
+def _bare(ask: Ask, **known: object) -> Record:
+    """The record of a page, with nothing in it yet."""
+    lane = ask.text("lane")
+    words = ("job", "list", *(("--state", lane) if lane not in ("", "any") else ())) if lane else ("dlq", "list")
+    return {
+        "q": ask.text("q"),
+        "lane": lane,
+        "queue": ask.text("queue"),
+        "task": ask.text("task"),
+        "at": ask.store.now_ms(),
+        "mistake": None,
+        "missing": None,
+        "found": [],
+        "rows": [],
+        "next": None,
+        "count": None,
+        "count_age_s": 0.0,
+        "lanes": list(STATES),
+        "completions": selecting.completions(ask),
+        "queues": selecting.queue_names(ask)[: selecting.NAMES_MAX],
+        "command": fields.command(ask, *words, *([ask.text("q")] if ask.text("q") else [])),
+        **known,
+    }
+
+
+def _at_rest(ask: Ask) -> Record:
+    """Dead messages, and quarantined and done ones where the selector names their lane, the longest dead first."""
+    at = ask.number("at", 0, most=2**53)
+    found = selecting.chosen(ask, ask.text("q"), at or None)
+    read = found.page(ROWS, ask.text("after") or None)
+    rows = [row(message, found.now_ms) for message in read.messages]
+    return _listed(ask, found.now_ms, rows, read.cursor, selecting.counted(ask, found))
+
+
+def _listed(ask: Ask, at: int, rows: list[Record], next: str | None, whole: Kept[int] | None) -> Record:
+    count, age_s = (None, 0.0) if whole is None else (whole.value, whole.age_s)
+    return _bare(ask, at=at, rows=rows, next=next, count=count, count_age_s=age_s)
+
+
+def _waiting(ask: Ask) -> Record:
+    """Messages in one lane or in all of them, those that wait included, as `redrive job list` lists them."""
+    state = ask.text("lane")
+    if state not in STATES:
+        raise Problem(f"there is no lane {state!r}", f"expected {', '.join(STATES)}", status=422)
+    now_ms = ask.store.now_ms()
+    node = selecting.understood(ask, ask.text("q"))
+    for field in fields_of(node):
+        if field in _AFTER_DEATH or field.startswith(ARGS):
+            why = "that is known of dead messages; choose 'at rest', or leave it out"
+            raise SelectorError(f"messages that wait are not selected by {field}", why, ask.text("q"))
+    where = Where(queue=ask.text("queue") or None, task=ask.text("task") or None)
+    read = listed(ask, state, where, node, ask.text("after"), ROWS)
+    rows = [row(message, now_ms) for message in read.messages]
+    return _listed(ask, now_ms, rows, read.cursor, _count(ask, state, where))
+
+
+def _count(ask: Ask, state: str, where: Where) -> Kept[int] | None:
+    """How many there are in all, where no filter but the queue's is set."""
+    if ask.text("q") or where.task is not None or state in ("any", "cancelled"):
+        return None
+    counts = counts_by_queue(ask)
+    named = [getattr(found, state) for name, found in counts.value.items() if where.queue in (None, name)]
+    return Kept(sum(named), counts.age_s)
+
+
+def row(message: Message, now_ms: int) -> Record:
+    """A message of a list."""
+    brief = views.brief(message, now_ms)
+    return {**views.dead(message), "state": brief["state"], "due_at": brief["due_at"]}

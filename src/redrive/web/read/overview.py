@@ -1,0 +1,64 @@
+"""The first page: what needs a person now, and how it goes."""
+
+from __future__ import annotations
+
+from ...errors import Unsupported
+from ...message import Counts
+from ...status import Status
+from ..ask import Ask, Record
+from . import fields
+
+SHOWN = 8  # rows of each table
+
+
+def overview(ask: Ask) -> Record:
+    """What needs a person, counts by lane, what happened lately, and the worst queues, groups and dependencies."""
+    kept = ask.site.status()
+    status = kept.value
+    back = fields.since(ask, "1h")
+    return {
+        "at": fields.time(status.at_ms),
+        "age_s": kept.age_s,
+        "ok": status.ok,
+        "needs": [
+            {"area": need.area, "text": need.text, "next": fields.leads(ask, need.next)} for need in status.needs
+        ],
+        "counts": _sum(status),
+        "past": fields.past(ask, back=back),
+        "sinces": list(fields.SINCE),
+        "queues": [
+            {"queue": each.name, **fields.counts(each.counts), "paused": each.paused,
+             "held": [fields.hold(ask, hold) for hold in each.holds]}
+            for each in status.queues[:SHOWN]
+        ],
+        "queue_count": len(status.queues),
+        "groups": [fields.group(group) for group in status.failures[:SHOWN]],
+        "group_count": len(status.failures),
+        "holds": [fields.hold(ask, hold) for hold in status.holds[:SHOWN]],
+        "dependencies": [
+            {"name": control.about, "breaker": control.breaker, "until": fields.time(control.until_ms)}
+            for control in (ask.app.flow.list(waiting=False) if ask.store.traits.cells else ())
+        ],
+        "runs": [fields.run(run) for run in ask.app.dlq.runs(SHOWN)] if ask.store.traits.cells else [],
+        "workers": {
+            "alive": sum(worker.state != "gone" for worker in status.workers),
+            "gone": sum(worker.state == "gone" for worker in status.workers),
+        },
+        "objectives": _objectives(ask),
+        "command": fields.command(ask, "status"),
+    }  # fmt: skip
+
+
+def _sum(status: Status) -> Record:
+    total = {lane: sum(getattr(queue.counts, lane) for queue in status.queues) for lane in fields.LANES}
+    oldest = max((queue.counts.oldest_age_s for queue in status.queues), default=Counts().oldest_age_s)
+    return total | {"oldest_age_s": oldest}
+
+
+def _objectives(ask: Ask) -> list[Record]:
+    from ...cli.admin.slo import row
+
+    try:
+        return [row(each) for each in ask.app.slo()]
+    except Unsupported:
+        return []

@@ -1,0 +1,248 @@
+"""Plans: choose what to redrive and how, and look at a frozen plan before it is applied."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import msgspec
+
+from ...cli.dlq import plan as plans_cli
+from ...duration import milliseconds, show
+from ...errors import Misread, PlanRefused, Unsupported
+from ...triage.lookup import run_ids
+from ...triage.redrive.pacing import MAX_PER_S, STEP_MS
+from ...triage.redrive.plan import MAX_AGE, PlanHandle
+from ...triage.redrive.records import Plan, plan_cell, read_state, recent_plans, state_cell, state_of
+from ...triage.search import pages
+from ...triage.select.terms import LANES, NONE
+from ...triage.selection import Selection, of_lane, split
+from ..ask import Ask, Problem, Record
+from . import fields
+from .selecting import COUNTED_MAX, at_rest, chosen, completions, failure_groups, mistake
+from .waiting import counts_by_queue
+
+GROUPS, PLANS = 10, 20  # rows of the tables
+QUEUES_MAX = 20  # queues and tasks that are counted by name
+LOADED_MAX = 10  # queues whose load is predicted
+SCANNED_S = 2.0  # how long the count of an unindexed selector goes on
+APPLIED_WITHIN_MS = milliseconds(MAX_AGE, "max_age")
+LIVE_S = 300  # of the history that predicts load
+FILLED = {
+    "rate": "", "canary": "5", "stop_if": "failed>20%", "attempts": "", "to_queue": "", "delay": "", "spread": "",
+    "approval": "", "window": "", "note": "",
+}  # fmt: skip
+
+
+def missing(ask: Ask, what: str) -> str | None:
+    """What to set where the store keeps no shared state; None where it does."""
+    return None if ask.store.traits.cells else f"{what} are not kept: name cells= in the store's URL"
+
+
+def planning(ask: Ask) -> Record:
+    """How many messages a selector names, and the form that freezes them; without one, what could be redriven."""
+    words, found, wrong = ask.text("q"), None, None
+    if words:
+        try:
+            found = chosen(ask, words)
+        except Misread as error:
+            wrong = mistake(error)
+    return {
+        "q": words,
+        "mistake": wrong,
+        "missing": missing(ask, "Plans"),
+        "matching": None if found is None else _matching(ask, found),
+        "filled": {name: ask.text(name, default) for name, default in FILLED.items()},
+        "slow_start": ask.query.get("slow_start", "on") == "on",
+        "halve_on_failures": ask.checked("halve_on_failures"),
+        "groups": [] if found is not None else [fields.group(group) for group in failure_groups(ask)[:GROUPS]],
+        "plans": recent(ask),
+        "completions": completions(ask),
+        "command": fields.command(ask, "dlq", "plan", *([words] if found is not None else [])),
+    }
+
+
+def recent(ask: Ask) -> list[Record]:
+    """The plans that were drawn up lately, and which of them were applied. Raises StoreError."""
+    cells = ask.store.cells
+    ids = recent_plans(cells)[:PLANS]
+    found, states = cells.read([*map(plan_cell, ids)]), cells.read([*map(state_cell, ids)])
+    rows = []
+    for cell, state in zip(found, map(read_state, states), strict=True):
+        if cell is None:
+            continue  # it has expired
+        try:
+            plan = msgspec.json.decode(cell.value, type=Plan)
+        except msgspec.DecodeError:
+            continue  # its own page says that it was altered
+        rows.append(
+            {
+                "id": plan.id,
+                "selector": plan.selector,
+                "total": plan.total,
+                "made_at": fields.time(plan.made_ms),
+                "note": plan.settings.note or None,
+                "run": None if state is None else str(state.status),
+            }
+        )
+    return rows
+
+
+# -- counting
+
+
+def _matching(ask: Ask, found: Selection) -> Record:
+    """How many messages match, by queue and task. `count` is None while a thread still counts."""
+    keep = ask.kept if at_rest(ask) <= COUNTED_MAX else ask.kept_soon
+    counted = keep(f"plan/{found}", lambda: _counted(ask, found))
+    if counted is None:
+        return {"count": None, "whole": False, "by_queue": {}, "by_task": {}, "age_s": 0.0}
+    return {**counted.value, "age_s": counted.age_s}
+
+
+def _counted(ask: Ask, found: Selection) -> Record:
+    return _by_index(ask, found) if found.indexed else _by_reading(ask, found)
+
+
+def _by_index(ask: Ask, found: Selection) -> Record:
+    by_task: Counter[str] = Counter()
+    for group in found.groups():
+        by_task[group.task] += group.count
+    return _sums(Counter(_of_queues(ask, found)), by_task, whole=True)
+
+
+def _of_queues(ask: Ask, found: Selection) -> dict[str, int]:
+    """How many match in each queue; empty where there are many queues, or no index tells."""
+    by, named = ask.store.traits.groups_by, found.where.queue
+    if named is None:
+        queues = [name for name, counts in counts_by_queue(ask).value.items() if counts.dead]
+    else:
+        queues = [named] if isinstance(named, str) else [*named]
+    if len(queues) > QUEUES_MAX or (by is not None and "queue" not in by):
+        return {}
+    return {name: found.count_in(name) for name in queues}
+
+
+def _by_reading(ask: Ask, found: Selection) -> Record:
+    """Count by reading messages; not `whole` where that took too long."""
+    by_queue: Counter[str] = Counter()
+    by_task: Counter[str] = Counter()
+    end_s, whole = time.monotonic() + SCANNED_S, True
+    for lane in LANES:
+        if (node := of_lane(found.node, lane)) == NONE:
+            continue
+        where, _ = split(node, found.now_ms + 1, found.now_ms)
+        for page in pages(ask.store, lane, where):
+            some = [message for message in page if found.matches(message)]
+            by_queue.update(message.queue for message in some)
+            by_task.update(message.task for message in some)
+            if time.monotonic() > end_s:
+                whole = False
+                break
+    return _sums(by_queue, by_task, whole=whole)
+
+
+def _sums(by_queue: Counter[str], by_task: Counter[str], *, whole: bool) -> Record:
+    return {
+        "count": by_task.total(),
+        "whole": whole,
+        "by_queue": {name: count for name, count in by_queue.most_common(QUEUES_MAX) if count},
+        "by_task": dict(by_task.most_common(QUEUES_MAX)),
+    }
+
+
+# -- one plan
+
+
+def handle_of(ask: Ask, given: str) -> PlanHandle:
+    """The plan with this id, or whose id alone begins so. Raises Problem."""
+    ids = run_ids(ask.store, given).found
+    try:
+        return ask.dlq.plan(ids[0] if len(ids) == 1 else given)
+    except PlanRefused as error:
+        raise Problem(error.what, error.why, "", 404 if error.word == "unknown" else 409) from error
+
+
+def plan(ask: Ask) -> Record:
+    """A frozen plan: what it would move, at which pace, beside what runs now; and whether it can be applied."""
+    handle = handle_of(ask, ask.path["id"])
+    made = handle.plan
+    word, why = _state(ask, handle)
+    applied = state_of(ask.store, made.id) is not None
+    rate = peak_per_s(made)
+    return {
+        **plans_cli.record(made),
+        "state": "applied" if applied else word,
+        "why": "" if applied else why,
+        "run": _run(ask, made.id) if applied else None,
+        "expires_at": fields.time(made.made_ms + APPLIED_WITHIN_MS),
+        "how": list(plans_cli.how(made.settings)),
+        "peak_per_s": rate,
+        "load": _load(ask, made, rate),
+        "held": [] if applied else _held(ask, made),
+        "command": fields.command(ask, "dlq", "apply", made.id, "--reason", made.settings.note or "…"),
+    }
+
+
+def _state(ask: Ask, handle: PlanHandle) -> tuple[str, str]:
+    """The state of a plan in one word, and why it cannot be applied. Its age is looked at each time, its chunks as
+    seldom as a large plan needs."""
+    word, why = ask.kept(f"plan-sound/{handle.id}", lambda: _refused(handle)).value
+    past_ms = ask.store.now_ms() - handle.plan.made_ms
+    if word == "frozen" and past_ms > APPLIED_WITHIN_MS:
+        return "expired", f"it was drawn up {show(past_ms / 1000)} ago, and can be applied for {MAX_AGE}"
+    return word, why
+
+
+def _refused(handle: PlanHandle) -> tuple[str, str]:
+    try:
+        handle.check(reason="to show it", max_age=None)
+    except PlanRefused as error:
+        return error.word, f"{error.what}; {error.why}"
+    return "frozen", ""
+
+
+def _run(ask: Ask, id: str) -> Record:
+    return fields.run(ask.dlq.run(id).view())
+
+
+def peak_per_s(made: Plan) -> float:
+    """How many messages a second the run moves at its fastest: slow start may not reach its rate."""
+    rate, left = made.settings.rate or MAX_PER_S, float(made.total)
+    per_s = min(1.0, rate) if made.settings.slow_start else rate
+    while per_s < rate and left > per_s * STEP_MS / 1000:
+        left -= per_s * STEP_MS / 1000
+        per_s = min(rate, per_s * 2)
+    return min(per_s, max(1.0, float(made.total)))
+
+
+def _load(ask: Ask, made: Plan, rate: float) -> list[Record]:
+    """What each target queue runs a second now, and what the plan adds. `now_per_s` is None where it is not kept."""
+    target = made.settings.to_queue
+    counts = {target: made.total} if target else dict(made.by_queue)
+    return [
+        {"queue": name, "count": count, "now_per_s": _per_s(ask, name), "added_per_s": rate * count / made.total}
+        for name, count in list(counts.items())[:LOADED_MAX]
+        if made.total
+    ]
+
+
+def _per_s(ask: Ask, queue: str) -> float | None:
+    try:
+        found = ask.app.history(queue, since=LIVE_S, step=60)
+    except Unsupported:
+        return None
+    span_s = (found.until_ms - found.since_ms) / 1000
+    return (found.total.done + found.total.failed) / max(1.0, span_s)
+
+
+def _held(ask: Ask, made: Plan) -> list[Record]:
+    """What would hold the messages once they are moved."""
+    from ...status import Reasons
+
+    target = made.settings.to_queue
+    queues = [target] if target else list(made.by_queue)[:LOADED_MAX]
+    if not made.total:
+        return []
+    found = Reasons(ask.store, ask.registry).of_redrive(made.by_task, queues, set(made.dependencies.values()))
+    return [fields.hold(ask, each) for each in found]

@@ -1,0 +1,125 @@
+"""Policies: the delays of each task's retries, and what else decides about its messages."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ...cli import policy as previewing
+from ...duration import show
+from ...flow.breaker import Breaker
+from ...flow.budget import Budget
+from ...flow.dependency import Dependency
+from ...observe.muting import dependency_of
+from ...policy import KINDS, Retry, presets
+from ...policy import preview as preview_of
+from ..ask import Ask, Problem, Record
+from . import fields
+
+if TYPE_CHECKING:
+    from ...registry import Registry
+    from ...task import TaskSpec
+
+SHOWN = 20  # tasks of a page
+STEPS_MAX = 60  # retries of a chart
+
+
+def policies(ask: Ask) -> Record:
+    """The policies of the app's tasks for faults of one kind; the presets where no app is named."""
+    kind, wanted, after = ask.text("kind", "default"), ask.text("task"), ask.text("after")
+    if kind not in KINDS:
+        raise Problem(f"there is no kind of fault {kind!r}", f"known: {', '.join(sorted(KINDS))}", status=422)
+    app = ask.registry
+    if app is None:
+        shown = [_delays(name, retry, kind) for name, retry in presets.items()]
+        rows, names, more = [{**each, "task": None, "rules": []} for each in shown], [], None
+    else:
+        names = sorted(name for name in app.tasks if not wanted or wanted in name)
+        chosen = list(islice((name for name in names if name > after), SHOWN + 1))
+        rows = [_task(app, app.tasks[name], kind) for name in chosen[:SHOWN]]
+        more = chosen[SHOWN - 1] if len(chosen) > SHOWN else None
+    words = ("policy", "list") if app is None else ("policy", "preview", "--task", rows[0]["task"] if rows else "TASK")
+    return {
+        "no_app": app is None,
+        "kind": kind,
+        "kinds": sorted(KINDS),
+        "task": wanted,
+        "policies": rows,
+        "count": len(rows) if app is None else len(names),
+        "more_after": more,
+        "command": "redrive policy list" if app is None else fields.command(ask, *words),
+    }
+
+
+def _task(app: Registry, task: TaskSpec, kind: str) -> Record:
+    found = _delays(task.name, task.policy.retry, kind)
+    return {**found, "task": task.name, "queue": task.queue, "rules": _rules(app, task)}
+
+
+def _delays(name: str, retry: Retry, kind: str) -> Record:
+    """A policy's delays as `redrive policy preview -o json` has them."""
+    try:
+        shown = preview_of(retry, kind=kind, limit=STEPS_MAX)
+    except Exception as error:  # the delay is a function of the app's own
+        return {"name": name, "missing": f"{type(error).__name__}: {error}", "steps": []}
+    steps = [previewing.step_row(step) for step in shown.steps]
+    return {**previewing.summary(name, shown), "kind": kind, "missing": None, "steps": steps}
+
+
+def _rules(app: Registry, task: TaskSpec) -> list[Record]:
+    """What else decides about a task's messages: each with a name, words, and where a page shows it."""
+    policy, called = task.policy, dependency_of(app, task.name)
+    within = f" within {show(policy.crashes_within_s)}" if policy.crashes_within_s else ""
+    crashes = policy.crashes_alone_max
+    told: list[tuple[str, str | None, list[str]]] = [
+        ("timeout", f"{show(policy.timeout_s)} a run", []),
+        ("poison", f"quarantined after {crashes} crash{'es' * (crashes > 1)} alone{within}", []),
+        ("dependency", called, ["flow", called] if called else []),
+        *((name, words, []) for name, words in _flow(app, called)),
+        ("rate", f"{task.rate.per_s:g}/s" if task.rate else None, []),
+        ("idempotency", f"a key is kept for {show(task.idempotency.keep_ms / 1000)}" if task.idempotency else None, []),
+        ("objective", str(task.slo) if task.slo else None, []),
+        ("isolation", _isolation(task), []),
+        ("on dead", f"enqueues {task.on_dead}" if task.on_dead else None, []),
+        ("result", f"kept for {show(task.keep_ms / 1000)}" if task.keep_ms else None, []),
+        ("version", str(task.version) if task.version != 1 else None, []),
+    ]
+    return [{"rule": name, "words": words, "to": to} for name, words, to in told if words]
+
+
+def _isolation(task: TaskSpec) -> str | None:
+    memory = f", in {task.memory_bytes / 2**20:,.0f} MiB" if task.memory_bytes else ""
+    return f"{task.isolation}{memory}" if task.isolation else None
+
+
+def _flow(app: Registry, called: str | None) -> list[tuple[str, str | None]]:
+    """The limits of the dependency that a task calls, in words."""
+    if called is None:
+        return []
+    found = app.dependencies.get(called) or Dependency(called.replace("/", "|"), Budget(), Breaker())  # not declared
+    return [
+        ("budget", _budget(found.budget) if found.budget else "none"),
+        ("breaker", _breaker(found.breaker) if found.breaker else "none"),
+        ("rate of dependency", f"{found.rate.per_s:g}/s, {found.rate.burst} at once" if found.rate else None),
+        ("concurrency", _aimd(found.concurrency) if found.concurrency else None),
+        ("kept apart by", found.per),
+    ]
+
+
+def _budget(budget: Budget) -> str:
+    then = "then they wait" if budget.on_exhausted == "defer" else "then they die"
+    if budget.retries is not None:
+        return f"{budget.retries:,} retries in {show(budget.per or 0)}, {then}"
+    return f"{budget.ratio:g} retries for each first attempt and {budget.floor:g}/s, {then}"
+
+
+def _breaker(breaker: Breaker) -> str:
+    slow = f", or {breaker.slow_rate:.0%} slower than {show(breaker.slow_call)}" if breaker.slow_call else ""
+    opens = (
+        f"opens when {breaker.failure_rate:.0%} of at least {breaker.min_calls} calls in {show(breaker.window)} fail"
+    )
+    return f"{opens}{slow}; for {show(breaker.open_for)} to {show(breaker.max_open)}, then {breaker.probes} probes"
+
+
+def _aimd(limit: Any) -> str:
+    return f"adapts from {limit.least:g} to {limit.most:g}, begins at {limit.start:g}"

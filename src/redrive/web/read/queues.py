@@ -1,0 +1,150 @@
+"""Queues: how deep they are, who works them, and what comes due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...duration import show
+from ...errors import Unsupported
+from ...message import Counts
+from ...policy.retry import Retry
+from ...status import Reasons, Status
+from ...status.upcoming import HOUR_S, MINUTE_S, TEN_S, Wave
+from ..ask import Ask, Problem, Record
+from . import fields
+
+PAST_MAX = 20  # queues whose last hour is read for the list
+GROUPS_MAX = 100
+
+
+def queues(ask: Ask) -> Record:
+    """All queues with their lanes, the last hour, and what holds their messages back."""
+    kept = ask.site.status()
+    hours = ask.kept("hours", lambda: _hours(ask, kept.value)).value
+    rows = []
+    for each in kept.value.queues:
+        rows.append(
+            {
+                "queue": each.name,
+                **fields.counts(each.counts),
+                "paused": each.paused,
+                "held": [fields.hold(ask, hold) for hold in each.holds],
+                "past": hours.get(each.name),
+            }
+        )
+    return {"queues": rows, "age_s": kept.age_s, "command": fields.command(ask, "queue", "list")}
+
+
+def _hours(ask: Ask, status: Status) -> dict[str, Record]:
+    """The last hour of the first queues, by name."""
+    read = {each.name: fields.past(ask, each.name, back="1h") for each in status.queues[:PAST_MAX]}
+    return {name: _short(past) for name, past in read.items() if not past["missing"]}
+
+
+def _short(past: Record) -> Record:
+    """The last hour of a queue: runs by five minutes, messages a second, and the retry ratio."""
+    ended = [sum(at) for at in zip(*past["series"].values(), strict=True)]
+    total = past["total"]
+    return {
+        "runs": ended,
+        "in_per_s": sum(past["enqueued"]) / 3600,
+        "out_per_s": total["done"] / 3600,
+        "retry_ratio": total["retry_ratio"],
+        "wait_p95_ms": total["wait"]["p95_ms"],
+    }
+
+
+def queue(ask: Ask) -> Record:
+    """One queue: lanes, history, workers, policy, groups and the coming wave."""
+    name = ask.path["queue"]
+    store = ask.store
+    found = store.counts(name)
+    declared = ask.registry.queues.get(name) if ask.registry is not None else None
+    tasks = [task for task in ask.registry.tasks.values() if task.queue == name] if ask.registry is not None else []
+    if found == Counts() and declared is None and not tasks and name not in store.queues():
+        raise Problem(f"there is no queue {name!r}", "nothing was ever enqueued in it, and no task names it", "", 404)
+    workers = _workers(ask, name)
+    held = ask.kept(f"held/{name}", lambda: Reasons(store, ask.registry).of_queue(name, found))
+    return {
+        "queue": name,
+        "counts": fields.counts(found),
+        "paused": name in store.paused(),
+        "held": [fields.hold(ask, hold) for hold in held.value],
+        "past": fields.past(ask, name, back=fields.since(ask)),
+        "sinces": list(fields.SINCE),
+        "workers": workers,
+        "concurrency": sum(worker["concurrency"] for worker in workers),
+        "held_count": sum(worker["held"] for worker in workers),
+        "declared": None if declared is None else _declared(declared),
+        "tasks": [
+            {"task": task.name, "retry": _retries(task.policy.retry), "timeout_s": task.policy.timeout_s}
+            for task in tasks
+        ],
+        "groups": _groups(ask, name),
+        "wave": _wave(ask, name),
+        "command": fields.command(ask, "upcoming", name),
+    }
+
+
+def _retries(retry: Retry) -> str:
+    """A policy in few words."""
+    attempts = f"{retry.max_attempts} attempts" if retry.max_attempts else "attempts without a bound"
+    elapsed = f" within {show(retry.max_elapsed)}" if retry.max_elapsed else ""
+    return f"{attempts}{elapsed}"
+
+
+def _workers(ask: Ask, name: str) -> list[Record]:
+    try:
+        alive = [info for info in ask.app.workers() if not info.gone]
+    except Unsupported:
+        return []
+    return [
+        {"name": info.name, "state": info.state, "concurrency": work.concurrency, "held": work.held}
+        for info in alive
+        for work in info.queues
+        if work.name == name
+    ]
+
+
+def _declared(queue: Any) -> Record:
+    names = ("concurrency", "weight", "group_width", "group_order", "on_dead", "retry_share")
+    return {name: None if (value := getattr(queue, name)) is None else str(value) for name in names}
+
+
+def _groups(ask: Ask, name: str) -> list[Record]:
+    """The groups of a queue with the most waiting."""
+    try:
+        found = ask.store.groups(name)
+    except Unsupported:
+        return []
+    first = sorted(found, key=lambda group: (group.blocked_by is None, -group.parked, group.name))[:GROUPS_MAX]
+    names = ("name", "width", "taken", "parked", "blocked_by")
+    return [{name: getattr(group, name) for name in names} for group in first]
+
+
+def _wave(ask: Ask, name: str) -> Record:
+    """What comes due, by tens of seconds, minutes and hours."""
+    try:
+        kept = ask.kept(f"upcoming/{name}", lambda: ask.app.upcoming(name))
+    except Unsupported as error:
+        return {"missing": str(error), "spans": []}
+    found = kept.value
+    spans = (("the next 10 minutes", TEN_S, found.tens), ("the next hour", MINUTE_S, found.minutes),
+             ("the next day", HOUR_S, found.hours))  # fmt: skip
+    return {
+        "missing": None,
+        "age_s": kept.age_s,
+        "spans": [_span(name, step_s, waves) for name, step_s, waves in spans],
+    }
+
+
+def _span(name: str, step_s: int, waves: tuple[Wave, ...]) -> Record:
+    return {
+        "name": name,
+        "step_s": step_s,
+        "times": [show(n * step_s) for n in range(1, len(waves) + 1)],
+        "first": [wave.first for wave in waves],
+        "retries": [wave.retries for wave in waves],
+        "all": sum(wave.all for wave in waves),
+        "exact": all(wave.exact for wave in waves),
+    }

@@ -1,0 +1,161 @@
+"""Redrive runs: which there are, and how one of them goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...cli.dlq.plan import how
+from ...cli.dlq.run import failed_again, full
+from ...crypto import shown_text
+from ...errors import ConfigError, PlanRefused
+from ...triage.lookup import run_ids
+from ...triage.redrive.records import FAILURES_MAX, FINAL, Line, Plan, RunState, state_of
+from ...triage.redrive.run import Run, RunView
+from ..ask import Ask, Problem, Record
+from . import fields
+from .plans import missing
+
+ROWS = 50  # of a page
+RUNS_MAX = 10_000
+STORY = 500  # lines
+CANARY = "canary: "  # how the story and a stopped run begin what they say of it
+
+
+def runs(ask: Ask) -> Record:
+    """Open runs, then closed ones, each with the newest first."""
+    number = ask.number("page", 1, least=1, most=RUNS_MAX // ROWS)
+    found = ask.dlq.runs(number * ROWS + 1)
+    return {
+        "missing": missing(ask, "Redrive runs"),
+        "runs": [fields.run(view) for view in found[(number - 1) * ROWS : number * ROWS]],
+        "number": number,
+        "more": len(found) > number * ROWS,
+        "command": fields.command(ask, "run", "list"),
+    }
+
+
+def run_of(ask: Ask, given: str) -> Run:
+    """The run with this id, or whose id alone begins so. Raises Problem."""
+    ids = run_ids(ask.store, given).found
+    id = ids[0] if len(ids) == 1 else ""
+    if not id or state_of(ask.store, id) is None:
+        why = "the id is wrong, its plan was not applied, or it was over more than a month ago"
+        raise Problem(f"there is no run {given}", why, "", 404)
+    return Run(ask.store, id, ask.registry)
+
+
+def run(ask: Ask) -> Record:
+    """One run: its stages and counts, the verdict on its canary, its story, and what failed again."""
+    found = run_of(ask, ask.path["id"])
+    view, story, plan = found.view(), found.story(), plan_of(found)
+    state = state_of(ask.store, found.id)
+    assert state is not None  # `run_of` has read it, and no run that can be shown is deleted
+    return {
+        **full(view),
+        "counts": view.counts,
+        "closed": view.closed,
+        "undoing": state.undo >= 0,
+        "approved_by": state.approved_by or None,
+        "approval": approval_of(plan),
+        "how": [] if plan is None else list(how(plan.settings)),
+        "planned_at": None if plan is None else fields.time(plan.made_ms),
+        "average_per_s": _average(view),
+        "stages": stages(view, state, plan),
+        "canary": canary(view, state, plan, story),
+        "can": can(ask, view, state, plan),
+        "story": [{"at": fields.time(line.at_ms), "text": line.text} for line in reversed(story[-STORY:])],
+        "failures": _failures(ask, found, view),
+        "command": fields.command(ask, "run", "show", found.id),
+    }
+
+
+def plan_of(found: Run) -> Plan | None:
+    """The plan of a run; None if it has expired, or was altered."""
+    try:
+        return found.plan
+    except (ConfigError, PlanRefused):
+        return None
+
+
+def approval_of(plan: Plan | None) -> str | None:
+    """Whose approval a run waits for."""
+    gates = None if plan is None else plan.settings.gates
+    return None if gates is None else gates.approval
+
+
+def _average(view: RunView) -> float | None:
+    """Messages a second that a run has moved, once it is over."""
+    took_s = (view.over_ms - view.started_ms) / 1000
+    return round(view.counts["moved"] / took_s, 3) if view.over_ms and took_s > 0 else None
+
+
+def can(ask: Ask, view: RunView, state: RunState, plan: Plan | None) -> Record:
+    """Which buttons apply to a run in this state; `undo` is how many messages have not settled yet."""
+    over, wanted = view.state in FINAL, approval_of(plan)
+    gates = None if plan is None else plan.settings.gates
+    waits = wanted is not None and not state.approved_by and not over
+    return {
+        "pause": view.state == "running",
+        "resume": view.state == "paused",
+        "cancel": not over,
+        "undo": view.counts["waiting"] if state.undo < 0 else 0,
+        "approve": waits and gates is not None and gates.may_approve(ask.actor),
+        "waits_for": wanted if waits else None,
+    }
+
+
+def canary(view: RunView, state: RunState, plan: Plan | None, story: Sequence[Line]) -> Record | None:
+    """The verdict on the canary: `failed`, `passed`, `waiting` for outcomes, or `undecided` where the run ended first.
+    None for a run without one."""
+    size = 0 if plan is None else plan.settings.canary
+    if not size:
+        return None
+    told = {"size": min(size, view.counts["planned"]), "moved": min(size, view.counts["moved"])}
+    if view.state == "stopped" and view.why.startswith(CANARY):
+        return {**told, "verdict": "failed", "text": view.why.removeprefix(CANARY)}
+    if state.canary_over:
+        passed = [line.text.removeprefix(CANARY) for line in story if line.text.startswith(CANARY)]
+        return {**told, "verdict": "passed", "text": passed[0] if passed else "it goes on"}
+    if view.state in FINAL:
+        return {**told, "verdict": "undecided", "text": "the run ended before its outcomes were known"}
+    return {**told, "verdict": "waiting", "text": "the rest moves once their outcomes are known"}
+
+
+def stages(view: RunView, state: RunState, plan: Plan | None) -> list[Record]:
+    """What a run goes through, and where it is: each stage is `done`, `failed`, `now`, `next` or
+    `not reached`."""
+    names = ["canary"] if plan is not None and plan.settings.canary else []
+    names += ["moving", "settling", "over"]
+    if approval_of(plan):
+        names.insert(0, "approval")
+    reached = names.index(_reached(view, state, names))
+    over = view.state in FINAL
+    words = ["done" if n < reached else "not reached" if over else "next" for n in range(len(names))]
+    words[-1 if over else reached] = "now"
+    if view.why.startswith(CANARY) and "canary" in names:
+        words[names.index("canary")] = "failed"
+    return [{"name": name, "state": word} for name, word in zip(names, words, strict=True)]
+
+
+def _reached(view: RunView, state: RunState, names: Sequence[str]) -> str:
+    """The stage whose end the run has not seen, by its counts."""
+    if "approval" in names and not state.approved_by:
+        return "approval"
+    if "canary" in names and not state.canary_over:
+        return "canary"
+    if state.at < state.total:
+        return "moving"
+    return "settling" if view.counts["waiting"] else "over"
+
+
+def _failures(ask: Ask, found: Run, view: RunView) -> Record:
+    number = ask.number("page", 1, least=1, most=FAILURES_MAX // ROWS)
+    kept = found.failures()
+    rows = [failed_again(each) for each in kept[(number - 1) * ROWS : number * ROWS]]
+    return {
+        "rows": [row | {"text": shown_text(row["text"])} for row in rows],
+        "number": number,
+        "pages": -(-len(kept) // ROWS),
+        "kept": len(kept),
+        "failed": view.counts["failed"],
+    }

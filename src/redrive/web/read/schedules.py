@@ -1,0 +1,86 @@
+"""Schedules: when they tick, in words and in times, and how they went."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from ...cli import schedule as listing
+from ...duration import show
+from ...errors import Unsupported
+from ...schedule import warning
+from ...schedule.wording import words
+from ...status import schedule_statuses
+from ..ask import Ask, Record
+from . import fields
+
+if TYPE_CHECKING:
+    from ...schedule import Schedule
+
+NEXT = 5  # times that are shown
+PAST_MAX = 50  # schedules whose last day is read
+
+
+def schedules(ask: Ask) -> Record:
+    """The app's schedules, late ones first. Without an app: what to name."""
+    if ask.registry is None:
+        why = "Schedules are declared in an app; a store alone does not know them."
+        return {"missing": why, "schedules": [], "warning": None, "command": "redrive web --app tasks:app"}
+    command = fields.command(ask, "schedule", "list")
+    try:
+        found = schedule_statuses(ask.registry, ask.store)
+    except Unsupported as error:
+        return {"missing": str(error), "schedules": [], "warning": None, "command": command}
+    declared, now_ms = ask.registry.schedules, ask.store.now_ms()
+    rows = []
+    for n, status in enumerate(found):
+        row = listing.row(declared[status.name], status, now_ms)
+        rows.append(row | _more(ask, declared[status.name], now_ms, with_past=n < PAST_MAX) | {"late": status.is_late})
+    return {
+        "missing": None,
+        "schedules": rows,
+        "warning": warning(ask.registry, ask.store) if ask.store.traits.cells else None,
+        "command": command,
+    }
+
+
+def _more(ask: Ask, found: Schedule, now_ms: int, *, with_past: bool) -> Record:
+    """What the command line's list leaves out."""
+    return {
+        "words": words(found.times) or None,
+        "times": _times(found, now_ms),
+        "past": _past(ask, found.task.name) if with_past else None,
+        "jitter_s": found.jitter_ms / 1000 or None,
+    }
+
+
+def _times(found: Schedule, now_ms: int) -> list[Record]:
+    """The next times, each with a note if the zone's clocks change before it."""
+    before = found.times.at(now_ms)
+    told: list[Record] = []
+    for at in found.next(NEXT, datetime.fromtimestamp(now_ms / 1000, UTC)):
+        ms = round(at.timestamp() * 1000)
+        told.append({"at": fields.time(ms), "local": at.isoformat(sep=" "), "note": _note(before, at)})
+        before = at
+    return told
+
+
+def _note(before: datetime, at: datetime) -> str | None:
+    earlier, later = before.utcoffset() or timedelta(), at.utcoffset() or timedelta()
+    if earlier == later:
+        return None
+    way = "forward" if later > earlier else "back"
+    return f"the clocks go {way} by {show(abs((later - earlier).total_seconds()))} before this one"
+
+
+def _past(ask: Ask, task: str) -> Record | None:
+    """What became of the task's messages in the last day, by outcome; None where history is not kept."""
+
+    def read() -> dict[str, Any] | None:
+        try:
+            return dict(ask.app.history(None, task, since="24h").total.outcomes)
+        except Unsupported:
+            return None
+
+    outcomes = ask.kept(f"schedule/{task}", read).value
+    return None if outcomes is None else {name: outcomes.get(name, 0) for name in fields.OUTCOMES}

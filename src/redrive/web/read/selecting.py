@@ -1,0 +1,116 @@
+"""What a reader typed to find messages: a selector, or the beginning of an id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...cli.selecting import fields_of
+from ...errors import Misread, Unsupported
+from ...ids import first_and_last, is_id
+from ...message import Counts, FailureGroup
+from ...triage.lookup import BEGIN_MIN, message_ids
+from ...triage.select.parser import parse
+from ...triage.select.terms import ARGS, FIELDS, REASONS, Node, Pattern, Term
+from ...triage.selection import Selection
+from ..access import Permission
+from ..ask import Ask, Record
+from ..sums import Kept
+from .waiting import counts_by_queue
+
+COUNTED_MAX = 5_000  # messages that are read to count what no index counts
+NAMES_MAX = 200  # of each kind that are offered
+
+
+def understood(ask: Ask, text: str) -> Node:
+    """The tree of a selector. Raises SelectorError, and Denied where it would tell what bodies hold to who may not see
+    them."""
+    node = parse(text)
+    if any(field.startswith(ARGS) or field == "args" for field in fields_of(node)):
+        ask.user.need(Permission.VIEW_BODIES)
+    return node
+
+
+def chosen(ask: Ask, text: str, now_ms: int | None = None) -> Selection:
+    """The messages at rest that a selector names. Raises as `understood`."""
+    understood(ask, text)
+    return ask.dlq.select(text, now_ms=now_ms)
+
+
+def mistake(error: Misread) -> Record:
+    """A mistake in a selector, with the two lines that point at it."""
+    return {"what": error.what, "why": error.why, "pointer": error.pointer}
+
+
+def ids_that_begin(ask: Ask, text: str) -> Sequence[str]:
+    """The ids that a reader may mean by this text; none where it cannot be the beginning of an id."""
+    if first_and_last(text) is None or len(text.replace("-", "")) < BEGIN_MIN:
+        return ()
+    try:
+        return message_ids(ask.store, text.lower()).found
+    except Unsupported:
+        return ()
+
+
+def counted(ask: Ask, found: Selection) -> Kept[int] | None:
+    """How many messages match, where that can be known without reading many; None where it cannot, and while a thread
+    still counts."""
+    key = f"count/{found}"
+    if at_rest(ask) <= COUNTED_MAX:
+        return ask.kept(key, found.count)
+    if found.indexed:
+        return ask.kept_soon(key, found.count)
+    return None if found.only_queues is None else dead_in(ask, found.only_queues)
+
+
+def dead_in(ask: Ask, queue: str | tuple[str, ...] | None) -> Kept[int]:
+    """How many are dead in these queues, or in all."""
+    counts = counts_by_queue(ask)
+    names = counts.value if queue is None else [queue] if isinstance(queue, str) else queue
+    return Kept(sum(counts.value[name].dead for name in names if name in counts.value), counts.age_s)
+
+
+def at_rest(ask: Ask) -> int:
+    """How many messages rest in all lanes."""
+    return ask.kept("at-rest", lambda: _at_rest(ask.store.counts())).value
+
+
+def _at_rest(counts: Counts) -> int:
+    return counts.dead + counts.quarantine + counts.done
+
+
+def queue_names(ask: Ask) -> list[str]:
+    """The names of all queues."""
+    return ask.kept("queue-names", lambda: sorted(ask.store.queues())).value
+
+
+def completions(ask: Ask) -> list[str]:
+    """Terms of selectors with what the store and the app know, for the search box."""
+    groups = failure_groups(ask)
+    tasks = {group.task for group in groups} | set(ask.registry.tasks if ask.registry is not None else ())
+    named = {
+        "queue": queue_names(ask),
+        "task": sorted(tasks),
+        "error": sorted({group.error for group in groups}),
+        "reason": REASONS,
+        "lane": ("dead", "quarantine", "done"),
+        "failed": ("failed:<1h", "failed:<6h", "failed:<24h", "failed:>7d"),
+    }
+    found = [
+        name if field == "failed" else str(Term(field, (Pattern((name,)),)))
+        for field, names in named.items()
+        for name in names[:NAMES_MAX]
+    ]
+    return found + [f"{field}:" for field in FIELDS if field not in named and field != "args"] + [ARGS]
+
+
+def failure_groups(ask: Ask) -> Sequence[FailureGroup]:
+    """All failure groups, as the pages share them. Empty where the store has no access to dead messages."""
+    try:
+        return ask.kept("groups", lambda: ask.app.dlq.groups(trend=True)).value
+    except Unsupported:
+        return ()
+
+
+def is_whole_id(text: str) -> bool:
+    """Whether a text is an id and can be nothing else."""
+    return is_id(text.lower())

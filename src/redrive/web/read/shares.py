@@ -1,0 +1,84 @@
+"""What messages have in common: how often each value of each field of their bodies occurs, among those that fail and
+among those that did not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from ...crypto import key_of
+from ...message import ABSENT, BLOB, SEALED, Message
+from ...redact import redact_value
+from ..ask import Record
+
+DEPTH_MAX, FIELDS_MAX, VALUES_MAX = 4, 100, 2000  # of one body; fields and values of all
+SHOWN = 12
+VALUE_MAX = 100  # characters
+TELLING = 0.2  # by so much the share among failing ones must exceed the other
+COMMON = 0.5  # without others to compare with, so many of those that fail must have it
+
+
+def counted(found: Iterable[str | None], most: int = 10) -> list[Record]:
+    """Words by how often they occur, with their share."""
+    counts = Counter(word for word in found if word)
+    total = sum(counts.values())
+    return [{"text": word, "count": count, "share": count / total} for word, count in counts.most_common(most)]
+
+
+def in_common(failing: Sequence[Message], others: Sequence[Message]) -> list[Record]:
+    """The fields whose value is more frequent among failing bodies than among others, the most telling first. Without
+    others: those that at least half of the failing ones share. Bodies in blobs, and encrypted ones, are not read."""
+    bad, good = _values(failing), _values(others)
+    bad_total, good_total = _bodies(failing), _bodies(others)
+    rows: list[Record] = []
+    for (field, value), count in bad.items():
+        share = count / bad_total
+        other = good[field, value] / good_total if good_total else None
+        if count > 1 and (share >= COMMON if other is None else share - other >= TELLING):
+            rows.append({"field": field, "text": value, "count": count, "share": share, "other": other})
+    return sorted(rows, key=lambda row: (-(row["share"] - (row["other"] or 0.0)), row["field"]))[:SHOWN]
+
+
+def _values(messages: Sequence[Message]) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for message in messages:
+        for pair in set(_of_body(message)):
+            if pair in found or len(found) < VALUES_MAX:
+                found[pair] += 1
+    return found
+
+
+def _bodies(messages: Sequence[Message]) -> int:
+    return sum(_is_read(message) for message in messages)
+
+
+def _is_read(message: Message) -> bool:
+    closed = message.content == BLOB or message.content.startswith(SEALED) or key_of(message.body) is not None
+    return message.content != ABSENT and message.damage is None and not closed
+
+
+def _of_body(message: Message) -> Iterator[tuple[str, str]]:
+    if not _is_read(message):
+        return
+    try:
+        body = redact_value(msgspec.json.decode(message.body))
+    except (ValueError, RecursionError):
+        return
+    for n, pair in enumerate(_leaves(body, "", DEPTH_MAX)):
+        if n >= FIELDS_MAX:
+            return
+        yield pair
+
+
+def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and depth:
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}" if path else name, depth - 1)
+    elif isinstance(value, dict | list):
+        yield path, f"{len(value)} in it"
+    else:
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        yield path, text[:VALUE_MAX] + ("…" if len(text) > VALUE_MAX else "")

@@ -1,0 +1,104 @@
+"""The system under the pages: the store, what is wrong with it, clocks, versions, settings and permissions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..._version import __version__
+from ...cli.admin.config import plain
+from ...config import sources
+from ...errors import Unsupported
+from ...presence import WorkerInfo
+from ...schedule import warning
+from ...worker.preflight import advice
+from ..access import Permission
+from ..ask import Ask, Record
+from . import fields
+
+
+def system(ask: Ask) -> Record:
+    """What `redrive store info`, `doctor` and `config show` say, and who runs which version."""
+    traits = msgspec.structs.asdict(ask.store.traits)
+    told = _told(ask)
+    return {
+        "url": ask.site.url,
+        "engine": ask.kept("system/info", ask.store.info).value,
+        "traits": traits,
+        "read_only": traits["read_only"] or None,
+        "doctor": _doctor(ask),
+        "damage": _damage(ask) if ask.checked("check") else None,
+        "clock_ahead_ms": time.time_ns() // 1_000_000 - ask.store.now_ms(),
+        "version": __version__,
+        "versions": _versions(told),
+        "workers_missing": None if told is not None else "not kept: name cells= in the store's URL",
+        "settings": _settings(ask) if ask.user.may(Permission.ADMIN) else None,
+        "user": ask.user.name or None,
+        "actor": ask.actor,
+        "site_read_only": ask.site.read_only,
+        "permissions": [{"permission": str(each), "granted": ask.user.may(each)} for each in Permission],
+        "command": fields.command(ask, "doctor"),
+    }
+
+
+def _told(ask: Ask) -> Sequence[WorkerInfo] | None:
+    try:
+        return [info for info in ask.app.workers() if not info.gone]
+    except Unsupported:
+        return None
+
+
+def _doctor(ask: Ask) -> Record:
+    """What the doctor finds without reading every message."""
+
+    def find() -> list[str]:
+        told = [*ask.store.doctor()]
+        if ask.registry is not None:
+            told += advice(ask.registry, ask.store)
+            if ask.store.traits.cells and (late := warning(ask.registry, ask.store)) is not None:
+                told.append(late)
+        return list(dict.fromkeys(told))
+
+    kept = ask.kept("system/doctor", find)
+    return {"ok": not kept.value, "findings": kept.value, "age_s": kept.age_s}
+
+
+def _damage(ask: Ask) -> Record:
+    """What `redrive store check` finds, which reads every message."""
+    kept = ask.kept("system/check", lambda: list(ask.store.check()))
+    return {"ok": not kept.value, "problems": kept.value, "age_s": kept.age_s}
+
+
+def _versions(told: Sequence[WorkerInfo] | None) -> list[Record]:
+    """The versions of the fleet, those of these pages first, each with who runs it."""
+    by_version: dict[str, list[WorkerInfo]] = {}
+    for info in told or ():
+        by_version.setdefault(info.version, []).append(info)
+    rows = [
+        {
+            "version": version,
+            "same": version == __version__,
+            "count": len(infos),
+            "workers": [
+                {"name": info.name, "app": info.app, "clock_ahead_ms": info.clock_ahead_ms} for info in infos[:100]
+            ],
+        }
+        for version, infos in by_version.items()
+    ]
+    return sorted(rows, key=lambda row: (not row["same"], row["version"]))
+
+
+def _settings(ask: Ask) -> list[dict[str, Any]]:
+    """Each setting of this process with its source, without secrets. The store and the app are those of the pages,
+    which may come from a flag or from the program that mounts them."""
+    own = {"url": ask.site.url, "app": getattr(ask.registry, "spec", None)}
+    rows: list[dict[str, Any]] = [
+        {"name": each.name, "value": plain(each.value), "source": each.source} for each in sources()
+    ]
+    for row in rows:
+        if (here := own.get(row["name"])) is not None and here != row["value"]:
+            row |= {"value": here, "source": "these pages"}
+    return rows

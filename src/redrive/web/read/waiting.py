@@ -1,0 +1,109 @@
+"""Messages of one lane or of all, those that wait included, fifty at a time.
+
+A store finds what waits in one queue off an index, but may pass everything that it ever stored to find what waits at
+all. So a list goes from queue to queue, and its cursor says in which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from ...message import Counts, Lane, Message, Where
+from ...triage.select.match import Seen, matches
+from ...triage.select.terms import Node
+from ..ask import Ask, Problem
+from ..sums import Kept
+
+STATES = ("ready", "scheduled", "leased", "cancelled", "any")
+READ_MAX, PEEKS_MAX = 500, 40  # messages that one page reads, and in how many steps
+
+
+class _Part(NamedTuple):
+    """A part of a list: one lane of one queue, or of all."""
+
+    lane: Lane
+    queue: str | None
+
+
+class _Place(NamedTuple):
+    """Where a page begins: in which part, and at which cursor of the store in it."""
+
+    lane: Lane
+    queue: str | None
+    inner: str | None
+
+
+class Listed(NamedTuple):
+    """One page, and where the next one begins."""
+
+    messages: list[Message]
+    cursor: str | None
+
+
+def listed(ask: Ask, state: str, where: Where, node: Node, after: str, limit: int) -> Listed:
+    """The messages in this state that match. It ends early once it has read enough. Raises Problem, Unsupported."""
+    now_ms, found = ask.store.now_ms(), list[Message]()
+    parts = _parts(ask, state, where)
+    at, inner = _place(parts, after)
+    looked = peeks = 0
+    while at < len(parts) and len(found) < limit and looked < READ_MAX and peeks < PEEKS_MAX:
+        part = parts[at]
+        rests = part.lane not in (Lane.READY, Lane.LEASED)
+        asked = Where(queue=part.queue, task=where.task if rests else None)  # that waits by task has no index
+        read = ask.store.peek(part.lane, where=asked, limit=limit - len(found), cursor=inner)
+        looked, peeks = looked + len(read.messages), peeks + 1
+        found += [
+            message
+            for message in read.messages
+            if state in ("any", message.state_at(now_ms))
+            and where.task in (None, message.task)
+            and matches(node, Seen(message, now_ms))
+        ]
+        inner = read.cursor
+        at += inner is None
+    if at >= len(parts):
+        return Listed(found, None)
+    return Listed(found, msgspec.json.encode(_Place(*parts[at], inner)).decode())
+
+
+def counts_by_queue(ask: Ask) -> Kept[Mapping[str, Counts]]:
+    """The counts of each queue, as all pages share them."""
+    return ask.kept("counts-by-queue", ask.store.counts_by_queue)
+
+
+def _parts(ask: Ask, state: str, where: Where) -> list[_Part]:
+    queue = where.queue if isinstance(where.queue, str) else None
+    if state == "cancelled":
+        return [_Part(Lane.DONE, queue)]
+    counts = {name: found for name, found in counts_by_queue(ask).value.items() if queue in (None, name)}
+    if state == "leased":
+        return [_Part(Lane.LEASED, name) for name, found in sorted(counts.items()) if found.leased]
+    if state in ("ready", "scheduled"):
+        return [_Part(Lane.READY, name) for name, found in sorted(counts.items()) if getattr(found, state)]
+    ready = [_Part(Lane.READY, name) for name, found in sorted(counts.items()) if found.ready + found.scheduled]
+    leased = [_Part(Lane.LEASED, name) for name, found in sorted(counts.items()) if found.leased]
+    rests = [_Part(lane, queue) for lane in (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)]
+    return [*leased, *ready, *rests]
+
+
+def _place(parts: list[_Part], after: str) -> tuple[int, str | None]:
+    """The number of the part to go on with, and the store's cursor in it; behind a queue that is empty by now."""
+    if not after:
+        return 0, None
+    try:
+        place = msgspec.json.decode(after, type=_Place)
+    except (msgspec.DecodeError, ValueError):
+        raise Problem("the list cannot go on", "the cursor 'after' is not one of its own", "begin anew", 422) from None
+    for at, part in enumerate(parts):
+        if part == (place.lane, place.queue):
+            return at, place.inner
+        if part.lane is place.lane and (part.queue or "") > (place.queue or ""):
+            return at, None
+    return next((at for at, part in enumerate(parts) if _order(part) > _order(place)), len(parts)), None
+
+
+def _order(part: _Part | _Place) -> int:
+    return (Lane.LEASED, Lane.READY, Lane.DEAD, Lane.QUARANTINE, Lane.DONE).index(part.lane)

@@ -1,0 +1,72 @@
+"""Read what a browser or a program sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import Request
+
+from .ask import Problem
+
+BODY_MAX = 16 * 1024 * 1024  # bytes
+LOGIN_MAX = 16 * 1024  # bytes of a form that anyone may send
+FIELDS_MAX = 20_000
+_JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
+Form = tuple[Mapping[str, str], Mapping[str, list[str]]]
+
+
+def wants_json(request: Request) -> bool:
+    """Whether the answer is JSON: the request asks for it, or sent it."""
+    accepted = request.headers.get("accept", "")
+    return "text/html" not in accepted and (_JSON in accepted or _type(request) == _JSON)
+
+
+def _type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def form_of(request: Request, most: int = BODY_MAX) -> Form:
+    """The fields of a form or of a JSON object of at most so many bytes: the last value of each, and all values. Raises
+    Problem."""
+    if request.method != "POST":
+        return {}, {}
+    body = await _body(request, most)
+    if _type(request) == _JSON:
+        return _of_json(body)
+    if body and _type(request) != _FORM:
+        why = f"it is {_type(request) or 'of no type'}; expected {_FORM} or {_JSON}"
+        raise Problem("the request cannot be read", why, status=415)
+    lists: dict[str, list[str]] = {}
+    try:
+        for name, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX):
+            lists.setdefault(name, []).append(value)
+    except (UnicodeDecodeError, ValueError) as error:
+        raise Problem("the form cannot be read", str(error)) from None
+    return {name: values[-1] for name, values in lists.items()}, lists
+
+
+async def _body(request: Request, most: int) -> bytes:
+    parts, left = [], most
+    async for part in request.stream():
+        left -= len(part)
+        if left < 0:
+            raise Problem("the request is too large", f"expected at most {most >> 10:,} KiB", status=413)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _of_json(body: bytes) -> Form:
+    try:
+        found = msgspec.json.decode(body or b"{}", type=dict[str, str | int | float | bool | list[str] | None])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Problem("the request is not an object of texts, numbers and lists of texts", str(error)) from None
+    lists = {
+        name: value if isinstance(value, list) else [_text(value)] for name, value in found.items() if value is not None
+    }
+    return {name: values[-1] if values else "" for name, values in lists.items()}, lists
+
+
+def _text(value: str | float | bool) -> str:
+    return ("true" if value else "") if isinstance(value, bool) else str(value)

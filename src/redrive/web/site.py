@@ -1,0 +1,358 @@
+"""Answer requests: find the page or action, check who asks, run it on a thread, and write HTML or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from ..config import page_address
+from ..errors import ConfigError, RedriveError
+from ..redact.visible import one_line
+from ..urls import shown
+from . import answers
+from .access import SESSION, SESSION_S, Access, Answered, Authorize, Permission, User
+from .ask import Ask, Done, Download, Problem, Record, Told
+from .guard import (
+    CSRF,
+    SAID,
+    check_host,
+    check_origin,
+    csrf_of,
+    drop_cookie,
+    from_elsewhere,
+    harden,
+    host_names,
+    is_below,
+    path_of,
+    root_of,
+    said,
+    say,
+    set_cookie,
+)
+from .live import BILLED_EVERY_S, EVERY_S, WATCHERS_MAX, Live, glance
+from .requests import LOGIN_MAX, form_of, wants_json
+from .sums import Kept, Sums
+from .table import ACTIONS, PAGES, Action, Page
+
+if TYPE_CHECKING:
+    from ..read_model import ReadModel
+    from ..registry import Registry
+    from ..status import Status
+
+T = TypeVar("T")
+_ANY_CSRF = secrets.token_urlsafe(32)  # in a page for many, where each has a token of its own
+_SHARED_MAX, _SHARED_S = 200, 2.0
+_log = logging.getLogger("redrive.web")
+
+
+class _Name(Convertor[str]):
+    """The rest of an address: names have slashes in them, and line breaks too, which Starlette's own leaves out."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+_NAME = "redrive_name"
+register_url_convertor(_NAME, _Name())
+
+
+class Site:
+    """The pages of an app, as an ASGI application that a server runs or another application mounts.
+
+    `authorize(request)` returns who asks, as a `User`, a name, `(name, permissions)`, or None; it may be async. With
+    `token`, who has it may do everything. With neither, only this machine is let in. `read_only` answers each change
+    with 405. `hosts` are names under which the site may be reached, beside loopback; None: any, where `authorize` is
+    given. `base_path` is where a proxy mounts the site, which may strip it or not; so it cannot begin with the name of
+    a page. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        app: ReadModel,
+        *,
+        registry: Registry | None = None,
+        authorize: Authorize | None = None,
+        token: str | None = None,
+        read_only: bool = False,
+        hosts: Collection[str] | None = None,
+        base_path: str = "",
+        url: str | None = None,
+    ) -> None:
+        base_path = _base_path(base_path)
+        self.app, self.registry = app, registry
+        self.read_only = read_only
+        self.url = url or shown(app.url or "")  # to show: without a password
+        self.access, self.sums = Access(authorize, token), Sums()
+        self.base_path = base_path
+        self._hosts = host_names(hosts if hosts is not None or authorize is not None else ())
+        self._live: Live | None = None
+        self._shared: dict[Any, asyncio.Future[Any]] = {}
+        self._shared_version, self._shared_since = -1, 0.0
+        handlers = {HTTPException: self._refused}
+        self._routes = Starlette(routes=list(self._table()), exception_handlers=handlers)
+
+    def _table(self) -> list[Route]:
+        pages = [
+            Route(
+                page.path.replace(":path}", f":{_NAME}}}"),
+                self._guarded(partial(self._page, page)),
+                methods=["GET", "POST"] if page.form else ["GET"],
+            )
+            for page in PAGES
+        ]
+        actions = [
+            Route(f"/do/{each.name}", self._guarded(partial(self._act, each)), methods=["POST"]) for each in ACTIONS
+        ]
+        own = [
+            Route("/live", self._guarded(self._stream)),
+            Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
+            Route("/static/{file}", answers.static),
+            Route(f"/{{rest:{_NAME}}}", self._guarded(self._nowhere), methods=["GET", "POST"]),
+        ]
+        return [*actions, *own[:3], *pages, own[3]]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._routes(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await self._routes(scope, receive, send)
+            return
+
+        async def hardened(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                harden(MutableHeaders(scope=message))
+            await send(message)
+
+        await self._routes(self._mounted(scope), receive, hardened)
+
+    def _mounted(self, scope: Scope) -> Scope:
+        """The scope with the base path as its root, whether the proxy stripped it or not."""
+        if not self.base_path or scope["type"] != "http":
+            return scope
+        root, path = scope.get("root_path", ""), scope["path"]
+        inner = path.removeprefix(root)
+        if inner == self.base_path or inner.startswith(f"{self.base_path}/"):
+            return {**scope, "root_path": root + self.base_path}
+        return {**scope, "root_path": root + self.base_path, "path": root + self.base_path + inner}
+
+    @property
+    def live(self) -> Live:
+        """What tells browsers of changes. It belongs to the event loop that answers."""
+        if self._live is None:
+            self._live = Live(lambda: glance(self.app.store), self._every_s)
+        return self._live
+
+    def _every_s(self) -> float:
+        return EVERY_S if self.app.store.usage() is None else BILLED_EVERY_S
+
+    def status(self) -> Kept[Status]:
+        """What is going on, as `redrive status` shows it, and how old that is. Raises StoreError."""
+        from ..status import read_status
+
+        return self.sums.get("status", lambda: read_status(self.app.store, self.registry))
+
+    def begin_sums(self) -> None:
+        """Make the sums of the first page. Who asks meanwhile waits for the same; errors are theirs to show."""
+        with contextlib.suppress(Exception):
+            self.status()
+
+    async def close(self) -> None:
+        """End live updates. The store stays open."""
+        if self._live is not None:
+            await self._live.close()
+
+    # -- answering
+
+    def _guarded(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        async def guarded(request: Request) -> Response:
+            try:
+                check_host(request, self._hosts)
+                response: Response = await answer(request)
+            except Answered as answered:
+                return answered.response
+            except Exception as error:  # each becomes a page that says what, why and what next
+                return self._failed(request, error)
+            return response
+
+        return guarded
+
+    def _failed(self, request: Request, error: Exception) -> Response:
+        told = answers.told(error, self.url)
+        path = one_line(path_of(request))
+        if told.status == 500:
+            _log.error("%s %s failed", request.method, path, exc_info=error)
+        elif isinstance(error, ValueError) and not isinstance(error, RedriveError):  # ours, or what was typed
+            _log.info("%s %s was refused", request.method, path, exc_info=error)
+        if told.status == 401 and self.access.takes_token and request.method == "GET" and not wants_json(request):
+            return RedirectResponse(page_address(root_of(request), "login", next=path_of(request)), 303)
+        response = answers.failed(self, request, told)
+        if isinstance(error, HTTPException):
+            response.headers.update(error.headers or {})
+        return response
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        """Starlette found no route for the method."""
+        return self._failed(request, error)
+
+    async def _page(self, page: Page, request: Request) -> Response:
+        if from_elsewhere(request):
+            return answers.once_more(request)
+        user = await self._admitted(request, page.permission)
+        form, lists = await form_of(request)
+        if request.method == "POST":
+            check_origin(request, form, bears_token=self.access.bears_token(request))
+        ask = self._ask(request, user, form, lists)
+        version = self.live.version
+        if request.method == "GET" and request.headers.get("x-redrive-live"):  # many ask for the same after a change
+            return await self._shown_to_many(page, request, ask, version)
+        record = await asyncio.to_thread(page.read, ask)
+        return await self._show(page, request, user, record, version)
+
+    async def _shown_to_many(self, page: Page, request: Request, ask: Ask, version: int) -> Response:
+        """A page that is read, and made HTML, once for all who ask for it after a change. Each gets a token of its own
+        for its forms, and what is said once is left to the page that was asked for by a person."""
+        key = (request.scope["path"], request.scope.get("query_string"), ask.user.permissions)
+        record = await self._once(key, version, lambda: page.read(ask))
+        told = record if isinstance(record, Told) else Told(record)
+        if wants_json(request) or told.to:
+            return await self._show(page, request, ask.user, told, version)
+        html = partial(answers.html, self, request, ask.user, page, told, csrf=_ANY_CSRF, said="", version=version)
+        shared = await self._once((*key, ask.user.name, root_of(request)), version, html)
+        csrf = csrf_of(request)
+        response = HTMLResponse(shared.replace(_ANY_CSRF, csrf), told.status)
+        set_cookie(response, request, CSRF, csrf)
+        return response
+
+    async def _show(self, page: Page, request: Request, user: User, record: Record, version: int) -> Response:
+        told = record if isinstance(record, Told) else Told(record)
+        if wants_json(request):
+            return answers.as_json(told, told.status)
+        if told.to:
+            return RedirectResponse(page_address(root_of(request), *told.to), 303)
+        csrf = csrf_of(request)
+        text = await asyncio.to_thread(
+            answers.html, self, request, user, page, told, csrf=csrf, said=said(request), version=version
+        )
+        html = HTMLResponse(text, told.status)
+        set_cookie(html, request, CSRF, csrf)
+        if SAID in request.cookies:
+            drop_cookie(html, request, SAID)
+        return html
+
+    async def _once(self, key: Any, version: int, read: Callable[[], T]) -> T:
+        """What one browser's request read for this version of the store answers the others' too: those with the same
+        permissions, for no record depends on more. Without watchers nothing counts versions, so none is kept long."""
+        now = asyncio.get_running_loop().time()
+        if version != self._shared_version or len(self._shared) > _SHARED_MAX or now - self._shared_since > _SHARED_S:
+            self._shared.clear()
+            self._shared_version, self._shared_since = version, now
+        reading = self._shared.get(key)
+        if reading is None:
+            reading = self._shared[key] = asyncio.ensure_future(asyncio.to_thread(read))
+        try:
+            found: T = await asyncio.shield(reading)
+            return found
+        except Exception:
+            self._shared.pop(key, None)
+            raise
+
+    async def _act(self, action: Action, request: Request) -> Response:
+        if self.read_only:
+            why = "it was started with --read-only"
+            problem = Problem("this site is read-only; nothing was done", why, "use the command line", 405)
+            return answers.failed(self, request, problem, allow="GET")
+        user = await self._admitted(request, action.permission)
+        form, lists = await form_of(request)
+        check_origin(request, form, bears_token=self.access.bears_token(request))
+        ask = self._ask(request, user, form, lists)
+        try:
+            done = await asyncio.to_thread(action.act, ask)
+        finally:
+            self.sums.spoil()
+            self.live.bump()
+        if isinstance(done, Told):
+            page = next(page for page in PAGES if page.name == done.name)
+            return await self._show(page, request, user, done, self.live.version)
+        if isinstance(done, Download):
+            name = quote(done.name)
+            named = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+            return Response(done.content, media_type=done.type, headers=named)
+        return self._done(request, done)
+
+    def _done(self, request: Request, done: Done) -> Response:
+        at = page_address(root_of(request), *done.to, **done.query)
+        if wants_json(request):
+            return answers.as_json({"done": done.text, "at": at, **done.record})
+        response = RedirectResponse(at, 303)
+        say(response, request, done.text)
+        return response
+
+    async def _stream(self, request: Request) -> Response:
+        """Server-sent events; 204 under WSGI, which would keep a thread for each browser."""
+        await self._admitted(request, Permission.VIEW)
+        if "wsgi_environ" in request.scope or self.live.watchers >= WATCHERS_MAX:
+            return Response(status_code=204)
+        headers = {"X-Accel-Buffering": "no"}
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self.live.events(), media_type="text/event-stream", headers=headers)
+
+    async def _login(self, request: Request) -> Response:
+        if not self.access.takes_token:
+            raise Problem("there is no login here", "these pages take no token", status=404)
+        if request.method != "POST":
+            return answers.login(self, request)
+        form, _ = await form_of(request, LOGIN_MAX)
+        check_origin(request, form, bears_token=False)
+        if (session := self.access.session(request, form.get("token", ""))) is None:
+            return answers.login(self, request, wrong=True)
+        root, to = root_of(request), request.query_params.get("next", "")
+        response = RedirectResponse(to if is_below(root, to) else page_address(root, ""), 303)
+        set_cookie(response, request, SESSION, session, max_age=SESSION_S)
+        return response
+
+    async def _nowhere(self, request: Request) -> Response:
+        raise Problem("there is no such page", request.scope["path"], "start from the overview", 404)
+
+    async def _admitted(self, request: Request, permission: Permission) -> User:
+        user = await self.access.user(request)
+        for each in (Permission.VIEW, permission):
+            user.need(each)
+        return user
+
+    def _ask(self, request: Request, user: User, form: Mapping[str, str], lists: Mapping[str, list[str]]) -> Ask:
+        query = dict(request.query_params)
+        both = {name: request.query_params.getlist(name) for name in query} | dict(lists)
+        return Ask(site=self, user=user, path=dict(request.path_params), query=query, form=form, lists=both)
+
+
+def _base_path(given: str) -> str:
+    """The base path without a slash at its end. Raises ConfigError for one that cannot be told from a page."""
+    path = given.rstrip("/")
+    if path and (not path.startswith("/") or "//" in path or set(path) & set("?#%\\ ")):
+        raise ConfigError(f"base_path={given!r}: expected a path such as '/jobs'")
+    first = f"/{path[1:].partition('/')[0]}"
+    if path and any(first == f"/{each.path[1:].partition('/')[0]}" for each in PAGES if each.path != "/"):
+        raise ConfigError(f"base_path={given!r} begins as the page {first} does; choose another, such as '/jobs{path}'")
+    return path

@@ -1,0 +1,102 @@
+"""Keep sums over many messages for a while: counting a million takes longer than a page may."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+FRESH_S = 1.0  # what is younger is shown as it is
+SHARE = 40  # what takes a second to add up is added up again after forty
+QUICK_S = 0.05  # what took less is made again before it is shown
+KEPT_MAX = 500  # sums
+WAITED_S = 0.03  # for a count, by a page that can do without it
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Generic[T]):
+    """A sum, and how many seconds ago it was made."""
+
+    value: T
+    age_s: float
+
+
+@dataclass(slots=True)
+class _Sum:
+    value: Any
+    made: float
+    cost_s: float
+    stale: bool = False
+
+
+class Sums:
+    """Sums by key, which all users share. One that is old is returned with its age while a thread makes it again; one
+    that a change made stale is made again before it is returned, unless that takes more than a second. One that could
+    not be made again is forgotten: the next page says why, and shows no old numbers."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sums: dict[str, _Sum] = {}
+        self._making: dict[str, Future[Any]] = {}
+        self._spoilt = -1.0
+
+    def get(self, key: str, read: Callable[[], T]) -> Kept[T]:
+        """The sum of this key; `read` makes it. Raises what `read` raises where there is none yet."""
+        found, making = self._begin(key, read, aside=False)
+        return found or Kept(making.result(), 0.0)
+
+    def within(self, seconds: float, key: str, read: Callable[[], T]) -> Kept[T] | None:
+        """The same; None if it is not there and takes longer. A thread goes on then, for the next who asks."""
+        found, making = self._begin(key, read, aside=True)
+        if found is None and not wait([making], seconds).done:
+            return None
+        return found or Kept(making.result(), 0.0)
+
+    def _begin(self, key: str, read: Callable[[], T], *, aside: bool) -> tuple[Kept[T] | None, Future[T]]:
+        """What can be returned at once, or else what is being made: by this thread, which then has it, or `aside`."""
+        with self._lock:
+            known, making = self._sums.get(key), self._making.get(key)
+            now = self._clock()
+            if known is not None and not known.stale and now - known.made < max(FRESH_S, SHARE * known.cost_s):
+                return Kept(known.value, now - known.made), Future()
+            mine = making is None
+            if making is None:
+                making = self._making[key] = Future()
+        in_background = known is not None and known.cost_s >= (1 if known.stale else QUICK_S)
+        if mine and (in_background or aside):
+            threading.Thread(target=self._make, args=(key, read, making), daemon=True, name="redrive-sums").start()
+        elif mine:
+            self._make(key, read, making)
+        old = Kept(known.value, self._clock() - known.made) if known is not None and in_background else None
+        return old, making
+
+    def spoil(self) -> None:
+        """Somebody changed something: what is kept is stale."""
+        with self._lock:
+            self._spoilt = self._clock()
+            for known in self._sums.values():
+                known.stale = True
+
+    def _make(self, key: str, read: Callable[[], Any], making: Future[Any]) -> None:
+        began = self._clock()
+        try:
+            value = read()
+        except BaseException as error:
+            with self._lock:
+                del self._making[key]
+                self._sums.pop(key, None)
+            making.set_exception(error)
+            return
+        made = self._clock()
+        with self._lock:
+            del self._making[key]
+            self._sums.pop(key, None)
+            self._sums[key] = _Sum(value, made, made - began, stale=began <= self._spoilt)
+            while len(self._sums) > KEPT_MAX:
+                del self._sums[next(iter(self._sums))]
+        making.set_result(value)

@@ -1,0 +1,154 @@
+"""Make HTML of records: every text is escaped, and what cannot be seen in it is shown as an escape."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
+from markupsafe import Markup, escape
+
+from ..duration import show
+from ..redact.visible import many_lines
+from ..triage.actions import CONFIRM_ABOVE
+from .charts import bars, ranges, spark
+from .outside import code
+from .tree import tree
+
+DASH = "–"
+_FRAME = re.compile(r'(?<=^  )File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})', re.MULTILINE)
+
+
+def clean(value: Any) -> Any:
+    """What a template prints: texts without characters that act on the page, None as a dash."""
+    if value is None:
+        return DASH
+    if isinstance(value, Undefined | Markup):
+        return value
+    return many_lines(value) if isinstance(value, str) else value
+
+
+def moment(at: str | None, now_ms: int, *, absent: str = DASH) -> Markup | str:
+    """A time as `3m ago`, with the whole of it in UTC; the reader's own clock is added by a script."""
+    if at is None:
+        return absent
+    found = datetime.fromisoformat(at)
+    left_s = found.timestamp() - now_ms / 1000
+    told = show(abs(round(left_s)))
+    told = "now" if abs(left_s) < 1 else f"in {told}" if left_s > 0 else f"{told} ago"
+    utc = found.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at, utc, told)
+
+
+def clock(at: str) -> str:
+    """A time as the label of a chart.
+
+    >>> clock("2026-11-23T14:50:00.000Z")
+    '23 Nov 14:50 UTC'
+    """
+    return datetime.fromisoformat(at).astimezone(UTC).strftime("%d %b %H:%M UTC")
+
+
+def number(value: float | None) -> str:
+    """A count or a rate for people.
+
+    >>> number(1234567), number(0.256), number(None), number(3.0)
+    ('1,234,567', '0.256', '–', '3')
+    """
+    if value is None:
+        return DASH
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """A share of one, in percent."""
+    return DASH if value is None else f"{value * 100:,.3g} %" if abs(value) < 10 else f"{value * 100:,.0f} %"
+
+
+def took(ms: float | None) -> str:
+    """Milliseconds for people.
+
+    >>> took(12.4), took(61_000), took(None)
+    ('12.4 ms', '1m1s', '–')
+    """
+    if ms is None:
+        return DASH
+    return f"{ms:.3g} ms" if ms < 1000 else lasts(ms / 1000)
+
+
+def lasts(seconds: float | None) -> str:
+    """Seconds for people."""
+    return DASH if seconds is None else show(round(seconds, 1) if seconds < 10 else round(seconds))
+
+
+def size(count: int | None) -> str:
+    """Bytes for people."""
+    if count is None:
+        return DASH
+    if count < 2048:
+        return f"{count:,} B"
+    return f"{count / 1024:,.0f} KiB" if count < 2**21 else f"{count / 2**20:,.0f} MiB"
+
+
+def pretty(value: Any) -> str:
+    """JSON for people, with every digit as it was written."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.format(bytes(value), indent=2).decode()
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def short(id: str | None) -> str:
+    """The end of an id, which tells it from others."""
+    return DASH if not id else id if len(id) <= 12 else f"…{id[-10:]}"
+
+
+def linked(traceback: str) -> Markup:
+    """A traceback whose frames lead to their lines of code, where the setting `code_url` says where those are."""
+    parts, at = list[Markup](), 0
+    for frame in _FRAME.finditer(traceback):
+        if to := code(frame["file"], int(frame["line"])):
+            parts += [
+                escape(traceback[at : frame.start()]),
+                Markup('<a href="{}" rel="noreferrer">{}</a>').format(to, frame[0]),
+            ]
+            at = frame.end()
+    return Markup("").join([*parts, escape(traceback[at:])])
+
+
+@cache
+def environment() -> Environment:
+    """Jinja with our filters; a name that a record lacks is an error, so that no page shows an empty place for it."""
+    made = Environment(
+        loader=PackageLoader("redrive.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=clean,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "clock": clock,
+        "number": number,
+        "share": share,
+        "took": took,
+        "lasts": lasts,
+        "size": size,
+        "pretty": pretty,
+        "short": short,
+        "tree": tree,
+        "linked": linked,
+        "title_of": lambda text: str(text).replace("_", " "),
+    }
+    made.globals |= {"bars": bars, "ranges": ranges, "spark": spark, "confirm_above": CONFIRM_ABOVE}
+    return made
+
+
+def page(template: str, record: Mapping[str, Any], **others: Any) -> str:
+    """The HTML of a record. What charts and trees made of texts has passed no `clean`; the page as a whole does."""
+    html = environment().get_template(f"{template}.html").render(page=record, **others)
+    return many_lines(html)

@@ -1,0 +1,54 @@
+"""Show JSON as a tree that opens and closes without scripts, with every digit and every repeated name as written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from markupsafe import Markup
+
+from ..redact.visible import in_json, many_lines, one_line
+from . import exact
+
+DEPTH_MAX, PARTS_MAX = 20, 1000  # levels, and parts of the whole tree; the rest is shown as text or counted
+OPEN_PARTS = 50  # an object of so many is shown open
+LEAF_MAX = 10_000  # characters
+
+
+def tree(value: object) -> Markup:
+    """The tree of a value, or of JSON that is not decoded."""
+    raw = bytes(value) if isinstance(value, msgspec.Raw) else msgspec.json.encode(value)
+    try:
+        return _Tree().of(exact.read(raw), DEPTH_MAX)
+    except (ValueError, RecursionError):  # nested too deep for a tree
+        return Markup("<pre>{}</pre>").format(many_lines(raw.decode("utf-8", "replace")[:LEAF_MAX]))
+
+
+class _Tree:
+    def __init__(self) -> None:
+        self._left = PARTS_MAX
+
+    def of(self, value: Any, depth: int) -> Markup:
+        """The tree of a value of a decoded text."""
+        if isinstance(value, exact.Pairs) and value and depth:
+            return self._list(value, "field", depth)
+        if isinstance(value, list) and value and depth:
+            return self._list([(str(n), part) for n, part in enumerate(value)], "element", depth)
+        text = in_json(exact.write(value))
+        more = "" if len(text) <= LEAF_MAX else f"… {len(text) - LEAF_MAX:,} more characters"
+        return Markup("<code>{}</code>{}").format(text[:LEAF_MAX], more)
+
+    def _list(self, parts: list[tuple[str, Any]], what: str, depth: int) -> Markup:
+        shown = parts[: max(0, self._left)]
+        self._left -= len(shown)
+        lines = Markup("").join(
+            Markup('<li><span class="name">{}</span> {}</li>').format(one_line(name), self.of(part, depth - 1))
+            for name, part in shown
+        )
+        if more := len(parts) - len(shown):
+            lines += Markup('<li class="quiet">and {} more</li>').format(f"{more:,}")
+        count = f"{len(parts):,} {what}{'' if len(parts) == 1 else 's'}"
+        is_open = Markup(" open") if len(parts) <= OPEN_PARTS else Markup("")
+        return Markup('<details class="tree"{}><summary>{}</summary><ul>{}</ul></details>').format(
+            is_open, count, lines
+        )

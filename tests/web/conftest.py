@@ -1,0 +1,24 @@
+"""The browser of these tests. Each module has its own: while Playwright runs, no test of this process can have an event
+loop, so a fixture of a wider scope would break those that come after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+from tests.support.browsing.chromium import chromium
+from tests.support.browsing.room import Room
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as made:
+        yield made
+
+
+@pytest.fixture
+def site(home: Room) -> Iterator[str]:
+    """Where the pages of the test's `home` are."""
+    with home.site() as url:
+        yield url
