@@ -14,6 +14,7 @@ from redrive.cli.main import cli
 from redrive.cli.terminal.examples import EXAMPLES
 from redrive.flow.gates import Gates
 from redrive.message import GroupOrder, OnDead
+from redrive.presence import Entry, WorkerInfo
 from redrive.triage.auto import machine
 from redrive.triage.auto.machine import Machine
 from redrive.triage.dlq import DeadLetters
@@ -22,10 +23,12 @@ LINES = sorted({line for lines in EXAMPLES.values() for line in lines})
 # They run until they are stopped, call AWS, or build for minutes: these are parsed only.
 PARSED = (
     "demo",
-    "worker",
+    "worker ",
     "scheduler",
     "metrics serve",
     "run watch",
+    "top",
+    "web",
     "watch --waiting",
     "dlq ingest",
     "dlq move",
@@ -118,6 +121,12 @@ def _muted(shop: Shop) -> None:
     assert shop.line("alerts mute --dependency stripe --for 1h --reason r").code == 0
 
 
+def _working(shop: Shop) -> None:
+    with shop.store() as store:
+        Entry(store).write(WorkerInfo(name="vm/a", started_ms=store.now_ms(), seen_ms=store.now_ms()))
+    shop.names["WORKER"] = "vm/a"
+
+
 def _with_blobs(shop: Shop) -> None:
     (shop.folder / "redrive.toml").write_text(f'app = "shop:app"\nblobs = "file://{shop.folder}/blobs"\n')
     (shop.folder / "blobs").mkdir()
@@ -130,4 +139,5 @@ PREPARED: dict[str, Callable[[Shop], None]] = {
     "run approve": _approving,
     "dlq auto crm": _redriving,
     "store sweep": _with_blobs,
+    "workers drain": _working,
 }

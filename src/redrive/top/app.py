@@ -1,0 +1,357 @@
+"""The program: one window whose middle is the screen that was chosen last, kept fresh at a bounded cost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from rich.style import Style
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.events import Key, Resize
+from textual.widgets import Input
+
+from ..errors import Misread
+from . import keys, pace
+from .ask import Ask
+from .keys import MOVES
+from .layout import Laid, laid_out
+from .lines import Lines, Rows
+from .model import Model
+from .reader import Reader
+from .screen import Act, Row, Screen, Text
+from .screens import Help, Plan, seven
+from .texts import clock, line
+from .trouble import told
+
+_CSS = """
+Screen { background: ansi_default; color: ansi_default; layers: base; }
+Lines { height: 1; width: 100%; background: ansi_default; color: ansi_default; }
+#head, #heading { height: 0; }
+#rows { height: 1fr; }
+Input { height: 1; border: none; padding: 0; background: ansi_default; color: ansi_default; width: 100%; }
+Ask { align: center middle; background: ansi_default; }
+Ask #box { width: 76; max-width: 100%; height: auto; border: solid ansi_default; padding: 0 1; }
+"""
+
+
+class Top(App[None]):
+    """The terminal's view of a store. `run(mouse=False)` leaves the mouse to the terminal, which selects text by it."""
+
+    CSS: ClassVar[str] = _CSS
+    BINDINGS: ClassVar[list[BindingType]] = [("ctrl+c", "quit", "quit")]
+    ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
+    AUTO_FOCUS: ClassVar[str | None] = None  # the filter takes keys only once it is asked for
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(ansi_color=True)
+        self.model = model
+        self.seven = seven()
+        self.stack: list[Screen] = [self.seven[0]]
+        self.is_paused, self._is_up = False, False
+        self._laid = Laid("", (), ())
+        self._errors: dict[str, str] = {}  # by reader
+        self._said = ""
+        self._readers = {name: Reader(name) for name in ("read", "study", "act")}
+        self._wakes = {"read": asyncio.Event(), "study": asyncio.Event()}
+        self._meter = pace.Meter()
+        self._is_free = model.store.usage() is None
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="title", style=Style(reverse=True))
+        yield Lines(id="tabs")
+        yield Lines(id="head")
+        yield Lines(id="heading", style=Style(bold=True, underline=True))
+        yield Rows(id="rows")
+        yield Lines(id="note", style=Style(bold=True))
+        yield Input(id="filter", compact=True, placeholder="filter; enter keeps it, esc drops it", max_length=500)
+        yield Lines(id="keys", style=Style(dim=True))
+
+    def on_mount(self) -> None:
+        box = self.query_one("#filter", Input)
+        box.cursor_blink, box.display = False, False
+        self.set_focus(None)
+        self._is_up = True
+        for name in self._wakes:
+            self.run_worker(self._keep(name), name=name)
+        self._paint()
+
+    def on_unmount(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+
+    def on_resize(self, event: Resize) -> None:
+        self.call_after_refresh(self._paint)
+
+    # -- reading
+
+    @property
+    def now(self) -> Screen:
+        """The screen that is seen."""
+        return self.stack[-1]
+
+    async def _keep(self, name: str) -> None:
+        """Read or study what is on the screen, again and again."""
+        wake = self._wakes[name]
+        while True:
+            screen = self.now
+            wait_s = await self._fetch(screen, name) if _wants(screen, name) else None
+            if screen is not self.now:
+                continue
+            if self.is_paused and name not in self._errors:
+                wait_s = None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), wait_s)
+            wake.clear()
+
+    async def _fetch(self, screen: Screen, name: str) -> float | None:
+        """One call of the store; how long to wait until the next."""
+
+        def call() -> tuple[Any, int]:
+            found = screen.read(self.model) if name == "read" else screen.study(self.model)
+            return found, self.model.store.now_ms()
+
+        try:
+            (found, screen.now_ms), cpu_s = await self._readers[name].call(call)
+            if name == "read":
+                screen.found = found
+            else:
+                screen.studied = found
+            self._errors.pop(name, None)
+            self._paint(screen)
+        except Exception as error:  # a line on the screen, whatever it is: the next read may work
+            if screen is self.now:
+                self._errors[name] = told(error)
+                self._frame()
+            return pace.AGAIN_S
+        if screen.once:
+            return None
+        wait_s = pace.study_wait_s(cpu_s) if name == "study" else pace.read_wait_s(cpu_s, self._meter.lap())
+        return wait_s if self._is_free else max(wait_s, pace.BILLED_S)
+
+    def _wake(self) -> None:
+        for wake in self._wakes.values():
+            wake.set()
+
+    # -- painting
+
+    def _paint(self, screen: Screen | None = None) -> None:
+        """Show the screen as it was read last; another one than is seen changes nothing."""
+        screen = screen or self.now
+        if screen is not self.now or not self._is_up:
+            return
+        rows = self.screen_stack[0].query_one("#rows", Rows)
+        head: Sequence[str] = ()
+        if screen.is_ready:
+            page = screen.page()
+            head, self._laid = page.head, laid_out(screen, page, max(20, self.size.width - 2))
+            lines, of = self._laid.lines, self._laid.rows
+            keys_of = [str(row[screen.id]) for row in of]
+            empty = page.empty if not screen.filter else f"nothing matches {screen.filter!r}; esc drops the filter"
+            marked = bool(lines) and not isinstance(screen, Text)
+            rows.fill(lines or [line(empty)], keys_of, screen.chosen, marked=marked)
+            if marked:
+                screen.chosen = rows.key
+        else:
+            self._laid = Laid("", (), ())
+            rows.fill(["reading …"], [], None, marked=False)
+        self._bar("head", [line(each) for each in head])
+        self._bar("heading", [f"  {self._laid.heading}"] if self._laid.heading else [])
+        self._frame()
+
+    def _bar(self, id: str, texts: Sequence[str]) -> None:
+        self.screen_stack[0].query_one(f"#{id}", Lines).fit(texts)
+
+    def _frame(self) -> None:
+        """The lines around the rows."""
+        wide, screen = self.size.width, self.now
+        at = f"as of {clock(screen.now_ms)}" if screen.now_ms else ""
+        state = "PAUSED" if self.is_paused else ""
+        right = "  ".join(filter(None, [state, "redrive top", at]))
+        self._bar("title", [keys.ends(f" {line(self.model.url)}", f"  {right} ", wide)])
+        trail = [line(each.title) for each in self.stack[1:]]
+        self._bar("tabs", [keys.tabs([each.name for each in self.seven], self.stack[0].name, trail)])
+        error = next(iter(self._errors.values()), "")
+        place = self.screen_stack[0].query_one("#rows", Rows).place
+        filtered = f"filter: {screen.filter}" if screen.filter else ""
+        notes = [f"error: {error}" if error else self._said, filtered, self._laid.note, place]
+        self._bar("note", [line("   ".join(filter(None, notes)))])
+        self._bar("keys", [keys.hints(screen, wide, deep=len(self.stack) > 1)])
+
+    def say(self, text: str) -> None:
+        """Show a line below the rows."""
+        self._said = text
+        self._frame()
+
+    # -- keys
+
+    def on_key(self, event: Key) -> None:
+        if len(self.screen_stack) > 1 or self.focused is not None:
+            return  # a question or the filter has it
+        key = event.character if event.is_printable and event.character else event.key
+        if self._pressed(key):
+            event.stop()
+
+    def _pressed(self, key: str) -> bool:
+        """Do what the key means here; whether it means something."""
+        page = max(1, self.query_one("#rows", Rows).size.height - 1)
+        if key in MOVES:
+            step = MOVES[key]
+            moved = self.query_one("#rows", Rows).move(step * page if key in keys.PAGES else step)
+            if not isinstance(self.now, Text):
+                self.now.chosen = moved
+            self._frame()
+            return True
+        if key in keys.SCREENS:
+            self._go([self.seven[keys.SCREENS[key]]])
+            return True
+        act = next((act for act in self.now.acts if act.key == key), None)
+        if act is not None:
+            self._ask(act)
+            return True
+        if self.now.shift(key):
+            self._fresh()
+            return True
+        do = getattr(self, f"_key_{keys.NAMES.get(key, '')}", None)
+        if do is not None:
+            do()
+        return do is not None
+
+    def _go(self, stack: list[Screen]) -> None:
+        self.stack, self._said = stack, ""
+        self._errors.clear()
+        self._wake()
+        self._paint()
+
+    def _fresh(self) -> None:
+        """Forget what this screen has read: it asks something else now."""
+        self.now.found = self.now.studied = self.now.chosen = None
+        self._wake()
+        self._paint()
+
+    def _key_next(self) -> None:
+        at = self.seven.index(self.stack[0])
+        self._go([self.seven[(at + 1) % len(self.seven)]])
+
+    def _key_before(self) -> None:
+        self._go([self.seven[self.seven.index(self.stack[0]) - 1]])
+
+    def _key_look(self) -> None:
+        row = self.row
+        found = self.now.look(row) if row is not None else None
+        if found is not None:
+            self._go([*self.stack, found])
+
+    def _key_back(self) -> None:
+        if self.now.filter:
+            self._filter("")
+        elif len(self.stack) > 1:
+            self._go(self.stack[:-1])
+
+    def _key_plan(self) -> None:
+        selector = self.now.selector(self.row)
+        if selector is None:
+            self.say("nothing is chosen that a redrive can be planned of")
+        else:
+            self._go([*self.stack, Plan(selector)])
+
+    def _key_help(self) -> None:
+        self._go([*self.stack, Help(self.now)])
+
+    def _key_pause(self) -> None:
+        self.is_paused = not self.is_paused
+        self._wake()
+        self._frame()
+
+    def _key_again(self) -> None:
+        self._wake()
+
+    def _key_quit(self) -> None:
+        self.exit()
+
+    @property
+    def row(self) -> Row | None:
+        """The chosen row; on a screen of text, that text's own."""
+        chosen = self.now.chosen
+        return next((row for row in self._laid.rows if str(row[self.now.id]) == chosen), None)
+
+    # -- the filter
+
+    def _key_filter(self) -> None:
+        box = self.query_one("#filter", Input)
+        box.value, box.display = self.now.filter, True
+        box.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input.id == "filter" and event.input.display and not self.now.asks_store:
+            self._filter(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.input.id == "filter":
+            self._filter(event.value.strip())
+            self._leave_filter()
+
+    async def action_quit(self) -> None:
+        self.exit()
+
+    def _leave_filter(self) -> None:
+        self.query_one("#filter", Input).display = False
+        self.set_focus(None)
+
+    def key_escape(self) -> None:
+        if len(self.screen_stack) == 1 and self.focused is not None:
+            self._leave_filter()
+            self._filter("")
+
+    def _filter(self, text: str) -> None:
+        if text == self.now.filter:
+            return
+        try:
+            self.now.check_filter(text)
+        except Misread as error:
+            self.say(f"not a filter: {error.what}; {error.why}")
+            return
+        self._said, self.now.filter = "", text
+        if self.now.asks_store:
+            self._fresh()
+        self._paint()
+
+    # -- changing
+
+    def _ask(self, act: Act) -> None:
+        row = self.now.subject(self.row)
+        if row is None:
+            self.say(f"nothing is chosen to {act.word}")
+        elif not act.fits(row):
+            self.say(f"{act.word}: not possible for {act.about(row)} as it is now")
+        else:
+            question = f"{act.word} {act.about(row)}?"
+            self.push_screen(Ask(question, act.count(row)), lambda reason: self._answered(act, row, reason))
+
+    def _answered(self, act: Act, row: Row, reason: str | None) -> None:
+        if reason is None:
+            self.say(f"nothing was changed: {act.word} was left")
+        else:
+            self.say(f"{act.word} {act.about(row)} …")
+            self.run_worker(self._do(act, row, reason), name=act.word)
+
+    async def _do(self, act: Act, row: Row, reason: str) -> None:
+        try:
+            answer = await self._readers["act"].call(lambda: act.do(self.model, row, reason))
+        except Exception as error:
+            self.say(f"not done: {told(error)}")
+            return
+        if isinstance(answer.value, Screen):
+            self._go([*self.stack[:-1], answer.value])
+        else:
+            self.say(str(answer.value))
+        self._wake()
+
+
+def _wants(screen: Screen, name: str) -> bool:
+    """Whether this screen has something to be read, or studied, now."""
+    if name == "read":
+        return screen.reads and not (screen.once and screen.found is not None)
+    return screen.studies and not (screen.once and screen.studied is not None)

@@ -1,0 +1,65 @@
+"""Ask before something is changed: a reason, and above a hundred messages their count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.style import Style
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from ..audit.actor import REASON_MAX
+from ..triage.actions import CONFIRM_ABOVE
+from .lines import Lines
+from .texts import line
+
+
+class Ask(ModalScreen[str | None]):
+    """A question. Returns the reason, or None if nothing is to be done."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "leave it"), ("ctrl+c", "dismiss(None)", "")]
+
+    def __init__(self, question: str, count: int = 1) -> None:
+        super().__init__()
+        self._question, self._count = line(question), count
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box"):
+            yield Lines(id="question", style=Style(bold=True))
+            if self._count > CONFIRM_ABOVE:
+                yield Input(id="count", placeholder=f"type {self._count} to confirm", max_length=20, compact=True)
+            yield Input(id="reason", placeholder="why: the audit log keeps it", max_length=REASON_MAX, compact=True)
+            yield Lines(id="hint")
+
+    def on_mount(self) -> None:
+        self.query_one("#question", Lines).fit([self._question])
+        for box in self.query(Input):
+            box.cursor_blink = False
+        self.query(Input).first().focus()
+        self._hint("enter: do it   esc: leave it")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        typed = {box.id: box.value.strip() for box in self.query(Input)}
+        if "count" in typed and typed["count"].replace(",", "") != str(self._count):
+            self._missing("count", f"not done: type {self._count} to confirm")
+        elif not typed["reason"]:
+            self._missing("reason", "not done: say why")
+        else:
+            self.dismiss(typed["reason"])
+
+    def _missing(self, id: str, told: str) -> None:
+        self._hint(f"{told}   esc: leave it")
+        self.query_one(f"#{id}", Input).focus()
+
+    def _hint(self, text: str) -> None:
+        self.query_one("#hint", Lines).fit([text])
+
+    @property
+    def told(self) -> Sequence[str]:
+        """What it says."""
+        return [*self.query_one("#question", Lines).texts, *self.query_one("#hint", Lines).texts]

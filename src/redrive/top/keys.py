@@ -1,0 +1,70 @@
+"""The keys, and the lines that name them. Lower case is safe; upper case changes something, and asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..cli.terminal.table import cells
+
+if TYPE_CHECKING:
+    from .screen import Screen
+
+# How far a key moves the cursor: lines, or pages where the key is named.
+MOVES: Mapping[str, int] = {
+    "up": -1,
+    "k": -1,
+    "down": 1,
+    "j": 1,
+    "pageup": -1,
+    "pagedown": 1,
+    "home": -(10**9),
+    "end": 10**9,
+}
+PAGES = ("pageup", "pagedown")
+LETTERS = "ougrmwf"  # overview, queUes, groups, runs, messages, workers, flow
+SCREENS: Mapping[str, int] = {
+    **{str(n + 1): n for n in range(7)},
+    **{letter: n for n, letter in enumerate(LETTERS)},
+}
+NAMES: Mapping[str, str] = {
+    "tab": "next",
+    "shift+tab": "before",
+    "enter": "look",
+    "escape": "back",
+    "backspace": "back",
+    "p": "plan",
+    "?": "help",
+    " ": "pause",
+    "ctrl+l": "again",
+    "/": "filter",
+    "q": "quit",
+}
+
+
+def tabs(names: Sequence[str], chosen: str, trail: Sequence[str] = ()) -> str:
+    """The line of screens, the chosen one in brackets; or that one and what it led to."""
+    told = [f"[{n} {name}]" if name == chosen else f" {n} {name} " for n, name in enumerate(names, 1)]
+    return " > ".join([told[names.index(chosen)], *trail]) if trail else "".join(told)
+
+
+def hints(screen: Screen, wide: int, *, deep: bool) -> str:
+    """The keys that mean something here, as many as there is room for; help has all. `deep`: there is a way back."""
+    told = ["?:help", "q:quit", *(f"{act.key}:{act.word}" for act in screen.acts)]
+    told += [f"{key}:{word}" for key, word in screen.shifts.items()]
+    told += ["p:plan"] if screen.plans else []
+    told += ["esc:back"] if deep else []
+    told += ["enter:look"] if screen.leads else []
+    told += ["/:filter", "space:pause"]
+    line = ""
+    for each in told:
+        if len(line) + len(each) + 2 > wide:
+            break
+        line += f" {each} "
+    return line
+
+
+def ends(left: str, right: str, wide: int) -> str:
+    """Two texts at the ends of a line; the left one is cut."""
+    room = max(0, wide - cells(right))
+    return left[:room].ljust(room) + right

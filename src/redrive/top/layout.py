@@ -1,0 +1,79 @@
+"""Lay rows out as the lines of a screen: a table that fits its width, or text that is wrapped to it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ..cli.terminal.table import Column, table
+from .screen import Page, Row, Screen
+from .texts import line, shown
+
+ROWS_MAX = 500  # rows of a table; a filter finds the others
+
+
+class Laid(NamedTuple):
+    """The heading, and each line with its row. A wrapped line has its row more than once."""
+
+    heading: str
+    lines: Sequence[str]
+    rows: Sequence[Row]
+    note: str = ""
+
+
+def laid_out(screen: Screen, page: Page, wide: int) -> Laid:
+    """The lines of a page, at most `wide` cells each where the columns allow it."""
+    if not screen.columns:
+        return _wrapped(_kept(page.rows, "" if screen.asks_store else screen.filter), wide)
+    rows = [{name: _safe(value) for name, value in row.items()} for row in page.rows]
+    kept = _kept(rows, "" if screen.asks_store else screen.filter)
+    some = kept[:ROWS_MAX]
+    if not some:
+        return Laid("", [], [])
+    made = table(some, _filled(screen.columns, some), wide, now_ms=screen.now_ms)
+    heading, *lines = made.lines
+    told = [made.left_out] if made.hidden else []
+    if len(kept) > len(some):
+        told.append(f"the first {len(some):,} of {len(kept):,}")
+    if len(kept) < len(rows):
+        told.append(f"{len(kept):,} of {len(rows):,} match the filter")
+    return Laid(heading, lines, some, ", ".join(told))
+
+
+def _filled(columns: Sequence[Column], rows: Sequence[Row]) -> Sequence[Column]:
+    """Without the spare columns that are empty in every row."""
+    return [c for c in columns if not c.spare or any(row.get(c.name) not in (None, "") for row in rows)]
+
+
+def _safe(value: Any) -> Any:
+    return shown(value) if isinstance(value, str) else value
+
+
+def _kept(rows: Sequence[Row], needle: str) -> Sequence[Row]:
+    """The rows that have this text in one of their fields, in any case."""
+    if not needle:
+        return rows
+    needle = needle.casefold()
+    return [row for row in rows if any(needle in str(value).casefold() for value in row.values() if value is not None)]
+
+
+def _wrapped(rows: Sequence[Row], wide: int) -> Laid:
+    lines: list[str] = []
+    of: list[Row] = []
+    for row in rows:
+        parts = _parts(str(row["line"]), max(20, wide))
+        lines += parts
+        of += [row] * len(parts)
+    return Laid("", lines, of)
+
+
+@lru_cache(maxsize=4096)  # a story is laid out again each second, and few of its lines change
+def _parts(text: str, wide: int) -> Sequence[str]:
+    """The lines that a line takes; those that continue it are indented."""
+    text = line(text)
+    indent = len(text) - len(text.lstrip())
+    again = " " * min(indent + 2, wide // 2)
+    parts = textwrap.wrap(text, wide, subsequent_indent=again, drop_whitespace=False, break_on_hyphens=False)
+    return tuple(part.rstrip() for part in parts) or ("",)

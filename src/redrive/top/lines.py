@@ -1,0 +1,115 @@
+"""The two widgets: a bar of fixed text, and rows with a cursor. Both paint only the lines that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ..redact import one_line
+
+CURSOR, NO_CURSOR = "› ", "  "  # the row is marked by more than its colour
+_CHOSEN = Style(reverse=True)
+
+
+class Lines(Widget):
+    """Lines of text, each cut at the width of the widget."""
+
+    def __init__(self, *, id: str, style: Style | None = None) -> None:
+        super().__init__(id=id)
+        self._style = style or Style()
+        self._painted: list[tuple[str, Style]] = []
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """What it shows now."""
+        return [text for text, _ in self._painted]
+
+    def show(self, texts: Sequence[str]) -> None:
+        """Show these lines."""
+        self._paint([(one_line(text), self._style) for text in texts])
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Show these lines, and be as high as they are many."""
+        if len(texts) != len(self._painted) or self.styles.height is None:
+            self.styles.height = len(texts)
+        self.show(texts)
+
+    def _paint(self, lines: list[tuple[str, Style]]) -> None:
+        before, self._painted = self._painted, lines
+        if before == lines:
+            return
+        wide = self.size.width
+        for y in range(max(len(before), len(lines))):
+            if before[y : y + 1] != lines[y : y + 1]:
+                self.refresh(Region(0, y, wide, 1))
+
+    def render_line(self, y: int) -> Strip:
+        wide = self.size.width
+        text, style = self._painted[y] if y < len(self._painted) else ("", self._style)
+        return Strip([Segment(text, style)]).adjust_cell_length(wide, style)
+
+
+class Rows(Lines):
+    """Rows with a cursor, which stays on its row when others come and go."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._lines: Sequence[str] = ()
+        self._keys: Sequence[str] = ()
+        self.at, self._top = 0, 0
+        self.marked = True
+
+    def fill(self, lines: Sequence[str], keys: Sequence[str], chosen: str | None, *, marked: bool = True) -> None:
+        """Show these lines; `keys` name them, and `chosen` is the one with the cursor. A line that is gone leaves the
+        cursor where it was. `marked`: whether the cursor is seen."""
+        height = self.at - self._top  # of the cursor on the screen, which stays
+        if chosen is None:
+            self.at, self._top = 0, 0
+        elif not (self.at < len(keys) and keys[self.at] == chosen):
+            self.at = keys.index(chosen) if chosen in keys else min(self.at, max(0, len(keys) - 1))
+            self._top = max(0, self.at - height)
+        self._lines, self._keys, self.marked = lines, keys, marked
+        self._turn()
+
+    def move(self, by: int) -> str | None:
+        """Move the cursor; the key of the line where it is then."""
+        if not self.marked:  # text: the screen moves, and the cursor with it
+            self._top = max(0, min(self._top + by, len(self._lines) - self.size.height))
+            self.at = self._top
+        else:
+            self.at = max(0, min(self.at + by, len(self._lines) - 1))
+        self._turn()
+        return self.key
+
+    @property
+    def key(self) -> str | None:
+        """The key of the line with the cursor; None if there is no line."""
+        return self._keys[self.at] if self.at < len(self._keys) else None
+
+    @property
+    def place(self) -> str:
+        """Which line of how many has the cursor; empty where all are seen."""
+        return f"{self.at + 1:,}/{len(self._lines):,}" if len(self._lines) > self.size.height else ""
+
+    def on_resize(self) -> None:
+        self._painted = []
+        self._turn()
+
+    def _turn(self) -> None:
+        height = max(1, self.size.height)
+        if self.marked:
+            self._top = min(max(self._top, self.at - height + 1), self.at)
+        self._top = max(0, min(self._top, len(self._lines) - height))
+        seen = self._lines[self._top : self._top + height]
+        cursor = self.at - self._top if self.marked else -1
+        self._paint(
+            [
+                (one_line((CURSOR if y == cursor else NO_CURSOR) + text), _CHOSEN if y == cursor else self._style)
+                for y, text in enumerate(seen)
+            ]
+        )

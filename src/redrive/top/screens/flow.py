@@ -1,0 +1,147 @@
+"""Flow control by dependency: breakers, budgets, rates. Hold a breaker open or closed, and release it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...cli.terminal.table import Column
+from ..model import Model
+from ..screen import Act, Page, Row, Screen, Text
+from ..texts import age, listed, pairs, per_s, share, time_of
+
+if TYPE_CHECKING:
+    from ...triage.controls import Control, Controls
+
+
+def row_of(control: Control, waiting: Control | None, now_ms: int) -> dict[str, Any]:
+    """A dependency as a row. `waiting` has read messages too."""
+    breaker = (control.breaker or "–").replace("_", " ")
+    return {
+        "dependency": control.name,
+        "breaker": breaker.upper() if "open" in breaker else breaker,  # also for who sees no colours
+        "until": _left(control.until_ms, now_ms),
+        "failed": f"{control.failed:,} of {control.calls:,}" if control.calls else None,
+        "budget": per_s(control.budget_left) if control.budget_left is not None else None,
+        "rate": per_s(control.rate_per_s) if control.rate_per_s is not None else None,
+        "cool": _left(control.cool_until_ms, now_ms),
+        "concurrency": control.concurrency,
+        "waiting": None if waiting is None else waiting.waiting,
+        "deferred": listed(waiting.deferred) or None if waiting is not None else None,
+    }
+
+
+def _left(until_ms: int | None, now_ms: int) -> str | None:
+    return None if until_ms is None else f"in {age((until_ms - now_ms) / 1000)}" if until_ms > now_ms else "now"
+
+
+def _about(row: Row) -> str:
+    return f"the breaker of {row['dependency']}"
+
+
+def _set(done: str, do: Callable[[Controls, str, str, str | None], object]) -> Callable[[Model, Row, str], str]:
+    def act(model: Model, row: Row, reason: str) -> str:
+        do(model.flow, row["dependency"], reason, model.actor)
+        return f"the breaker of {row['dependency']} is {done}"
+
+    return act
+
+
+ACTS = (
+    Act("O", "force open", _about, _set("held open", lambda of, name, why, who: of.open(name, reason=why, actor=who))),
+    Act("C", "force closed", _about,
+        _set("held closed", lambda of, name, why, who: of.close(name, reason=why, actor=who))),
+    Act("A", "release", _about, _set("released", lambda of, name, why, who: of.auto(name, reason=why, actor=who))),
+)  # fmt: skip
+
+
+class Flow(Screen):
+    """All dependencies that the app declares, or a worker has called."""
+
+    name: ClassVar[str] = "flow"
+    id: ClassVar[str] = "dependency"
+    columns = (
+        Column("dependency", shrinks=True),
+        Column("breaker"),
+        Column("until"),
+        Column("failed", "failed calls"),
+        Column("budget", "budget left", spare=1),
+        Column("rate", "rate/s", spare=2),
+        Column("cool", "cool-down", spare=1),
+        Column("concurrency", spare=3),
+        Column("waiting"),
+        Column("deferred", shrinks=True, spare=1),
+    )
+    acts = ACTS
+    studies = True
+
+    def read(self, model: Model) -> Sequence[Control]:
+        return model.flow.list(waiting=False)
+
+    def study(self, model: Model) -> Mapping[str, Control]:
+        return {control.name: control for control in model.flow.list()}
+
+    def page(self) -> Page:
+        waiting = self.studied or {}
+        rows = [row_of(control, waiting.get(control.name), self.now_ms) for control in self.found]
+        return Page(rows, empty="no dependency: no task names one, and none was ever called")
+
+    def look(self, row: Row) -> Screen:
+        return FlowDetail(row["dependency"])
+
+
+class FlowDetail(Text):
+    """One dependency, with the last transitions of its breaker."""
+
+    acts = ACTS
+
+    def __init__(self, dependency: str) -> None:
+        super().__init__()
+        self.dependency = dependency
+
+    @property
+    def title(self) -> str:
+        return f"dependency {self.dependency}"
+
+    def subject(self, row: Row | None) -> Row | None:
+        return {"dependency": self.dependency}
+
+    def read(self, model: Model) -> Control:
+        return model.flow.show(self.dependency)
+
+    def lines(self) -> Sequence[str]:
+        return list(self._lines(self.found))
+
+    def _lines(self, control: Control) -> Iterator[str]:
+        row = row_of(control, control, self.now_ms)
+        yield from pairs(
+            [
+                ("dependency", control.name),
+                ("split by", control.per),
+                ("breaker", row["breaker"]),
+                ("since", time_of(control.since_ms)),
+                ("probes", f"{row['until']}" if row["until"] else None),
+                ("opened in a row", control.opened),
+                (
+                    "failed calls",
+                    f"{row['failed']}, {share(control.failed / control.calls)}" if control.calls else None,
+                ),
+                ("ramp", None if control.ramp_per_s is None else f"{per_s(control.ramp_per_s)}/s"),
+                ("budget left", row["budget"]),
+                ("rate/s", row["rate"]),
+                ("next slot", _left(control.next_ms, self.now_ms)),
+                ("cool-down ends", row["cool"]),
+                ("concurrency", control.concurrency),
+                ("workers", control.workers),
+                ("waiting", control.waiting),
+                ("deferred", row["deferred"]),
+            ]
+        )
+        yield from ("", "transitions, the last first")
+        for each in reversed(control.transitions):
+            by = f" by {each.actor}" if each.actor else ""
+            why = each.reason or each.why
+            turn = f"{each.before} to {each.after}".replace("_", " ")
+            yield f"  {time_of(each.at_ms)}  {turn}{by}" + (f": {why}" if why else "")
+        if not control.transitions:
+            yield "  none"

@@ -1,0 +1,140 @@
+"""Failure groups: what the dead died of, the largest first, and the dead of one group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from ...cli.terminal import views
+from ...cli.terminal.table import Column
+from ...message import Message, Where
+from ...triage.annotations import NOTHING, Annotation, read_annotations
+from ...triage.select.terms import as_node
+from ..model import Model
+from ..screen import Page, Row, Screen
+from ..texts import count, listed, time_of
+from .messages import ACTS, DEAD_COLUMNS, SHOWN_MAX, MessageDetail, dead_row
+
+if TYPE_CHECKING:
+    from ...message import FailureGroup
+
+
+class Studied(NamedTuple):
+    """The groups, and what people wrote on them, by fingerprint."""
+
+    groups: Sequence[FailureGroup]
+    about: Mapping[str, Annotation]
+
+
+def _said(of: Annotation, now_ms: int) -> str | None:
+    """What people decided and wrote, in few words."""
+    rule = f"rule {of.rule.kind}" if of.rule is not None else ""
+    muted = f"muted until {time_of(of.muted_until_ms)}" if of.muted(now_ms) else ""
+    owner = f"owner {of.owner}" if of.owner else ""
+    return "; ".join(filter(None, [rule, muted, owner, of.note])) or None
+
+
+class Groups(Screen):
+    """All groups."""
+
+    name: ClassVar[str] = "groups"
+    columns = (
+        Column("count"),
+        Column("error", shrinks=True),
+        Column("task", shrinks=True),
+        Column("trend"),
+        Column("recent", "last hour", spare=2),
+        Column("last_at", "last", spare=1),
+        Column("text", shrinks=True, spare=1),
+        Column("said", "note", shrinks=True, spare=1),
+    )
+    reads, studies = False, True
+
+    def study(self, model: Model) -> Studied:
+        found = model.dlq.groups(trend=True)
+        return Studied(found, _annotations(model, [each.fingerprint for each in found[:500]]))
+
+    def page(self) -> Page:
+        studied: Studied = self.studied
+        dead = sum(each.count for each in studied.groups)
+        head = [f"{count(dead, 'dead message')} in {count(len(studied.groups), 'failure group')}"]
+        rows = [self._row(each, studied.about.get(each.fingerprint, NOTHING)) for each in studied.groups]
+        return Page(rows, head, "nothing is dead")
+
+    def _row(self, group: FailureGroup, about: Annotation) -> dict[str, Any]:
+        row = views.group(group)
+        return {"id": f"{group.fingerprint}/{group.task}", **row, "said": _said(about, self.now_ms)}
+
+    def look(self, row: Row) -> Screen:
+        return GroupDetail(row["fingerprint"], row["task"])
+
+    def selector(self, row: Row | None) -> str | None:
+        return None if row is None else group_selector(row["fingerprint"], row["task"])
+
+
+def group_selector(fingerprint: str, task: str) -> str:
+    """The selector of the dead of a group."""
+    return str(as_node(Where(task=task, fingerprint=fingerprint)))
+
+
+def _annotations(model: Model, fingerprints: Sequence[str]) -> Mapping[str, Annotation]:
+    return read_annotations(model.store, fingerprints) if model.store.traits.cells else {}
+
+
+class Deep(NamedTuple):
+    """A group, what was written on it, and its dead that died first."""
+
+    groups: Sequence[FailureGroup]
+    about: Annotation
+    dead: Sequence[Message]
+
+
+class GroupDetail(Screen):
+    """One group: its texts, and its dead."""
+
+    columns = (*DEAD_COLUMNS[:1], *DEAD_COLUMNS[2:])
+    acts = ACTS
+    reads, studies = False, True
+
+    def __init__(self, fingerprint: str, task: str) -> None:
+        super().__init__()
+        self.fingerprint, self.task = fingerprint, task
+
+    @property
+    def title(self) -> str:
+        return f"group {self.fingerprint[:12]}"
+
+    def study(self, model: Model) -> Deep:
+        chosen = model.dlq.select(group_selector(self.fingerprint, self.task))
+        about = _annotations(model, [self.fingerprint]).get(self.fingerprint, NOTHING)
+        return Deep(chosen.groups(trend=True), about, list(chosen.messages(SHOWN_MAX)))
+
+    def page(self) -> Page:
+        deep: Deep = self.studied
+        head = [f"{self.task}: fingerprint {self.fingerprint}"]
+        for group in deep.groups:
+            head.append(f"{group.count:,} × {group.error}, {group.trend}; {group.recent:,} in the last hour")
+        head += [f"  {text}" for text in _texts(deep)]
+        if said := _said(deep.about, self.now_ms):
+            head.append(said)
+        head.append("queues " + listed(_by_queue(deep.dead)) if deep.dead else "")
+        return Page([dead_row(message) for message in deep.dead], head[:8], "none of it is dead any more")
+
+    def look(self, row: Row) -> Screen:
+        return MessageDetail(row["id"])
+
+    def selector(self, row: Row | None) -> str | None:
+        return group_selector(self.fingerprint, self.task)
+
+
+def _texts(deep: Deep) -> Sequence[str]:
+    """The different texts of its failures, the most frequent first."""
+    texts = [str(dead_row(message)["text"] or "") for message in deep.dead]
+    counts = {text: texts.count(text) for text in dict.fromkeys(texts) if text}
+    ranked = sorted(counts, key=lambda text: -counts[text])
+    return ranked[:3]
+
+
+def _by_queue(messages: Sequence[Message]) -> Mapping[str, int]:
+    queues = [message.queue for message in messages]
+    return {name: queues.count(name) for name in dict.fromkeys(queues)}

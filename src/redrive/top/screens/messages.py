@@ -1,0 +1,224 @@
+"""Messages of a lane, by a selector, and the life of one. Retry and discard the dead, cancel what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from ...cli.terminal import views
+from ...cli.terminal.holding import holds_of, sentence
+from ...cli.terminal.holding import record as hold_record
+from ...cli.terminal.story import story
+from ...cli.terminal.table import Column
+from ...errors import Refused
+from ...message import RESTING, Cancel, Counts, Lane, Message, Where
+from ...triage import pauses
+from ...triage.select.match import Seen, matches
+from ...triage.select.parser import parse
+from ...triage.select.terms import Term, as_node, both
+from ...triage.timeline import by_hand, timeline
+from ..model import Model
+from ..screen import Act, Page, Row, Screen, Text
+
+SHOWN_MAX = 200  # messages that are read
+LOOKED_MAX = 2000  # waiting or done ones that are looked through for those that a filter names
+LANES = (Lane.DEAD, Lane.QUARANTINE, Lane.READY, Lane.LEASED, Lane.DONE)
+DEAD_COLUMNS = (
+    Column("id"),
+    Column("task", shrinks=True),
+    Column("queue", shrinks=True, spare=1),
+    Column("reason"),
+    Column("attempt", spare=3),
+    Column("redrives", spare=4),
+    Column("error", shrinks=True, spare=2),
+    Column("died_at", "died", spare=1),
+    Column("text", shrinks=True),
+)
+_WAITING_COLUMNS = (
+    Column("id"),
+    Column("task", shrinks=True),
+    Column("queue", shrinks=True),
+    Column("state"),
+    Column("attempt", spare=1),
+    Column("redrives", spare=3),
+    Column("due_at", "due", spare=1),
+    Column("enqueued_at", "enqueued", spare=2),
+)
+
+
+def dead_row(message: Message) -> dict[str, Any]:
+    """A dead message as a row."""
+    return {**views.dead(message), "state": str(message.lane)}
+
+
+def _about(row: Row) -> str:
+    return f"message {row['id']}"
+
+
+def _retry(model: Model, row: Row, reason: str) -> str:
+    done = model.dlq.retry([row["id"]], reason=reason, actor=model.actor)
+    if not done:
+        raise Refused(f"message {row['id']} was not retried; it is not dead any more")
+    return f"message {row['id']} is back in its queue"
+
+
+def _discard(model: Model, row: Row, reason: str) -> str:
+    done = model.dlq.discard([row["id"]], reason=reason, actor=model.actor)
+    if not done:
+        raise Refused(f"message {row['id']} was not discarded; it is not dead any more")
+    return f"message {row['id']} is discarded"
+
+
+def _cancel(model: Model, row: Row, reason: str) -> str:
+    (word,) = pauses.cancel(model.store, [row["id"]], actor=model.actor, reason=reason)
+    if word not in (Cancel.CANCELLED, Cancel.REQUESTED):
+        raise Refused(f"message {row['id']} was not cancelled; the answer is {word}")
+    return f"message {row['id']}: cancel {'requested' if word is Cancel.REQUESTED else 'done'}"
+
+
+def _rests(row: Row) -> bool:
+    return row["state"] in RESTING
+
+
+def _waits(row: Row) -> bool:
+    return row["state"] in ("ready", "scheduled", "leased")
+
+
+ACTS = (
+    Act("R", "retry", _about, _retry, _rests),
+    Act("D", "discard", _about, _discard, _rests),
+    Act("C", "cancel", _about, _cancel, _waits),
+)
+
+
+class Found(NamedTuple):
+    """Messages, and how many there are in each lane."""
+
+    messages: Sequence[Message]
+    counts: Counts
+    more: bool
+
+
+class Messages(Screen):
+    """The messages of one lane: dead ones, until `l` turns to the next. The filter is a selector."""
+
+    name: ClassVar[str] = "messages"
+    asks_store: ClassVar[bool] = True
+    acts = ACTS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lane = Lane.DEAD
+
+    @property
+    def columns(self) -> Sequence[Column]:  # type: ignore[override]
+        return DEAD_COLUMNS if self.lane in RESTING else _WAITING_COLUMNS
+
+    @property
+    def shifts(self) -> Mapping[str, str]:
+        return {"l": "lane"}
+
+    def shift(self, key: str) -> bool:
+        if key == "l":
+            self.lane = LANES[(LANES.index(self.lane) + 1) % len(LANES)]
+        return key == "l"
+
+    def check_filter(self, text: str) -> None:
+        parse(text)
+
+    def read(self, model: Model) -> Found:
+        found, more = self._resting(model) if self.lane in RESTING else self._others(model)
+        return Found(found, model.store.counts(), more)
+
+    def _resting(self, model: Model) -> tuple[Sequence[Message], bool]:
+        found = list(model.dlq.select(self.chosen_by).messages(SHOWN_MAX + 1))
+        return found[:SHOWN_MAX], len(found) > SHOWN_MAX
+
+    def _others(self, model: Model) -> tuple[Sequence[Message], bool]:
+        node, now_ms = parse(self.filter), model.store.now_ms()
+        found: list[Message] = []
+        cursor, looked = None, 0
+        while True:
+            page = model.store.peek(self.lane, limit=SHOWN_MAX, cursor=cursor)
+            found += [message for message in page.messages if matches(node, Seen(message, now_ms))]
+            cursor, looked = page.cursor, looked + len(page.messages)
+            if cursor is None or len(found) >= SHOWN_MAX or looked >= LOOKED_MAX:
+                return found[:SHOWN_MAX], cursor is not None
+
+    @property
+    def chosen_by(self) -> str:
+        """The selector of what is listed, of a lane at rest."""
+        node = parse(self.filter)
+        if self.lane is Lane.QUARANTINE and "lane:" not in self.filter:
+            node = both((node, *_lane_term(self.lane)))
+        return str(node)
+
+    def page(self) -> Page:
+        found: Found = self.found
+        counts = found.counts
+        lanes = (("dead", counts.dead), ("quarantine", counts.quarantine), ("ready", counts.ready + counts.scheduled))
+        told = [*lanes, ("leased", counts.leased), ("done", counts.done)]
+        head = "  ".join(f"[{name} {n:,}]" if name == self.lane.value else f"{name} {n:,}" for name, n in told)
+        note = f"the first {len(found.messages):,} that match; / narrows by a selector" if found.more else ""
+        rows = [
+            dead_row(message) if self.lane in RESTING else views.brief(message, self.now_ms)
+            for message in found.messages
+        ]
+        return Page(rows, list(filter(None, [head, note])), f"no message is in the lane {self.lane.value}")
+
+    def look(self, row: Row) -> Screen:
+        return MessageDetail(row["id"])
+
+    def selector(self, row: Row | None) -> str | None:
+        return self.chosen_by if self.lane in RESTING else None
+
+
+def _lane_term(lane: Lane) -> tuple[Term, ...]:
+    node = as_node(Where(), lane)
+    return (node,) if isinstance(node, Term) else ()
+
+
+class Told(NamedTuple):
+    """A message's record and its story, as `redrive job show` has it; no record if it is gone."""
+
+    record: Mapping[str, Any] | None
+    lines: Sequence[str]
+
+
+class MessageDetail(Text):
+    """One message, as `redrive job show` has it."""
+
+    acts = ACTS
+
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self.message = message
+
+    @property
+    def title(self) -> str:
+        return f"message {self.message[:23]}"
+
+    def subject(self, row: Row | None) -> Row | None:
+        record = None if self.found is None else self.found.record
+        return None if record is None else {"id": self.message, "state": record["state"]}
+
+    def selector(self, row: Row | None) -> str | None:
+        subject = self.subject(row)
+        if subject is None or not _rests(subject):
+            return None
+        return str(as_node(Where(ids=(self.message,)), Lane(subject["state"])))
+
+    def read(self, model: Model) -> Told:
+        (message,) = model.store.find([self.message])
+        if message is None:
+            return Told(None, [f"message {self.message} is not stored any more: it is done, or was discarded"])
+        holds, now_ms = holds_of(model.store, model.app, message), model.store.now_ms()
+        record = views.full(message, now_ms)
+        record["held"] = [hold_record(hold) for hold in holds]
+        hands = by_hand(model.store, message) if model.store.traits.cells else []
+        record["timeline"] = [views.moment(moment) for moment in timeline(message, hands)]
+        return Told(record, list(story(model.out.hidden(record), model.out, why=sentence(holds, now_ms))))
+
+    def lines(self) -> Sequence[str]:
+        found: Told = self.found
+        return found.lines

@@ -1,0 +1,168 @@
+"""What needs a person now, how much runs, and where to look next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from ...cli.terminal.table import Column
+from ...crypto import shown_text
+from ...message import Counts
+from ..model import Model
+from ..screen import Page, Row, Screen
+from ..texts import age, count, listed, ms, per_s, share
+from .flow import Flow
+from .groups import GroupDetail, Groups
+from .messages import Messages
+from .queues import BACK, STEP, Found, QueueDetail, Queues, counted
+from .runs import RunDetail, Runs
+from .workers import Workers
+
+if TYPE_CHECKING:
+    from ...history import History
+    from ...status import Hold, Need, QueueStatus, Status
+    from ...triage.redrive.run import RunView
+
+EACH_MAX = 5  # holds, failures, runs and queues that are listed
+
+
+class Studied(NamedTuple):
+    """The state of the store, and what happened in the last minutes, where that is kept."""
+
+    status: Status
+    history: History | None
+
+
+class Overview(Screen):
+    """Rows of what needs a person, what is held, failures, runs and the worst queues; `enter` leads to each."""
+
+    name: ClassVar[str] = "overview"
+    columns = (Column("area"), Column("text", "what", shrinks=True))
+    studies = True
+
+    def read(self, model: Model) -> Found:
+        return counted(model)
+
+    def study(self, model: Model) -> Studied:
+        from ...history import read_history
+        from ...status import read_status
+
+        status = read_status(model.store, model.app)
+        kept = model.store.traits.cells
+        return Studied(status, read_history(model.store, None, None, BACK, STEP) if kept else None)
+
+    def page(self) -> Page:
+        found: Found = self.found
+        studied: Studied | None = self.studied
+        head = [_lanes(found)]
+        if studied is None:
+            return Page([{"id": "", "area": "…", "text": "reading what needs a person"}], head)
+        if studied.history is not None:
+            head += _flowed(studied.history)
+        head.append(_fleet(studied.status))
+        needs = len(studied.status.needs)
+        head.append(f"{count(needs, 'thing')} need{'s' * (needs == 1)} a person" if needs else "all is well")
+        return Page(list(_rows(studied.status)), head, "all is well, and no queue was ever used")
+
+    def look(self, row: Row) -> Screen | None:
+        area, _, name = str(row["id"]).partition("/")
+        match area:
+            case "failure":
+                return GroupDetail(*name.split("/", 1))
+            case "run":
+                return RunDetail(name)
+            case "queue":
+                return QueueDetail(name)
+            case "needs" | "held":
+                return _led_to(str(row["of"]))
+            case _:
+                return None
+
+    def selector(self, row: Row | None) -> str | None:
+        found = self.look(row) if row is not None else None
+        return found.selector(None) if isinstance(found, GroupDetail | QueueDetail) else None
+
+
+def _led_to(area: str) -> Screen:
+    """The screen with the details of an area of `redrive status`, or of a kind of hold."""
+    kinds = {"failures": Groups, "runs": Runs, "queues": Messages, "no_worker": Workers, "pause": Queues}
+    kinds |= dict.fromkeys(("breaker", "cool-down", "budget", "rate", "ramp", "concurrency"), Flow)
+    return kinds.get(area, Queues)()
+
+
+def _lanes(found: Found) -> str:
+    """All queues together."""
+    of = found.counts.values()
+    lanes = {lane: sum(getattr(each, lane) for each in of) for lane in ("ready", "scheduled", "leased", "dead")}
+    lanes["quarantine"] = sum(each.quarantine for each in of)
+    told = [f"{'running' if lane == 'leased' else lane} {number:,}" for lane, number in lanes.items()]
+    oldest = max((each.oldest_age_s for each in of), default=0.0)
+    paused = [f"paused {', '.join(sorted(found.paused))}"] if found.paused else []
+    return "  ".join([*told, f"oldest {age(oldest)}", *paused])
+
+
+def _flowed(history: History) -> Iterator[str]:
+    total, past_s = history.total, max(1.0, (history.until_ms - history.since_ms) / 1000)
+    retried = total.outcomes.get("retry", 0)
+    yield "   ".join(
+        [
+            f"last {BACK}: in {per_s(total.enqueued / past_s)}/s",
+            f"done {per_s(total.done / past_s)}/s",
+            f"failed {share(total.error_rate)}",
+            f"retried {retried:,}",
+            f"dead {sum(total.dead.values()):,}",
+        ]
+    )
+    done = total.by_attempt.get("done", {})
+    waits = "  ".join(f"p{p} {ms(total.wait.percentile(p / 100))}" for p in (50, 95, 99))
+    by = listed({f"#{band}": number for band, number in done.items()}, 6)
+    yield f"wait {waits}   done at attempt {by or '–'}"
+
+
+def _fleet(status: Status) -> str:
+    states: dict[str, int] = {}
+    for worker in status.workers:
+        states[worker.state] = states.get(worker.state, 0) + 1
+    told = f"workers {listed(states)}" if states else "no worker is alive"
+    return f"{told}   open runs {len(status.runs):,}   failure groups {len(status.failures):,}"
+
+
+def _rows(status: Status) -> Iterator[dict[str, Any]]:
+    needs = {need.text for need in status.needs}
+    yield from map(_need, status.needs, _kinds(status))
+    holds = [hold for hold in status.holds if hold.text not in needs]
+    yield from (_held(hold, status.at_ms) for hold in holds[:EACH_MAX])
+    for group in status.failures[:EACH_MAX]:
+        text = f"{group.count:,} × {group.error} in {group.task}, {group.trend}: {shown_text(group.text)}"
+        yield {"id": f"failure/{group.fingerprint}/{group.task}", "area": "failure", "text": text}
+    yield from map(_run, status.runs[:EACH_MAX])
+    yield from map(_queue, [queue for queue in status.queues if queue.counts != Counts()][:EACH_MAX])
+
+
+def _kinds(status: Status) -> Sequence[str]:
+    """Where the details of each need are: its area, or the kind of the hold."""
+    kinds: Mapping[str, str] = {hold.text: hold.kind for hold in status.holds}
+    return [kinds.get(need.text, need.area) for need in status.needs]
+
+
+def _need(need: Need, of: str) -> dict[str, Any]:
+    return {"id": f"needs/{of}/{need.next}", "area": "NEEDS YOU", "text": need.text, "of": of}
+
+
+def _held(hold: Hold, now_ms: int) -> dict[str, Any]:
+    waits = f" ({count(hold.count, 'message')})" if hold.count else ""
+    return {"id": f"held/{hold.kind}/{hold.by}", "area": "held", "text": hold.line(now_ms) + waits, "of": hold.kind}
+
+
+def _run(view: RunView) -> dict[str, Any]:
+    counts = view.counts
+    text = f"{view.id} {view.state}: {counts.get('moved', 0):,} of {counts.get('planned', 0):,} moved, "
+    text += f"{counts.get('done', 0):,} done, {counts.get('failed', 0):,} failed"
+    return {"id": f"run/{view.id}", "area": "run", "text": f"{text}; {view.why}" if view.why else text}
+
+
+def _queue(queue: QueueStatus) -> dict[str, Any]:
+    of = queue.counts
+    lanes = {"ready": of.ready, "scheduled": of.scheduled, "running": of.leased, "dead": of.dead}
+    text = f"{queue.name}: {listed(lanes)}, oldest due {age(of.oldest_age_s)}" + (", PAUSED" if queue.paused else "")
+    return {"id": f"queue/{queue.name}", "area": "queue", "text": text}

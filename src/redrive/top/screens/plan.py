@@ -1,0 +1,89 @@
+"""Plan a redrive: freeze which messages, count them, and start the run once a person says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from ...duration import show as show_duration
+from ..model import Model
+from ..screen import Act, Row, Screen, Text
+from ..texts import count, listed, pairs, per_s
+from .runs import RunDetail
+
+if TYPE_CHECKING:
+    from ...triage.redrive.plan import PlanHandle
+
+CANARIES = (0, 5, 50)
+RATES = (None, "1/s", "10/s", "100/s")
+
+
+def _apply(model: Model, row: Row, reason: str) -> Screen:
+    run = model.dlq.plan(row["id"]).start(reason=reason, actor=model.actor)
+    return RunDetail(run.id)
+
+
+class Plan(Text):
+    """The plan of what a selector names, as it is now. Another canary or rate makes another plan."""
+
+    name: ClassVar[str] = "plan"
+    once: ClassVar[bool] = True
+    reads, studies = False, True
+    acts = (
+        Act("A", "apply", lambda row: f"the plan: move {count(row['total'], 'message')}", _apply,
+            lambda row: row["total"] > 0, lambda row: int(row["total"])),
+    )  # fmt: skip
+
+    def __init__(self, selector: str) -> None:
+        super().__init__()
+        self.chosen_by = selector
+        self.canary, self.rate, self.slow_start = 0, 0, False
+
+    @property
+    def shifts(self) -> Mapping[str, str]:
+        return {"c": "canary", "v": "rate", "s": "slow start"}
+
+    def shift(self, key: str) -> bool:
+        match key:
+            case "c":
+                self.canary = (self.canary + 1) % len(CANARIES)
+            case "v":
+                self.rate = (self.rate + 1) % len(RATES)
+            case "s":
+                self.slow_start = not self.slow_start
+            case _:
+                return False
+        return True
+
+    def study(self, model: Model) -> PlanHandle:
+        how = {"rate": RATES[self.rate], "canary": CANARIES[self.canary], "slow_start": self.slow_start}
+        return model.dlq.select(self.chosen_by).plan(**how)  # type: ignore[arg-type]
+
+    def subject(self, row: Row | None) -> Row | None:
+        return None if self.studied is None else {"id": self.studied.id, "total": self.studied.total}
+
+    def lines(self) -> Sequence[str]:
+        return list(self._lines(self.studied))
+
+    def _lines(self, made: PlanHandle) -> Iterator[str]:
+        settings = made.plan.settings
+        yield from pairs(
+            [
+                ("plan", made.id),
+                ("chosen by", self.chosen_by or "all that is dead"),
+                ("would move", f"{count(made.total, 'message')} in about {show_duration(made.eta_s)}"),
+                ("queues", listed(made.by_queue, 8)),
+                ("tasks", listed(made.by_task, 8)),
+                ("dead for", listed(made.by_age, 8)),
+                ("left out", listed(made.excluded, 8)),
+                ("rate", f"{per_s(settings.rate)}/s at most" if settings.rate else "500/s at most"),
+                ("canary", f"{settings.canary:,} first" if settings.canary else "none"),
+                ("slow start", "from 1/s, doubled every 10 s" if settings.slow_start else "no"),
+                ("stops", f"if {settings.stop_if}" if settings.stop_if else "never by itself"),
+            ]
+        )
+        yield ""
+        if made.total:
+            yield "These messages are frozen; nothing was moved. A applies the plan, esc leaves it."
+        else:
+            yield "Nothing would be moved: none of it is dead, or all is left out."

@@ -1,0 +1,242 @@
+"""Queues: what waits, runs and is dead, how fast they run, and what holds them. Pause and resume them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from ...cli.terminal.table import Column
+from ...message import Counts, Where
+from ...triage import pauses
+from ...triage.select.terms import as_node
+from ..model import Model
+from ..screen import Act, Page, Row, Screen, Text
+from ..texts import age, count, listed, ms, pairs, per_s, share
+
+if TYPE_CHECKING:
+    from ...history import History
+    from ...message import FailureGroup
+    from ...status import Hold
+    from ...status.upcoming import Upcoming
+
+RATED_MAX = 30  # queues whose history is read, the fullest first
+BACK, STEP = "5m", "1m"
+_LANES = ("ready", "scheduled", "leased", "dead", "quarantine")
+
+
+class Found(NamedTuple):
+    """Counts of each queue, and which are paused."""
+
+    counts: Mapping[str, Counts]
+    paused: frozenset[str]
+
+
+class Studied(NamedTuple):
+    """What holds the messages of each queue, in few words, and its history."""
+
+    held: Mapping[str, str]
+    history: Mapping[str, History]
+
+
+def counted(model: Model) -> Found:
+    """The counts of all queues, those that the app declares included. Raises StoreError."""
+    app = model.app
+    declared = {task.queue for task in app.tasks.values()} | set(app.queues) if app is not None else set[str]()
+    counts = dict.fromkeys(sorted(declared), Counts()) | model.store.counts_by_queue()
+    return Found(counts, model.store.paused())
+
+
+def rates(model: Model, names: Sequence[str]) -> Mapping[str, History]:
+    """The last minutes of these queues, where they are kept. Raises StoreError."""
+    from ...history import read_history
+
+    return {name: read_history(model.store, name, None, BACK, STEP) for name in names} if _keeps(model) else {}
+
+
+def _keeps(model: Model) -> bool:
+    return model.store.traits.cells
+
+
+def _pause(model: Model, row: Row, reason: str) -> str:
+    pauses.pause(model.store, row["queue"], actor=model.actor, reason=reason)
+    return f"queue {row['queue']} is paused; what runs goes on"
+
+
+def _resume(model: Model, row: Row, reason: str) -> str:
+    pauses.resume(model.store, row["queue"], actor=model.actor, reason=reason)
+    return f"queue {row['queue']} is resumed"
+
+
+def _about(row: Row) -> str:
+    return f"queue {row['queue']}"
+
+
+ACTS = (
+    Act("P", "pause", _about, _pause, lambda row: not row["paused"]),
+    Act("R", "resume", _about, _resume, lambda row: bool(row["paused"])),
+)
+
+
+class Queues(Screen):
+    """All queues, by name."""
+
+    name: ClassVar[str] = "queues"
+    id: ClassVar[str] = "queue"
+    columns = (
+        Column("queue", shrinks=True),
+        *(Column(lane, {"leased": "running"}.get(lane)) for lane in _LANES),
+        Column("oldest"),
+        Column("in_s", "in/s", spare=2),
+        Column("out_s", "done/s", spare=1),
+        Column("failed", spare=3),
+        Column("wait_p95", "wait p95", spare=4),
+        Column("held", shrinks=True),
+    )
+    acts = ACTS
+    studies = True
+
+    def read(self, model: Model) -> Found:
+        return counted(model)
+
+    def study(self, model: Model) -> Studied:
+        from ...status import Reasons
+
+        found, reasons = counted(model).counts, Reasons(model.store, model.app)
+        held = {
+            name: "; ".join(hold.short(reasons.now_ms) for hold in reasons.of_queue(name, of) if hold.kind != "pause")
+            for name, of in found.items()
+        }
+        fullest = sorted(found, key=lambda name: (-found[name].ready, -found[name].leased, name))
+        return Studied(held, rates(model, fullest[:RATED_MAX]))
+
+    def page(self) -> Page:
+        found, studied = self.found, self.studied or Studied({}, {})
+        rows = [
+            row_of(name, of, name in found.paused, studied.held.get(name, ""), studied.history.get(name))
+            for name, of in sorted(found.counts.items())
+        ]
+        return Page(rows, empty="no queue: nothing was ever enqueued here")
+
+    def look(self, row: Row) -> Screen:
+        return QueueDetail(row["queue"])
+
+    def selector(self, row: Row | None) -> str | None:
+        return None if row is None else str(as_node(Where(queue=row["queue"])))
+
+
+def row_of(name: str, of: Counts, paused: bool, held: str, history: History | None) -> dict[str, Any]:
+    """A queue as a row."""
+    lanes = {lane: getattr(of, lane) for lane in _LANES}
+    told = "; ".join(filter(None, ["PAUSED" if paused else "", held])) or None
+    row: dict[str, Any] = {"queue": name, **lanes, "oldest": age(of.oldest_age_s), "held": told, "paused": paused}
+    if history is None:
+        return row
+    total, past_s = history.total, max(1.0, (history.until_ms - history.since_ms) / 1000)
+    return row | {
+        "in_s": per_s(total.enqueued / past_s),
+        "out_s": per_s(total.done / past_s),
+        "failed": share(total.error_rate),
+        "wait_p95": ms(total.wait.percentile(0.95)),
+    }
+
+
+class Deep(NamedTuple):
+    """What is known of one queue."""
+
+    holds: Sequence[Hold]
+    history: History | None
+    upcoming: Upcoming | None
+    failures: Sequence[FailureGroup]
+    workers: Sequence[str]
+
+
+class QueueDetail(Text):
+    """One queue: its counts and rates, what holds it, what comes due, its failures and workers."""
+
+    acts = ACTS
+    studies = True
+
+    def __init__(self, queue: str) -> None:
+        super().__init__()
+        self.queue = queue
+
+    @property
+    def title(self) -> str:
+        return f"queue {self.queue}"
+
+    def subject(self, row: Row | None) -> Row | None:
+        return None if self.found is None else {"queue": self.queue, "paused": self.queue in self.found.paused}
+
+    def selector(self, row: Row | None) -> str | None:
+        return str(as_node(Where(queue=self.queue)))
+
+    def read(self, model: Model) -> Found:
+        return counted(model)
+
+    def study(self, model: Model) -> Deep:
+        from ...errors import Unsupported
+        from ...presence import read_workers
+        from ...status import Reasons
+        from ...status.upcoming import read_upcoming
+
+        store, name = model.store, self.queue
+        try:
+            upcoming = read_upcoming(store, name)
+        except Unsupported:
+            upcoming = None
+        workers = read_workers(store) if _keeps(model) else ()
+        return Deep(
+            Reasons(store, model.app).of_queue(name, store.counts(name)),
+            rates(model, [name]).get(name),
+            upcoming,
+            store.failure_groups(where=Where(queue=name), trend=True) if store.traits.triages else (),
+            [f"{w.name} {w.state}" for w in workers if name in {queue.name for queue in w.queues}],
+        )
+
+    def lines(self) -> Sequence[str]:
+        return list(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        of = self.found.counts.get(self.queue, Counts())
+        yield f"state      {'PAUSED' if self.queue in self.found.paused else 'claimed from'}"
+        yield f"messages   {listed({lane: getattr(of, lane) for lane in (*_LANES, 'done')}, 6)}"
+        yield f"oldest due {age(of.oldest_age_s)}"
+        deep: Deep | None = self.studied
+        if deep is None:
+            yield "reading more …"
+            return
+        if deep.history is not None:
+            yield from ("", f"last {BACK}", *(f"  {each}" for each in happened(deep.history)))
+        yield from ("", "held by", *(f"  {hold.line(self.now_ms)}" for hold in deep.holds))
+        if not deep.holds:
+            yield "  nothing"
+        if deep.upcoming is not None:
+            yield from ("", "coming due", *(f"  {each}" for each in wave(deep.upcoming)))
+        yield from ("", "workers", *(f"  {each}" for each in deep.workers or ["none tells that it works it"]))
+        yield from ("", "failures")
+        for group in deep.failures[:10]:
+            yield f"  {group.count:,} × {group.error} in {group.task}: {group.trend}"
+        if not deep.failures:
+            yield "  none is dead"
+
+
+def happened(history: History) -> Sequence[str]:
+    """A history in a few lines."""
+    total, past_s = history.total, max(1.0, (history.until_ms - history.since_ms) / 1000)
+    failed = {outcome: number for outcome, number in total.outcomes.items() if number and outcome != "done"}
+    times = [(name, of) for name, of in (("wait", total.wait), ("run", total.run)) if of.count]
+    return pairs(
+        [
+            ("in", f"{total.enqueued:,}, {per_s(total.enqueued / past_s)}/s"),
+            ("done", f"{total.done:,}, {per_s(total.done / past_s)}/s"),
+            ("not done", listed(failed, 6)),
+            ("failed", share(total.error_rate)),
+            *((name, "  ".join(f"p{p} {ms(of.percentile(p / 100))}" for p in (50, 95, 99))) for name, of in times),
+        ]
+    )
+
+
+def wave(upcoming: Upcoming) -> Sequence[str]:
+    """What comes due, in a few lines."""
+    spans = ((60, "1m"), (600, "10m"), (3600, "1h"), (86_400, "24h"))
+    return [f"within {word:>3}  {count(upcoming.within(s), 'message')}" for s, word in spans]

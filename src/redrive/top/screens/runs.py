@@ -1,0 +1,148 @@
+"""Redrive runs: how far they are, and the story of one. Pause, resume, cancel, undo and approve them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from ...cli.terminal.table import Column
+from ...triage.redrive.records import FINAL
+from ..model import Model
+from ..screen import Act, Page, Row, Screen, Text
+from ..texts import count, listed, pairs, per_s, time_of
+
+if TYPE_CHECKING:
+    from ...triage.redrive.records import Failure, Line
+    from ...triage.redrive.run import Run, RunView
+
+RUNS_MAX = 100
+FAILURES_MAX = 20  # that one run shows
+_COUNTS = ("planned", "moved", "done", "failed", "waiting")
+
+
+def row_of(view: RunView) -> dict[str, Any]:
+    """A run as a row."""
+    return {
+        "id": view.id,
+        "state": view.state if view.state != "running" else f"running: {view.phase}",
+        "status": view.state,
+        "phase": view.phase,
+        "returned": view.returned,
+        **{name: view.counts.get(name, 0) for name in _COUNTS},
+        "per_s": None if view.per_s is None else per_s(view.per_s),
+        "started_at": time_of(view.started_ms),
+        "selector": view.selector or "all that is dead",
+        "why": view.why or None,
+    }
+
+
+def _about(row: Row) -> str:
+    return f"run {row['id']}"
+
+
+def _steer(done: str, do: Callable[[Run, str, str | None], object]) -> Callable[[Model, Row, str], str]:
+    """What a key does to a run, and the word that says so afterwards."""
+
+    def act(model: Model, row: Row, reason: str) -> str:
+        answer = do(model.dlq.run(row["id"]), reason, model.actor)
+        more = f": {count(answer, 'message')} returned" if isinstance(answer, int) else ""
+        return f"run {row['id']} is {done}{more}"
+
+    return act
+
+
+def _is_open(row: Row) -> bool:
+    return row["status"] not in FINAL
+
+
+ACTS = (
+    Act("P", "pause", _about, _steer("paused", lambda run, why, who: run.pause(reason=why, actor=who)),
+        lambda row: row["status"] == "running"),
+    Act("R", "resume", _about, _steer("resumed", lambda run, why, who: run.resume(reason=why, actor=who)),
+        lambda row: row["status"] == "paused"),
+    Act("C", "cancel", _about, _steer("cancelled", lambda run, why, who: run.cancel(reason=why, actor=who)), _is_open),
+    Act("U", "undo", _about, _steer("undone", lambda run, why, who: run.undo(reason=why, actor=who)),
+        count=lambda row: int(row["moved"])),
+    Act("A", "approve", _about, _steer("approved", lambda run, why, who: run.approve(reason=why, actor=who)), _is_open),
+)  # fmt: skip
+
+
+class Runs(Screen):
+    """The last runs, the open ones first."""
+
+    name: ClassVar[str] = "runs"
+    columns = (
+        Column("id"),
+        Column("state", shrinks=True),
+        *(Column(name) for name in _COUNTS[:4]),
+        Column("waiting", spare=3),
+        Column("per_s", "now/s", spare=2),
+        Column("started_at", "started", spare=2),
+        Column("selector", shrinks=True, spare=1),
+        Column("why", shrinks=True, spare=1),
+    )
+    acts = ACTS
+
+    def read(self, model: Model) -> Sequence[RunView]:
+        return model.dlq.runs(RUNS_MAX)
+
+    def page(self) -> Page:
+        return Page([row_of(view) for view in self.found], empty="no run: p on a group plans one")
+
+    def look(self, row: Row) -> Screen:
+        return RunDetail(row["id"])
+
+
+class Deep(NamedTuple):
+    """A run, what happened in it, and what failed again."""
+
+    view: RunView
+    story: Sequence[Line]
+    failures: Sequence[Failure]
+
+
+class RunDetail(Text):
+    """One run: its counts, its story and its failures."""
+
+    acts = ACTS
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self.run = run
+
+    @property
+    def title(self) -> str:
+        return f"run {self.run[:23]}"
+
+    def subject(self, row: Row | None) -> Row | None:
+        return None if self.found is None else row_of(self.found.view)
+
+    def read(self, model: Model) -> Deep:
+        run = model.dlq.run(self.run)
+        return Deep(run.view(), run.story(), run.failures(FAILURES_MAX))
+
+    def lines(self) -> Sequence[str]:
+        return list(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        found: Deep = self.found
+        view = found.view
+        yield from pairs(
+            [
+                ("run", view.id),
+                ("state", row_of(view)["state"]),
+                ("why", view.why),
+                ("messages", listed({name: n for name, n in view.counts.items() if n}, 8) or "none"),
+                ("speed", None if view.per_s is None else f"{per_s(view.per_s)}/s"),
+                ("chosen by", view.selector or "all that is dead"),
+                ("started", f"{time_of(view.started_ms)} by {view.actor}: {view.reason}"),
+                ("cause", view.cause),
+                ("over", time_of(view.over_ms)),
+                ("returned", view.returned),
+                ("carried by", view.carried_by or ("" if view.closed else "no worker now")),
+            ]
+        )
+        yield from ("", "story", *(f"  {time_of(line.at_ms)}  {line.text}" for line in found.story))
+        if found.failures:
+            yield from ("", f"failed again, the first {len(found.failures):,} of {view.counts['failed']:,}")
+            yield from (f"  {each.id}  {each.error}: {each.text}" for each in found.failures)

@@ -1,0 +1,81 @@
+"""Texts as the screens show them: without secrets, and unable to act on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from ..duration import rfc3339
+from ..duration import show as show_duration
+from ..redact import clip, one_line, redact
+
+READ_MAX, CELL_MAX = 20_000, 500  # characters of a text that are searched for secrets, and shown in a row
+
+
+@lru_cache(maxsize=8192)
+def shown(text: str) -> str:
+    """The text on one line, with secrets and unseen characters hidden; a long one is cut."""
+    return one_line(clip(text, READ_MAX, CELL_MAX))
+
+
+def line(text: str) -> str:
+    """The same without a cut, for the lines of a story."""
+    return one_line(redact(text))
+
+
+def count(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> count(1, "message"), count(1200, "message")
+    ('1 message', '1,200 messages')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def listed(counts: Mapping[str, int], most: int = 4) -> str:
+    """Counts by name, the first ones.
+
+    >>> listed({"crm": 1200, "mail": 3})
+    'crm 1,200, mail 3'
+    """
+    told = ", ".join(f"{name} {number:,}" for name, number in list(counts.items())[:most])
+    return f"{told} and {len(counts) - most:,} more" if len(counts) > most else told
+
+
+def per_s(number: float | None) -> str:
+    """A rate. No events and an unknown rate differ."""
+    return "–" if number is None else "0" if not number else f"{number:.3g}"
+
+
+def share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}" if 0 < value < 0.1 else f"{value:.0%}"
+
+
+def ms(value: float | None) -> str:
+    return "–" if value is None else show_duration(value / 1000)
+
+
+def age(value_s: float | None) -> str:
+    """A duration, to the second: what changes more often would be painted more often.
+
+    >>> age(0.4), age(75.2), age(None)
+    ('0s', '1m15s', '–')
+    """
+    return "–" if value_s is None else show_duration(int(value_s))
+
+
+def time_of(at_ms: int | None) -> str | None:
+    return rfc3339(at_ms) if at_ms else None
+
+
+def clock(at_ms: int) -> str:
+    """The time of day, in UTC."""
+    return rfc3339(at_ms)[11:19] + "Z"
+
+
+def pairs(record: Iterable[tuple[str, Any]]) -> Sequence[str]:
+    """Fields as aligned lines, without the empty ones."""
+    kept = [(name, str(value)) for name, value in record if value not in (None, "", 0, {}, ())]
+    wide = max((len(name) for name, _ in kept), default=0)
+    return [f"{name:<{wide}}  {value}" for name, value in kept]
