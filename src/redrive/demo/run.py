@@ -28,6 +28,7 @@ from ..observe.logs import JsonLog
 from ..policy import Backoff, Retry
 from ..stores import open_store
 from ..triage.redrive.plan import PlanHandle
+from ..urls import shown
 from .ledger import Sent, Verdict, messages_of
 from .outage import Side, show_outage
 from .plan import DATA, FOR_GOOD, LASTING, PASSING, Plan, draw, event_ids
@@ -36,6 +37,7 @@ from .redrive import Came, Redrives
 from .view import Report, View
 
 CONCURRENCY = 16
+WATCHED_PER_S = 15.0  # requests, which people can follow
 # Messages that a redrive can deliver once the endpoint is fixed.
 WORTH_IT = " ".join(f'-text:"HTTP {status}"' for status in sorted(FOR_GOOD))
 # Below a second, since a demo cannot last hours; `redrive policy preview` shows the real ones.
@@ -58,7 +60,11 @@ class Result(msgspec.Struct, frozen=True):
 class Demo:
     """One run in `folder`, on the store at `url` or else on a file in there, printed to `console`."""
 
-    def __init__(self, folder: Path, seed: int, console: Console, url: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, seed: int, console: Console, url: str | None = None, *, watched: bool = False
+    ) -> None:
+        """`watched`: it is slow, and pages show the store meanwhile."""
+        self._watched = watched
         self._folder, self._seed, self._console, self._report = folder, seed, console, Report(console)
         self._log, self._sent, self._fates = (folder / f"{name}.jsonl" for name in ("endpoint", "sent", "fates"))
         self._url = url or f"sqlite:///{quote(str(folder / 'demo.db'))}"
@@ -74,7 +80,7 @@ class Demo:
     def run(self, kept: bool) -> Result:
         began_s = time.monotonic()
         try:
-            with self._endpoint() as endpoint, self._fates.open("w") as fates:
+            with self._pages(kept), self._endpoint() as endpoint, self._fates.open("w") as fates:
                 self._introduce(draw(self._seed, event_ids()))
                 self._log_fates = JsonLog(fates)
                 first = self._deliver_all(endpoint.port)
@@ -83,12 +89,13 @@ class Demo:
                 endpoint.fix()
                 late = self._in_time()
                 verdicts.append(self._prove("The ledger again"))
-            outage = show_outage(self._folder, self._report)
+                endpoint.end()
+                outage = show_outage(self._folder, self._report)
+                took_s = round(time.monotonic() - began_s, 1)
             if not (kept or self._alone):
                 self._forget()
         finally:
             self._store.close()
-        took_s = round(time.monotonic() - began_s, 1)
         return Result(
             self._seed,
             all(v.balanced for v in (*verdicts, *(side.verdict for side in outage))),
@@ -101,6 +108,21 @@ class Demo:
         )
 
     # -- before
+
+    @contextlib.contextmanager
+    def _pages(self, kept: bool) -> Iterator[None]:
+        """Show the pages meanwhile if it is watched, and afterwards until Ctrl-C if the store is kept."""
+        if not self._watched:
+            yield
+            return
+        from .pages import Pages
+
+        with Pages(self._store, shown(self._url)) as pages:
+            self._report.say(f"Watch it at {pages.url}: the pages change nothing, and end with the demo.", "bold")
+            yield
+            if kept:
+                self._report.say(f"The pages stay at {pages.url} until Ctrl-C.", "bold")
+                pages.stay()
 
     @contextlib.contextmanager
     def _endpoint(self) -> Iterator[EndpointProcess]:
@@ -184,7 +206,8 @@ class Demo:
 
     def _sends(self) -> tuple[Target, Options]:
         target = Target(url=self._target, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
-        return target, Options(retry=POLICY, concurrency=CONCURRENCY)
+        rate = WATCHED_PER_S if self._watched else None
+        return target, Options(retry=POLICY, concurrency=CONCURRENCY, rate=rate)
 
     # -- redriving the dead messages
 
@@ -265,13 +288,13 @@ class _Limited:
             delivery.stop()
 
 
-def run_demo(seed: int, console: Console, *, keep: bool, url: str | None = None) -> Result:
+def run_demo(seed: int, console: Console, *, keep: bool, url: str | None = None, watched: bool = False) -> Result:
     """Run it in a fresh folder, and on a store in there unless `url` names another; the folder, and the messages, are
     removed afterwards unless `keep`, while that store's list of runs keeps its two. Raises DemoFailed,
     KeyboardInterrupt, StoreError, Unsupported for a store that cannot look up what waits."""
     folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
     try:
-        return Demo(folder, seed, console, url).run(keep)
+        return Demo(folder, seed, console, url, watched=watched).run(keep)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)

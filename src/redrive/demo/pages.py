@@ -1,0 +1,53 @@
+"""The pages on the demo's store while it runs, to be looked at and not to change anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from types import TracebackType
+from typing import Self
+
+from ..read_model import ReadModel
+from ..store import Store
+from ..web import Site
+from ..web.serve import Server, listening
+from .processes import DemoFailed
+
+STARTED_WITHIN_S = 30.0
+
+
+class Pages:
+    """Serves the pages on a free port of this machine, from a thread, until the block ends. `url` is their address."""
+
+    def __init__(self, store: Store, shown: str) -> None:
+        site = Site(ReadModel(store=store), read_only=True, url=shown)
+        self._ready = threading.Event()
+        self._socket = listening("127.0.0.1", 0)
+        self._server = Server(site, self._told)
+        self._thread = threading.Thread(target=self._serve, name="redrive-demo-pages", daemon=True)
+        self.url = ""
+
+    def _told(self, url: str) -> None:
+        self.url = url
+        self._ready.set()
+
+    def _serve(self) -> None:
+        with self._socket:
+            asyncio.run(self._server.serve([self._socket]))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if not self._ready.wait(STARTED_WITHIN_S):
+            raise DemoFailed("the pages could not be served")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._server.stop()
+        self._thread.join(STARTED_WITHIN_S)
+
+    def stay(self) -> None:
+        """Serve until Ctrl-C."""
+        with contextlib.suppress(KeyboardInterrupt):
+            while self._thread.is_alive():
+                self._thread.join(1)
