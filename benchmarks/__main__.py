@@ -39,8 +39,10 @@ from .telemetry import telemetry
 from .testkit import testkit
 from .throughput import failing, idempotency, noop
 from .timing import idle, latency, lateness
+from .top import top
 from .upcoming import upcoming
 from .volume import backlog, enqueue, memory
+from .web import web
 
 BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
     f.__name__.replace("_", "-"): f
@@ -57,6 +59,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         lateness,
         latency,
         idle,
+        top,
         recovery,
         suspects,
         poison,
@@ -77,6 +80,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         sqs_requests,
         sqs,
         aws_calls,
+        web,
     )
 }
 OWN = ("folder", "engine")
@@ -124,17 +128,18 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--within-s", type=float, default=5.0, help="lateness: the window they come due in")
     p.add_argument("--steady", type=int, default=1_000, help="latency: messages put at the rate")
     p.add_argument("--per-s", type=float, default=100.0, help="latency: the rate")
-    p.add_argument("--backlog", type=int, default=100_000, help="backlog, upcoming: delayed messages that wait")
+    p.add_argument("--backlog", type=int, default=100_000, help="backlog, upcoming, web: messages that wait")
     p.add_argument("--memory", type=int, default=100_000, help="memory: messages run in all")
-    p.add_argument("--idle-s", type=float, default=10.0, help="idle: seconds watched per round")
+    p.add_argument("--idle-s", type=float, default=10.0, help="idle, top: seconds watched per round")
     p.add_argument("--starts", type=int, default=11, help="startup: starts of each program; testkit: tests")
     p.add_argument("--waiting", type=int, default=10_000, help="fairness: messages of the large tenant")
-    p.add_argument("--dead", type=int, default=100_000, help="plan, dead: dead messages in the store")
+    p.add_argument("--dead", type=int, default=100_000, help="plan, dead, top, web: dead messages in the store")
     p.add_argument(
         "--suspects", default="500x15ms,100x2s", help="suspects: messages under way, and how long each takes"
     )
     p.add_argument("--crowd", type=int, default=500, help="poison: messages under way with it")
     p.add_argument("--stream", type=int, default=100_000, help="snapshot, late: messages that pass through in all")
+    p.add_argument("--browsers", type=int, default=50, help="web: browsers that watch a page")
     p.add_argument("--late-s", type=float, default=5.0, help="late: how long after its begin a transaction commits")
     p.add_argument("--before", type=Path, metavar="DIR", help="before: another checkout of this project")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")

@@ -16,7 +16,7 @@ import msgspec
 from redrive import App
 from redrive.fault import Fault
 
-from . import aws_libraries, floors, late, sqs_roles
+from . import aws_libraries, floors, late, sqs_roles, web_site
 from .tasks import Records, make_app
 
 
@@ -143,6 +143,7 @@ ROLES: dict[str, Callable[..., None]] = {
         planner,
         late.late_worker,
         aws_libraries.library,
+        web_site.site,
     )
 } | sqs_roles.ROLES
 

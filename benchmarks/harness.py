@@ -53,6 +53,7 @@ class Options(Struct, frozen=True):
     before: Path | None = None  # another checkout
     suspects: str = "500x15ms,100x2s"
     crowd: int = 500
+    browsers: int = 50
 
 
 class Reading(Struct, frozen=True):

@@ -19,7 +19,7 @@ from tests.support.turns import in_turn
 from redrive.fault import Fault, classify
 
 TINY = "--rounds 1 --messages 50 --delayed 20 --within-s 0.4 --steady 10 --backlog 100 --memory 1500 --idle-s 0.2 "
-TINY += "--waiting 100 --dead 300 --suspects 20x50ms --crowd 12"
+TINY += "--waiting 100 --dead 300 --suspects 20x50ms --crowd 12 --browsers 5"
 
 LONG = ("sqs-requests", "aws-calls", "poison")
 
@@ -27,9 +27,7 @@ LONG = ("sqs-requests", "aws-calls", "poison")
 @pytest.mark.parametrize(
     "name",  # what a message costs on SQS stands in tests/aws/test_sqs_requests.py
     [
-        pytest.param(
-            name, marks=pytest.mark.soak if name in ("sqs-requests", "aws-calls", "poison") else in_turn(n % 5, of=5)
-        )
+        pytest.param(name, marks=pytest.mark.soak if name in LONG else in_turn(n % 5, of=5))
         for n, name in enumerate(BENCHMARKS)
     ],
 )
