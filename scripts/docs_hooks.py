@@ -5,6 +5,7 @@ A line `<!-- made: NAME -->` in a page is replaced by what NAME makes of the ins
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 import tomllib
@@ -169,7 +170,28 @@ def dependency_table() -> Iterator[str]:
             yield f"| {name} | {used} | {least} | {tested.get(name.lower(), '–')} |"
 
 
+def http_pages() -> Iterator[str]:
+    """Every page of the control room. Imported late: the other pages of the docs need no web packages."""
+    yield from _http_api().pages()
+
+
+def http_actions() -> Iterator[str]:
+    """Every action of the control room."""
+    yield from _http_api().actions()
+
+
+def _http_api() -> Any:
+    path = Path(__file__).parent / "http_api.py"
+    spec = importlib.util.spec_from_file_location("http_api", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 _MAKERS = {
+    "http_pages": http_pages,
+    "http_actions": http_actions,
     "dependencies": dependency_table,
     "command_line": command_line,
     "settings": settings_table,
