@@ -12,7 +12,7 @@ import pytest
 
 from redrive import App, Draft
 from redrive.errors import Refused
-from redrive.message import Ask, DeadLetter, Lane, Settlement
+from redrive.message import Ask, DeadLetter, Isolate, Lane, Settlement
 
 WHY = "by hand"
 
@@ -59,6 +59,16 @@ def test_what_is_mended_is_noted_and_what_moved_meanwhile_is_not(app: App) -> No
     ]  # fmt: skip
     assert [m.id for m in app.store.peek(Lane.DEAD).messages] == [d]
     assert app.store.check() == []
+
+
+@pytest.mark.parametrize("app", ["postgres", "redis"], indirect=True)
+def test_what_was_just_moved_is_selected_next_however_late_the_clock_was_told(app: App) -> None:
+    ids = put_dead(app, *[Draft(task="push") for _ in range(3)])
+    handles = [message.handle for message in app.store.find(ids) if message is not None]
+    clock = app.store._link._clock  # type: ignore[attr-defined]
+    clock._offset_ms -= 60_000  # as if every reply so far had come late
+    assert app.store.triage(handles, Isolate(WHY)) == [True] * 3
+    assert app.dlq.readmit(select="lane:quarantine", reason=WHY).ids == tuple(ids)
 
 
 def test_a_message_is_carried_there_and_back(app: App) -> None:

@@ -74,7 +74,11 @@ class StoreBase(ABC):
 
     @abstractmethod
     def now_ms(self) -> int:
-        """The store's clock, the only wall clock that redrive goes by."""
+        """The store's clock, the only wall clock that redrive goes by.
+
+        Where a server has it, an estimate by its replies: never before what it showed when this handle settled or
+        triaged messages.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
@@ -65,6 +66,10 @@ class PostgresAdmin(PostgresDatabase):
 
         def work(c: Connection) -> list[bool]:
             words = judge(self._st, c, handles, verdict, swaps, told, self._st.now())
+            if self._st.by_server:  # so that a selection made next contains what this moves
+                sent_s = time.monotonic()
+                ((server_ms,),) = self._st.rows(c, "time")
+                self._link.saw_clock(server_ms, sent_s)
             self.seam("triaged")
             return words
 

@@ -293,7 +293,7 @@ class Link:
         pooler gives its clients keys of its own, so ours does not name the backend."""
         sent_s = time.monotonic()
         row = c.execute(
-            "select pg_backend_pid() <> %(key)s, (extract(epoch from clock_timestamp()) * 1000)::bigint, "
+            "select pg_backend_pid() <> %(key)s, floor(extract(epoch from clock_timestamp()) * 1000)::bigint, "
             "pg_is_in_recovery(), current_setting('server_version_num')::int, current_setting('server_encoding'), "
             f"case when pg_backend_pid() = %(key)s then ({self._settings('false')}) end",
             {"key": c.pgconn.backend_pid},

@@ -471,6 +471,9 @@ returning queue, due_ms
 -- $1 ids, $2 fences and $3 seqs (one), $4 state
 update {s}.message set progress = $4::bytea where id = any($1::uuid[]) and fence = any($2::int[]) and seq = any($3::bigint[]) and lane = 'leased' returning true
 
+-- name: time
+select floor(extract(epoch from clock_timestamp()) * 1000)::bigint
+
 -- name: lanes
 -- $1 ids
 select id::text, lane, queue, grp from {s}.message where id = any($1::uuid[])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -56,11 +57,14 @@ class RedisAdmin(RedisNamespace):
         asked = (seen, _words_of(verdict, made, arguments), swap_rows(swaps, arguments))
         # Whether it took place cannot be told by a second try where its swaps, or what it put, are in the way.
         once = bool(swaps) or isinstance(verdict, Replace)
+        sent_s = time.monotonic()
         reply = self._link.call("triage", arguments.listed(self._now(), asked), again=not once)
         if reply[0] == b"held":
             raise validation.key_is_held(handles[0].id, _drafts(verdict)[0], id_text(reply[1].hex()))
+        words, now = self._told(reply, swaps)
+        self._saw_clock(now, sent_s)
         moved = [False] * len(handles)
-        for at, word in zip(ours, self._told(reply, swaps)[0], strict=True):
+        for at, word in zip(ours, words, strict=True):
             moved[at] = word == 1
         return moved
 

@@ -184,7 +184,7 @@ end
 local list
 if kind == 'replace' then
   local record = found(1)
-  if not record then return {{0}} end
+  if not record then return {{0}, now} end
   local refused
   list, refused = planned(record)
   if not list then return refused end
@@ -213,4 +213,4 @@ write_cells()
 flush()
 admit()
 for queue in pairs(woken) do wake_waiters(queue) end
-return {words}
+return {words, now}
