@@ -220,20 +220,23 @@ def test_a_signal_drains_run_worker_and_it_returns(app: App, number: signal.Sign
 @pytest.mark.parametrize("kind", ["coroutine", "thread", "deaf", "stubborn"])
 def test_a_second_signal_releases_at_once_whatever_the_handler_does(app: App, kind: str) -> None:
     holding, heard = Holding(app), Heard(app)
-    threading.Thread(target=_signal_when_running, args=(holding,)).start()
+    signals = threading.Thread(target=_signal_twice, args=(holding, heard))
+    signals.start()
     ref = holding.tasks[kind].enqueue()
     app.run_worker(grace="10m")
+    signals.join()
     assert heard.outcomes == ["released"] and ref.state == "ready" and stored(app, ref.id).attempt == 0
     assert holding.ended == {"coroutine": ["CancelledError"], "thread": ["Cancelled"]}.get(kind, [])
     holding.go.set()
 
 
-def _signal_when_running(holding: Holding) -> None:
+def _signal_twice(holding: Holding, heard: Heard) -> None:
     while not holding.ran.now:
         time.sleep(0.002)
-    signals_itself(signal.SIGTERM, signal.SIGTERM)
-    time.sleep(0.01)
-    signals_itself(signal.SIGTERM)  # two pending ones of a kind may become one
+    signals_itself(signal.SIGTERM)
+    while "draining" not in heard.notices:  # two pending ones of a kind may become one
+        time.sleep(0.002)
+    signals_itself(signal.SIGTERM)
 
 
 # -- a store that fails for a while
