@@ -43,8 +43,8 @@ class Page(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """Messages by lane; `scheduled` are ready ones whose time has not come; `oldest_age_s` of the longest due ready
-    one."""
+    """Messages by lane. Of those in the ready lane, `ready` are due and `scheduled` are not yet; `oldest_age_s` is that
+    of the longest due one."""
 
     ready: int = 0
     scheduled: int = 0

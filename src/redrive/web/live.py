@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
+from ..message import Ask
 from ..store import Store
 
 EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # the latter where each call is billed: on SQS
@@ -21,28 +24,61 @@ REST = 20  # a look that takes half a second, as where millions are counted, is 
 REST_MAX_S = 15.0  # one look that was slow by chance leaves no page behind for long
 PAGES_PER_S = 20  # that watchers fetch in all: many of them see changes later
 WATCHERS_MAX = 500
+STALE_S = 0.02  # a wait that is shorter may have ended for what the look before it saw
 
 
-def glance(store: Store) -> bytes:
-    """What a page may show, in few bytes: it differs after every change of counts, pauses, runs and processes."""
-    counts = {name: msgspec.structs.astuple(found) for name, found in store.counts_by_queue().items()}
-    seen: list[Any] = [
-        sorted((name, *(part for part in found if not isinstance(part, float))) for name, found in counts.items()),
-        sorted(store.paused()),
-    ]
-    if store.traits.cells:
-        from ..triage.redrive.run import views
+class Glance:
+    """Looks at what pages may show of a store, and waits for the store to say that there may be more. One thread looks
+    or waits at a time. `store` is called for it: opening it may fail."""
 
-        seen.append([(run.id, run.state, run.phase, run.counts) for run in views(store, 20) if not run.closed])
-    return hashlib.blake2b(msgspec.json.encode(seen), digest_size=8).digest()
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
+        self._idle: list[str] = []  # queues where nothing was due
+
+    def look(self) -> bytes:
+        """What a page may show, in few bytes: it differs after every change of counts, pauses, runs and processes."""
+        store = self._store()
+        counts, paused = store.counts_by_queue(), sorted(store.paused())
+        self._idle = [name for name, found in counts.items() if not found.ready and name not in paused]
+        each = {name: msgspec.structs.astuple(found) for name, found in counts.items()}
+        seen: list[Any] = [
+            sorted((name, *(part for part in found if not isinstance(part, float))) for name, found in each.items()),
+            paused,
+        ]
+        if store.traits.cells:
+            from ..triage.redrive.run import views
+
+            seen.append([(run.id, run.state, run.phase, run.counts) for run in views(store, 20) if not run.closed])
+        return hashlib.blake2b(msgspec.json.encode(seen), digest_size=8).digest()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether, before the timeout, something came due where nothing was, as the store wakes idle workers. False at
+        once where no queue is idle. Raises StoreError."""
+        if not self._idle:
+            return False
+        asks, ends = [Ask(queue, 1, 1) for queue in self._idle], time.monotonic() + timeout_s
+        for _ in range(2):  # a wake-up that was told before the look ends the first wait
+            began = time.monotonic()
+            self._store().wait(asks, timeout_ms=math.ceil(max(0.0, ends - began) * 1000))
+            if time.monotonic() > began + STALE_S:
+                break
+        return time.monotonic() < ends
+
+    def nudge(self) -> None:
+        """End the wait."""
+        self._store().nudge()
 
 
 class Live:
-    """The number of the last change, and who waits for the next one. It looks only while somebody waits."""
+    """The number of the last change, and who waits for the next one. It looks only while somebody waits.
 
-    def __init__(self, look: Callable[[], bytes], every_s: Callable[[], float] = lambda: EVERY_S) -> None:
+    `every_s` is the rest between two looks. Where looks find no change, the wake-ups of the store end a rest early, but
+    where each call is billed.
+    """
+
+    def __init__(self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S) -> None:
         self.version = 0
-        self._look, self._every_s = look, every_s
+        self._glance, self._every_s = glance, every_s
         self._changed: asyncio.Event = asyncio.Event()
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
@@ -87,18 +123,38 @@ class Live:
             self._watchers -= 1
 
     async def _watch(self) -> None:
-        last, looks = b"", 0
-        while self._watchers:
-            looks, began = looks + 1, time.monotonic()
-            try:
-                found, pause_s = await asyncio.to_thread(lambda: (self._look(), self._every_s()))
-                pause_s = max(pause_s, min(REST * (time.monotonic() - began), REST_MAX_S))
-            except Exception as error:  # the page shows what is wrong with the store
-                found, pause_s = repr(type(error)).encode(), EVERY_S
-            if found != last or looks % SLOW_EVERY == 0:  # at first too: it may have changed since the page was read
-                self.bump()
-                last = found
-            await asyncio.sleep(max(pause_s, self._watchers / PAGES_PER_S))
+        thread = ThreadPoolExecutor(1, "redrive-live")  # a store's wait belongs to the thread it is called on
+        last, looks, woken = b"", 0, False
+        try:
+            while self._watchers:
+                looks, began, quiet = looks + 1, time.monotonic(), False
+                try:
+                    found, pause_s = await asyncio.wrap_future(thread.submit(self._look))
+                    pause_s = max(pause_s, min(REST * (time.monotonic() - began), REST_MAX_S))
+                    quiet = found == last and not woken
+                except Exception as error:  # the page shows what is wrong with the store
+                    found, pause_s = repr(type(error)).encode(), EVERY_S
+                if found != last or looks % SLOW_EVERY == 0:  # at first too: the page was read before the first look
+                    self.bump()
+                    last = found
+                woken = await self._rest(thread, max(pause_s, self._watchers / PAGES_PER_S), quiet)
+        finally:
+            thread.shutdown(wait=False)
+
+    def _look(self) -> tuple[bytes, float]:
+        return self._glance.look(), self._every_s()
+
+    async def _rest(self, thread: ThreadPoolExecutor, pause_s: float, quiet: bool) -> bool:
+        """Whether the store ended the rest. After a look that it brought about comes a whole rest, so a busy fleet is
+        looked at twice as often at most. A long rest is slept through: each call is billed, a look takes long, or many
+        watch; and no thread keeps the process from ending."""
+        ends = time.monotonic() + pause_s
+        if quiet and pause_s < BILLED_EVERY_S:
+            with contextlib.suppress(Exception):  # who may only read may not be told; the next look finds what is wrong
+                if await asyncio.wrap_future(thread.submit(self._glance.wait, pause_s)):
+                    return True
+        await asyncio.sleep(max(0.0, ends - time.monotonic()))
+        return False
 
     async def close(self) -> None:
         """Stop looking, and end what browsers listen to."""
@@ -106,6 +162,8 @@ class Live:
         self._wake()
         if self._task is not None:
             self._task.cancel()
+            with contextlib.suppress(Exception):
+                self._glance.nudge()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None

@@ -44,7 +44,7 @@ from .guard import (
     say,
     set_cookie,
 )
-from .live import BILLED_EVERY_S, EVERY_S, WATCHERS_MAX, Live, glance
+from .live import BILLED_EVERY_S, EVERY_S, WATCHERS_MAX, Glance, Live
 from .requests import LOGIN_MAX, form_of, wants_json
 from .sums import Kept, Sums
 from .table import ACTIONS, PAGES, Action, Page
@@ -160,7 +160,7 @@ class Site:
     def live(self) -> Live:
         """What tells browsers of changes. It belongs to the event loop that answers."""
         if self._live is None:
-            self._live = Live(lambda: glance(self.app.store), self._every_s)
+            self._live = Live(Glance(lambda: self.app.store), self._every_s)
         return self._live
 
     def _every_s(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator
 
@@ -13,21 +14,30 @@ from tests.support.workers import until
 
 from redrive import App, Draft
 from redrive.web import live
-from redrive.web.live import Live, glance
+from redrive.web.live import Glance, Live
 from redrive.web.table import PAGES
 
 
-class Store:
-    """Something to look at."""
+class Fake(Glance):
+    """Something to look at, which wakes its waiter when `due` is set."""
 
     def __init__(self) -> None:
         self.seen, self.looks, self.down = b"1", 0, False
+        self.waits, self.waited_s = 0, 0.0
+        self.due = threading.Event()
 
     def look(self) -> bytes:
         self.looks += 1
         if self.down:
             raise OSError("gone")
         return self.seen
+
+    def wait(self, timeout_s: float) -> bool:
+        self.waits, self.waited_s = self.waits + 1, timeout_s
+        return self.due.wait(timeout_s)
+
+    def nudge(self) -> None:
+        self.due.set()
 
 
 def quick() -> float:
@@ -50,8 +60,8 @@ async def closed(*streams: AsyncIterator[str]) -> None:
 
 @on_a_loop
 async def test_fifty_watchers_cost_one_look() -> None:
-    store = Store()
-    telling = Live(store.look, lambda: 60.0)
+    store = Fake()
+    telling = Live(store, lambda: 60.0)
     streams = [telling.events() for _ in range(50)]
     assert [await version(stream) for stream in streams] == [0] * 50
     await until(lambda: store.looks > 0)
@@ -62,8 +72,8 @@ async def test_fifty_watchers_cost_one_look() -> None:
 
 @on_a_loop
 async def test_every_watcher_hears_of_a_change() -> None:
-    store = Store()
-    telling = Live(store.look, quick)
+    store = Fake()
+    telling = Live(store, quick)
     streams = [telling.events() for _ in range(50)]
     for stream in streams:
         await version(stream)
@@ -76,7 +86,7 @@ async def test_every_watcher_hears_of_a_change() -> None:
 
 @on_a_loop
 async def test_a_change_while_a_line_is_sent_is_not_lost() -> None:
-    telling = Live(Store().look, lambda: 60.0)
+    telling = Live(Fake(), lambda: 60.0)
     stream = telling.events()
     assert await version(stream) == 0
     telling.bump()
@@ -88,8 +98,8 @@ async def test_a_change_while_a_line_is_sent_is_not_lost() -> None:
 
 @on_a_loop
 async def test_nothing_looks_when_no_browser_listens_and_it_begins_again() -> None:
-    store = Store()
-    telling = Live(store.look, quick)
+    store = Fake()
+    telling = Live(store, quick)
     for _ in range(3):
         stream = telling.events()
         await version(stream)
@@ -104,8 +114,8 @@ async def test_nothing_looks_when_no_browser_listens_and_it_begins_again() -> No
 
 @on_a_loop
 async def test_watchers_hear_that_the_store_is_gone_and_that_it_is_back() -> None:
-    store = Store()
-    telling = Live(store.look, quick)
+    store = Fake()
+    telling = Live(store, quick)
     stream = telling.events()
     first = await version(stream)
     await until(lambda: store.looks > 1)
@@ -124,16 +134,18 @@ def test_a_slow_look_rests_a_while_that_is_bounded_and_one_that_fails_does_not(
     monkeypatch.setattr(live, "REST", 100_000)
     monkeypatch.setattr(live, "EVERY_S", 0.005)
     monkeypatch.setattr(live, "REST_MAX_S", 3600.0 if down else 0.005)
-    store = Store()
-    store.down = down
 
-    def slow() -> bytes:
-        time.sleep(0.01)
-        return store.look()
+    class Slow(Fake):
+        def look(self) -> bytes:
+            time.sleep(0.01)
+            return super().look()
+
+    store = Slow()
+    store.down = down
 
     @on_a_loop
     async def watched() -> None:
-        telling = Live(slow, quick)
+        telling = Live(store, quick)
         stream = telling.events()
         await version(stream)
         await until(lambda: store.looks >= 3)
@@ -149,7 +161,7 @@ async def test_a_quiet_connection_is_kept_open_by_comments_and_ends_after_a_whil
 ) -> None:
     monkeypatch.setattr(live, "PING_S", 0.01)
     monkeypatch.setattr(live, "LASTS_S", 0.05)
-    telling = Live(Store().look, lambda: 60.0)
+    telling = Live(Fake(), lambda: 60.0)
     lines = [line async for line in telling.events()]
     first_look = "event: version\ndata: 1\n\n"
     assert set(lines[1:]) - {first_look} == {": still here\n\n"} and telling.watchers == 0
@@ -157,8 +169,48 @@ async def test_a_quiet_connection_is_kept_open_by_comments_and_ends_after_a_whil
 
 
 @on_a_loop
+async def test_what_comes_due_in_a_quiet_fleet_ends_a_rest_but_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "BILLED_EVERY_S", 7200.0)
+    store, every_s = Fake(), [0.005]
+    telling = Live(store, lambda: every_s[0])
+    stream = telling.events()
+    await version(stream)
+    await until(lambda: store.waits)
+    every_s[0] = 3600.0
+    await until(lambda: store.waited_s == 3600)
+    looks = store.looks
+    store.due.set()
+    await until(lambda: store.looks > looks)
+    await asyncio.sleep(0.05)
+    assert store.looks == looks + 1, "one that is woken again and again would look all the time"
+    await closed(stream)
+    await telling.close()
+
+
+@on_a_loop
+async def test_a_wait_that_fails_is_a_rest_and_billed_calls_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Fake()
+    failing = Live(store, lambda: 0.01)
+    monkeypatch.setattr(store, "wait", lambda timeout_s: 1 / 0)
+    stream = failing.events()
+    await version(stream)
+    await until(lambda: store.looks >= 4)
+    await closed(stream)
+    await failing.close()
+    monkeypatch.undo()
+    billed = Live(store, lambda: live.BILLED_EVERY_S)
+    stream = billed.events()
+    await version(stream)
+    looks = store.looks
+    await until(lambda: store.looks >= looks + 2)
+    assert store.waits == 0
+    await closed(stream)
+    await billed.close()
+
+
+@on_a_loop
 async def test_closing_ends_every_stream() -> None:
-    telling = Live(Store().look, lambda: 60.0)
+    telling = Live(Fake(), lambda: 60.0)
     stream = telling.events()
     await version(stream)
     rest = asyncio.ensure_future(anext(stream, None))
@@ -168,9 +220,9 @@ async def test_closing_ends_every_stream() -> None:
 
 
 def test_a_glance_differs_after_each_change_and_not_without_one(app: App) -> None:
-    run = stocked(app)["run"]["id"]
-    seen = {glance(app.store)}
-    assert glance(app.store) in seen
+    run, look = stocked(app)["run"]["id"], Glance(lambda: app.store).look
+    seen = {look()}
+    assert look() in seen
     changes = [
         lambda: app.store.put([Draft(task="push", queue="crm")]),
         lambda: app.store.configure("crm", paused=True),
@@ -178,7 +230,7 @@ def test_a_glance_differs_after_each_change_and_not_without_one(app: App) -> Non
     ]
     for change in changes:
         change()
-        now = glance(app.store)
+        now = look()
         assert now not in seen
         seen.add(now)
 

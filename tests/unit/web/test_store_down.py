@@ -18,7 +18,7 @@ from tests.support.sites import JSON, NAMES, Browser, address, on_a_loop, stocke
 
 from redrive import App, Breaker
 from redrive.web import sums
-from redrive.web.live import Live, glance
+from redrive.web.live import Glance, Live
 from redrive.web.table import PAGES, Page
 
 NEED_NONE = {"keys", "policies"}  # these show the app's declarations
@@ -133,7 +133,7 @@ async def test_watchers_hear_that_the_file_is_gone_and_that_it_is_back(file: Pat
     app.store.close()
     app = App(f"sqlite:///{file}")
     good = file.read_bytes()
-    telling = Live(lambda: glance(app.store), lambda: 0.01)
+    telling = Live(Glance(lambda: app.store), lambda: 0.01)
     stream: Any = telling.events()
     assert "data: 0" in await anext(stream)
     file.write_bytes(b"no database" * 500)
