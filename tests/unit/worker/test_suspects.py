@@ -17,7 +17,7 @@ import redrive
 from redrive import App, Poison
 from redrive.errors import ConfigError
 from redrive.fault import Crash, crash_fault
-from redrive.message import Ask, Hold, Lane, Receipt, RetryAt, Settlement
+from redrive.message import Ask, Exchange, Hold, Lane, Receipt, RetryAt, Settlement, Swap
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.worker.crash import suspects
@@ -133,6 +133,35 @@ def test_one_that_crashed_alone_runs_alone_and_those_in_doubt_with_most_others_r
     cut_off(store, 3, times=2, together=4)
     app.run_worker({"default": 10}, burst=True)
     assert order == [("many", 2), ("many", 1), ("guilty", 1)]
+
+
+def test_a_group_begins_once_what_ran_before_is_settled_so_that_a_death_counts_against_it_alone() -> None:
+    class Slow(MemoryStore):
+        def exchange(
+            self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        ) -> Exchange:
+            if settlements:
+                time.sleep(0.1)
+            done = super().exchange(settlements, asks, swaps=swaps)
+            settled.extend(settlement.receipt for settlement in settlements)
+            return done
+
+    settled, ended, unsettled = list[Receipt](), list[str](), list[int]()
+    store = Slow()
+    app = App(store=store)
+
+    @app.task(name="t")
+    async def t() -> None:
+        if redrive.context().crashes:
+            unsettled.append(len(ended) - len(settled))
+        await asyncio.sleep(0.02)
+        ended.append(redrive.context().message_id)
+
+    app.enqueue_many([t.draft() for _ in range(4)])
+    cut_off(store, 4, times=2, together=4)
+    app.enqueue_many([t.draft() for _ in range(4)])
+    app.run_worker({"default": 10}, burst=True)
+    assert unsettled == [0] * 4 and len(ended) == len(settled) == 8
 
 
 def test_a_suspect_waits_for_what_runs_and_holds_back_what_waits() -> None:

@@ -1,7 +1,7 @@
 """Run suspects in groups: messages whose process has died with them more than once, so one of them may be the cause.
 
 A group runs together, of a size that each of its suspects allows, and nothing else runs in this process meanwhile. The
-group waits until everything else has ended while the limits are paused; then the others go on. The crash ledger has
+group waits until everything else is settled while the limits are paused; then the others go on. The crash ledger has
 the group: if the process dies, the next one goes on with a part of it (company.py). Only a message that dies alone is
 guilty, so the store learns that a message runs alone (`extend(…, alone=True)`) before it starts. Others are held up for
 a bounded time only: suspects whose turn does not come are put off, and after some time of suspects the others have as
@@ -23,7 +23,8 @@ from ...message import Hold, Message, RetryAt
 from ..capacity import WorkerLimit
 from ..execution import Execution
 
-LOOK_S = 0.02  # how often to check whether everything else, or the group, has ended
+LOOK_S = 0.02  # how often to check whether everything else, or the group, is settled
+SETTLING_S = 5.0  # how long one that has ended is waited for, until it is settled
 HOLD_S = (5.0, 300.0)  # how long others may be held up for a suspect's turn: at first, and at most
 PUT_OFF = 4  # a suspect that is put off waits this many times as long as it held others up
 
@@ -83,7 +84,7 @@ class Suspects:
             self._look()
 
     def _look(self) -> None:
-        """Start the group once nothing else runs. A thread that outlived its lease is not waited for."""
+        """Start the group once nothing else is under way."""
         self._timer = None
         held = [*self._runs()]
         self._waiting = _still(self._waiting, held)
@@ -99,7 +100,7 @@ class Suspects:
     def _others(self, held: Sequence[Execution]) -> bool:
         idle, now = {id(run) for run in (*self._limit.waiting(), *self._waiting)}, time.monotonic()
         begun = (run for run in held if run.task is not None and run.decision is None and id(run) not in idle)
-        return any(not run.finished_s and now < run.until_s for run in begun)
+        return any(_under_way(run, now) for run in begun)
 
     def _begin(self) -> None:
         with self._lock:
@@ -144,11 +145,10 @@ class Suspects:
         self._next()
 
     def _watch(self) -> None:
-        """Go on once all have ended, or their leases have: then a thread may still run, but its message belongs to the
-        next worker that claims it, which may be this one."""
+        """Go on once none of the group is under way."""
         self._timer = None
         now = time.monotonic()
-        self._group = [run for run in _still(self._group, self._runs()) if not run.finished_s and now < run.until_s]
+        self._group = [run for run in _still(self._group, self._runs()) if _under_way(run, now)]
         if self._group:
             self._later(self._watch, LOOK_S)
         else:
@@ -173,6 +173,13 @@ class Suspects:
 
     def _later(self, call: Callable[[], None], delay_s: float) -> None:
         self._timer = self._loop.call_later(delay_s, call)
+
+
+def _under_way(run: Execution, now_s: float) -> bool:
+    """Whether a death of the process would count against it: until it is settled the ledger has it as started. A thread
+    that outlived its lease is not waited for: its message belongs to the next worker that claims it, perhaps this one.
+    """
+    return now_s < (min(run.until_s, run.finished_s + SETTLING_S) if run.finished_s else run.until_s)
 
 
 def _still(runs: Sequence[Execution], held: Iterable[Execution]) -> list[Execution]:
