@@ -159,10 +159,11 @@ def _needs(status: Status, autos: Mapping[str, Machine], app: Registry | None) -
 
 def _dead(status: Status, autos: Mapping[str, Machine]) -> Iterator[Need]:
     """Dead messages that neither a rule, a mute nor an automatic redrive takes care of."""
-    left = groups = 0
+    left = groups = known = 0
     for group in status.failures:
         about = status.annotations.get(group.fingerprint)
         if about is not None and (about.rule is not None or about.muted(status.at_ms)):
+            known += group.count
             continue
         left, groups = left + group.count, groups + 1
     driven = sum(
@@ -172,6 +173,7 @@ def _dead(status: Status, autos: Mapping[str, Machine]) -> Iterator[Need]:
     )
     if left > driven:
         text = f"{_messages(left)} dead, in {groups:,} failure group{'s' * (groups > 1)}"
+        text += f"; muted or under a rule: {known:,} more" if known else ""
         yield Need(area="failures", text=text, next=words("dlq", "groups"))
 
 
