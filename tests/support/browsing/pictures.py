@@ -25,6 +25,7 @@ def make(browser: Browser, home: Room, folder: Path) -> dict[str, Path]:
     """A picture of each page of the table on a seeded store with a worker, by the page's name."""
     seeded = seed(home)
     with home.worker("--queues", "media,data", "--name", "web-1"), home.site() as site, tab(browser, site) as at:
+        at.context.add_init_script(_HIDDEN)
         made = {page.name: folder / f"{page.name}.webp" for page in PAGES}
         for name, path in made.items():
             shown = at.open(address(name, seeded))
@@ -66,6 +67,8 @@ def _private(home: Room) -> Mapping[str, str]:
     return {str(home.folder): "/srv/shop", user(): "ops@web-1", socket.gethostname(): "web-1"}
 
 
+# A page that is hidden fetches nothing: a live update would undo what was replaced.
+_HIDDEN = "Object.defineProperty(document, 'hidden', {get: () => true})"
 _REPLACE = """(pairs) => {
   const all = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   const replaced = (text) => pairs.reduce((found, [from, to]) => found.replaceAll(from, to), text);

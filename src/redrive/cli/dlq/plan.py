@@ -220,7 +220,10 @@ def how(s: RedriveSettings) -> Iterator[str]:
         yield "half as fast on failures"
     if s.stop_if:
         yield f"stops if {s.stop_if}"
-    yield "attempts as the policy says" if s.attempts is None else f"{s.attempts} attempts each"
+    if s.attempts is None:
+        yield "attempts as the policy says"
+    else:
+        yield "one attempt each" if s.attempts == 1 else f"{s.attempts} attempts each"
     if s.to_queue:
         yield f"to queue {s.to_queue}"
     if s.delay_ms or s.spread_ms:
