@@ -24,6 +24,7 @@ REST = 20  # a look that takes half a second, as where millions are counted, is 
 REST_MAX_S = 15.0  # one look that was slow by chance leaves no page behind for long
 PAGES_PER_S = 20  # that watchers fetch in all: many of them see changes later
 WATCHERS_MAX = 500
+WAITED_FOR_MAX = 20  # queues: each costs a query, through a pooler of PostgreSQL five a second
 STALE_S = 0.02  # a wait that is shorter may have ended for what the look before it saw
 
 
@@ -39,7 +40,8 @@ class Glance:
         """What a page may show, in few bytes: it differs after every change of counts, pauses, runs and processes."""
         store = self._store()
         counts, paused = store.counts_by_queue(), sorted(store.paused())
-        self._idle = [name for name, found in counts.items() if not found.ready and name not in paused]
+        idle = [name for name, found in counts.items() if not found.ready and name not in paused]
+        self._idle = idle[:WAITED_FOR_MAX]
         each = {name: msgspec.structs.astuple(found) for name, found in counts.items()}
         seen: list[Any] = [
             sorted((name, *(part for part in found if not isinstance(part, float))) for name, found in each.items()),
