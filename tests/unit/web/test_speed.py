@@ -18,6 +18,7 @@ from redrive.ids import new_id
 from redrive.message import Draft, Lane, Message
 from redrive.stores import open_store
 from redrive.web import Site
+from redrive.web import site as site_module
 from redrive.web.live import Glance, Live
 from redrive.web.table import PAGES
 
@@ -148,17 +149,19 @@ def test_fifty_who_watch_cost_one_look(stores: tuple[Asked, Asked]) -> None:
 
 
 @pytest.mark.parametrize("name", ["overview", "queue", "messages", "runs"])
-def test_a_page_that_fifty_watch_is_read_once_after_a_change(name: str, stores: tuple[Asked, Asked]) -> None:
+def test_a_page_that_fifty_watch_is_read_once_after_a_change(
+    name: str, stores: tuple[Asked, Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_module, "_SHARED_S", 3600.0)  # on a busy machine fifty take longer
     asked = stores[0]
     path = asked.paths[name]
 
     async def watched() -> tuple[int, list[str]]:
         site = Site(asked.app, registry=asked.app)
         async with client(site) as browser:
-            await page(browser, path)
             asked.store.reset()
             await page(browser, path)
-            alone = asked.store.calls.total()
+            alone = asked.store.calls.total()  # with its sums, which may have to be made again
             site.live.bump()
             asked.store.reset()
             version = {"X-Redrive-Live": str(site.live.version)}
