@@ -78,6 +78,17 @@ def _children_find_bytecode_and_write_none() -> None:
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
+@pytest.fixture(autouse=True)
+def _modules_of_a_test_end_with_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test imported from a folder of its own: the next has another `tasks`."""
+    before = set(sys.modules)
+    yield
+    folder = str(tmp_path_factory.getbasetemp())
+    for name in sys.modules.keys() - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
+            del sys.modules[name]
+
+
 @pytest.fixture(scope="session")
 def seed() -> int:
     """The run's seed, shown in the header; derive every random choice from it."""
