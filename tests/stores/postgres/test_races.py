@@ -213,7 +213,9 @@ def test_a_verdict_whose_answer_is_lost_is_not_said_to_have_conflicted(store: Po
         if point == "commit":
             store.seam = lambda point: None
             for c in [*store._link._pool._taken]:
-                c.execute("commit")
+                with c.pipeline() as pipeline:
+                    c.execute("commit")
+                    pipeline.sync()
                 with socket.socket(fileno=os.dup(c.pgconn.socket)) as wire:
                     wire.shutdown(socket.SHUT_RDWR)
 

@@ -188,7 +188,7 @@ def test_workers_go_on_while_a_migration_runs(link: Link, open_link: Open, schem
     for worker in workers:
         worker.start()
     holder = open_link()._pool.take(time.monotonic() + 5)
-    holder.execute(f"begin; select from {schema}.message limit 1")
+    holder.execute(f"begin; set local idle_in_transaction_session_timeout = 0; select from {schema}.message limit 1")
     releasing = threading.Timer(2.5, lambda: holder.execute("commit"))
     releasing.start()
     try:
@@ -211,7 +211,7 @@ def test_a_migration_gives_up_on_a_table_that_is_never_free(
     monkeypatch.setattr(postgres_schema, "LOCK_TIMEOUT_S", 0.1)
     open_schema(link, ONE)
     holder = open_link()._pool.take(time.monotonic() + 60)
-    holder.execute(f"begin; select from {schema}.message limit 1")
+    holder.execute(f"begin; set local idle_in_transaction_session_timeout = 0; select from {schema}.message limit 1")
     with pytest.raises(StoreUnavailable, match="pg_stat_activity"):
         open_schema(link, TWO)
     holder.drop()

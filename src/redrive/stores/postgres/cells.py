@@ -18,12 +18,27 @@ from .statements import Connection, Cursor, Statements
 
 
 def swap_all(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> None:
-    for swap, won in zip(swaps, try_swaps(st, c, swaps, now), strict=True):
+    for swap, won in zip(swaps, try_swaps(st, c, swaps, now).won(), strict=True):
         if not won:
             raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
 
 
-def try_swaps(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> list[bool]:
+class Tries:
+    """Swaps that were sent, each for itself."""
+
+    def __init__(self, count: int, sent: Sequence[tuple[dict[str, int], Cursor]]) -> None:
+        self._count, self._sent = count, sent
+
+    def won(self) -> list[bool]:
+        """Which apply."""
+        won = [False] * self._count
+        for turn, made in self._sent:
+            for (key,) in made.fetchall():
+                won[turn[key]] = True
+        return won
+
+
+def try_swaps(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> Tries:
     """Each for itself: one statement, and one more where a key comes again."""
     turns: list[dict[str, int]] = []
     for n, swap in enumerate(swaps):
@@ -32,11 +47,7 @@ def try_swaps(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | N
             turns.append(turn := {})
         turn[swap.key] = n
     sent = [_swap_once(st, c, [swaps[n] for _, n in sorted(turn.items())], now) for turn in turns]
-    won = [False] * len(swaps)
-    for turn, made in zip(turns, sent, strict=True):
-        for (key,) in made.fetchall():
-            won[turn[key]] = True
-    return won
+    return Tries(len(swaps), [*zip(turns, sent, strict=True)])
 
 
 def _swap_once(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> Cursor:

@@ -6,11 +6,12 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from math import inf
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.generators import send
 from psycopg.rows import TupleRow
 
 from ...errors import (
@@ -27,6 +28,31 @@ T = TypeVar("T")
 _of_the_parent: list[psycopg.Connection[Any]] = []
 
 
+class Whole(psycopg.Pipeline):
+    """A pipeline that sends its statements together, once an answer is needed.
+
+    psycopg's own sends each when it is executed. Then a process that stands still between two of them has begun a
+    transaction that the server cannot end: the server counts no time between statements until it gets a Sync. So each
+    part ends in one. Whatever is under way when the process stops comes to its end, or waits as a transaction that is
+    idle, and that has a limit (`idle_in_transaction_session_timeout`).
+    """
+
+    def _communicate_gen(self) -> Any:
+        return
+        yield
+
+    def _fetch_gen(self, *, flush: bool) -> Any:
+        if flush and self.result_queue:
+            self._enqueue_sync()
+        while self.command_queue:
+            self.command_queue.popleft()()
+        yield from send(self.pgconn)
+        yield from super()._fetch_gen(flush=False)
+
+    def _exit_gen(self) -> Any:
+        yield from self._sync_gen()
+
+
 class Connection(psycopg.Connection[TupleRow]):
     """A connection on which no wait outlasts `deadline_s`."""
 
@@ -38,6 +64,13 @@ class Connection(psycopg.Connection[TupleRow]):
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         return super().wait(_bounded(gen, self), *args, **options)
+
+    @contextlib.contextmanager
+    def pipeline(self) -> Iterator[psycopg.Pipeline]:
+        if self._pipeline is None:
+            self._pipeline = Whole(self)
+        with super().pipeline() as pipeline:
+            yield pipeline
 
     @property
     def has_committed(self) -> bool:
@@ -81,8 +114,9 @@ def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[A
         return end.value  # type: ignore[no-any-return]
 
 
+LOCKED = "55P03"  # a lock was waited for as long as `lock_timeout` allows
 # The transaction was rolled back for reasons that pass; the connection is good.
-_AGAIN = {"40001", "40P01", "55P03"}
+_AGAIN = {"40001", "40P01", LOCKED}
 # The server goes, comes, or is no longer the one that writes: another connection may find it.
 _ELSEWHERE = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "53300"}
 _FULL = {"53100", "53200"}

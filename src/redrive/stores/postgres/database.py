@@ -99,9 +99,8 @@ class PostgresCells:
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         st = self._store._st
 
-        def work(c: Connection, pipeline: psycopg.Pipeline) -> list[bool]:
-            if not durable:
-                st.do(c, "not_durable")
+        def work(c: Connection, pipeline: psycopg.Pipeline) -> cells.Tries:
+            st.do(c, "patience", durable)
             return cells.try_swaps(st, c, swaps, st.now())
 
-        return self._store._link.pipeline(work) if swaps else []
+        return self._store._link.pipeline(work, locked=durable).won() if swaps else []

@@ -23,9 +23,11 @@ from ...urls import shown
 from ..clock import Clock
 from ..pool import Pool
 from .connection import (
+    LOCKED,
     Connection,
     Standby,
     TooSlow,
+    code_of,
     is_lost,
     open_error,
     passes,
@@ -38,6 +40,7 @@ T = TypeVar("T")
 RETRY_FOR_S = 2.0  # less than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 CANCEL_S = 0.5
+IDLE_MAX_S = 1.5  # how long a transaction of ours may wait for its process, which may stand still, with its locks
 # Every statement of the hot path walks an index, a few rows at a time. What the planner knows of a queue is old when it
 # matters: of one that was empty a minute ago it thinks that sorting all of it is best. So nothing is left to choose.
 PLANS = {
@@ -108,10 +111,16 @@ class Link:
         return self._transact(do, wake, again)
 
     def pipeline(
-        self, work: Callable[[Connection, psycopg.Pipeline], T], *, wake: Iterable[str] = (), again: bool = True
+        self,
+        work: Callable[[Connection, psycopg.Pipeline], T],
+        *,
+        wake: Iterable[str] = (),
+        again: bool = True,
+        locked: bool = True,
     ) -> T:
         """As `run`, in pipeline mode: begin, statements and commit are one round trip unless `work` fetches in
-        between. The cursors it returns can be read afterwards.
+        between. The cursors it returns can be read afterwards. With `locked=False`, it is not repeated where it waited
+        too long for a lock.
         """
 
         def do(c: Connection) -> T:
@@ -128,7 +137,7 @@ class Link:
             self._tell_of(c, wake)
             return value
 
-        return self._transact(do, wake, again)
+        return self._transact(do, wake, again, locked)
 
     def look(self, sql: str, params: Sequence[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """The rows of one statement that only reads."""
@@ -138,10 +147,10 @@ class Link:
         """`do`'s value; it only reads, each statement by itself."""
         return self._attempt(do, True)
 
-    def _transact(self, do: Callable[[Connection], T], wake: Iterable[str], again: bool) -> T:
+    def _transact(self, do: Callable[[Connection], T], wake: Iterable[str], again: bool, locked: bool = True) -> T:
         if self.read_only:
             raise ReadOnly(f"{self.where}: {self.read_only}; nothing was changed")
-        value = self._attempt(do, again)
+        value = self._attempt(do, again, locked)
         self._seam("committed")
         self.on_change(wake)
         return value
@@ -184,7 +193,7 @@ class Link:
 
     # -- trying again
 
-    def _attempt(self, do: Callable[[Connection], T], again: bool) -> T:
+    def _attempt(self, do: Callable[[Connection], T], again: bool, locked: bool = True) -> T:
         start_s = time.monotonic()
         deadline_s = start_s + self.url.timeout_s
         for delay_s in (*BACKOFF_S, None):
@@ -197,7 +206,7 @@ class Link:
                 sent = c is not None and c.committing
                 self._put_back(c, error)
                 now_s = time.monotonic()
-                late = now_s - start_s > RETRY_FOR_S or now_s > deadline_s
+                late = now_s - start_s > RETRY_FOR_S or now_s > deadline_s or (code_of(error) == LOCKED and not locked)
                 if delay_s is None or late or not passes(error) or (sent and not again):
                     raise self._typed(error, sent and not again) from error
                 time.sleep(uniform(delay_s / 2, delay_s))
@@ -311,10 +320,11 @@ class Link:
         """A process that stands still in the middle of a transaction must not hold its locks for ever; and what is
         acknowledged is on the disk unless the URL says otherwise."""
         wait_ms = int(self.url.timeout_s * 1000)
+        idle_ms = min(wait_ms, int(IDLE_MAX_S * 1000))
         commit = "current_setting('synchronous_commit')"
         settings = {
             **{name: f"'{value}'" for name, value in PLANS.items()},
-            "idle_in_transaction_session_timeout": f"'{wait_ms}'",
+            "idle_in_transaction_session_timeout": f"'{idle_ms}'",
             "statement_timeout": f"'{wait_ms}'",
             "synchronous_commit": f"'{self.url.synchronous_commit}'"
             if self.url.synchronous_commit

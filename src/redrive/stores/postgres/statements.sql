@@ -956,9 +956,10 @@ select current_setting('server_version'), (select version from {s}.meta), (selec
 -- $1 keys, $2 now
 select key, version, value from {s}.cell where key = any($1::text[]) and value is not null and (expires_ms is null or expires_ms > {now $2})
 
--- name: not_durable
--- What this transaction commits may be lost in a power cut, and is not by a killed process.
-select set_config('synchronous_commit', 'off', true)
+-- name: patience
+-- $1 whether it is durable: a transaction that swaps cells waits for others half a second at most. Where it is not durable, what it commits may be lost in a
+-- power cut, and is not by a killed process.
+select set_config('lock_timeout', '500', true), case when not $1::boolean then set_config('synchronous_commit', 'off', true) end
 
 -- name: swap_cells
 -- $1 keys in order, none twice, $2 expected versions (0: there is none), $3 values, $4 times to live, $5 now: the keys of those that apply.

@@ -36,7 +36,7 @@ from .admin import PostgresAdmin
 from .floor import Told
 from .rows import ids, ints, seq_of
 from .search import PostgresQueries
-from .statements import Connection
+from .statements import Connection, Cursor
 from .transaction import connection_of, tell, within
 
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
@@ -90,13 +90,13 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         return done
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
-        def work(c: Connection) -> list[Hold]:
+        def work(c: Connection, pipeline: psycopg.Pipeline) -> Cursor:
             self.seam("extend")
-            rows = self._st.rows(c, "extend", *changes.named(receipts), lease_ms, self._st.now(), alone)
-            held = {(f"{seq:016x}", fence): cancel for seq, fence, cancel in rows}
-            return [_HOLD[held.get((seq_of(handle), fence))] for handle, fence in receipts]
+            return self._st.do(c, "extend", *changes.named(receipts), lease_ms, self._st.now(), alone)
 
-        return self._link.run(work)
+        rows = self._link.pipeline(work).fetchall()
+        held = {(f"{seq:016x}", fence): cancel for seq, fence, cancel in rows}
+        return [_HOLD[held.get((seq_of(handle), fence))] for handle, fence in receipts]
 
     def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         told = Told()
@@ -116,7 +116,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         known = changes.named([receipt])
-        return bool(self._link.run(lambda c: self._st.rows(c, "checkpoint", *known, state)))
+        return bool(self._link.pipeline(lambda c, _: self._st.do(c, "checkpoint", *known, state)).fetchall())
 
     # -- waiting
 
