@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -183,6 +184,33 @@ def test_a_child_whose_loop_is_blocked_within_its_timeout_is_let_be(place: Place
     fleet = place.start(processes=1, lease=2.0, hung_after=2.0)
     fleet.until(lambda: not place.left([ref.id]))
     assert len(fleet.pids()) == 1 and [line.crashes for line in fleet.starts()] == [0] and fleet.said() == ""
+
+
+def test_a_store_that_does_not_answer_kills_no_child(place: Place) -> None:
+    [id] = place.fill("coroutine")
+    fleet = place.start(processes=1, lease=1.0, hung_after=1.0)
+    fleet.until(fleet.starts)
+    with contextlib.closing(sqlite3.connect(place.folder / "work.db", isolation_level=None)) as stranger:
+        stranger.execute("begin exclusive")
+        fleet.until(lambda: "for its store" in fleet.said() or len(fleet.pids()) > 1)
+    place.go()
+    fleet.until(lambda: not place.left([id]))
+    assert len(fleet.pids()) == 1 and lives(fleet.pids()[0]) and "killed" not in fleet.said()
+
+
+def test_a_parent_that_stood_still_with_its_children_kills_none(place: Place) -> None:
+    """A machine that was paused, or Ctrl-Z: the parent may go on before its children do."""
+    [id] = place.fill("coroutine")
+    fleet = place.start(processes=1, lease=2.0, hung_after=2.0)
+    fleet.until(fleet.starts)
+    os.killpg(fleet.parent.pid, signal.SIGSTOP)
+    time.sleep(3.0)
+    os.kill(fleet.parent.pid, signal.SIGCONT)
+    time.sleep(1.0)
+    os.killpg(fleet.parent.pid, signal.SIGCONT)
+    place.go()
+    fleet.until(lambda: not place.left([id]))
+    assert len(fleet.pids()) == 1 and lives(fleet.pids()[0]) and "killed" not in fleet.said()
 
 
 def test_a_child_that_keeps_failing_is_started_again_until_it_works(place: Place) -> None:

@@ -47,7 +47,7 @@ class Leases:
         self.draining = False
 
     def beat(self, now_s: float) -> None:
-        """Renew what is due, and show the supervisor that the store thread works."""
+        """Renew what is due, and show the supervisor that the store thread does not wait for the store."""
         renew = now_s >= self.renew_s
         if renew:
             self.renew_s = now_s + self._lease_s / 3

@@ -32,7 +32,7 @@ from .redrive_outcome import with_redrive_outcome
 from .services import Services
 from .settlement import Outcome, deposited, outcome, refused, released
 
-WAKE_EVERY_S = 1.0  # how often the store thread wakes, at least, to show its supervisor that it works
+WAKE_EVERY_S = 1.0  # how often the store thread wakes, at least, to show its supervisor that its store answers
 
 
 class Finished:

@@ -34,6 +34,7 @@ RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses before a child that keeps d
 YOUNG_S = 10.0
 AT_WORK_MAX = 9  # deaths at work, one after another, that cost no pause: as many as a message takes to be convicted
 LOOK_EVERY_S = 0.5
+PAUSED_S = 4 * LOOK_EVERY_S  # a supervisor that has not looked for so long stood still, with its machine or without
 _USAGE, _REFUSED = 2, 4  # exit codes after which a new start would end the same way
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -50,6 +51,7 @@ class _Child:
         self.born_s = time.monotonic()
         self.died_young = died_young
         self.hung = False
+        self.waits = False  # for its store, for long
 
     def ask(self, what: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -95,6 +97,7 @@ class Supervisor:
         self._starts: list[tuple[float, int]] = [(0.0, 0)] * processes
         self._asked = 0
         self._code = 0
+        self._looked_s = self._awake_s = time.monotonic()
 
     def run(self) -> int:
         """Returns the exit code: 0 when all ended well, else the first bad one."""
@@ -180,15 +183,47 @@ class Supervisor:
         self._starts.append((now + (0.0 if at_once else RESTART_S[min(young, len(RESTART_S) - 1)]), young))
 
     def _kill_hung(self) -> None:
+        self._note_pause()
         if self._state_dir is None:
             return
         beats = {b.pid: b for b in all_beats(self._state_dir)}
         for child in self._children:
-            why = self._hung(beats.get(child.process.pid), child.born_s)
-            if why is not None:
+            found = beats.get(child.process.pid)
+            if found is None or found.pulse_s < child.born_s:  # of an earlier process that had this pid
+                continue
+            if (why := self._hung(found)) is not None:
                 _say(f"worker process {child.process.pid} {why}; it is killed and replaced")
                 child.hung = True
                 child.kill()
+            else:
+                self._tell_waiting(child, self._silent_s(found.store_s))
+
+    def _note_pause(self) -> None:
+        """When this process itself stood still, its children may have, too: their silence counts from its end."""
+        now = time.monotonic()
+        if now - self._looked_s > PAUSED_S:
+            self._awake_s = now
+        self._looked_s = now
+
+    def _silent_s(self, beat_s: float) -> float:
+        return time.monotonic() - max(beat_s, self._awake_s)
+
+    def _hung(self, beats: Beats) -> str | None:
+        if (silent_s := self._silent_s(beats.pulse_s)) > self._hung_after_s:
+            return f"has shown no sign of life for {silent_s:.0f} s"
+        blocked_s = self._silent_s(beats.loop_s)
+        if self._silent_s(beats.store_s) > self._hung_after_s:  # `busy_until_s` is of before its store went away
+            return None
+        if blocked_s > self._hung_after_s and time.monotonic() > beats.busy_until_s:
+            return f"has had its event loop blocked for {blocked_s:.0f} s, past every running timeout"
+        return None
+
+    def _tell_waiting(self, child: _Child, waiting_s: float) -> None:
+        """Tell once of a child that lives, but whose store does not answer: a new one would not help."""
+        waits = waiting_s > self._hung_after_s
+        if waits and not child.waits:
+            _say(f"worker process {child.process.pid} lives, and has waited {waiting_s:.0f} s for its store")
+        child.waits = waits
 
     def _kill_late(self) -> None:
         """Kill children that do not end: a handler may have left a thread that prevents it; its message was
@@ -198,16 +233,6 @@ class Supervisor:
         for child in self._children:
             _say(f"worker process {child.process.pid} has not ended in time; it is killed")
             child.kill()
-
-    def _hung(self, beats: Beats | None, born_s: float) -> str | None:
-        if beats is None or beats.store_s < born_s:  # of an earlier process that had this pid
-            return None
-        now = time.monotonic()
-        if now - beats.store_s > self._hung_after_s:
-            return f"has shown no sign of life for {now - beats.store_s:.0f} s"
-        if now - beats.loop_s > self._hung_after_s and now > beats.busy_until_s:
-            return f"has had its event loop blocked for {now - beats.loop_s:.0f} s, past every running timeout"
-        return None
 
 
 def supervise(

@@ -13,6 +13,7 @@ from ..blobs import Cleaner
 from ..registry import Queue, Registry
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
+from .crash.pulse import Pulse
 from .crash.recovery import take_back
 from .crash.suspects import Suspects
 from .delivery_events import Reporter
@@ -132,6 +133,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         room = self._capacity.capacity + BATCH_MAX
         take_back(self._store, self._slots, room, self._reporter)
+        self._pulse = None if self._slots is None else Pulse(self._slots)
         self._build()
         self._presence.watch(self._loop)
         self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
@@ -201,6 +203,8 @@ class Worker:
             await asyncio.to_thread(self._cleaner.close)
         slots, self._slots = self._slots, None
         if slots is not None:
+            if self._pulse is not None:
+                self._pulse.stop()
             if not self._in_flight:
                 slots.settle()
             slots.close()

@@ -33,12 +33,12 @@ from ...files import boot_id, make_folder, open_file
 from ...message import Started
 
 _MAGIC = b"redrive3"
-# Magic, boot id, store thread's beat, end of the last running timeout, event loop's beat, pid, holder's name.
+# Magic, boot id, the process's beat, end of the last running timeout, event loop's beat, pid, holder's name.
 _HEADER = struct.Struct("<8s40sdddI400s")
 _HEADER_SIZE = 512
 _EARLIER, _EARLIER_SIZE = b"redrive2", 128  # had no name: it was that of the host and the identity
-_STORE_BEAT, _STORE_BEAT_AT = struct.Struct("<dd"), 48
-_LOOP_BEAT, _LOOP_BEAT_AT = struct.Struct("<d"), 64
+_BEAT = struct.Struct("<d")
+_PULSE_AT, _BUSY_AT, _LOOP_AT, _STORE_AT = 48, 56, 64, 504
 _DEATH, _DEATH_AT = struct.Struct("<IiQB"), 480  # pid, exit code or minus the signal, peak bytes, whether it hung
 _SLOT = struct.Struct("<36sIB3x")  # id, fence, state
 _CLAIMED, _STARTED, _ALONE = range(3)
@@ -48,11 +48,15 @@ _IDENTITIES_MAX = 1000
 _TOKEN, _TOKEN_BYTES = "token", 16
 
 
-class Beats:
-    """When a process last showed a sign of life, in seconds of the machine's monotonic clock."""
+class Beats(NamedTuple):
+    """When a process last showed a sign of life, in seconds of the machine's monotonic clock: `pulse_s` the process
+    itself, `loop_s` its event loop, `store_s` its store thread, which may wait for a store that does not answer."""
 
-    def __init__(self, store_s: float, busy_until_s: float, loop_s: float, pid: int) -> None:
-        self.store_s, self.busy_until_s, self.loop_s, self.pid = store_s, busy_until_s, loop_s, pid
+    pulse_s: float
+    busy_until_s: float
+    loop_s: float
+    pid: int
+    store_s: float
 
 
 class Death(NamedTuple):
@@ -112,6 +116,7 @@ class Slots:
         now = time.monotonic()
         name = self.worker.encode(errors="replace")
         self._map[: _HEADER.size] = _HEADER.pack(_MAGIC, boot_id().encode(), now, 0.0, now, os.getpid(), name)
+        self.beat_store(now, 0.0)
         self._free = list(range(count - 1, -1, -1))
 
     def take(self, id: str, fence: int) -> int:
@@ -131,13 +136,21 @@ class Slots:
         self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = _CLAIMED
         self._free.append(slot)
 
+    def beat(self, now_s: float) -> None:
+        """The process lives, whatever its event loop and its store thread wait for."""
+        self._beat(_PULSE_AT, now_s)
+
     def beat_store(self, now_s: float, busy_until_s: float) -> None:
-        """The store thread lives; the timeouts of what runs end at `busy_until_s`."""
-        self._map[_STORE_BEAT_AT : _STORE_BEAT_AT + _STORE_BEAT.size] = _STORE_BEAT.pack(now_s, busy_until_s)
+        """The store thread does not wait for the store; the timeouts of what runs end at `busy_until_s`."""
+        self._beat(_STORE_AT, now_s)
+        self._beat(_BUSY_AT, busy_until_s)
 
     def beat_loop(self, now_s: float) -> None:
         """The event loop lives."""
-        self._map[_LOOP_BEAT_AT : _LOOP_BEAT_AT + _LOOP_BEAT.size] = _LOOP_BEAT.pack(now_s)
+        self._beat(_LOOP_AT, now_s)
+
+    def _beat(self, at: int, value_s: float) -> None:
+        self._map[at : at + _BEAT.size] = _BEAT.pack(value_s)
 
     def settle(self) -> None:
         """Empty the file: nothing of this identity is leased any more."""
@@ -194,9 +207,10 @@ def all_beats(folder: Path) -> list[Beats]:
         return found
     for path in folder.glob("*.slots"):
         with contextlib.suppress(OSError, struct.error), os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
-            magic, _, *beats, holder = _HEADER.unpack(file.read(_HEADER.size))
+            head = file.read(_HEADER_SIZE)
+            magic, _, *beats, holder = _HEADER.unpack_from(head)
             if magic == _MAGIC and holder.startswith(here):
-                found.append(Beats(*beats))
+                found.append(Beats(*beats, *_BEAT.unpack_from(head, _STORE_AT)))
     return found
 
 
@@ -209,8 +223,8 @@ def note_death(folder: Path, pid: int, born_s: float, death: Death) -> bool:
     here, noted = f"{place(folder)}/".encode(), False
     for path in folder.glob("*.slots"):
         with contextlib.suppress(OSError, struct.error), os.fdopen(_open(path, os.O_RDWR), "r+b") as file:
-            magic, _, store_s, _, _, holder_pid, holder = _HEADER.unpack(file.read(_HEADER.size))
-            if (magic, holder_pid) == (_MAGIC, pid) and store_s >= born_s and holder.startswith(here):
+            magic, _, pulse_s, _, _, holder_pid, holder = _HEADER.unpack(file.read(_HEADER.size))
+            if (magic, holder_pid) == (_MAGIC, pid) and pulse_s >= born_s and holder.startswith(here):
                 os.pwrite(file.fileno(), _DEATH.pack(pid, death.code, death.peak_bytes, death.hung), _DEATH_AT)
                 noted = True
     return noted

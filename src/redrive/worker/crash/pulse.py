@@ -1,0 +1,28 @@
+"""The sign of life of a worker process. It depends on nothing else: neither on the store nor on the event loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from .ledger import Slots
+
+PULSE_EVERY_S = 0.5
+
+
+class Pulse:
+    """Writes a sign of life into the worker's ledger twice a second, by a thread of its own."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots, self._stopped = slots, threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="redrive-pulse", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(PULSE_EVERY_S):
+            self._slots.beat(time.monotonic())
+
+    def stop(self) -> None:
+        """Write no more: the ledger is about to be closed."""
+        self._stopped.set()
+        self._thread.join()
