@@ -1,4 +1,4 @@
-"""Parse Retry-After headers: whole seconds or an HTTP-date (RFC 9110, 10.2.3 and 5.6.7), misspelled ones too."""
+"""Parse Retry-After headers: seconds or an HTTP-date (RFC 9110, 10.2.3 and 5.6.7), misspelled ones too."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ RETRY_AFTER_MAX_S = 365 * 86_400.0
 # Patterns are kept as texts and compiled at first use by `re`, which remembers them: imports stay cheap.
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAY = r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
-_CLOCK = r"(?P<H>[0-2][0-9]):(?P<M>[0-5][0-9]):(?P<S>[0-6][0-9])"
+_CLOCK = r"(?P<H>[0-2]?[0-9]):(?P<M>[0-5][0-9]):(?P<S>[0-6][0-9])"
 _DATE = r"(?P<d>[0-3]?[0-9])"
 _ZONE = r"(?:GMT|UTC|[+-]0000)"
-# One-digit days, a missing weekday and other words for GMT leave no doubt. A missing zone does, but for asctime's form.
+# Days and hours of one digit, a missing weekday and other words for GMT leave no doubt. A missing zone does, but for
+# asctime's form.
 _HTTP_DATES = (
     rf"(?ai)(?:{_DAY},? )? ?{_DATE} (?P<b>[a-z]{{3}}) (?P<y>[0-9]{{4}}) {_CLOCK} {_ZONE}",  # IMF-fixdate
     rf"(?ai)(?:{_DAY},? )?{_DATE}-(?P<b>[a-z]{{3}})-(?P<y>[0-9]{{2}}|[0-9]{{4}}) {_CLOCK} {_ZONE}",  # RFC 850
@@ -24,10 +25,11 @@ _HTTP_DATES = (
 def parse_retry_after(text: str, now: datetime) -> float | None:
     """Return the seconds from `now` that a Retry-After header asks for (RFC 9110, 10.2.3), or None if it says nothing.
 
-    Whole seconds in ASCII digits, or one of the three HTTP-dates, which are in GMT whatever the local time zone, also
-    with a day of one digit, without its weekday, or with UTC, +0000 or -0000 for GMT; white space around is allowed. A
-    past date is 0.0, anything over RETRY_AFTER_MAX_S (365 days) is that. A `now` without a zone is in UTC. Never
-    raises: any other value, such as a date without a zone, gives None.
+    Whole seconds in ASCII digits, or with a fraction, as in `1.5`, which is rounded up; or one of the three HTTP-dates,
+    which are in GMT whatever the local time zone, also with a day or an hour of one digit, without its weekday, or with
+    UTC, +0000 or -0000 for GMT; white space around is allowed. A past date is 0.0, anything over RETRY_AFTER_MAX_S (365
+    days) is that. A `now` without a zone is in UTC. Never raises: any other value, such as `1.0`, which names no
+    fraction, or a date without a zone, gives None.
     """
     try:
         return _parse(text, now)
@@ -47,12 +49,14 @@ def _parse(text: str, now: datetime) -> float | None:
 
 
 def whole_seconds(text: str) -> float | None:
-    """ASCII digits as seconds, at most RETRY_AFTER_MAX_S; anything else is None."""
-    digits = text.strip()
+    """ASCII digits as seconds, at most RETRY_AFTER_MAX_S, a fraction rounded up; anything else is None."""
+    digits, dot, fraction = text.strip().partition(".")
     if not (digits.isascii() and digits.isdigit()):
         return None
+    if dot and not (fraction.isascii() and fraction.isdigit() and fraction.strip("0")):
+        return None  # `1.`, `1.x`, and `1.0`, which the specification ignores
     digits = digits.lstrip("0")
-    return min(float(digits or 0), RETRY_AFTER_MAX_S) if len(digits) <= 9 else RETRY_AFTER_MAX_S
+    return min(float(digits or 0) + bool(dot), RETRY_AFTER_MAX_S) if len(digits) <= 9 else RETRY_AFTER_MAX_S
 
 
 def http_date(text: str, now: datetime | None) -> datetime | None:

@@ -1000,6 +1000,10 @@ DATES = [
     ("21-Nov-26 12:01:30 GMT", 90.0),
     ("1 Dec 2026 12:00:00 +0000", 864_000.0),
     ("Sat 21 Nov 2026 12:01:30 GMT", 90.0),
+    ("Sun, 06 Nov 1994 8:49:37 GMT", 0.0),  # an hour of one digit
+    ("Sun, 22 Nov 2026 9:00:00 GMT", 75_600.0),
+    ("Sunday, 22-Nov-26 9:00:00 GMT", 75_600.0),
+    ("Sun Nov 22 9:00:00 2026", 75_600.0),
 ]
 
 
@@ -1028,12 +1032,31 @@ def test_whole_seconds_are_read_and_clamped(text: str, asked_s: float) -> None:
     assert parse_retry_after(text, NOW) == asked_s
 
 
+@pytest.mark.parametrize(
+    ("text", "asked_s"),
+    [
+        ("1.5", 2.0),
+        (" 0.25 ", 1.0),
+        ("29.999", 30.0),
+        ("00012.0001", 13.0),
+        ("31535999.5", RETRY_AFTER_MAX_S),
+        ("31536000.5", RETRY_AFTER_MAX_S),
+        (f"{'9' * 10_000}.5", RETRY_AFTER_MAX_S),
+    ],
+)
+def test_a_fraction_of_a_second_is_rounded_up(text: str, asked_s: float) -> None:
+    assert parse_retry_after(text, NOW) == asked_s
+    fault = classify(HttpFailure(429, {"Retry-After": text}), now=NOW)
+    assert fault.retry_after_s == asked_s
+
+
 IGNORED: list[object] = [
-    "", " ", "-1", "+1", "1.0", "1e3", "0x10", "²", "٣", "１", "1,2", "1, 2", "1 2", "1_000", "soon", "null",
+    "", " ", "-1", "+1", "1.0", "0.0", "1.", ".5", "1.5.0", "1.5s", "-1.5", "+1.5", "1,5", "1.5e3", "1.٣", "1e3", "0x10", "²", "٣", "１", "1,2", "1, 2", "1 2", "1_000", "soon", "null",
     "Sat, 31 Feb 2026 12:00:00 GMT", "Sat, 21 Nov 2026 25:00:00 GMT", "Sat, 21 Nov 2026 12:00:00 PST",
     "Sat, 21 Nov 2026 12:00:00 EST", "Sat, 21 Nov 2026 12:00:00 +0100", "Sat, 21 Nov 2026 12:00:00 +00:00",
     "Sat, 21 Nov 2026 12:00:00 Z", "21 Nov 2026 12:00:00", "Nov 21 12:00:00 2026", "21 Nov 26 12:00:00 GMT",
-    "Sat, 0 Nov 2026 12:00:00 GMT", "Sat, 021 Nov 2026 12:00:00 GMT", "Sat, 21 Nov 2026 9:00:00 GMT",
+    "Sat, 0 Nov 2026 12:00:00 GMT", "Sat, 021 Nov 2026 12:00:00 GMT", "Sat, 21 Nov 2026 9:0:00 GMT",
+    "Sat, 21 Nov 2026 :00:00 GMT", "Sat, 21 Nov 2026 009:00:00 GMT",
     "11/12/2026 12:00:00 GMT", "2026-11-21 12:00:00 GMT", "Sat, 21 Nov 2026", "12:00:00 GMT", "1 Dec 2026 UTC",
     "Sat, 21 Nov 2026 12:00:00", "Sat, 21 Xyz 2026 12:00:00 GMT", "Sat, 00 Nov 2026 12:00:00 GMT",
     "Sat, 01 Jan 0000 00:00:00 GMT", "2026-11-21T12:00:00Z", "5, Sat, 21 Nov 2026 12:00:00 GMT",
