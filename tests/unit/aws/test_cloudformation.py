@@ -348,7 +348,7 @@ def test_the_alarm_on_run_time_watches_what_workers_write(told: list[dict[str, A
 
 def test_each_alarm_names_its_runbook_page() -> None:
     pages = {}
-    for name, resource in made(queues=("orders",))["Resources"].items():
+    for name, resource in made(queues=("orders",), machine=True)["Resources"].items():
         if resource["Type"] == "AWS::CloudWatch::Alarm":
             says, ending = resource["Properties"]["AlarmDescription"]["Fn::Sub"]
             [pages[name.removeprefix("Orders").removesuffix("Alarm")]] = re.findall(
@@ -405,7 +405,7 @@ def test_parameters_say_what_they_are_and_refuse_what_cannot_be_meant() -> None:
 
 
 def test_each_function_that_redrives_goes_by_the_parameters_of_its_part() -> None:
-    resources = made()["Resources"]
+    resources = made(machine=True)["Resources"]
 
     def variables(name: str) -> dict[str, Any]:
         found: dict[str, Any] = resources[f"Orders{name}"]["Properties"]["Environment"]["Variables"]
@@ -446,8 +446,23 @@ def test_outputs_are_exported_under_names_of_the_stack() -> None:
     assert outputs["Url"]["Value"]["Fn::Sub"] == "sqs://${AWS::Region}/${Prefix}?cells=dynamodb://${Cells}"
 
 
-def test_a_template_of_one_queue_can_be_given_inline() -> None:
-    assert len(text(made(queues=("orders",)))) <= INLINE_MAX
+def test_a_template_of_one_queue_can_be_given_inline_with_room() -> None:
+    for profile, fifo in ALL:
+        assert len(text(made(queues=("reports-and-invoices",), profile=profile, fifo=fifo)).encode()) <= 40_000
+    assert len(text(made(queues=("orders",))).encode()) <= 36_000 < INLINE_MAX
+
+
+def test_a_state_machine_is_made_for_those_who_ask_for_one() -> None:
+    """It is a third of the template; a parameter could only leave it out of the stack, not out of the text."""
+    plain, asked = made(), made(machine=True)
+    assert plain["Parameters"]["AutoRedrive"]["AllowedValues"] == ["lambda", "off"]
+    assert asked["Parameters"]["AutoRedrive"]["AllowedValues"] == ["lambda", "state-machine", "off"]
+    more = asked["Resources"].keys() - plain["Resources"].keys()
+    assert len(more) == 34 and all(name.startswith(("OrdersMachine", "BulkMachine")) for name in more)
+    assert asked["Outputs"].keys() - plain["Outputs"].keys() == {"OrdersMachineArn", "BulkMachineArn"}
+    assert {name: asked["Resources"][name] for name in plain["Resources"]} == plain["Resources"]
+    assert "RedriveByMachine" not in plain["Conditions"] and "Machine" not in json.dumps(plain["Outputs"])
+    assert "OrdersMachine" in made(approval=True)["Resources"]  # who is to be asked by it wants it
 
 
 @pytest.mark.parametrize(
@@ -497,7 +512,7 @@ def test_every_queue_and_topic_refuses_calls_without_tls() -> None:
 
 
 def test_a_key_of_the_stack_encrypts_all_that_holds_messages_and_whoever_works_them_may_use_it() -> None:
-    found = made()["Resources"]
+    found = made(machine=True)["Resources"]
     key = {"Fn::If": ["HasKmsKey", {"Ref": "KmsKey"}, {"Ref": "AWS::NoValue"}]}
     names = {
         "AWS::SQS::Queue": "KmsMasterKeyId",
@@ -535,9 +550,10 @@ def test_cfn_lint_finds_nothing() -> None:
     from cfnlint.api import lint_all
 
     for profile, fifo in ALL if os.environ.get("TEST_SOAK") else (("critical", True),):
-        written = text(made(queues=("orders",), profile=profile, fifo=fifo, approval=True))
-        found = [match for match in lint_all(written) if match.rule.severity != "informational"]
-        assert [str(match) for match in found] == []
+        for approval in (False, True):
+            written = text(made(queues=("orders",), profile=profile, fifo=fifo, approval=approval))
+            found = [match for match in lint_all(written) if match.rule.severity != "informational"]
+            assert [str(match) for match in found] == []
 
 
 def test_the_command_writes_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -550,6 +566,8 @@ def test_the_command_writes_what_was_asked_for(tmp_path: Path, capsys: pytest.Ca
     told = capsys.readouterr()
     assert json.loads(path.read_text()) == json.loads(json.dumps(made(profile="high-volume")))
     assert told.out == "" and "--s3-bucket" in told.err
+    assert run(["aws", "template", "--prefix", "shop", "-q", "orders", "-q", "bulk", "--state-machine"]) == 0
+    assert load(capsys.readouterr().out) == json.loads(json.dumps(made(machine=True)))
     assert run(["aws", "template", "--filter", "orders=[1]"]) == 2
     assert "QUEUE=JSON" in capsys.readouterr().err
     assert run(["aws", "template", "-q", "a b"]) == 2
@@ -572,8 +590,8 @@ def test_the_longest_names_fit() -> None:
     assert max(map(len, names)) == 80
 
 
-def test_policies_of_the_largest_stack_are_none_that_aws_refuses() -> None:
-    found = made(prefix="p" * 40, queues=tuple(f"{'q' * 20}-{n}" for n in range(9)), fifo=True)["Resources"]
+def test_policies_of_ten_queues_with_long_names_are_none_that_aws_refuses() -> None:
+    found = made(prefix="p" * 40, queues=tuple(f"{'q' * 20}-{n}" for n in range(10)), fifo=True)["Resources"]
     arn = "arn:aws-us-gov:sqs:us-gov-west-1:123456789012:" + "n" * 80
     for name in ("WorkerAccess", "ProducerAccess", "TriageAccess"):
         document = found[name]["Properties"]["PolicyDocument"]

@@ -35,7 +35,7 @@ PROFILES = {
 }
 
 
-def parameters(prefix: str, prefix_max: int, profile: Profile) -> Json:
+def parameters(prefix: str, prefix_max: int, profile: Profile, machine: bool) -> Json:
     """All parameters, in the order in which a console shows them."""
     return {
         "Prefix": _text(
@@ -90,9 +90,9 @@ def parameters(prefix: str, prefix_max: int, profile: Profile) -> Json:
             ConstraintDescription="an address, or empty",
         ),
         "AutoRedrive": _choice(
-            "What drives dead messages back: the re-driver Lambda, the state machine (both need CodeBucket), or "
-            "nothing.",
-            ("lambda", "state-machine", "off"),
+            f"What drives dead messages back: the re-driver Lambda{', the state machine' if machine else ''} (with "
+            "CodeBucket), or nothing.",
+            ("lambda", "state-machine", "off") if machine else ("lambda", "off"),
         ),
         "MaxRedrives": _number("Redrives of a message before it goes to the poison queue.", 5, 0, 1000),
         "RedriveBase": _number(
@@ -154,7 +154,8 @@ def parameters(prefix: str, prefix_max: int, profile: Profile) -> Json:
     }
 
 
-def conditions() -> Json:
+def conditions(machine: bool) -> Json:
+    by_machine = {"RedriveByMachine": _is("AutoRedrive", "state-machine")} if machine else {}
     return {
         "HasCode": {"Fn::Not": [_is("CodeBucket", "")]},
         "HasConsumer": {"Fn::And": [{"Condition": "HasCode"}, {"Fn::Not": [_is("ConsumerHandler", "")]}]},
@@ -166,7 +167,7 @@ def conditions() -> Json:
         "HasRunbookUrl": {"Fn::Not": [_is("RunbookUrl", RUNBOOKS)]},
         "HasErrorRate": _is("ErrorRateAlarm", "on"),
         "RedriveByLambda": {"Fn::And": [{"Condition": "HasCode"}, _is("AutoRedrive", "lambda")]},
-        "RedriveByMachine": _is("AutoRedrive", "state-machine"),
+        **by_machine,
     }
 
 

@@ -44,6 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     - `filters`: SNS filter policies by queue (default: attribute `queue` is the queue's name). `filter_scope` says what
       they look at: attributes, data or body, as in `Topic.subscribe`. `topic`: its name after the prefix.
     - `keep`: queues and table outlive the stack (default: as the profile says).
+    - `machine`: the state machine too, for those whose dead messages it drives back: it is a third of the template.
     - `approval`: the state machine asks a person, through the topic of alarms, before it moves anything.
     - `partition`: of AWS, for the services that the machine calls.
     - `consumers`: invocations of a queue's consumer Lambda that run at once, at most: 2 to 1,000.
@@ -57,9 +58,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     filter_scope: str = "attributes"
     topic: str = "events"
     keep: bool | None = None
+    machine: bool = False
     approval: bool = False
     partition: str = "aws"
     consumers: int = 50
+
+    @property
+    def with_machine(self) -> bool:
+        """Whether there is a state machine; who is to be asked by it wants it."""
+        return self.machine or self.approval
 
 
 def template(settings: Settings) -> dict[str, Any]:
@@ -70,10 +77,10 @@ def template(settings: Settings) -> dict[str, Any]:
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"redrive {__version__}: queues {', '.join(one.queue for one in found)}"[:1024],
-        "Parameters": parameters(settings.prefix, _prefix_max(settings.prefix, found), profile),
-        "Conditions": conditions(),
+        "Parameters": parameters(settings.prefix, _prefix_max(settings.prefix, found), profile, settings.with_machine),
+        "Conditions": conditions(settings.with_machine),
         "Resources": _resources(found, settings, profile.keep if settings.keep is None else settings.keep),
-        "Outputs": _outputs(found),
+        "Outputs": _outputs(found, settings.with_machine),
     }
 
 
@@ -116,7 +123,8 @@ def _resources(found: Sequence[Named], settings: Settings, keep: bool) -> Resour
     for of in found:
         own = queues.queues(of, keep) | queues.subscription(of, keep)
         own |= lambdas.redriver(of) | lambdas.consumer(of, settings.consumers) | alarms.alarms(of)
-        own |= machines.machine(of, settings.approval, settings.partition)
+        if settings.with_machine:
+            own |= machines.machine(of, settings.approval, settings.partition)
         if taken := own.keys() & resources.keys():
             raise ConfigError(f"queue {of.queue!r}: {min(taken)} is the logical name of another resource; rename it")
         resources |= own
@@ -139,7 +147,7 @@ def _policy(role: str, found: Sequence[Named]) -> Json:
     return {"Type": "AWS::IAM::ManagedPolicy", "Properties": properties}
 
 
-def _outputs(found: Sequence[Named]) -> Json:
+def _outputs(found: Sequence[Named], machine: bool) -> Json:
     outputs = {
         "Url": _output("url", "The store's URL, for redrive worker and others", lambdas.url()),
         "TopicArn": _output("topic", "Publish here", ref("Topic")),
@@ -150,11 +158,11 @@ def _outputs(found: Sequence[Named]) -> Json:
         "TriageAccess": _output("triage-access", "Attach to the role of dlq ingest and redrives", ref("TriageAccess")),
     }
     for of in found:
-        outputs |= _outputs_of(of)
+        outputs |= _outputs_of(of, machine)
     return outputs
 
 
-def _outputs_of(of: Named) -> Json:
+def _outputs_of(of: Named, machine: bool) -> Json:
     id = of.id
     kinds = {"Queue": "The queue", "Dlq": "Its dead-letter queue", "Poison": "Its poison queue"}
     found: Json = {}
@@ -165,8 +173,9 @@ def _outputs_of(of: Named) -> Json:
     found[f"{id}RedriverArn"] = _output(
         f"{_dashed(of.queue)}-redriver", "The re-driver Lambda", att(f"{id}Redriver"), "HasCode"
     )
-    key = f"{_dashed(of.queue)}-machine"
-    found[f"{id}MachineArn"] = _output(key, "Its state machine", ref(f"{id}Machine"), "HasCode")
+    if machine:
+        key = f"{_dashed(of.queue)}-machine"
+        found[f"{id}MachineArn"] = _output(key, "Its state machine", ref(f"{id}Machine"), "HasCode")
     return found
 
 

@@ -57,7 +57,8 @@ def aws() -> None:
 @click.option(
     "--keep/--no-keep", default=None, help="queues and table outlive the stack (default: of profile critical only)"
 )
-@click.option("--approval", is_flag=True, help="the state machine asks a person before it moves anything")
+@click.option("--state-machine", "machine", is_flag=True, help="a state machine that can drive back what is dead, too")
+@click.option("--approval", is_flag=True, help="that state machine asks a person before it moves anything")
 @click.option(
     "--partition", type=click.Choice(PARTITIONS), default=PARTITIONS[0], help="of AWS, for China and GovCloud [aws]"
 )
@@ -73,6 +74,7 @@ def template(
     filter_scope: str,
     topic: str,
     keep: bool | None,
+    machine: bool,
     approval: bool,
     partition: str,
     consumers: int,
@@ -93,6 +95,7 @@ def template(
         filter_scope=filter_scope,
         topic=topic,
         keep=keep,
+        machine=machine,
         approval=approval,
         partition=partition,
         consumers=consumers,
