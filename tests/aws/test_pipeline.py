@@ -50,7 +50,9 @@ def stack(ministack: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]
     s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
     s3.put_object(Bucket=bucket, Key="redrive.zip", Body=code())
     parameters = {"CodeBucket": bucket, "MaxRedrives": "1", "RedriveBase": "0"}
-    found = Deployed(ministack.url, Settings(prefix=f"shop-{uuid4().hex[:8]}", queues=("orders",), machine=True), parameters)
+    found = Deployed(
+        ministack.url, Settings(prefix=f"shop-{uuid4().hex[:8]}", queues=("orders",), machine=True), parameters
+    )
     yield found
     found.delete()
 

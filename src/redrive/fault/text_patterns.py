@@ -13,18 +13,27 @@ _STATUS = r"(?i)\b(?:http|status)(?:/\d(?:\.\d)?)?(?:[ _-]?(?:code|error|status)
 _TOO_MUCH = (
     r"(?i)too many requests|\brate[ _-]?limit(?:ed|ing|er|[ _-]?exceeded|[ _-]?reached)?\b|\bthrottl(?:ed|ing)\b"
 )
-# A bare 429 is a status where the words around it speak of one, and else a count or part of a name.
-_BARE_429 = (
-    r"(?i)(?:^\W*|(?:error|\b(?:errors|code|response|returned|returns|responded|replied|answered|received|got|gave|failed"
-    r"|refused|rejected))\W{1,3}(?:(?:a|an|with|by|code|error|status)\W{1,2}){0,2})429"
+# A bare status is one where the words around it speak of one, and else a count, an amount or part of a name. What tells
+# a count is looked at more closely where the status would end the message: "failed: 404" may say how many failed.
+_ANSWERED = "code|response|returned|returns|responded|replied|answered|received|got|gave"
+_BY_WHOM = r"(?:(?:a|an|with|by|code|error|status)\W{1,2}){0,2}"
+_AFTER = (
     r"(?=\W*$|\s*[:;)\]}>\"'(\[{!?-](?!\d)|[.,](?:\s|$)(?!\s*\d)"
     r"|\s(?:errors?|responses?|status|client|from|by|on|when|while|after|again|too|resource_exhausted"
-    r"|for (?:url|http|/|get|post|put))\b)"
+    r"|for (?:url|http|/|get|post|put))\b"
+)
+_BARE_429 = rf"(?i)(?:^\W*|(?:error|\b(?:errors|{_ANSWERED}|failed|refused|rejected))\W{{1,3}}{_BY_WHOM})429{_AFTER})"
+_BARE_STATUS = (
+    rf"(?i)(?:^[\s(\[{{<\"']*|(?:error|\b(?:{_ANSWERED}))\W{{1,3}}{_BY_WHOM}"
+    rf"|\b(?:failed|refused|rejected)(?:\s\(|\s(?:with|by)\W{{1,2}}{_BY_WHOM}))(40[0134]|503)(?!\s*(?:\(of\b|[%€$£])){_AFTER}"
+    r"|\s(?:bad request|unauthori[sz]ed|forbidden|not found|service unavailable|server)\b)"
 )
 _TOO_LATE = r"(?i)\btimed?[ -]?out\b|\bdeadline exceeded\b"
 _PASSING = (
     r"(?i)\bconnection (?:\w+ ){0,2}(?:reset|refused|aborted|closed|lost|dropped)\b|\bbroken pipe\b|\bgone away\b"
     r"|\b(?:temporary|transient) (?:failure|error)\b|\btemporarily unavailable\b|\btry again later\b|\bbad gateway\b"
+    r"|(?<!\bnot )(?<!\bnon-)\btemporary(?:\s*(?:$|[:;,.!?)\]}\"'])|(?: \w+){0,2} (?:failures?|errors?|problems?"
+    r"|issues?|outages?|glitch|hiccup|faults?|interruption|disruption|overload|downtime|maintenance)\b)"
     r"|\b(?:service|server) (?:\w+ )?unavailable\b|\b(?:database|table)(?: \w+)? is locked\b"
     r"|\bdeadlock (?:found|detected)\b|\b(?:host|network) (?:is )?unreachable\b|\bno route to host\b"
 )
@@ -34,6 +43,9 @@ _NETWORK = "hosts?|hostname|server|node|address|domain|name|peer|route|leader|ma
 _PLAIN = rf"(?!(?:[a-z]+ ){{0,5}}(?:{_NETWORK})\b)(?:[a-z]+ ){{0,5}}"
 _FOR_GOOD = (
     r"(?i)\bunauthori[sz]ed\b"
+    # Not as an adjective ("forbidden words"), nor denied.
+    r"|(?<!\bnot )(?<!\blonger )(?<!-)\bforbidden"
+    r"(?=\s*(?:$|[:;,.!?()\[\]{}<>=\"'–—]|-(?!\w))|\s(?:for|to|by|from|on)\b)"
     r"|(?:^|[:;,.!?()\[\]{}<>=]|\s[–—-])\s*[\"']?(?:4\d\d )?"
     rf"(?:validation (?:error|failed)\b|{_PLAIN}not[ -]found(?=\s*(?:$|[:;,.!?()\[\]{{}}<>=\"'–—-])))"
 )
@@ -61,6 +73,7 @@ _BY_TEXT: tuple[tuple[str, str, Kind], ...] = (
     ("not found", _FOR_GOOD, Kind.PERMANENT),
     ("validation", _FOR_GOOD, Kind.PERMANENT),
     ("unauthori", _FOR_GOOD, Kind.PERMANENT),
+    ("forbidden", _FOR_GOOD, Kind.PERMANENT),
 )
 
 
@@ -68,6 +81,8 @@ def kind_of_text(text: str) -> Kind | None:
     """Return the kind that an HTTP status or a well-known phrase in the text means, or None."""
     low = text.lower()
     if ("http" in low or "status" in low) and (match := re.search(_STATUS, text)):
+        return Kind.QUOTA if over_quota(text) else kind_of_status(int(match[1]), None)
+    if ("40" in low or "503" in low) and (match := re.search(_BARE_STATUS, text)):
         return Kind.QUOTA if over_quota(text) else kind_of_status(int(match[1]), None)
     for stem, pattern, kind in _BY_TEXT:
         if stem in low and re.search(pattern, text):

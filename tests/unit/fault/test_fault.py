@@ -380,6 +380,21 @@ PERMANENT_TEXTS = [
     "The requested resource was not found", "resource not found: /x", "page not found (404)", '{"error": "not found"}',
     "GET /x - not found", "unauthorized", "Unauthorized", "401 Unauthorized", "unauthorised: no key",
     "the request is unauthorized",
+    "forbidden", "Forbidden", "FORBIDDEN: no rights", "access forbidden", "the request is forbidden.",
+    "Forbidden by policy", "403 Forbidden", "Forbidden for url: https://x", "{'error': 'forbidden'}",
+    "POST /orders - Forbidden",
+    *(template.format(status) for status in (400, 401, 403, 404) for template in (
+        "{}", "({})", "{}: no such thing", "Error {}", "error: {}", "error code {}", "Error code: {} - {{'error': 1}}",
+        "got {}", "got a {} from the API", "API returned {}.", "failed with {}", "request failed ({})",
+        "received {} on POST /orders", "HTTPError: {}", "response {}", "{} Client Error", "{} error", "rejected by {}",
+    )),
+    "400 Bad Request", "401 unauthorised", "404 Not Found for order 17", "404 (Not Found)",
+]  # fmt: skip
+PASSING_TEXTS = [
+    "503", "(503)", "503: come back", "Error 503", "got a 503 from the API", "API returned 503.", "failed with 503",
+    "503 Service Unavailable", "503 Server Error", "request failed (503)",
+    "temporary", "Temporary", "temporary: try later", "this is temporary.", "(temporary)", "temporary failure",
+    "temporary problem with the printer", "a temporary network issue", "temporary outage", "temporary database error",
 ]  # fmt: skip
 DEFAULT_TEXTS = [
     # 429 as a count, an amount, or a part of a name
@@ -387,6 +402,19 @@ DEFAULT_TEXTS = [
     "0.429", "error 429.5", "429 rows failed", "got 429 rows", "returned 429 items", "line 429", "took 429 ms",
     "took 429ms", "port 429 is closed", "429,430", "got 429, 430 and 431", "received 429 and 430", "failed 429 of 500",
     "failed after 429 attempts", "invoice 2024-429 rejected",
+    # the same of the other statuses
+    *(template.format(status) for status in (400, 401, 403, 404, 503) for template in (
+        "order {0}0", "order {0}", "{0} rows", "{0} rows failed", "user-{0}", "{0}a", "x{0}", "{0}0", "1,{0} items",
+        "0.{0}", "error {0}.5", "got {0} rows", "returned {0} items", "line {0}", "took {0} ms", "took {0}ms",
+        "{0},{0}", "got {0}, {0} and {0}", "failed {0} of 500", "failed: {0}", "failed {0}", "errors: {0}", "-{0}",
+        "{0} (of 500) were left", "port {0} is closed", "invoice 2024-{0} rejected", "€{0}", "{0} %", "#{0}",
+        "failed after {0} attempts", "the room {0} is booked", "{0} orders found", "sku {0} unknown",
+    )),
+    # "forbidden" as an adjective or denied, "temporary" of a thing
+    "the list of forbidden words is empty", "forbidden-words.txt is missing", "it is not forbidden", "unforbidden",
+    "that is no longer forbidden", "temporary table dropped", "temporary file is missing", "temporary password",
+    "temporary directory /tmp/x is full", "the temporary credentials have expired", "contemporary", "not temporary",
+    "temporaryfile", "non-temporary",
     # it says which one: it may have been looked for too early, as before its transaction was committed
     "user 42 not found", "order 'a1' not found", "key not found in cache",
     # a part of the network, which comes back
@@ -419,6 +447,7 @@ DEFAULT_TEXTS = [
         ("", Kind.DEFAULT),
         *[(text, Kind.THROTTLED) for text in THROTTLED_TEXTS],
         *[(text, Kind.PERMANENT) for text in PERMANENT_TEXTS],
+        *[(text, Kind.TRANSIENT) for text in PASSING_TEXTS],
         *[(text, Kind.DEFAULT) for text in DEFAULT_TEXTS],
     ],
 )
@@ -1051,7 +1080,8 @@ def test_a_fraction_of_a_second_is_rounded_up(text: str, asked_s: float) -> None
 
 
 IGNORED: list[object] = [
-    "", " ", "-1", "+1", "1.0", "0.0", "1.", ".5", "1.5.0", "1.5s", "-1.5", "+1.5", "1,5", "1.5e3", "1.٣", "1e3", "0x10", "²", "٣", "１", "1,2", "1, 2", "1 2", "1_000", "soon", "null",
+    "", " ", "-1", "+1", "1.0", "0.0", "1.", ".5", "1.5.0", "1.5s", "-1.5", "+1.5", "1,5", "1.5e3", "1.٣",
+    "1e3", "0x10", "²", "٣", "１", "1,2", "1, 2", "1 2", "1_000", "soon", "null",
     "Sat, 31 Feb 2026 12:00:00 GMT", "Sat, 21 Nov 2026 25:00:00 GMT", "Sat, 21 Nov 2026 12:00:00 PST",
     "Sat, 21 Nov 2026 12:00:00 EST", "Sat, 21 Nov 2026 12:00:00 +0100", "Sat, 21 Nov 2026 12:00:00 +00:00",
     "Sat, 21 Nov 2026 12:00:00 Z", "21 Nov 2026 12:00:00", "Nov 21 12:00:00 2026", "21 Nov 26 12:00:00 GMT",
