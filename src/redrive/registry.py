@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import astuple, replace
 
-from .codec.routing import Route, check_route
+from .codec.routing import Route, Target, check_route
 from .config.resolve import settings
 from .duration import Duration, seconds
 from .errors import ConfigError
@@ -66,7 +66,7 @@ class Queue(Struct, frozen=True):
     retention: Retention = Retention()
     rate: Rate | None = None
     auto_redrive: AutoRedrive | None = None
-    foreign: str | Route | None = None
+    foreign: Target | None = None
     retry_share: float = RETRY_SHARE
     sqs: str | None = None
     dlq: str | None = None
@@ -227,7 +227,7 @@ class Registry:
         retention: Retention | None = None,
         rate: Rate | str | None = None,
         auto_redrive: AutoRedrive | None = None,
-        foreign: TaskSpec | str | Route | None = None,
+        foreign: TaskSpec | str | tuple[TaskSpec | str, ...] | Route | None = None,
         retry_share: float = RETRY_SHARE,
         sqs: str | None = None,
         dlq: str | None = None,
@@ -250,10 +250,11 @@ class Registry:
         queue's messages over all workers. `auto_redrive=AutoRedrive(…)` redrives its dead messages without a person,
         and quarantines those that die too often.
 
-        `foreign` routes messages that redrive did not write, on SQS: a task, its name, or a function
-        `fn(body, attributes)` that returns a name, or None for "dead, as unroutable". `body` is the decoded JSON, or
-        the text or bytes as received; `attributes` are the message attributes as text, by name. Without `foreign`, a
-        message attribute `task` names the task.
+        `foreign` routes messages that redrive did not write, on SQS: a task or its name takes all of them; of a tuple
+        of tasks the message attribute `task` or the type of a CloudEvent chooses one, and the first takes the rest; a
+        function `fn(body, attributes)` returns a name, or None for what the message itself names. `body` is the decoded
+        JSON, or the text or bytes as received; `attributes` are the message attributes as text, by name. With names the
+        queue takes these tasks only, whoever enqueues. Without `foreign`, a message attribute `task` names the task.
 
         `sqs` and `dlq` take over queues of SQS by their own names: that of the queue (default: `PREFIX-NAME`), and that
         of its dead-letter queue (default: the one in its redrive policy, else `…-dlq`). Other engines ignore them.
@@ -263,7 +264,9 @@ class Registry:
         order = word(GroupOrder, group_order, f"queue {name!r}: group_order")
         dead = word(OnDead, on_dead, f"queue {name!r}: on_dead")
         kept, bound = retention or Retention(), as_rate(rate)
-        route = foreign.name if isinstance(foreign, TaskSpec) else foreign
+        some = foreign if isinstance(foreign, tuple) else (foreign,)
+        names = tuple(each.name if isinstance(each, TaskSpec) else each for each in some)
+        route: Any = names if isinstance(foreign, tuple) else names[0]
         if route is not None:
             check_route(name, route)
         for other in self.queues.values():

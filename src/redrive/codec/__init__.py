@@ -9,7 +9,7 @@ from __future__ import annotations
 from .codec import Codec, Upcast, is_json, to_json
 from .foreign import value_of
 from .pydantic import by_name, is_model
-from .routing import TASK, UNROUTED, Route, Routes, check_route
+from .routing import TASK, UNROUTED, Route, Routes, Target, check_route
 
 __all__ = [
     "TASK",
@@ -17,6 +17,7 @@ __all__ = [
     "Codec",
     "Route",
     "Routes",
+    "Target",
     "Upcast",
     "by_name",
     "check_route",

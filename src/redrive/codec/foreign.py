@@ -1,4 +1,5 @@
-"""Read the arguments from a body that another program wrote and that does not name them.
+"""Read a message that another program wrote: the names of its headers, and the arguments in a body that does not name
+them.
 
 A handler with one parameter, called `body` or `event`, takes the whole body. From an event of S3 a handler takes the
 values in `S3_NAMES` that it has parameters for.
@@ -12,6 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 WHOLE = ("body", "event")
+SENDER = "sender:"  # before the name of a header that a sender gave and redrive could take for its own
+RESERVED = ("aws-", "redrive-", "celery-", SENDER)
 S3_NAMES = ("bucket", "key", "size", "etag", "version_id", "event_name", "event_time", "region")
 
 
@@ -52,6 +55,22 @@ _s3_test = msgspec.json.Decoder(_S3Test).decode
 _s3_event = msgspec.json.Decoder(_S3Event).decode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _any = msgspec.json.Decoder().decode
+
+
+def header_name(name: str) -> str:
+    """Return the name under which a sender's header is kept: with SENDER in front if it begins like one of RESERVED, in
+    whatever case, since redrive believes its own headers."""
+    return SENDER + name if name.lower().startswith(RESERVED) else name
+
+
+def sent_name(header: str) -> str:
+    """Return the name that the sender gave: the reverse of `header_name`."""
+    return header.removeprefix(SENDER)
+
+
+def storable(text: str) -> str:
+    """Return the text without what no store takes: half surrogates and NUL become question marks."""
+    return text.encode(errors="replace").decode().replace("\0", "?")
 
 
 def whole_name(parameters: Sequence[str]) -> str | None:

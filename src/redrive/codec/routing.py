@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from .foreign import storable
 
 Route = Callable[[Any, Mapping[str, str]], "str | None"]
+Target = str | tuple[str, ...] | Route  # a task that takes all, several of which a sender may choose, or a function
 TASK = "task"  # the message attribute by which any sender may name the task
 UNROUTED = "redrive-unrouted"  # the header that says why a routing function found no task
 
@@ -19,13 +21,15 @@ class Routes:
     """
 
     def __init__(self) -> None:
-        self._routes: dict[str, str | Route] = {}
+        self._routes: dict[str, Target] = {}
 
-    def add(self, queue: str, route: str | Route) -> None:
-        """Route messages of `queue` to the task of that name, or to the one that the function returns.
+    def add(self, queue: str, route: Target) -> None:
+        """Route messages of `queue` to the task of that name, to one of several, or to the one that the function
+        returns.
 
-        If the route is a name, a sender may choose another task by the message attribute `task`. Raises ConfigError
-        unless `route` is a name or a function.
+        A name is final: a sender cannot choose another task. Of several, the message attribute `task` or the type of
+        an event chooses one; the first takes all that name none of them. Raises ConfigError unless `route` is a name,
+        a tuple of names, or a function.
         """
         check_route(queue, route)
         self._routes[queue] = route
@@ -38,34 +42,47 @@ class Routes:
         `otherwise` is the kind that the message itself names.
         """
         route, why = self._routes.get(queue), None
-        if callable(route):
+        named = attributes.get(TASK) or otherwise
+        if isinstance(route, str):
+            return storable(route), None
+        if isinstance(route, tuple):
+            return next((name for name in (named, otherwise) if name in route), route[0]), None
+        if route is not None:
             try:
-                found = route(body, attributes)
+                chosen = route(body, attributes)
             except Exception as error:  # a foreign message may be anything: it must not stop those behind it
-                found, why = None, f"{type(error).__name__}: {_text(error)}"
-            if isinstance(found, str) and found:
-                return _storable(found), None
-            if found is not None and why is None:
-                why = f"the route of queue {queue!r} returned {type(found).__name__}, expected a task's name or None"
-        named = attributes.get(TASK) or (route if isinstance(route, str) else "") or otherwise
-        return _storable(named), None if named else why
+                chosen, why = None, f"{type(error).__name__}: {_text(error)}"
+            if isinstance(chosen, str) and chosen:
+                return storable(chosen), None
+            if chosen is not None and why is None:
+                why = f"the route of queue {queue!r} returned {type(chosen).__name__}, expected a task's name or None"
+        return storable(named), None if named else why
+
+    def refusal(self, queue: str, task: str) -> str | None:
+        """Return why a message of redrive's own form may not name this task in this queue, or None. Any sender can
+        write that form, so it chooses among the tasks that `foreign=` names and no others."""
+        route = self._routes.get(queue)
+        if route is None or callable(route):
+            return None
+        names = (route,) if isinstance(route, str) else route
+        if not task or task in names:
+            return None
+        only = ", ".join(map(repr, names))
+        return f"queue {queue!r} takes {only} only, as its foreign= says, and this message names {task!r}"
 
 
 def check_route(queue: str, route: object) -> None:
-    """Raise ConfigError unless the route is a name or a function."""
-    if not (isinstance(route, str) and route) and not callable(route):
+    """Raise ConfigError unless the route is a name, names, or a function."""
+    names = route if isinstance(route, tuple) else (route,)
+    if not callable(route) and not (names and all(isinstance(name, str) and name for name in names)):
         raise ConfigError(
-            f"queue {queue!r}: foreign={route!r}; expected a task, its name, or a function of a body and its "
-            "attributes that returns a name"
+            f"queue {queue!r}: foreign={route!r}; expected a task or its name, a tuple of them, or a function of a "
+            "body and its attributes that returns a name"
         )
-
-
-def _storable(text: str) -> str:
-    return text.encode(errors="replace").decode().replace("\0", "?")
 
 
 def _text(error: Exception) -> str:
     try:
-        return _storable(str(error)[:300])
+        return storable(str(error)[:300])
     except Exception:  # its own code fails too
         return ""

@@ -91,9 +91,10 @@ class DeliveryOperations(StoreBase):
         """Call `notify` with a name and a text when something is odd that no call can raise, such as in a thread of
         the store."""
 
-    def route(self, queue: str, route: str | Callable[[Any, Mapping[str, str]], str | None]) -> None:
-        """Give messages of this queue that redrive did not write to a task: its name, or a function of body and
-        attributes that returns it. Without effect on a store that only redrive writes to."""
+    def route(self, queue: str, route: str | tuple[str, ...] | Callable[[Any, Mapping[str, str]], str | None]) -> None:
+        """Give messages of this queue that redrive did not write to a task: its name, the names that a sender may
+        choose from, or a function of body and attributes that returns one. Without effect on a store that only redrive
+        writes to."""
 
     def give_names(self, queue: str, *, sqs: str | None = None, dlq: str | None = None) -> None:
         """Use these names in SQS for a queue and its dead-letter queue. Without effect on another store."""

@@ -96,7 +96,7 @@ class StoreWrapper(Store):
     def on_notice(self, notify: Callable[[str, str], None]) -> None:
         self.inner.on_notice(notify)
 
-    def route(self, queue: str, route: str | Callable[[Any, Mapping[str, str]], str | None]) -> None:
+    def route(self, queue: str, route: str | tuple[str, ...] | Callable[[Any, Mapping[str, str]], str | None]) -> None:
         self.inner.route(queue, route)
 
     def give_names(self, queue: str, *, sqs: str | None = None, dlq: str | None = None) -> None:

@@ -38,6 +38,7 @@ from ..cloudwatch import prefix_of
 from .events import (
     Record,
     answer,
+    is_whole,
     queue_named,
     queues_of,
     raw_of,
@@ -79,8 +80,12 @@ class Batches:
     def handle(self, event: Any, left_s: Callable[[], float]) -> dict[str, Any]:
         """Work an event; `left_s` says how many seconds that may still take. What Lambda is to be told."""
         records = records_of(event)
-        failed: list[Record] = []
-        for name, mine in queues_of(records).items():
+        whole = [record for record in records if is_whole(record)]
+        failed = [record for record in records if not is_whole(record)]
+        if failed:
+            text = f"{len(failed)} records are not as SQS writes them; they stay in their queue, the first as message "
+            self._reporter.notice("odd_records", text + failed[0]["messageId"], "")
+        for name, mine in queues_of(whole).items():
             queue = self._called(name)
             self._vet(queue, left_s())
             done = self._of_queue(queue, mine, name.endswith(".fifo"), left_s)

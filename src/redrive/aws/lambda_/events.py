@@ -14,14 +14,38 @@ _VALUES = {"stringValue": "StringValue", "binaryValue": "BinaryValue", "dataType
 
 
 def records_of(event: Any) -> list[Record]:
-    """The records of an event of SQS. Raises ConfigError for any other event."""
+    """The records of an event of SQS. Raises ConfigError for any other event, and where a record has no `messageId`:
+    Lambda could not be told that it failed, and would delete it."""
     records = event.get("Records") if isinstance(event, Mapping) else None
-    if not isinstance(records, list) or any(r.get("eventSource") != "aws:sqs" for r in records):
+    if not isinstance(records, list) or not all(_is_of_sqs(record) for record in records):
         raise ConfigError(
             "this function takes messages of SQS, and this event holds none; give it an event source mapping of a "
             "queue, with ReportBatchItemFailures"
         )
     return records
+
+
+def _is_of_sqs(record: Any) -> bool:
+    if not isinstance(record, Mapping) or record.get("eventSource") != "aws:sqs":
+        return False
+    id = record.get("messageId")
+    return isinstance(id, str) and bool(id)
+
+
+def is_whole(record: Record) -> bool:
+    """Whether its fields have the types that SQS gives them. One that is not can only be named as failed."""
+    maps = (record.get("attributes") or {}, record.get("messageAttributes") or {})
+    return (
+        all(isinstance(record.get(name), str) for name in ("receiptHandle", "eventSourceARN"))
+        and isinstance(record.get("body") or "", str)
+        and all(isinstance(each, Mapping) for each in maps)
+        and all(isinstance(text, str) for text in maps[0].values())
+        and all(isinstance(value, Mapping) and _is_attribute(value) for value in maps[1].values())
+    )
+
+
+def _is_attribute(value: Mapping[str, Any]) -> bool:
+    return all(isinstance(value[key], str) for key in _VALUES if value.get(key) is not None)
 
 
 def raw_of(record: Record) -> dict[str, Any]:

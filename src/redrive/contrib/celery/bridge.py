@@ -12,13 +12,14 @@ from msgspec import Struct
 
 from ...app import App
 from ...duration import Duration, seconds
-from ...errors import ConfigError, EnqueueError, Reject, StoreUnavailable
+from ...errors import ConfigError, Reject, StoreError, StoreUnavailable
 from ...fault import Kind, classify
 from ...ids import new_id
 from ...message import Draft, Lane, Message
 from ...run_context import Context
 from ...urls import shown
 from .envelope import CeleryUnsupported, key_of, read
+from .proof import Proofs
 from .source import Source, Taken
 from .translation import ID, call_of, following
 
@@ -84,8 +85,9 @@ class CeleryBridge:
         scheme = broker.partition("://")[0].partition("+")[0]
         if scheme not in ("redis", "rediss", "valkey", "valkeys", "sqs"):
             raise ConfigError(f"broker={shown(broker)!r}: expected redis://HOST:PORT/DB or sqs://REGION")
+        self._proofs = Proofs(app)
         app.task(name=PARKED, queue=parked, ctx=True)(self._translate_again)
-        app.wrap(following(app))
+        app.wrap(following(app, self._proofs))
 
     @property
     def source(self) -> Source:
@@ -164,8 +166,13 @@ class CeleryBridge:
         for each in taken:
             try:
                 drafts.append((each, self._draft(each.raw, now)))
+            except StoreError:
+                raise
             except CeleryUnsupported as error:
                 parked.append((each, self._letter(each.raw, str(error))))
+            except Exception as error:  # whatever one message raises must not stop those behind it
+                why = f"it cannot be translated: {type(error).__name__}: {error}"
+                parked.append((each, self._letter(each.raw, why)))
         moved.known = self._enqueue(drafts, parked)
         left = self._park(queue, parked, moved)
         # Killed here, they are in the store and still with the broker: taken again, and known by their keys.
@@ -173,7 +180,7 @@ class CeleryBridge:
         return moved
 
     def _draft(self, raw: bytes, now: datetime) -> Draft:
-        call = call_of(self.app, read(raw), key_for=self._key_for_s, now=now)
+        call = call_of(self.app, read(raw), self._proofs, key_for=self._key_for_s, now=now)
         return call.bound.draft(*call.args, **call.kwargs)
 
     def _enqueue(self, drafts: Sequence[tuple[Taken, Draft]], parked: list[tuple[Taken, Message]]) -> int:
@@ -182,12 +189,16 @@ class CeleryBridge:
         put = self.app.store.put
         try:
             return sum(each.duplicate for each in put([draft for _, draft in drafts])) if drafts else 0
-        except EnqueueError:
+        except StoreError:
+            raise
+        except Exception:  # one of them is refused, or is worse: each alone
             known = 0
             for taken, draft in drafts:
                 try:
                     known += put([draft])[0].duplicate
-                except EnqueueError as error:
+                except StoreError:
+                    raise
+                except Exception as error:
                     parked.append((taken, self._letter(taken.raw, str(error))))
             return known
 
@@ -197,12 +208,16 @@ class CeleryBridge:
         restore, left = self.app.store.restore, set[Taken]()
         try:
             written = restore([letter for _, letter in parked]) if parked else []
-        except EnqueueError:
+        except StoreError:
+            raise
+        except Exception:
             written = []
             for taken, letter in parked:
                 try:
                     written += restore([letter])
-                except EnqueueError as error:
+                except StoreError:
+                    raise
+                except Exception as error:
                     left.add(taken)
                     written.append(False)
                     place = self.source.refuse(queue, taken)
@@ -238,8 +253,10 @@ class CeleryBridge:
         """The handler of a parked message that was redriven: what it means now is enqueued with its ack."""
         try:
             sent = read(envelope.encode())
-            call = call_of(self.app, sent, key_for=self._key_for_s, now=datetime.now(UTC))
-        except CeleryUnsupported as error:
+            call = call_of(self.app, sent, self._proofs, key_for=self._key_for_s, now=datetime.now(UTC))
+        except StoreError:
+            raise
+        except Exception as error:
             raise Reject(str(error)) from error
         ctx.enqueue(call.bound, *call.args, **call.kwargs)
 

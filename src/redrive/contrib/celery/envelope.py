@@ -16,6 +16,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from ...codec.foreign import header_name, storable
 from ...errors import RedriveError
 
 JSON = "application/json"
@@ -83,13 +84,22 @@ def key_of(raw: bytes) -> str:
         envelope = json.loads(raw)
         headers, properties = envelope["headers"], envelope["properties"]
         id, tag = str(headers["id"]), properties.get("delivery_tag") or f"retry {headers.get('retries') or 0}"
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except Exception:
         return f"celery:sha256:{sha256(raw).hexdigest()}"
-    return f"celery:{id[:200]}:{str(tag)[:200]}"
+    return f"celery:{storable(id[:200])}:{storable(str(tag)[:200])}"
 
 
 def read(raw: bytes) -> Sent:
     """Read one message. Raises CeleryUnsupported and nothing else."""
+    try:
+        return _read(raw)
+    except CeleryUnsupported:
+        raise
+    except Exception as error:  # a sender may write anything; no field of one message may stop those behind it
+        raise CeleryUnsupported(f"it has a field that cannot be read: {type(error).__name__}: {error}") from None
+
+
+def _read(raw: bytes) -> Sent:
     try:
         envelope = json.loads(raw)
         headers, properties = envelope["headers"], envelope["properties"]
@@ -122,10 +132,14 @@ def read(raw: bytes) -> Sent:
             priority=int(properties.get("priority") or 0),
             root_id=_text(headers.get("root_id")),
             parent_id=_text(headers.get("parent_id")),
-            headers={name: value for name, value in headers.items() if name not in _OWN and isinstance(value, str)},
+            headers={
+                header_name(name): value
+                for name, value in headers.items()
+                if name not in _OWN and isinstance(value, str)
+            },
         )
-    except (ValueError, TypeError, AttributeError) as error:
-        raise CeleryUnsupported(f"{named} has a field that cannot be read: {error}") from None
+    except Exception as error:
+        raise CeleryUnsupported(f"{named} has a field that cannot be read: {type(error).__name__}: {error}") from None
 
 
 def _body(

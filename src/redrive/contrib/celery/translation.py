@@ -1,7 +1,7 @@
 """Turn a task that Celery sent into a message of the app's task of that name, and follow its links and chain.
 
-A link or a chain travels in a header of its message. When the message's handler returns, the wrap `following` enqueues
-what is next, in the commit of the ack.
+A link or a chain travels in a header of its message, with the bridge's proof. When the message's handler returns, the
+wrap `following` enqueues what is next, in the commit of the ack.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...errors import EnqueueError, Reject, near_miss
 from ...message import NORMAL
 from ...run_context import Context
 from .envelope import CeleryUnsupported, Next, Sent, Signature, signatures, when
+from .proof import Proofs
 
 ID, RETRIES, PARENT, NEXT = "celery-id", "celery-retries", "celery-parent", "celery-next"
 COMPENSATES = "redrive-dead-id"  # of a compensation, which has the headers of the dead message
@@ -29,6 +30,8 @@ _IGNORED = frozenset((
     "time_limit", "soft_time_limit", "delivery_mode", "shadow", "headers", "stamps", "stamped_headers",
     "add_to_parent", "producer", "connection",
 ))  # fmt: skip
+# What an option raises that is of another type, or a time beyond all calendars.
+ODD = (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError)
 _HEEDED = frozenset(("countdown", "eta", "expires", "link", "link_error"))
 
 
@@ -40,8 +43,9 @@ class Call(NamedTuple):
     kwargs: Mapping[str, Any]
 
 
-def call_of(app: App, sent: Sent, *, key_for: str | float, now: datetime) -> Call:
-    """What the app enqueues for a task that Celery sent. Raises CeleryUnsupported."""
+def call_of(app: App, sent: Sent, proofs: Proofs, *, key_for: str | float, now: datetime) -> Call:
+    """What the app enqueues for a task that Celery sent. Raises CeleryUnsupported, and StoreError where the proof of
+    what is next cannot be made."""
     task = _task(app, sent.task)
     if sent.chord:
         raise CeleryUnsupported(f"task {sent.task!r} is part of a chord, whose end only Celery's result backend knows")
@@ -58,43 +62,50 @@ def call_of(app: App, sent: Sent, *, key_for: str | float, now: datetime) -> Cal
         key=sent.key,
         for_=key_for,
         priority=NORMAL if sent.priority <= 0 else LATER,
-        headers=headers | _next_header(sent.next),
+        headers=headers | _next_header(sent.next, proofs, task.name, sent.id),
         correlation_id=sent.root_id or sent.id,
     )
     return _fitting(task, Call(bound, sent.args, sent.kwargs))
 
 
-def following(app: App) -> Callable[[Context], Iterator[None]]:
-    """The wrap that enqueues the links and the next step of a chain when a handler has returned."""
+def following(app: App, proofs: Proofs) -> Callable[[Context], Iterator[None]]:
+    """The wrap that enqueues the links and the next step of a chain when a handler has returned. A header that no
+    bridge of this store wrote is not followed: its message is dead, and says so."""
 
     def follow_celery_next(ctx: Context) -> Iterator[None]:
         yield
-        written = ctx.message.headers.get(NEXT)
-        if written is None or COMPENSATES in ctx.message.headers:
+        headers = ctx.message.headers
+        if NEXT not in headers or COMPENSATES in headers:
             return
         try:
+            written = proofs.open(headers[NEXT], task=ctx.message.task, id=headers.get(ID, ""))
+            if written is None:
+                raise CeleryUnsupported(f"no bridge of this store wrote its header {NEXT!r}, so nothing in it is run")
             then = msgspec.json.decode(written, type=Next)
             now = datetime.now(UTC)
             for signature in then.callbacks:
-                _enqueue(app, ctx, signature, (), now)
+                _enqueue(app, ctx, proofs, signature, (), now)
             if then.chain:
-                _enqueue(app, ctx, then.chain[-1], then.chain[:-1], now)
-        except (CeleryUnsupported, EnqueueError, msgspec.DecodeError) as error:
+                _enqueue(app, ctx, proofs, then.chain[-1], then.chain[:-1], now)
+        except (CeleryUnsupported, EnqueueError, *ODD) as error:
             # The handler's effect has happened, so a retry would only repeat it.
             raise Reject(f"it ran, and what Celery linked to it cannot be enqueued: {error}") from error
 
     return follow_celery_next
 
 
-def _enqueue(app: App, ctx: Context, signature: Signature, chain: Sequence[Signature], now: datetime) -> None:
+def _enqueue(
+    app: App, ctx: Context, proofs: Proofs, signature: Signature, chain: Sequence[Signature], now: datetime
+) -> None:
     task, options = _task(app, signature.task), signature.options
     countdown = options.get("countdown")
     then = Next(signatures(options.get("link")), chain)
-    headers = {ID: str(options.get("task_id") or ctx.message_id), PARENT: ctx.message.headers.get(ID, ctx.message_id)}
+    id = str(options.get("task_id") or ctx.message_id)
+    headers = {ID: id, PARENT: ctx.message.headers.get(ID, ctx.message_id)}
     bound = task.using(
         at=when(countdown, now) if countdown is not None else when(options.get("eta")),
         deadline=when(options.get("expires"), now),
-        headers=headers | _next_header(then),
+        headers=headers | _next_header(then, proofs, task.name, id),
     )
     args = signature.args if signature.immutable else (ctx.result, *signature.args)
     call = _fitting(task, Call(bound, args, signature.kwargs))
@@ -149,7 +160,7 @@ def _check_signature(app: App, signature: Signature, now: datetime) -> None:
         for name in ("countdown", "eta", "expires"):
             when(options.get(name), now)
         links, errbacks = signatures(options.get("link")), signatures(options.get("link_error"))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ODD as error:
         raise CeleryUnsupported(f"a link or a chain leads to {signature.task!r} with odd options: {error}") from None
     _check_errbacks(task, errbacks)
     _check_next(app, task, Next(links), now)
@@ -163,5 +174,5 @@ def _fitting(task: Any, call: Call) -> Call:
     return call
 
 
-def _next_header(then: Next) -> dict[str, str]:
-    return {NEXT: msgspec.json.encode(then).decode()} if then else {}
+def _next_header(then: Next, proofs: Proofs, task: str, id: str) -> dict[str, str]:
+    return {NEXT: proofs.prove(msgspec.json.encode(then).decode(), task=task, id=id)} if then else {}

@@ -139,16 +139,23 @@ class Outbox:
 
     def _sent(self, messages: Sequence[Message], queue: str) -> list[tuple[Decision, Fault | None]]:
         """Send, and decide what becomes of each message in the outbox."""
-        errors: Sequence[Exception | None]
-        try:
-            errors = self._send(messages)
-        except (StoreError, ConfigError, EnqueueError) as error:
-            errors = [error] * len(messages)
+        errors = self._errors(messages)
         passing = [error for error in errors if error is not None and not isinstance(error, EnqueueError)]
         if not passing:
             self._pauses.pop(queue, None)
         pause_ms = self._pause(queue, str(passing[0])) if passing else 0
         return [self._after(error, pause_ms) for error in errors]
+
+    def _errors(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
+        """Send; returns the error of each. What one message raises is that message's: the others are sent."""
+        try:
+            return self._send(messages)
+        except (StoreError, ConfigError, EnqueueError) as error:
+            return [error] * len(messages)
+        except Exception as error:
+            if len(messages) > 1:
+                return [self._errors([message])[0] for message in messages]
+            return [EnqueueError(f"it cannot be written for SQS: {type(error).__name__}: {error}")]
 
     def _after(self, error: Exception | None, pause_ms: int) -> tuple[Decision, Fault | None]:
         now_ms = self._triage.now_ms()
@@ -214,9 +221,10 @@ class Outbox:
                 if not self.pump(BATCH):
                     self._triage.wait(self._asks(BATCH), timeout_ms=int(LOOK_S * 1000))
                 pause_s = 0.0
-            except (StoreError, ConfigError) as error:
+            except Exception as error:  # a bug too: without this thread nothing goes back any more
                 if not pause_s:
-                    self.tell("outbox_unavailable", str(error))
+                    known = isinstance(error, StoreError | ConfigError)
+                    self.tell("outbox_unavailable", str(error) if known else f"{type(error).__name__}: {error}")
                 pause_s = min(max(pause_s * 2, PAUSE_S[0]), PAUSE_S[1])
                 self._stop.wait(pause_s)
 

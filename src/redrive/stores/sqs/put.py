@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from ...codec import Routes
 from ...errors import EnqueueError, Unsupported
 from ...ids import new_id
 from ...message import Draft, Message, Put, Swap
@@ -26,15 +27,19 @@ class Puts:
         cells: Cells,
         traits: Traits,
         *,
+        routes: Routes,
         now_ms: Callable[[], int],
         seam: Callable[[str], None],
     ) -> None:
         self._send, self._tracked_sends, self._search, self._cells = send, tracked_sends, search, cells
-        self._traits, self._now_ms, self._seam = traits, now_ms, seam
+        self._traits, self._routes, self._now_ms, self._seam = traits, routes, now_ms, seam
 
     def check(self, drafts: Sequence[Draft], swaps: bool) -> None:
         """Refuse drafts and swaps that this store cannot take. Raises EnqueueError, Unsupported."""
         validation.admit(drafts, self._traits)
+        for draft in drafts:
+            if (why := self._routes.refusal(draft.queue, draft.task)) is not None:
+                raise EnqueueError(f"{why}; name all tasks of the queue there: foreign=(…); nothing was sent")
         ids = Counter(draft.id for draft in drafts if draft.id is not None)
         if len(ids) < ids.total():
             raise EnqueueError(f"id {ids.most_common(1)[0][0]} is given twice in one call; nothing was sent")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...codec import Route, Routes
+from ...codec import Routes, Target
 from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from ...message import (
     RESTING,
@@ -147,7 +147,16 @@ class SqsStore(Store):
         )
         self._adopting = Adopting(queues, claims, in_flight, receivers, deletes, now_ms=now_ms)
         self._search = Search(in_flight, triage, track)
-        self._puts = Puts(self.send, tracked_sends, self._search, self.cells, self.traits, now_ms=now_ms, seam=seam)
+        self._puts = Puts(
+            self.send,
+            tracked_sends,
+            self._search,
+            self.cells,
+            self.traits,
+            routes=self.routes,
+            now_ms=now_ms,
+            seam=seam,
+        )
         self._counting = Counting(queues, receivers, in_flight, triage, now_ms=now_ms)
         self._preflight = Preflight(self._sqs, at, queues, cells=cells is not None, triage=triage is not None)
 
@@ -178,7 +187,7 @@ class SqsStore(Store):
     def on_notice(self, notify: Callable[[str, str], None]) -> None:
         self._tell_to = notify
 
-    def route(self, queue: str, route: str | Route) -> None:
+    def route(self, queue: str, route: Target) -> None:
         self.routes.add(queue, route)
 
     def give_names(self, queue: str, *, sqs: str | None = None, dlq: str | None = None) -> None:

@@ -6,12 +6,14 @@ from .envelope import (
     ANY_BODY_MAX,
     ATTEMPT,
     BYTES_MAX,
+    SOURCE,
     STATE,
+    VERBATIM,
     attribute,
     body_of,
     size_of,
 )
-from .foreign import FIRST_RECEIVED, MESSAGE_ID, RECEIVES, SOURCE, VERBATIM, as_it_came, is_foreign
+from .foreign import FIRST_RECEIVED, MESSAGE_ID, RECEIVES, as_it_came, is_foreign
 from .message import read, write
 from .message_state import (
     PROGRESS_BYTES_MAX,

@@ -22,12 +22,14 @@ import msgspec
 from msgspec.structs import replace
 
 from ....codec.foreign import value_of
-from ....codec.routing import Routes
+from ....codec.routing import UNROUTED, Routes
 from ....ids import is_id
 from ....message import NORMAL, PRIORITIES, Message
 from ...validation import INT_MAX
 
 TOPIC = "aws-sns-topic"  # the header that names the topic
+VERBATIM = "aws-verbatim"  # a header: the message goes back verbatim; its value has the types of the attributes
+SOURCE = "aws-dead-letter-source"  # a header: the ARN of the queue in which it died
 STATE = "redrive"  # the message attribute with the mutable state
 ATTEMPT = "x-redrive-attempt"  # an attribute: how often a re-driver moved the message, ours or not
 BYTES_MAX = 1024 * 1024  # of a message in SQS, body and attributes
@@ -209,6 +211,8 @@ def own(body: str, queue: str, routes: Routes | None = None) -> Message | None:
         message = _message(event, queue)
         if event.rdtopic is not None and message is not None:
             message = _copy(message, event.rdtopic, routes)
+        elif routes is not None and message is not None and (why := routes.refusal(queue, message.task)):
+            message = replace(message, task="", headers={**message.headers, UNROUTED: why})
     except (ValueError, RecursionError, OverflowError):
         return None
     return None if message is None or ("\\u0000" in body and _holds_nul(message)) else message
@@ -240,11 +244,16 @@ def _message(event: Event, queue: str) -> Message | None:
         key=event.rdkey,
         group=event.rdgroup or None,
         content="json" if event.rdcontent is None else event.rdcontent,
-        headers={} if event.rdheaders is None else _decode_texts(event.rdheaders),
+        headers={} if event.rdheaders is None else _headers(event.rdheaders),
         causation_id=event.causationid,
         traceparent=event.traceparent,
         keep_ms=keep_ms,
     )
+
+
+def _headers(written: str) -> dict[str, str]:
+    """The headers of an envelope, without those of dead letters, which never travel in one."""
+    return {name: text for name, text in _decode_texts(written).items() if name not in (VERBATIM, SOURCE)}
 
 
 def _copy(message: Message, topic: str, routes: Routes | None) -> Message:
@@ -284,5 +293,5 @@ def _holds_nul(m: Message) -> bool:
 
 def copy_id(id: str, queue: str) -> str:
     """The id of a queue's copy of an event: the same at every delivery, with the time of the event's own id."""
-    r = sha256(f"{id}/{queue}".encode()).hexdigest()
+    r = sha256(f"{id}/{queue}".encode(errors="surrogatepass")).hexdigest()
     return f"{id[:15]}{r[:3]}-{'89ab'[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"

@@ -2,7 +2,8 @@
 
 A foreign message may be plain JSON, text, a notification of SNS, an event of S3, anything. It becomes a message with
 its body as it came and content "raw". Its id is derived from the one that SQS gave it, so every delivery yields the
-same message. Its attributes become headers; `aws-…` headers say where it came from.
+same message. Its attributes become headers, under other names where redrive would take them for its own; `aws-…`
+headers say where it came from.
 
 A dead letter of another consumer goes back *verbatim*: the same body, byte for byte, and the same attributes, as that
 consumer may not understand our envelope. The state that redrive adds travels in the one attribute `redrive`.
@@ -19,10 +20,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ....codec.foreign import value_of
+from ....codec.foreign import header_name, sent_name, storable, value_of
 from ....codec.routing import UNROUTED, Routes
 from ....message import RESTING, Message
-from .envelope import STATE, TOPIC, copy_id, own
+from .envelope import SOURCE, STATE, TOPIC, VERBATIM, copy_id, own
 from .message_state import encode, state_of
 
 MESSAGE_ID, RECEIVES, FIRST_RECEIVED = "aws-message-id", "aws-receive-count", "aws-first-received"
@@ -65,6 +66,7 @@ class _CloudEvent(msgspec.Struct, gc=False):
 
 _notification = msgspec.json.Decoder(_Notification).decode
 _cloud_event = msgspec.json.Decoder(_CloudEvent).decode
+_decode_types = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def read_foreign(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> Message:
@@ -99,19 +101,20 @@ def _plain(
         "",
         queue,
         body.encode(errors="surrogatepass"),
-        _storable(next((attributes[name] for name in _CORRELATION if attributes.get(name)), id)),
+        storable(next((attributes[name] for name in _CORRELATION if attributes.get(name)), id)),
         due_ms=sent_ms,
         enqueued_ms=sent_ms,
         life_ms=sent_ms,
         content="raw",
         group=system.get("MessageGroupId") or None,
-        traceparent=_storable(attributes[TRACEPARENT]) if attributes.get(TRACEPARENT) else None,
+        traceparent=storable(attributes[TRACEPARENT]) if attributes.get(TRACEPARENT) else None,
     )
     kind, message = _opened(message, body)
     value = value_of(message.body)
     task, why = routes.task_of(queue, value, attributes, kind)
-    headers = {**attributes, **message.headers} | about | ({UNROUTED: why} if why else {})
-    return replace(message, task=task, headers={_storable(name): _storable(text) for name, text in headers.items()})
+    sent = {header_name(name): text for name, text in attributes.items()}
+    headers = {**sent, **message.headers} | about | ({UNROUTED: why} if why else {})
+    return replace(message, task=task, headers={storable(name): storable(text) for name, text in headers.items()})
 
 
 def _opened(message: Message, body: str) -> tuple[str, Message]:
@@ -140,9 +143,9 @@ def _opened(message: Message, body: str) -> tuple[str, Message]:
         message,
         id=id,
         body=data,
-        correlation_id=_storable(event.correlationid or correlation),
-        causation_id=_storable(event.id),
-        traceparent=_storable(event.traceparent) if event.traceparent else message.traceparent,
+        correlation_id=storable(event.correlationid or correlation),
+        causation_id=storable(event.id),
+        traceparent=storable(event.traceparent) if event.traceparent else message.traceparent,
         headers=about,
     )
 
@@ -178,14 +181,8 @@ def _whole(text: Any) -> int:
     return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
-def _storable(text: str) -> str:
-    return text.encode(errors="replace").decode().replace("\0", "?")
-
-
 # -- dead letters of other consumers
 
-VERBATIM = "aws-verbatim"  # a header: the message goes back verbatim; its value has the types of the attributes
-SOURCE = "aws-dead-letter-source"  # a header: the ARN of the queue in which it died
 ATTRIBUTES_MAX = 10
 _OURS = (STATE, "reason", "error", "fingerprint")  # of redrive's own dead letters
 _ABOUT = (VERBATIM, SOURCE, MESSAGE_ID, RECEIVES, FIRST_RECEIVED, TOPIC, SUBJECT, SNS_ID, UNROUTED)
@@ -204,17 +201,17 @@ def as_it_came(message: Message, raw: Mapping[str, Any]) -> Message:
     kept = {name: value for name, value in given.items() if name not in _OURS}
     types = {name: str(value.get("DataType", "String")) for name, value in kept.items()}
     headers = {name: text for name, text in message.headers.items() if name in _ABOUT}
-    headers |= {name: text for name, text in message.headers.items() if name in kept}
+    headers |= {name: text for name, text in message.headers.items() if name not in _ABOUT and sent_name(name) in kept}
     headers[VERBATIM] = json.dumps({name: kind for name, kind in types.items() if kind != "String"})
     body = str(raw.get("Body") or "").encode(errors="surrogatepass")
     return replace(message, body=body, content="raw", headers=headers)
 
 
 def write_verbatim(message: Message) -> tuple[str, Attributes]:
-    """The body and the attributes with which such a message goes back."""
-    types: dict[str, str] = json.loads(message.headers[VERBATIM])
-    said = ((name, text) for name, text in message.headers.items() if name not in _ABOUT)
-    attributes = {name: _written(types.get(name, "String"), text) for name, text in said if text}
+    """The body and the attributes with which such a message goes back. Never raises: a person may have edited it."""
+    types = _types(message.headers[VERBATIM])
+    sent = ((sent_name(name), text) for name, text in message.headers.items() if name not in _ABOUT)
+    attributes = {name: _written(types.get(name, "String"), text) for name, text in sent if text}
     if len(attributes) < ATTRIBUTES_MAX:
         state = encode(replace(state_of(message), id=message.id)).decode()
         attributes[STATE] = {"DataType": "String", "StringValue": state}
@@ -223,7 +220,17 @@ def write_verbatim(message: Message) -> tuple[str, Attributes]:
     return message.body.decode(errors="replace"), attributes
 
 
+def _types(written: str) -> dict[str, str]:
+    try:
+        return _decode_types(written)
+    except (ValueError, RecursionError):
+        return {}
+
+
 def _written(kind: str, text: str) -> dict[str, Any]:
     if kind.partition(".")[0] == "Binary":
-        return {"DataType": kind, "BinaryValue": binascii.a2b_base64(text)}
+        try:
+            return {"DataType": kind, "BinaryValue": binascii.a2b_base64(text)}
+        except ValueError:
+            return {"DataType": "String", "StringValue": text}
     return {"DataType": kind, "StringValue": text}

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from ....codec.routing import TASK, Routes
 from ....message import RESTING, Lane, Message
 from ...validation import unstorable
-from .envelope import ATTEMPT, STATE, attribute, body_of, own, sqs_text
-from .foreign import TRACEPARENT, VERBATIM, read_foreign, write_verbatim
+from .envelope import ATTEMPT, STATE, VERBATIM, attribute, body_of, own, sqs_text
+from .foreign import TRACEPARENT, read_foreign, write_verbatim
 from .message_state import MessageState, decode, encode, state_of, with_state
 
 FRESH = MessageState()

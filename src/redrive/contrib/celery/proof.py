@@ -1,0 +1,58 @@
+"""Prove that a bridge wrote the header that names what runs next, since any program may set headers.
+
+The proof is an HMAC-SHA256 over the header, the task and Celery's id, under a key that is made once for each store and
+kept in a cell there. Whoever can read the store can forge it, and could enqueue any task all the same.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+
+from ...app import App
+from ...errors import StoreUnavailable
+from ...message import Swap
+
+KEY = "celery/next-key"  # the cell
+KEY_BYTES = 32
+TRIES = 3  # bridges that start at the same moment on a new store
+
+
+class Proofs:
+    """Signs and checks for one app."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._key: bytes | None = None
+
+    def prove(self, text: str, *, task: str, id: str) -> str:
+        """Return `text` with its proof in front. Makes the key where there is none. Raises StoreError."""
+        return f"{self._digest(self._made_key(), text, task, id)}:{text}"
+
+    def open(self, proven: str, *, task: str, id: str) -> str | None:
+        """Return the text, or None where its proof is not of a bridge of this store. Raises StoreError."""
+        proof, _, text = proven.partition(":")
+        key = self._read_key()
+        if key is None or not hmac.compare_digest(proof.encode(), self._digest(key, text, task, id).encode()):
+            return None
+        return text
+
+    def _digest(self, key: bytes, text: str, task: str, id: str) -> str:
+        about = "".join(f"{len(part)}:{part}" for part in (task, id, text))
+        return hmac.new(key, about.encode(errors="surrogatepass"), "sha256").hexdigest()
+
+    def _read_key(self) -> bytes | None:
+        if self._key is None:
+            (cell,) = self._app.store.cells.read([KEY])
+            self._key = None if cell is None else cell.value
+        return self._key
+
+    def _made_key(self) -> bytes:
+        for _ in range(TRIES):
+            key = self._read_key()
+            if key is not None:
+                return key
+            self._app.store.cells.swap([Swap(KEY, 0, secrets.token_bytes(KEY_BYTES))])  # one of several bridges wins
+        raise StoreUnavailable(
+            f"the cell {KEY!r} cannot be written; nothing was moved, and the next try takes it again"
+        )
