@@ -106,7 +106,7 @@ def _plain(
         enqueued_ms=sent_ms,
         life_ms=sent_ms,
         content="raw",
-        group=system.get("MessageGroupId") or None,
+        group=storable(system.get("MessageGroupId") or "") or None,
         traceparent=storable(attributes[TRACEPARENT]) if attributes.get(TRACEPARENT) else None,
     )
     kind, message = _opened(message, body)
