@@ -11,6 +11,7 @@ import builtins
 import functools
 import gzip
 import json
+import linecache
 import re
 import sys
 import types
@@ -19,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 CORPUS = Path(__file__).parents[1] / "data" / "fingerprints"
+SHOP = Path(__file__).parents[2] / "scripts" / "fingerprint_corpus"
 Record = dict[str, Any]
 
 _HEAD, _TAIL = 8, 24  # frames kept of a deep stack
@@ -91,8 +93,6 @@ def _attributes(exception: BaseException) -> Record:
 
 
 def _frames(step: types.TracebackType | None, scrub: Any) -> list[list[Any]]:
-    import linecache
-
     frames = []
     while step is not None:
         code, line = step.tb_frame.f_code, step.tb_lineno or 0
@@ -109,6 +109,40 @@ def _frames(step: types.TracebackType | None, scrub: Any) -> list[list[Any]]:
 
 
 # And back
+
+
+def with_source(record: Record) -> Record:
+    """The record as of a machine that has the source of the shop's code, which is in scripts/fingerprint_corpus."""
+    found = {**record, "frames": [[_sourced(frame[0]), *frame[1:]] for frame in record["frames"]]}
+    for name in ("cause", "reason", "orig"):
+        if name in record:
+            found[name] = with_source(record[name])
+    if "members" in record:
+        found["members"] = [with_source(each) for each in record["members"]]
+    return found
+
+
+@functools.cache
+def _sourced(file: str) -> str:
+    match = re.fullmatch(r"(?:/srv/shop|/app/releases/2/shop)/(\w+)\.py", file)
+    source = SHOP / f"{match[1]}.py" if match else None
+    if source is None or not source.exists():
+        return file
+    path, text = f"/sources{file}", source.read_text()
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    return path
+
+
+@functools.cache
+def _first_lines(file: str) -> dict[str, int]:
+    """Where each function of a file begins, by its qualified name."""
+    found: dict[str, int] = {}
+    codes = [compile("".join(linecache.getlines(file)), file, "exec")] if file.startswith("/sources") else []
+    while codes:
+        code = codes.pop()
+        found[code.co_qualname] = code.co_firstlineno
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return found
 
 
 def exception_of(record: Record) -> BaseException:
@@ -170,7 +204,8 @@ def _frame(file: str, qualname: str, literals: str) -> types.FrameType:
     code = _here.__code__
     consts = (*code.co_consts, *literals.split())
     name = qualname.rpartition(".")[2]
-    made = code.replace(co_filename=file, co_name=name, co_qualname=qualname, co_consts=consts)
+    first = _first_lines(file).get(qualname, code.co_firstlineno)
+    made = code.replace(co_filename=file, co_name=name, co_qualname=qualname, co_consts=consts, co_firstlineno=first)
     frame = types.FunctionType(made, globals())()
     assert isinstance(frame, types.FrameType)
     return frame

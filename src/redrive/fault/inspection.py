@@ -131,10 +131,10 @@ def _known_class(exception: BaseException) -> KnownClass:
 
 
 def _read_class(cls: type) -> KnownClass:
-    mro = _mro_of(cls)
+    mro = bases_of(cls)
     names = tuple(_name_of(each) for each in mro[:CLASSES_MAX] if each is not object)
     plain = all(call(_module, each) == "builtins" for each in mro)
-    namespaces = tuple(_namespace_of(each) for each in mro if _flags_of(each) & _HEAP_TYPE)
+    namespaces = tuple(namespace_of(each) for each in mro if _flags_of(each) & _HEAP_TYPE)
     return KnownClass(
         name=names[0],
         errors=names,
@@ -157,7 +157,7 @@ def _telling_of(mro: tuple[type, ...]) -> frozenset[str]:
     names: set[str] = set()
     for each in mro:
         if each is not BaseException and each is not object:  # whose __getattribute__ is the ordinary one
-            found = call((_TELLING | _ANSWERING).intersection, _namespace_of(each))
+            found = call((_TELLING | _ANSWERING).intersection, namespace_of(each))
             names |= _ANSWERING if found is None else found
     return _TELLING if names & _ANSWERING else frozenset(names)
 
@@ -286,8 +286,8 @@ def _wait_s(value: object) -> float | None:
 
 # The real slots: a subclass may define properties of the same names, a metaclass may answer for its classes.
 _class_dict: Mapping[str, Any] = type.__dict__
-_mro_of: Callable[[type], tuple[type, ...]] = _class_dict["__mro__"].__get__
-_namespace_of: Callable[[type], Mapping[str, object]] = _class_dict["__dict__"].__get__
+bases_of: Callable[[type], tuple[type, ...]] = _class_dict["__mro__"].__get__
+namespace_of: Callable[[type], Mapping[str, object]] = _class_dict["__dict__"].__get__
 _flags_of: Callable[[type], int] = _class_dict["__flags__"].__get__
 _qualname: Callable[[type], str] = _class_dict["__qualname__"].__get__
 _module: Callable[[type], object] = _class_dict["__module__"].__get__

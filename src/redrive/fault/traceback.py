@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
-import re
+from collections.abc import Mapping
 from functools import lru_cache
 from types import CodeType
 
@@ -29,7 +29,9 @@ from .inspection import (
     suppressed,
     traceback_of,
 )
+from .libraries import is_library, package
 from .model import TRACEBACK_MAX
+from .templates import Template, templates_of
 
 SHOWN_MAX = 16  # exceptions in one traceback
 NOTES_MAX = 5
@@ -43,12 +45,6 @@ _LINES_MAX = 4_096  # lines of code remembered
 _HEADER = "Traceback (most recent call last):\n"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib is not imported elsewhere
 _OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # our own frames, of no use to the user
-_STDLIB = os.__file__.rpartition(os.sep)[0] + os.sep
-# What Cython compiled has a relative file, what was made at run time a name in brackets.
-_LIBRARY = (
-    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d"
-    r"|^<(?:frozen |string>|unknown>|.* generated )|^(?![/\\<]|[A-Za-z]:)"
-)
 _INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # frames before Python 3.12 only
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -71,6 +67,7 @@ class Stack(Struct, frozen=True):
     places: tuple[str, ...]  # the library, if one raised it, then the user's functions that led there
     all_places: tuple[str, ...]  # all of them, sorted
     names: frozenset[str]  # words that are literals in the user's innermost function
+    templates: tuple[Template, ...]  # of messages, in the user's functions
     codes: tuple[CodeType, ...]  # keeps them alive, and with that their ids
 
 
@@ -93,14 +90,24 @@ def stack_of(exception: BaseException) -> Stack:
     key = (left_out, *map(id, codes), *lines)
     stack = _stacks.get(key)
     if stack is None:
-        stack = _stack(codes, lines, left_out)
+        stack = _stack(codes, lines, left_out, _scopes(exception))
         if len(_stacks) >= STACKS_MAX:
             _stacks.clear()
         _stacks[key] = stack
     return stack
 
 
-def _stack(codes: list[CodeType], lines: list[int], left_out: int) -> Stack:
+def _scopes(exception: BaseException) -> dict[int, Mapping[str, object]]:
+    """The names of the modules that the frames run in, by the ids of their code objects."""
+    found: dict[int, Mapping[str, object]] = {}
+    step = traceback_of(exception)
+    while step is not None and len(found) < FRAMES_WALKED_MAX:
+        found[id(step.tb_frame.f_code)] = step.tb_frame.f_globals
+        step = step.tb_next
+    return found
+
+
+def _stack(codes: list[CodeType], lines: list[int], left_out: int, scopes: Mapping[int, Mapping[str, object]]) -> Stack:
     frames = [_frame_of(code, line) for code, line in zip(codes, lines, strict=True)]
     if left_out:
         frames.insert(FRAMES_HEAD, Frame(f"  [{left_out:,} frames left out]\n", "", False, False))
@@ -109,32 +116,15 @@ def _stack(codes: list[CodeType], lines: list[int], left_out: int) -> Stack:
     places = _places(frames)
     raised = next((each for each in reversed(frames) if each.place), None)
     in_library = raised.place if raised is not None and raised.library else ""
-    return Stack(shown, in_library, places[:PLACES_MAX], tuple(sorted(places)), _names(codes), tuple(codes))
+    own = [each for each in reversed(codes) if not is_library(each.co_filename)]
+    templates = templates_of([(each, scopes.get(id(each), {})) for each in list(dict.fromkeys(own))[:PLACES_MAX]])
+    return Stack(shown, in_library, places[:PLACES_MAX], tuple(sorted(places)), _names(own), templates, tuple(codes))
 
 
-def _names(codes: list[CodeType]) -> frozenset[str]:
-    for code in reversed(codes):
-        if not _is_library(code.co_filename):
-            return frozenset(each for each in code.co_consts if isinstance(each, str) and each.isidentifier())
-    return frozenset()
-
-
-@lru_cache(maxsize=_LINES_MAX)
-def _is_library(filename: str) -> bool:
-    return filename.startswith(_STDLIB) or re.search(_LIBRARY, filename) is not None
-
-
-def _package(filename: str, qualname: str) -> str:
-    """The library that a file belongs to: files within it are split and joined by its releases."""
-    if filename.endswith((".pyx", ".pxi", ".pxd")) or re.match(r"[/\\<]|[A-Za-z]:", filename) is None:
-        return qualname.partition(".")[0]  # Cython's, whose names are whole and whose files are anywhere
-    if filename[0] == "<":
-        return filename
-    inner = re.split(
-        r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[.\d]*[/\\](?![sd]i[a-z]+-packages)",
-        filename.removeprefix(_STDLIB),
-    )[-1]
-    return re.split(r"[/\\.]", inner, maxsplit=1)[0]
+def _names(own: list[CodeType]) -> frozenset[str]:
+    return frozenset(
+        [each for code in own[:1] for each in code.co_consts if isinstance(each, str) and each.isidentifier()]
+    )
 
 
 def _frame_of(code: CodeType, line: int | None) -> Frame:
@@ -146,8 +136,8 @@ def _frame(filename: str, line: int | None, name: str, qualname: str) -> Frame:
     source = string(call(linecache.getline, filename, line)).strip()[:LINE_MAX] if line else ""
     shown = f'  File "{filename}", line {line}, in {name}\n' + (f"    {source}\n" if source else "")
     basename = filename.replace("\\", "/").rpartition("/")[2]
-    library = _is_library(filename)
-    place = "" if name in _INLINED else f"{_package(filename, qualname) if library else basename}:{qualname}"
+    library = is_library(filename)
+    place = "" if name in _INLINED else f"{package(filename, qualname) if library else basename}:{qualname}"
     return Frame(shown, place, library, filename.startswith(_OWN))
 
 

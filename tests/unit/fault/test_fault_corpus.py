@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import pytest
-from tests.support.corpus import CORPUS, Record, exception_of, records
+from tests.support.corpus import CORPUS, Record, exception_of, records, with_source
 
 from redrive.fault import classify
 
@@ -45,12 +45,13 @@ def part_of(group: str) -> str:
 
 
 @cache
-def prints() -> list[tuple[Record, str]]:
-    return [(record, classify(exception_of(record)).fingerprint) for record in records()]
+def prints(sources: bool) -> list[tuple[Record, str]]:
+    """`sources`: on a machine that has the source of the program, so that templates of its messages are known."""
+    return [(each, classify(exception_of(with_source(each) if sources else each)).fingerprint) for each in records()]
 
 
-def score(part: str) -> Score:
-    chosen = [(record, each) for record, each in prints() if part_of(record["group"]) == part]
+def score(part: str, sources: bool = False) -> Score:
+    chosen = [(record, each) for record, each in prints(sources) if part_of(record["group"]) == part]
     cells = Counter((record["group"], each) for record, each in chosen)
     together = _pairs(cells)
     joined = _pairs(Counter(each for _, each in chosen))
@@ -84,17 +85,19 @@ def _worst(chosen: list[tuple[Record, str]]) -> list[str]:
     return [f"{cost} pairs: {what}" for cost, what in sorted(found, reverse=True)]
 
 
+@pytest.mark.parametrize("sources", [False, True], ids=["without source", "with source"])
 @pytest.mark.parametrize("part", PARTS)
-def test_one_cause_is_one_fingerprint(part: str) -> None:
-    result = score(part)
+def test_one_cause_is_one_fingerprint(part: str, sources: bool) -> None:
+    result = score(part, sources)
     print(f"{part}: {result}")
     worst = "\n".join(result.worst[:20])
     assert result.precision >= 0.99 and result.recall >= 0.95, f"{part}: {result}\n{worst}"
 
 
-def test_fingerprints_and_kinds_stay_what_they_were() -> None:
+@pytest.mark.parametrize("sources", [False, True], ids=["without source", "with source"])
+def test_fingerprints_and_kinds_stay_what_they_were(sources: bool) -> None:
     """Stored messages are grouped by their fingerprints: a changed one splits every group that it was in."""
-    faults = [classify(exception_of(record)) for record in records()]
+    faults = [classify(exception_of(with_source(record) if sources else record)) for record in records()]
     found = [f"{fault.fingerprint} {fault.kind}" for fault in faults]
     pinned = gzip.decompress(PINNED.read_bytes()).decode().splitlines()
     assert len(found) == len(pinned)
@@ -111,5 +114,6 @@ def test_the_corpus_is_large_and_of_many_libraries() -> None:
 
 if __name__ == "__main__":
     for part in PARTS:
-        print(f"{part}: {score(part)}")
-    print("\n".join(score(PARTS[0]).worst))
+        for sources in (False, True):
+            print(f"{part}, {'with' if sources else 'without'} source: {score(part, sources)}")
+    print("\n".join(score(PARTS[0], sources=True).worst))

@@ -1,0 +1,35 @@
+"""Tell the files of libraries from a program's own."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+
+_FILES_MAX = 4_096  # remembered
+
+_STDLIB = os.__file__.rpartition(os.sep)[0] + os.sep
+# What Cython compiled has a relative file, what was made at run time a name in brackets.
+_LIBRARY = (
+    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d"
+    r"|^<(?:frozen |string>|unknown>|.* generated )|^(?![/\\<]|[A-Za-z]:)"
+)
+
+
+@lru_cache(maxsize=_FILES_MAX)
+def is_library(filename: str) -> bool:
+    """Return whether the file is one of a library, of Python itself, or made at run time."""
+    return filename.startswith(_STDLIB) or re.search(_LIBRARY, filename) is not None
+
+
+def package(filename: str, qualname: str) -> str:
+    """Return the library that a file belongs to: files within it are split and joined by its releases."""
+    if filename.endswith((".pyx", ".pxi", ".pxd")) or re.match(r"[/\\<]|[A-Za-z]:", filename) is None:
+        return qualname.partition(".")[0]  # Cython's, whose names are whole and whose files are anywhere
+    if filename[0] == "<":
+        return filename
+    inner = re.split(
+        r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[.\d]*[/\\](?![sd]i[a-z]+-packages)",
+        filename.removeprefix(_STDLIB),
+    )[-1]
+    return re.split(r"[/\\.]", inner, maxsplit=1)[0]
