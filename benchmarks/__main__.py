@@ -31,6 +31,7 @@ from .pair import workers
 from .plan import plan
 from .recovery import recovery
 from .redaction import redaction
+from .rollout import rollout, rollout_sqs
 from .snapshot import snapshot
 from .sqs import sqs, sqs_requests
 from .startup import startup
@@ -61,6 +62,8 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         idle,
         top,
         recovery,
+        rollout,
+        rollout_sqs,
         suspects,
         poison,
         workers,
@@ -140,6 +143,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--crowd", type=int, default=500, help="poison: messages under way with it")
     p.add_argument("--stream", type=int, default=100_000, help="snapshot, late: messages that pass through in all")
     p.add_argument("--browsers", type=int, default=50, help="web: browsers that watch a page")
+    p.add_argument("--old", type=int, default=9, help="rollout: workers of the old release")
+    p.add_argument("--new", type=int, default=1, help="rollout: workers of the new release")
     p.add_argument("--late-s", type=float, default=5.0, help="late: how long after its begin a transaction commits")
     p.add_argument("--before", type=Path, metavar="DIR", help="before: another checkout of this project")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")

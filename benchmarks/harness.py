@@ -54,6 +54,8 @@ class Options(Struct, frozen=True):
     suspects: str = "500x15ms,100x2s"
     crowd: int = 500
     browsers: int = 50
+    old: int = 9
+    new: int = 1
 
 
 class Reading(Struct, frozen=True):

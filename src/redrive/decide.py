@@ -20,7 +20,8 @@ LOCKED = (
     f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # the error of the fault of a message whose key is missing
 )
 LOCKED_LOOK_MS = 60_000  # how often, at least, a message checks for a worker that has its key
-PARK_LOOK_MS = 10_000  # how often a parked message checks for a worker that knows its task
+PARK_LOOK_MS = 10_000  # how often, at least, a parked message checks for a worker that knows its task
+PARK_LOOK_FIRST_MS = 500  # how soon it checks first; then after half of the time that it has waited
 ASKED_SPREAD = 0.2  # a message that was asked to wait for r is retried within [r, 1.2·r]
 
 AT_MAX_MS = 2**62  # stores keep 64-bit integers
@@ -59,7 +60,10 @@ class Refusal(Struct, frozen=True):
 
 class Signals(Struct, frozen=True):
     """What the worker knows about a message beyond the message itself: why its body or task cannot be used, how long an
-    unroutable one waits for a newer worker (`park_ms`), and flow control's objection."""
+    unroutable one waits for a newer worker (`park_ms`), and flow control's objection.
+
+    `known_ms` is when a worker that knows an unroutable one was last alive. If one is alive now, the message goes back
+    to it at `again_ms`. `unknown` are the arguments that are unknown here."""
 
     unreadable: str | None = None
     unroutable: str | None = None
@@ -68,6 +72,9 @@ class Signals(Struct, frozen=True):
     tampered: str | None = None
     unfetched: str | None = None  # its blob cannot be read just now
     refusal: Refusal | None = None
+    known_ms: int = 0
+    again_ms: int | None = None
+    unknown: tuple[str, ...] = ()
 
 
 RUN = Run()
@@ -87,7 +94,7 @@ def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Ru
         why = f"its deadline passed {now_ms - message.deadline_ms} ms before it could run"
         return DeadLetter("deadline", why, counts=False)
     if signals.unroutable is not None:
-        return _parked(message, signals.unroutable, signals.park_ms, now_ms)
+        return _parked(message, signals, signals.unroutable, now_ms)
     if signals.unreadable is not None:
         return DeadLetter("unreadable", signals.unreadable, counts=False)
     if message.crashes and _convicted(message, policy, now_ms):
@@ -111,13 +118,18 @@ def _refused(refusal: Refusal) -> RetryAt | DeadLetter:
     return RetryAt(refusal.at_ms, deferral.why, counts=False, held=True, deferral=deferral)
 
 
-def _parked(message: Message, why: str, park_ms: int, now_ms: int) -> RetryAt | DeadLetter:
-    """Retry it every PARK_LOOK_MS until `park_ms` after it was first seen; then it is dead."""
-    since_ms = parked_since_ms(message)
-    left_ms = park_ms if since_ms is None else since_ms + park_ms - now_ms
+def _parked(message: Message, signals: Signals, why: str, now_ms: int) -> RetryAt | DeadLetter:
+    """Leave it to a worker that knows it, if one is alive. Else retry it until `park_ms` after it was first seen, or
+    after the last worker that knew it; then it is dead."""
+    if signals.again_ms is not None:
+        return RetryAt(signals.again_ms, "newer", counts=False, held=True)
+    first_ms = parked_since_ms(message)
+    since_ms = now_ms if first_ms is None else min(now_ms, max(first_ms, signals.known_ms))
+    left_ms = since_ms + signals.park_ms - now_ms
     if left_ms <= 0:
         return DeadLetter("unroutable", why, counts=False)
-    return RetryAt(now_ms + min(left_ms, PARK_LOOK_MS), "parked", counts=False, held=True)
+    look_ms = min(max(PARK_LOOK_FIRST_MS, (now_ms - since_ms) // 2), PARK_LOOK_MS)
+    return RetryAt(now_ms + min(left_ms, look_ms), "parked", counts=False, held=True)
 
 
 def parked_since_ms(message: Message) -> int | None:

@@ -102,6 +102,10 @@ class Unreadable(RedriveError, ValueError):
 class UnknownArguments(Unreadable):
     """A stored body names arguments that its task does not take in this program; a newer one may."""
 
+    def __init__(self, text: str = "", names: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.names = names  # of these arguments
+
 
 class KeyMissing(Unreadable):
     """The data is encrypted with a key that this process does not have. Such a message waits for a worker that has

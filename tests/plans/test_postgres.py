@@ -27,6 +27,7 @@ from redrive.message import (
     Delivery,
     Draft,
     Handle,
+    Hasten,
     Isolate,
     Keep,
     Lane,
@@ -332,6 +333,7 @@ def test_verdicts_look_up_their_messages_by_id(explained: Explained) -> None:
     away = [handle._replace(lane=Lane.QUARANTINE) for handle in dead]
     judged = {
         "redrive": (dead, Redrive(run="r")),
+        "hasten": (ready, Hasten()),
         "return": (ready, Return("r")),
         "isolate": (dead, Isolate("no")),
         "readmit": (away, Readmit("yes")),

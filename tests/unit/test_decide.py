@@ -171,15 +171,19 @@ def parked(at_ms: int, **fields: Any) -> Message:
 
 
 PARKED = [
-    ("first seen", message(), MINUTES_5, 10_000),
+    ("first seen", message(), MINUTES_5, 500),
     ("first seen, for a moment", message(), Signals(unroutable="w", park_ms=300), 300),
     ("first seen, for no time", message(), Signals(unroutable="w"), None),
-    ("seen a second ago", parked(NOW - 1000), MINUTES_5, 10_000),
+    ("seen half a second ago", parked(NOW - 500), MINUTES_5, 500),
+    ("seen eight seconds ago", parked(NOW - 8000), MINUTES_5, 4000),
+    ("seen a minute ago", parked(NOW - 60_000), MINUTES_5, 10_000),
+    ("known until two seconds ago", parked(NOW - 900_000), replace(MINUTES_5, known_ms=NOW - 2000), 1000),
+    ("known for the last time too long ago", parked(NOW - 900_000), replace(MINUTES_5, known_ms=NOW - 300_000), None),
     ("four seconds are left", parked(NOW - 296_000), MINUTES_5, 4_000),
     ("one millisecond is left", parked(NOW - 299_999), MINUTES_5, 1),
     ("the wait is over", parked(NOW - 300_000), MINUTES_5, None),
-    ("seen in an earlier life", parked(NOW - 300_000, life_ms=NOW - 299_000), MINUTES_5, 10_000),
-    ("a run failed since", message(faults=(*parked(NOW - 300_000).faults, fault())), MINUTES_5, 10_000),
+    ("seen in an earlier life", parked(NOW - 300_000, life_ms=NOW - 299_000), MINUTES_5, 500),
+    ("a run failed since", message(faults=(*parked(NOW - 300_000).faults, fault())), MINUTES_5, 500),
 ]
 
 
@@ -195,6 +199,13 @@ def test_what_nobody_here_knows_is_parked_and_then_dead(
     if wait_ms is not None:
         expected = RetryAt(NOW + wait_ms, "parked", counts=False, held=True)
     assert admit(waiting, FIXED, signals, NOW) == expected
+
+
+def test_what_a_living_worker_knows_goes_back_to_it_however_long_it_waits() -> None:
+    for waiting in (message(), parked(NOW - 10**6, life_ms=NOW - 10**7)):
+        for park_ms in (0, 300_000):
+            signals = Signals(unroutable="w", park_ms=park_ms, known_ms=NOW, again_ms=NOW - 7)
+            assert admit(waiting, FIXED, signals, NOW) == RetryAt(NOW - 7, "newer", counts=False, held=True)
 
 
 def test_a_deadline_ends_the_wait_of_a_parked_message() -> None:

@@ -55,8 +55,8 @@ from .terminal.warnings import tell_warnings
 @click.option(
     "--park-for",
     metavar="DURATION",
-    help="how long messages with an unknown task, version or argument wait for a newer worker (default: 5m) "
-    "[REDRIVE_PARK_FOR]",
+    help="how long messages with an unknown task, version or argument wait while no living worker knows them "
+    "(default: 5m) [REDRIVE_PARK_FOR]",
 )
 @click.option(
     "--name", help="a name that stays the same over restarts, to take its own leases back at once [REDRIVE_NAME]"

@@ -157,24 +157,22 @@ class Codec:
             old = "" if version in (None, self.version) else f" of version {version}, lifted to {self.version},"
             told = f"body{old} does not fit {self.name}{self.signature}"
             if unknown := self._unknown(given, lifted):
-                raise UnknownArguments(f"{told}: no argument {unknown} is known here") from None
+                told = f"{told}: no argument {_listed(unknown)} is known here"
+                raise UnknownArguments(told, tuple(unknown)) from None
             raise Unreadable(f"{told}: {_printable(error)}") from None
         if self._all_required and len(self._positional) == len(self._fields):
             return msgspec.structs.astuple(fields), {}
         return self._called_with(fields)
 
-    def _unknown(self, given: bytes, lifted: bytes) -> str:
+    def _unknown(self, given: bytes, lifted: bytes) -> list[str]:
         """The names of arguments that the handler does not take, if the body has all required ones: else it is not a
         call of this handler in any release. For a lifted body, the names that it came with count."""
         try:
             found = _to_object(lifted).keys()
             names = _to_object(given).keys() & found - self._names
         except Exception:  # not an object: no names
-            return ""
-        if not self._required <= found:
-            return ""
-        named = " or ".join(f"{name[:100]!a}" for name in sorted(names)[:NAMED_MAX])
-        return named + (f" or {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
+            return []
+        return sorted(names) if self._required <= found else []
 
     def _called_with(self, fields: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
         named = {name: value for name in self._fields if (value := getattr(fields, name)) is not msgspec.UNSET}
@@ -282,6 +280,11 @@ class Codec:
         skipped."""
         count = max((at for at, name in enumerate(self._only_positional, 1) if name in named), default=0)
         return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
+
+
+def _listed(names: Sequence[str]) -> str:
+    named = " or ".join(f"{name[:100]!a}" for name in names[:NAMED_MAX])
+    return named + (f" or {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
 
 
 def is_json(text: bytes | str) -> bool:

@@ -134,7 +134,7 @@ class Cancel(StrEnum):
     UNKNOWN = "unknown"
 
 
-# Verdicts: what triage does with a message that is dead, quarantined or done, or was moved.
+# Verdicts: what triage does with a message that is dead, quarantined or done, or was moved, or waits.
 
 
 class Redrive(Struct, frozen=True):
@@ -215,4 +215,8 @@ class Before(Struct, frozen=True):
     result: bytes | None = None
 
 
-Verdict = Redrive | Discard | Isolate | Return | Readmit | Replace
+class Hasten(Struct, frozen=True):
+    """Make a waiting message (ready) due now. One of a group joins its line, unless it is there already."""
+
+
+Verdict = Redrive | Discard | Isolate | Return | Readmit | Replace | Hasten

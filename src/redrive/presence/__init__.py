@@ -8,6 +8,7 @@ from __future__ import annotations
 from .directory import GONE_MS, RENEW_S, Entry, drain_swaps, read_workers
 from .figures import LoopLag, Rate
 from .keeper import Keeper, is_on
+from .knowledge import Knowledge, Release, Teller, release_of, waiting_tasks
 from .record import LISTED_MAX, HeldMessage, QueueWork, WorkerInfo
 
 __all__ = [
@@ -17,11 +18,16 @@ __all__ = [
     "Entry",
     "HeldMessage",
     "Keeper",
+    "Knowledge",
     "LoopLag",
     "QueueWork",
     "Rate",
+    "Release",
+    "Teller",
     "WorkerInfo",
     "drain_swaps",
     "is_on",
     "read_workers",
+    "release_of",
+    "waiting_tasks",
 ]

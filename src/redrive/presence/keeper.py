@@ -34,7 +34,7 @@ class Keeper:
     """Writes what `sample` returns every RENEW_S, until `close`, and adds what is the same for each kind of process. A
     store that fails is tried again at the next time. `trips` are how long the last exchanges with the store took, in
     seconds: a worker adds its own, and the keeper adds those that it makes itself where `counts_trips`. `drain` is
-    called, once, when a person has asked for it in the record."""
+    called, once, when a person has asked for it in the record; `renewed` after each write, on this thread."""
 
     def __init__(
         self,
@@ -44,11 +44,12 @@ class Keeper:
         *,
         counts_trips: bool = True,
         drain: Callable[[], None] | None = None,
+        renewed: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._sample, self._notice = store, sample, notice
         self._entry = Entry(store)
         self.trips: deque[float] = deque(maxlen=TRIPS)
-        self._drain = drain
+        self._drain, self._renewed = drain, renewed
         self._counts_trips, self._cpu = counts_trips, Rate(begin=time.process_time())
         self._wake, self._over = threading.Event(), False
         self._started_ms = 0
@@ -95,6 +96,7 @@ class Keeper:
         if asked and self._drain is not None:
             drain, self._drain = self._drain, None
             drain()
+        self._renewed()
 
     def record(self) -> WorkerInfo:
         """The record as it is now."""

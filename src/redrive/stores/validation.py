@@ -16,6 +16,7 @@ from ..message import (
     RESTING,
     Draft,
     Handle,
+    Hasten,
     Lane,
     Message,
     Readmit,
@@ -109,7 +110,7 @@ def judged_lanes(verdict: Verdict) -> tuple[Lane, ...]:
     match verdict:
         case Redrive():
             return (*RESTING, Lane.DONE)
-        case Return():
+        case Return() | Hasten():
             return (Lane.READY,)
         case Readmit():
             return (Lane.QUARANTINE,)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from ..message import Ack, Ask, Delivery
 from ..registry import Queue
 from .flow.claims import ClaimLimits
+from .rollout.pauses import Pauses
 
 T = TypeVar("T")
 BATCH_MAX = 1000
@@ -44,7 +45,8 @@ class Capacity:
     """How many messages one worker may hold: per queue its concurrency and prefetch, all together `capacity`.
 
     `total` bounds the messages that run at once; `prefetch` is how many more each queue, or the worker if there is a
-    total, may hold; `claim_max` bounds one claim. `flow` says which tasks may be claimed now.
+    total, may hold; `claim_max` bounds one claim. `flow` says which tasks may be claimed now, `left` which
+    are left to newer workers.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class Capacity:
         prefetch: int | None,
         claim_max: int,
         flow: ClaimLimits | None = None,
+        left: Pauses | None = None,
     ) -> None:
-        self._flow = flow
+        self._flow, self._left = flow, left
         self._claim_max = min(claim_max, BATCH_MAX)
         self._most = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
         together = sum(self._most.values())
@@ -83,7 +86,19 @@ class Capacity:
         else:
             wanted = [(name, rooms.pop(name), _NONE) for name in self._clogged & rooms.keys()]
             wanted += self._flow.split(rooms)
+        if self._left:
+            wanted = self._without(self._left, wanted)
         return [Ask(name, room, lease_ms, skip, worker, self._retries.take(name, room)) for name, room, skip in wanted]
+
+    def _without(
+        self, left: Pauses, wanted: Sequence[tuple[str, int, frozenset[str]]]
+    ) -> list[tuple[str, int, frozenset[str]]]:
+        found = []
+        for name, room, skip in wanted:
+            more = left.skip(name)
+            if more is not None:
+                found.append((name, room, skip if name in self._clogged else skip | more))
+        return found
 
     def _rooms(self, leaving: Counter[str]) -> dict[str, int]:
         free = min(self.capacity - self.taken.total() + leaving.total(), self._claim_max)
@@ -103,12 +118,18 @@ class Capacity:
         if self.taken.total() >= self.capacity:
             return [], math.inf
         free = [name for name, most in self._most.items() if self.taken[name] < most]
-        if self._flow is None:
+        left = self._left or None
+        if self._flow is None and left is None:
             return [Ask(name, 1, lease_ms, worker=worker) for name in free], math.inf
-        asks, wake_ms = [], math.inf
+        asks, wake_ms = [], math.inf if left is None else left.wake_ms()
         for name in free:
-            skip, pause_ms = (_NONE, math.inf) if name in self._clogged else self._flow.waits(name)
-            wake_ms = min(wake_ms, pause_ms)
+            skip: frozenset[str] | None = _NONE
+            if name not in self._clogged:
+                if self._flow is not None:
+                    skip, pause_ms = self._flow.waits(name)
+                    wake_ms = min(wake_ms, pause_ms)
+                more = _NONE if left is None else left.skip(name)
+                skip = None if skip is None or more is None else skip | more
             if skip is not None:
                 asks.append(Ask(name, 1, lease_ms, skip, worker))
         return asks, wake_ms
@@ -117,6 +138,8 @@ class Capacity:
         """Record what was claimed; returns the queues that gave less than was asked."""
         if self._flow is not None:
             clogged -= self._flow.looking  # there the known tasks may wait
+        if clogged and self._left:
+            self._left.note(clogged)
         given, asked = Counter(delivery.message.queue for delivery in deliveries), Counter[str]()
         for ask in asks:
             asked[ask.queue] += ask.limit
@@ -137,6 +160,7 @@ class WorkerLimit(Generic[T]):
     def __init__(self, total: int) -> None:
         self.free = total
         self.closed = self.over = False  # start none, for a while or for good
+        self.met_newer = False  # a message that may be of a newer release came to this worker
         self.queues: list[QueueLimit[T]] = []
         self.lock = threading.Lock()
 
@@ -191,6 +215,10 @@ class QueueLimit(Generic[T]):
         self._running = 0
         self._waiting: deque[T] = deque()
         worker.queues.append(self)
+
+    def meet_newer(self) -> None:
+        """A message of the queue may be of a newer release."""
+        self._worker.met_newer = True
 
     def enter(self, runs: Sequence[T]) -> Sequence[T]:
         """Return those of `runs`, in order, that start now; the others wait until `leave` returns them."""

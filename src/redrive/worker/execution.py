@@ -66,6 +66,7 @@ class Execution(Struct, gc=False, eq=False):
     stored: Record | None = None  # the stored result of its key, which replaces a run
     over: bool = False  # it has ended without a run
     decision: Decision | None = None  # set if it was not admitted
+    unroutable: Signals | None = None  # set if it may be of a newer release
     fault: Fault | None = None  # how it failed, or why it was not admitted
     result: bytes | None = None  # what the handler returned, if that is kept
     complaint: str | None = None  # why the result cannot be kept
@@ -233,7 +234,7 @@ def unread(error: Unreadable, run: Execution) -> Signals:
     if isinstance(error, Tampered):
         return Signals(tampered=str(error))
     if isinstance(error, UnknownArguments):
-        return Signals(unroutable=str(error), park_ms=run.limit.park_ms)
+        return Signals(unroutable=str(error), park_ms=run.limit.park_ms, unknown=error.names)
     return Signals(unreadable=str(error))
 
 
@@ -270,6 +271,9 @@ def judge(run: Execution, signals: Signals, now_ms: int) -> bool:
     if isinstance(found, Admitted):
         return True
     run.decision = found
+    if signals.unroutable is not None:
+        run.unroutable = signals
+        run.limit.meet_newer()
     if signals.locked is not None:
         if found.why == "parked" and not is_told_locked(message):
             run.fault = classify(KeyMissing(signals.locked), ((KeyMissing, Kind.UNROUTABLE),))

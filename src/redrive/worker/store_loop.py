@@ -20,7 +20,7 @@ from ..errors import EnqueueError, StoreError, Unsupported
 from ..message import Ack, Ask, Delivery, Settlement
 from ..store import Store
 from .burst import Burst
-from .capacity import BATCH_MAX, Capacity, QueueLimit
+from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
 from .crash.suspects import Suspects
 from .delivery_events import Reporter
 from .execution import Admission, Execution, InFlight
@@ -29,6 +29,7 @@ from .idempotency import Keys
 from .leases import Leases
 from .outage import Outage
 from .redrive_outcome import with_redrive_outcome
+from .rollout.newer import Newer
 from .services import Services
 from .settlement import Outcome, deposited, outcome, refused, released
 
@@ -63,6 +64,7 @@ class StoreLoop:
         name: str,
         *,
         capacity: Capacity,
+        limit: WorkerLimit[Execution],
         limits: Mapping[str, QueueLimit[Execution]],
         in_flight: InFlight,
         leases: Leases,
@@ -74,6 +76,7 @@ class StoreLoop:
         keys: Keys | None,
         services: Services,
         burst: Burst | None,
+        newer: Newer,
         outage: Outage,
         reporter: Reporter,
         cleaner: Cleaner | None,
@@ -81,9 +84,10 @@ class StoreLoop:
         lease_s: float,
     ) -> None:
         self._store, self._tasks, self._name, self._lease_s = store, tasks, name, lease_s
+        self._limit = limit
         self._capacity, self._limits, self._in_flight, self._leases = capacity, limits, in_flight, leases
         self._admission, self._suspects, self._finished, self._loop = admission, suspects, finished, loop
-        self._flow, self._keys, self._services, self._burst = flow, keys, services, burst
+        self._flow, self._keys, self._services, self._burst, self._newer = flow, keys, services, burst, newer
         self._outage, self._reporter, self._cleaner = outage, reporter, cleaner
         self._trips = trips  # how long each exchange took
         self._large_bodies = store.large_bodies
@@ -149,7 +153,7 @@ class StoreLoop:
             return
         count = min(len(finished), BATCH_MAX - len(self._outcomes))
         runs = [finished.popleft() for _ in range(count)]
-        if self._keys is not None and not self._read_committed(self._keys, runs):
+        if (self._keys is not None or self._limit.met_newer) and not self._read_others(runs):
             finished.extendleft(reversed(runs))
             return
         now_ms = self._store.now_ms()
@@ -168,10 +172,14 @@ class StoreLoop:
                 text = f"{run.delivery.message.id} is done without result: {run.complaint}"
                 self._reporter.notice("result_dropped", text)
 
-    def _read_committed(self, keys: Keys, runs: Sequence[Execution]) -> bool:
-        """Read which handlers have committed their idempotency keys themselves; False if the store is out."""
+    def _read_others(self, runs: Sequence[Execution]) -> bool:
+        """Read which handlers have committed their idempotency keys themselves, and who knows what is unknown here;
+        False if the store is out."""
         try:
-            keys.look_committed(runs)
+            if self._keys is not None:
+                self._keys.look_committed(runs)
+            if self._limit.met_newer:
+                self._newer.decide(self._in_flight.still(runs))
         except StoreError as error:
             if self.grace_over.is_set():
                 raise  # as if it could not be settled

@@ -27,6 +27,9 @@ from .identity import identity
 from .leases import Leases
 from .maintenance import RequestMeter, RetentionSweep
 from .outage import Outage
+from .rollout.newer import Newer
+from .rollout.pauses import Pauses
+from .rollout.waking import Waking
 from .services import MakeService, Services
 from .store_loop import Finished, StoreLoop
 from .telemetry.presence import Presence
@@ -84,15 +87,19 @@ class Worker:
         flow = Flow(app, store, self.name, self._notice)
         self._flow = flow if flow else None
         self._claims = None if self._flow is None else self._flow.claims
-        self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims)
+        left = Pauses()
+        self._newer = Newer(store, app.tasks, lambda: self._in_flight.all(), left, burst=burst)
+        self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims, left)
         self._in_flight = InFlight(self._capacity.taken, self._slots, None if self._flow is None else self._flow.left)
         self._presence = Presence(
             store, self.name, app.spec, self.queues, self._in_flight, self._capacity.taken, lambda: self.draining,
             lambda: self._services.carried(), self._notice, self.drain,
+            Waking(store, [q.name for q in queues], app.tasks, lambda: self.draining).renewed,
         )  # fmt: skip
         self._services = Services(
             [
                 self._presence,
+                self._newer,
                 RetentionSweep(queues, store, self._notice),
                 RequestMeter(store, self._notice),
                 *(make(self.name, self._notice) for make in services),
@@ -176,6 +183,7 @@ class Worker:
             self.app.tasks,
             self.name,
             capacity=self._capacity,
+            limit=self._limit,
             limits=self._limits,
             in_flight=in_flight,
             leases=self._leases,
@@ -187,6 +195,7 @@ class Worker:
             keys=self._keys,
             services=self._services,
             burst=burst if self._burst else None,
+            newer=self._newer,
             outage=self._outage,
             reporter=self._reporter,
             cleaner=self._cleaner,

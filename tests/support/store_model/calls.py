@@ -16,6 +16,7 @@ from redrive.message import (
     Draft,
     Exchange,
     Handle,
+    Hasten,
     Lane,
     Put,
     Readmit,
@@ -204,6 +205,8 @@ class Calls(World):
             case Return(run):
                 moved = [k for k in self.plain.kept.values() if k.run == run and k.lane is Lane.READY]
                 return [k for k in moved if k.attempt] or moved
+            case Hasten():
+                return [k for k in self.plain.kept.values() if k.lane is Lane.READY]
             case Readmit():
                 return [k for k in self._resting() if k.lane is Lane.QUARANTINE]
             case Redrive(run="replay"):

@@ -19,6 +19,7 @@ from redrive.message import (
     Deferral,
     Discard,
     GroupOrder,
+    Hasten,
     Isolate,
     Keep,
     Lane,
@@ -250,6 +251,7 @@ verdicts: Pool[Verdict] = Pool(
         Redrive(run="replay"),
         Redrive(run="replay", attempts=2),
         *(Return(run) for run in ("run-1", "run-1", "run-2", "replay", "replay")),
+        *(Hasten(), Hasten()),
         *(Readmit("mended"), Readmit("mended"), Readmit("mended")),
     )
 )

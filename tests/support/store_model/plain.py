@@ -24,6 +24,7 @@ from redrive.message import (
     Discard,
     Draft,
     Handle,
+    Hasten,
     Hold,
     Isolate,
     Keep,
@@ -269,6 +270,8 @@ class PlainStore(PlainStored):
             return self.can_return(k, verdict.run)
         if isinstance(verdict, Readmit):
             return k.lane is Lane.QUARANTINE
+        if isinstance(verdict, Hasten):
+            return k.lane is Lane.READY
         replayed = isinstance(verdict, Redrive) and k.lane is Lane.DONE and k.reason != "cancelled"
         return k.lane in (Lane.DEAD, Lane.QUARANTINE) or replayed
 
@@ -284,6 +287,9 @@ class PlainStore(PlainStored):
             case Isolate(why):
                 k.before = k.before if k.lane is Lane.QUARANTINE else k.copy()
                 k.rest(Lane.QUARANTINE, why, now)
+            case Hasten():
+                if k.due_ms is not None and k.due_ms > now:
+                    k.due_ms = now
             case Readmit():
                 isolated = k.before is not None and k.before.redrives == k.redrives
                 k.lane, k.reason = Lane.DEAD, k.before.reason if k.before and isolated else k.reason

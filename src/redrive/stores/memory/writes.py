@@ -19,6 +19,7 @@ from ...message import (
     Draft,
     Group,
     Handle,
+    Hasten,
     Hold,
     Isolate,
     Keep,
@@ -147,6 +148,9 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
             tables.write(seq, kept._replace(message=lifecycle.isolated(message, verdict, now), before=before))
         case Return():
             tables.write(seq, _returned(tables, kept))
+        case Hasten():
+            due_ms = None if message.due_ms is None else min(message.due_ms, now)
+            tables.change(seq, replace(message, due_ms=due_ms))
         case Readmit():
             tables.write(seq, kept._replace(message=lifecycle.readmitted(message, kept.before), before=None))
         case Replace():
@@ -162,6 +166,8 @@ def _may_judge(kept: Kept, verdict: Verdict) -> bool:
         case Return(run):
             mine = message.run == run and before is not None and before.redrives == message.redrives - 1
             return mine and message.lane is Lane.READY and message.attempt == message.crashes == 0
+        case Hasten():
+            return message.lane is Lane.READY
         case Readmit():
             return message.lane is Lane.QUARANTINE
         case _:

@@ -16,6 +16,7 @@ from ...message import (
     Draft,
     GroupOrder,
     Handle,
+    Hasten,
     Isolate,
     Keep,
     Lane,
@@ -276,6 +277,8 @@ def _words(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Ve
             rows = st.rows(c, "isolate", *seen, plain(why), now)
         case Return(run):
             rows = st.rows(c, "return", *seen, run)
+        case Hasten():
+            rows = st.rows(c, "hasten", *seen, now)
         case Readmit():
             rows = st.rows(c, "readmit", *seen)
         case Replace(draft):
@@ -294,6 +297,8 @@ def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) ->
         moved.discard(handle)
         if words[-1] and isinstance(verdict, Isolate):
             moved.add(handle._replace(lane=Lane.QUARANTINE))
+        elif words[-1] and isinstance(verdict, Hasten):
+            moved.add(handle)
     return words
 
 

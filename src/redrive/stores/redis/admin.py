@@ -17,6 +17,7 @@ from ...message import (
     Draft,
     GroupOrder,
     Handle,
+    Hasten,
     Isolate,
     Keep,
     Lane,
@@ -200,6 +201,8 @@ def _words_of(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Se
             return ("isolate", why)
         case Return(run):
             return ("return", run)
+        case Hasten():
+            return ("hasten",)
         case Readmit():
             return ("readmit",)
         case Replace(draft):

@@ -455,6 +455,11 @@ update message set lane = 'dead', before = null,
   reason = iif(json_extract(before, '$.redrives') = redrives, json_extract(before, '$.reason'), reason)
 where seq in (select value from json_each(?1))
 
+-- name: hasten
+-- ?1 now, ?2 seqs (JSON)
+update message set due_ms = iif(due_ms > ?1, ?1, due_ms), wake_ms = iif(wake_ms > ?1, ?1, wake_ms)
+where seq in (select value from json_each(?2))
+
 -- name: return
 -- ?1 [[seq, whether the head of its group blocks it], …]: as before the redrive. The head that it was it is again, where it still blocks.
 update message set

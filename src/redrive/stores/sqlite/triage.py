@@ -14,6 +14,7 @@ from ...message import (
     Discard,
     Draft,
     Handle,
+    Hasten,
     Isolate,
     Message,
     Readmit,
@@ -85,6 +86,8 @@ class Triage:
             case Return():
                 blocks = {queue: self._groups.rules(c, queue).block for queue, _ in touched}
                 c.execute(self._sql["return"], (text([(one.seq, blocks.get(one.queue, False)) for one in seen]),))
+            case Hasten():
+                c.execute(self._sql["hasten"], (now, seqs))
             case Replace():
                 self._replace(c, seen[0].seq, verdict.draft, now)
 

@@ -15,6 +15,7 @@ from .cells import OpenCellRules, StoreCellRules
 from .claiming import ClaimRules, ShareRules
 from .deferring import CrashRules, DeferRules, SkipRules
 from .grouping import GroupRules, WidthRules
+from .hastening import HastenRules
 from .keeping import KeepRules
 from .leasing import LeaseRules
 from .looking import LookRules
@@ -52,6 +53,7 @@ class StoreContract(
     SpreadRules,
     ReplayRules,
     ReturnRules,
+    HastenRules,
     ReadmitRules,
     LineRules,
     ReplaceRules,

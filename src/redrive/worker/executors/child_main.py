@@ -159,7 +159,7 @@ class ChildServer:
         peak = peak_of("self") if self._tells_peak or memory else None
         ended = Ended(number, run.fault, run.result, run.complaint, memory=memory, peak_bytes=peak)
         if unreadable is not None:
-            unknown = isinstance(unreadable, UnknownArguments)
+            unknown = unreadable.names if isinstance(unreadable, UnknownArguments) else ()
             ended = replace(ended, unreadable=str(unreadable), unknown=unknown)
         if extras is not None:
             follow_ups = tuple(extras.follow_ups)

@@ -108,7 +108,7 @@ class Ended(Struct, frozen=True, array_like=True, tag="ended"):
     completed: bool = False  # it completed its idempotency key itself
     memory: bool = False
     peak_bytes: int | None = None
-    unknown: bool = False  # its body is unreadable for arguments that are not known here
+    unknown: tuple[str, ...] = ()  # the arguments that are not known here, if its body is unreadable for them
 
 
 ToChild = Hello | Work | Stop | Kept

@@ -274,7 +274,8 @@ class ProcessExecutor:
         if run.claim is not None:
             run.claim.committed = frame.completed
         if frame.unreadable is not None:
-            error = (UnknownArguments if frame.unknown else Unreadable)(frame.unreadable)
+            text = frame.unreadable
+            error = UnknownArguments(text, frame.unknown) if frame.unknown else Unreadable(text)
             judge(run, unread(error, run), self._store.now_ms())
         child.ran += 1
         child.used_up = child.used_up or out_of_memory or self._recycling.is_due(child)

@@ -17,8 +17,8 @@ from ..services import Service
 
 class Presence(Service):
     """Keeps a worker's record. `taken` counts what it holds by queue; `carried` are the redrive runs that it carries.
-    `drain` makes it drain, when a person asks for that. The store thread adds to `trips` how long each exchange with
-    the store took, in seconds."""
+    `drain` makes it drain, when a person asks for that; `renewed` is called after each write of the record. The store
+    thread adds to `trips` how long each exchange with the store took, in seconds."""
 
     def __init__(
         self,
@@ -32,13 +32,14 @@ class Presence(Service):
         carried: Callable[[], Sequence[str]],
         notice: Notify,
         drain: Callable[[], None],
+        renewed: Callable[[], None],
     ) -> None:
         self._store, self._name, self._app, self._queues = store, name, app, queues
         self._in_flight, self._taken, self._draining = in_flight, taken, draining
         self._carried = carried
         self._lag, self._claims = LoopLag(), Rate()
         self._told_draining = False
-        self.keeper = Keeper(store, self.sample, notice, counts_trips=False, drain=drain)
+        self.keeper = Keeper(store, self.sample, notice, counts_trips=False, drain=drain, renewed=renewed)
         self.trips = self.keeper.trips
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:

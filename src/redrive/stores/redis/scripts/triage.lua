@@ -1,7 +1,7 @@
 -- needs: full states faults cells groups puts settles
 -- {handles as {redrives, lane, delay}, verdict, swaps}, their ids in ARGV[3]: {a word per handle: 1 if it was as it says,
 -- else 0}, or what was refused, and then nothing was changed. A verdict: {'redrive', to_queue, attempts, run,
--- keep_deadline} | {'discard'} | {'isolate', why} | {'return', run} | {'readmit'} | {'replace', drafts, zones, ARGV index
+-- keep_deadline} | {'discard'} | {'hasten'} | {'isolate', why} | {'return', run} | {'readmit'} | {'replace', drafts, zones, ARGV index
 -- of their ids}.
 -- What a run or an isolation takes from a message is the map `b` in its state, with the names of there; `n` is how often
 -- it had been redriven, by which one that an older program left is told.
@@ -133,8 +133,23 @@ local function readmit(record)
   keep_state(record.id, record.state)
 end
 
+-- Due now. One of a group that waits for its time without a place joins its line at the next claim.
+local function hasten(record)
+  local state, cold = record.state, record.state.cold
+  if not record.group or cold.t == PLACE then
+    if state.due <= now then return end
+    state.due = now
+    enter_due(record.priority, record.queue, state, record.member)
+  elseif cold.wk and cold.wk > now then
+    cold.wk = now
+    if not cold.t then call('ZADD', wait_key(record.queue), now, record.member) end
+  end
+  keep_state(record.id, state)
+end
+
 local function may_judge(record)
   local lane = record.state.lane
+  if kind == 'hasten' then return lane == READY end
   if kind == 'return' then return lane == READY and is_returned(record) end
   if kind == 'readmit' then return lane == QUARANTINE end
   if kind == 'redrive' and lane == DONE then return record.state.cold.r ~= 'cancelled' end
@@ -154,7 +169,7 @@ local function found(i)
   local id = sub(ARGV[3], 16 * i - 15, 16 * i)
   local message = call('HGET', MESSAGES, id)
   local packed = message and call('HGET', STATES, id)
-  if not packed then return end
+  if not message or not (packed or kind == 'hasten') then return end
   local record = sound_of(id, message, packed) or (kind == 'discard' and unread(id, packed))
   if not record then return end
   if record.state.lane ~= handles[i][2] or record.state.redrives ~= handles[i][1] then return end
@@ -199,6 +214,7 @@ for i, handle in ipairs(handles) do
     woken[record.queue] = true
     if kind == 'redrive' then redrive(record, handle[3])
     elseif kind == 'return' then give_back(record)
+    elseif kind == 'hasten' then hasten(record)
     elseif kind == 'isolate' then isolate(record)
     elseif kind == 'readmit' then readmit(record)
     else remove(record, packed, message) end

@@ -1,0 +1,174 @@
+"""What living workers know: the tasks of each release of an app, their versions and arguments.
+
+Workers of one release that run the same queues know the same, so they share the cell `knows/DIGEST`, which never
+changes. The cell `knows` says when a worker of each release was last alive: whichever renews its record first after a
+few seconds writes it for all of them. So a fleet costs a swap every few seconds for each release, and a reader reads
+one cell, whatever the number of workers.
+
+The cell `waits` names tasks with messages that wait for a newer worker, so that a worker that starts knows whether to
+look for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..message import Cell, Swap, version_of
+from ..store import Store
+from .directory import GONE_MS, RENEW_S, TRIES
+
+RELEASES = "knows"
+WAITS = "waits"
+TOLD_AGAIN_MS = RENEW_S * 900  # how old the word of a release is before its next renewal writes it again
+FORGOTTEN_MS = 7 * 24 * 3_600_000  # how long a release is known whose workers have ended
+WRITTEN_AGAIN_MS = 24 * 3_600_000  # how often a worker that runs on writes what it knows again
+RELEASES_MAX = 64
+WAITS_MAX = 200
+WAITED_MS = 3_600_000  # how long a task is named after the last of its messages was put off
+NAMED_AGAIN_MS = 60_000
+
+
+class KnownTask(Struct, frozen=True, array_like=True):
+    """A task as one release has it."""
+
+    version: int
+    arguments: tuple[str, ...]
+
+
+class Release(Struct, frozen=True):
+    """What the workers of one release know, and the queues that they run."""
+
+    queues: tuple[str, ...]
+    tasks: dict[str, KnownTask]
+
+
+def release_of(queues: Sequence[str], tasks: Mapping[str, Any]) -> Release:
+    """The release of a worker of these queues with these tasks of an app."""
+    known = {
+        name: KnownTask(task.version, tuple(sorted(task.codec.signature.parameters)))
+        for name, task in sorted(tasks.items())
+    }
+    return Release(tuple(sorted(queues)), known)
+
+
+class Teller:
+    """Tells what the workers of this release know. Used by one thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._cells = store, store.cells
+        self._written: tuple[bytes, int] | None = None  # what this process has written, and when
+
+    def tell(self, release: Release) -> None:
+        """Say that a worker of this release is alive. Raises StoreError."""
+        value = msgspec.json.encode(release)
+        digest, now_ms = hashlib.sha256(value).hexdigest()[:16], self._store.now_ms()
+        if self._written is None or self._written[0] != value or now_ms - self._written[1] >= WRITTEN_AGAIN_MS:
+            (cell,) = self._cells.read([_key(digest)])
+            self._cells.swap([Swap(_key(digest), version_of(cell), value, FORGOTTEN_MS)], durable=False)
+            self._written = value, now_ms
+        for _ in range(TRIES):
+            (cell,) = self._cells.read([RELEASES])
+            told = _times(cell)
+            if now_ms - told.get(digest, -FORGOTTEN_MS) < TOLD_AGAIN_MS:
+                return
+            told[digest] = now_ms
+            if _write(self._store, RELEASES, cell, _newest(told, now_ms - FORGOTTEN_MS, RELEASES_MAX)):
+                return
+
+
+class Knowledge:
+    """What the workers of a store know, as this process last read it. Used by one thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._cells = store, store.cells
+        self._told: dict[str, int] = {}
+        self._releases: dict[str, Release] = {}
+        self._waits: tuple[Cell | None, dict[str, int]] = None, {}
+
+    def read(self) -> None:
+        """Read it again. Raises StoreError."""
+        cell, waits = self._cells.read([RELEASES, WAITS])
+        self._told, self._waits = _times(cell), (waits, _times(waits))
+        unread = [digest for digest in self._told if digest not in self._releases]
+        found = self._cells.read([_key(digest) for digest in unread]) if unread else []
+        self._releases = {digest: each for digest, each in self._releases.items() if digest in self._told}
+        for digest, each in zip(unread, found, strict=True):
+            release = _release(each)
+            if release is not None:
+                self._releases[digest] = release
+
+    def known_ms(
+        self, queue: str, task: str, version: int, arguments: Sequence[str] = (), above: int | None = None
+    ) -> int | None:
+        """When a worker of the queue was last alive that knows this task in this version, with these arguments; None
+        if there was none. `above`: a worker with a later version than this one also knows a body with other arguments,
+        as it may lift it."""
+        found = None
+        for digest, release in self._releases.items():
+            known = release.tasks.get(task)
+            if known is None or queue not in release.queues or known.version < version:
+                continue
+            if set(arguments) <= set(known.arguments) or (above is not None and known.version > max(above, version)):
+                found = max(found or 0, self._told[digest])
+        return found
+
+    def is_alive(self, known_ms: int | None) -> bool:
+        """Whether a worker that was last alive at that time may be alive now."""
+        return known_ms is not None and self._store.now_ms() - known_ms < GONE_MS
+
+    def waits(self, queue: str, tasks: Sequence[str]) -> None:
+        """Say that messages of these tasks wait for a newer worker. Raises StoreError."""
+        cell, named = self._waits
+        now_ms = self._store.now_ms()
+        new = [name for task in tasks if now_ms - named.get(name := f"{queue}\0{task}", 0) >= NAMED_AGAIN_MS]
+        if not new:
+            return
+        for _ in range(TRIES):
+            merged = _newest(_times(cell) | dict.fromkeys(new, now_ms), now_ms - WAITED_MS, WAITS_MAX)
+            if _write(self._store, WAITS, cell, merged):
+                break
+            (cell,) = self._cells.read([WAITS])
+        self._waits = self._waits[0], named | dict.fromkeys(new, now_ms)
+
+
+def waiting_tasks(store: Store) -> dict[str, list[str]]:
+    """The tasks, by queue, with messages that may wait for a newer worker. Raises StoreError."""
+    (cell,) = store.cells.read([WAITS])
+    found: dict[str, list[str]] = {}
+    for name in _times(cell):
+        queue, _, task = name.partition("\0")
+        found.setdefault(queue, []).append(task)
+    return found
+
+
+def _write(store: Store, key: str, cell: Cell | None, times: Mapping[str, int]) -> bool:
+    value = msgspec.json.encode(times)
+    return store.cells.swap([Swap(key, version_of(cell), value, FORGOTTEN_MS)], durable=False)[0]
+
+
+def _newest(times: Mapping[str, int], since_ms: int, most: int) -> dict[str, int]:
+    kept = sorted(((at_ms, name) for name, at_ms in times.items() if at_ms >= since_ms), reverse=True)[:most]
+    return {name: at_ms for at_ms, name in sorted(kept)}
+
+
+def _times(cell: Cell | None) -> dict[str, int]:
+    try:
+        return {} if cell is None else msgspec.json.decode(cell.value, type=dict[str, int])
+    except msgspec.DecodeError:
+        return {}  # altered by hand; the next renewal writes it
+
+
+def _release(cell: Cell | None) -> Release | None:
+    try:
+        return None if cell is None else msgspec.json.decode(cell.value, type=Release)
+    except msgspec.DecodeError:
+        return None
+
+
+def _key(digest: str) -> str:
+    return f"knows/{digest}"

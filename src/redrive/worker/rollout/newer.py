@@ -1,0 +1,128 @@
+"""Leave messages of a newer release to the workers that know them.
+
+A message whose task, version or arguments are unknown here goes back at once if a living worker of its queue knows it
+(`presence.knowledge`), and this worker leaves it alone from then on: it claims no more messages of a task that it does
+not know, and for a moment none of a task that it knows in an older form. While no worker knows it, it is parked, as
+`decide` says.
+
+Until the first such message this costs nothing: no claim changes, and nothing is read.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...chance import uniform
+from ...decide import Signals
+from ...presence import Knowledge
+from ...store import Store
+from ..execution import Execution, judge
+from ..services import Service
+from .pauses import EVERY_TASK, PAUSE_S, Pauses
+
+FRESH_S = 1.0  # how old what is known of others may be when something is decided by it
+READ_S = 2.0  # how often it is read while a task is left to others
+AGAIN_S = (1.0, 3.0)  # when a message comes back that could not be left where it was
+
+
+class Newer(Service):
+    """What one worker leaves to newer workers. Used by the store thread.
+
+    `held` are all executions of the worker. A `burst` leaves nothing in its place, as it would wait for that.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tasks: Mapping[str, Any],
+        held: Callable[[], Sequence[Execution]],
+        pauses: Pauses,
+        *,
+        burst: bool,
+    ) -> None:
+        self._store, self._tasks, self._held, self._pauses, self._burst = store, tasks, held, pauses, burst
+        self._knowledge = Knowledge(store) if store.traits.cells else None
+        self._read_s = -math.inf
+
+    # -- deciding
+
+    def decide(self, runs: Sequence[Execution]) -> None:
+        """Decide once more about those of these that may be of a newer release: now by what others know. Raises
+        StoreError."""
+        unknown = [run for run in runs if run.unroutable is not None]
+        knowledge = self._knowledge
+        if not unknown or knowledge is None:
+            return
+        self._refresh(knowledge, FRESH_S)
+        now_ms, parked = self._store.now_ms(), defaultdict[str, set[str]](set)
+        left: list[Execution] = []
+        for run in unknown:
+            message, signals = run.delivery.message, run.unroutable
+            assert signals is not None
+            known_ms = self._known_ms(knowledge, run, signals)
+            again_ms = self._again_ms(run, now_ms) if knowledge.is_alive(known_ms) else None
+            run.decision = run.fault = None
+            judge(run, replace(signals, known_ms=known_ms or 0, again_ms=again_ms), now_ms)
+            if again_ms is None:
+                parked[message.queue].add(message.task)
+            else:
+                left.append(run)
+        for queue, tasks in parked.items():
+            knowledge.waits(queue, sorted(tasks))
+        if left and not self._burst:
+            self._leave(left)
+
+    def _known_ms(self, knowledge: Knowledge, run: Execution, signals: Signals) -> int | None:
+        message, task = run.delivery.message, self._tasks.get(run.delivery.message.task)
+        above = task.version if task is not None and signals.unknown else None
+        return knowledge.known_ms(message.queue, message.task, message.version, signals.unknown, above)
+
+    def _again_ms(self, run: Execution, now_ms: int) -> int:
+        """When it is due again: as before, in its place in the queue, if this worker can leave it there."""
+        if self._burst or self._pauses.is_clogged(run.delivery.message.queue):
+            return now_ms + round(uniform(*AGAIN_S) * 1000)
+        return min(now_ms, run.delivery.due_ms or now_ms)
+
+    def _leave(self, runs: Sequence[Execution]) -> None:
+        """Claim none like these for a while."""
+        held, skips = self._held(), self._store.traits.skips
+        found: defaultdict[tuple[str, str], list[Execution]] = defaultdict(list)
+        for run in runs:
+            found[run.delivery.message.queue, run.delivery.message.task if skips else EVERY_TASK].append(run)
+        for (queue, name), some in found.items():
+            if name != EVERY_TASK and name not in self._tasks:
+                self._pauses.leave(queue, name, min(run.delivery.message.version for run in some))
+                continue
+            like = [
+                run for run in held if run.limit is some[0].limit and name in (EVERY_TASK, run.delivery.message.task)
+            ]
+            self._pauses.rest(queue, name, mostly=2 * len(some) >= len(like))
+
+    # -- between exchanges
+
+    def look(self, *, now: bool = False) -> None:
+        """Claim again what no living worker knows any more."""
+        knowledge = self._knowledge
+        if not self._pauses or knowledge is None or time.monotonic() - self._read_s < READ_S:
+            return
+        self._refresh(knowledge, READ_S)
+        old_s = time.monotonic() - 2 * PAUSE_S[1]  # the next pause of such a task is a first one again
+        for queue, pauses in [*self._pauses.by_queue.items()]:
+            for name, pause in [*pauses.items()]:
+                if math.isinf(pause.until_s):
+                    over = not knowledge.is_alive(knowledge.known_ms(queue, name, pause.version))
+                else:
+                    over = pause.until_s < old_s
+                if over:
+                    self._pauses.forget(queue, name)
+
+    def _refresh(self, knowledge: Knowledge, fresh_s: float) -> None:
+        if time.monotonic() - self._read_s >= fresh_s:
+            knowledge.read()
+            self._read_s = time.monotonic()

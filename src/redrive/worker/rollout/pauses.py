@@ -1,0 +1,77 @@
+"""Which tasks a worker does not claim at the moment, as it leaves them to workers of a newer release."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+
+from msgspec import Struct
+
+from ...chance import uniform
+
+PAUSE_S = (0.1, 1.0)  # for how long a known task is left to others at first, and at most
+CLOGGED_S = 1.0  # for how long a queue counts as clogged
+EVERY_TASK = ""  # of a queue, where a store cannot leave out some
+_NONE: frozenset[str] = frozenset()
+
+
+class Pause(Struct):
+    """Until when a task is not claimed (`math.inf`: while a worker that knows it is alive), and for how long the last
+    pause was. `version`: of the oldest message of an unknown task."""
+
+    until_s: float
+    pause_s: float = PAUSE_S[0]
+    version: int = 1
+
+
+class Pauses:
+    """The tasks that one worker leaves to others, by queue. Used by the store thread."""
+
+    def __init__(self) -> None:
+        self.by_queue: defaultdict[str, dict[str, Pause]] = defaultdict(dict)
+        self._clogged_s: dict[str, float] = {}  # when a claim of that queue last met too many that it left out
+
+    def __bool__(self) -> bool:
+        return bool(self.by_queue)
+
+    def leave(self, queue: str, task: str, version: int) -> None:
+        """Claim none of this unknown task until `forget`."""
+        self.by_queue[queue][task] = Pause(math.inf, version=version)
+
+    def rest(self, queue: str, task: str, *, mostly: bool) -> None:
+        """Claim none of this task for a moment; for longer, if `mostly` newer ones came this time too."""
+        pause = self.by_queue[queue].setdefault(task, Pause(0.0))
+        pause.pause_s = min(PAUSE_S[1], 2 * pause.pause_s) if mostly else PAUSE_S[0]
+        pause.until_s = time.monotonic() + uniform(0.5, 1.0) * pause.pause_s
+
+    def forget(self, queue: str, task: str) -> None:
+        """Claim it again."""
+        pauses = self.by_queue[queue]
+        pauses.pop(task, None)
+        if not pauses:
+            del self.by_queue[queue]
+
+    def skip(self, queue: str) -> frozenset[str] | None:
+        """The tasks of the queue to leave out now; None if that is every task."""
+        pauses = self.by_queue.get(queue)
+        if not pauses:
+            return _NONE
+        now_s = time.monotonic()
+        found = frozenset(name for name, pause in pauses.items() if pause.until_s > now_s)
+        return None if EVERY_TASK in found else found
+
+    def wake_ms(self) -> float:
+        """In how many ms a task may be claimed again."""
+        now_s = time.monotonic()
+        ends = [p.until_s for pauses in self.by_queue.values() for p in pauses.values() if p.until_s > now_s]
+        return (min(ends, default=math.inf) - now_s) * 1000
+
+    def note(self, clogged: frozenset[str]) -> None:
+        """Claims of these queues met so many messages that they left out that they saw no others."""
+        for queue in clogged & self.by_queue.keys():
+            self._clogged_s[queue] = time.monotonic()
+
+    def is_clogged(self, queue: str) -> bool:
+        """Whether that was so just now."""
+        return time.monotonic() - self._clogged_s.get(queue, -math.inf) < CLOGGED_S

@@ -1,0 +1,63 @@
+"""Wake what waits for a newer worker, when that worker has started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...decide import parked_since_ms
+from ...message import Hasten, Lane, Where
+from ...presence import Teller, release_of, waiting_tasks
+from ...store import Store
+
+TIMES = 3  # how often it looks, at the first renewals: others may put messages off until they know of this worker
+PAGE = 100
+PAGES_MAX = 200  # of one look
+
+
+class Waking:
+    """Tells what a worker knows, at each renewal of its record, and wakes at the first ones what waits for it. Called
+    on the thread that keeps the record."""
+
+    def __init__(
+        self, store: Store, queues: Sequence[str], tasks: Mapping[str, Any], draining: Callable[[], bool]
+    ) -> None:
+        self._store, self._queues, self._tasks, self._draining = store, queues, tasks, draining
+        self._teller, self._left = Teller(store), TIMES
+
+    def renewed(self) -> None:
+        """The record was written. Raises StoreError."""
+        if self._draining():
+            return
+        self._teller.tell(release_of(self._queues, self._tasks))
+        if self._left:
+            self.wake()
+            self._left -= 1
+
+    def wake(self) -> None:
+        """Make messages due that were put off because no worker knew them. Raises StoreError."""
+        if not (self._store.traits.finds and self._store.traits.triages):
+            return
+        named = waiting_tasks(self._store)
+        for queue in self._queues:
+            mine = tuple(task for task in named.get(queue, ()) if task in self._tasks)
+            if mine:
+                self._wake(Where(queue=queue, task=mine))
+
+    def _wake(self, where: Where) -> None:
+        cursor: str | None = None
+        for _ in range(PAGES_MAX):
+            page = self._store.peek(Lane.READY, where=where, limit=PAGE, cursor=cursor)
+            now_ms = self._store.now_ms()
+            waiting = [
+                message.handle
+                for message in page.messages
+                if (message.due_ms or 0) > now_ms
+                and message.version <= self._tasks[message.task].version
+                and parked_since_ms(message) is not None
+            ]
+            if waiting:
+                self._store.triage(waiting, Hasten())
+            cursor = page.cursor
+            if cursor is None:
+                return
