@@ -254,7 +254,7 @@ class Registry:
         of tasks the message attribute `task` or the type of a CloudEvent chooses one, and the first takes the rest; a
         function `fn(body, attributes)` returns a name, or None for what the message itself names. `body` is the decoded
         JSON, or the text or bytes as received; `attributes` are the message attributes as text, by name. With names the
-        queue takes these tasks only, whoever enqueues. Without `foreign`, a message attribute `task` names the task.
+        queue takes these tasks only, also from your own producers. Without `foreign`, the message names its task.
 
         `sqs` and `dlq` take over queues of SQS by their own names: that of the queue (default: `PREFIX-NAME`), and that
         of its dead-letter queue (default: the one in its redrive policy, else `…-dlq`). Other engines ignore them.

@@ -10,15 +10,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from redrive import App
 from redrive.audit.actor import user
-from redrive.audit.log import CHUNK_MAX, HEAD, KEPT_MS, Audit
+from redrive.audit.log import CHUNK_MAX, HEAD, KEPT_MS, PROBED, Audit
 from redrive.cli.main import run
 from redrive.errors import ConfigError, Conflict
 from redrive.message import Swap, version_of
@@ -182,6 +184,85 @@ def test_cells_that_are_taken_away_are_named_and_stop_nobody(opened: Callable[[]
     pause(store, "crm", reason="they are down")  # the log is no reason to fail
     assert store.paused() == {"crm"} and next(iter(Audit(store))).action == "pause"
     assert problems(store)[0].startswith("the head was lost") and any("rewritten" in p for p in problems(store, anchor))
+
+
+def dropped(head: Any, count: int, hash: str, cells: int, **more: Any) -> Any:
+    """A head that says that so many entries were dropped for their age."""
+    return {**head, "pruned": count, "pruned_hash": hash, "first": cells + 1, **more}
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("aged", [False, True], ids=["as it is", "with a time that is old enough"])
+@pytest.mark.parametrize("whole", [False, True], ids=["its first hundred", "all of it"])
+def test_a_log_that_was_emptied_is_found(opened: Callable[[], Store], whole: bool, aged: bool) -> None:
+    store = opened()
+    anchors = []
+    for count in (1, 119, 130):
+        wrote(store, count)
+        anchors.append(Audit(store).verify().head)
+    old: dict[str, Any] = {"pruned_ms": store.now_ms() - KEPT_MS - 1000} if aged else {}
+    hundredth = json.loads([*Audit(store).lines()][99])["hash"]
+    if whole:
+        tampered(store, HEAD, lambda head: dropped(head, head["seq"], head["hash"], 2, records=[], **old))
+    else:
+        tampered(store, HEAD, lambda head: dropped(head, 100, hundredth, 1, **old))
+    without, first = problems(store), problems(store, anchors[0])
+    assert without == () if aged and not whole else "they were removed" in without[0]
+    assert any(
+        f"entry 1, the anchor, is not there, and it was written on {datetime.now(UTC).date()}" in p for p in first
+    )
+    assert whole is bool(problems(store, anchors[1])[len(without) :])
+    assert any("the anchor has no date" in p for p in problems(store, anchors[0].rpartition(":")[0]))
+
+
+def test_the_first_entry_that_is_left_is_not_older_than_what_was_dropped_for_its_age() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    wrote(store, 30)
+    clock.advance(KEPT_MS / 1000 + 7200)
+    wrote(store, 5)
+    twentieth = json.loads([*Audit(store).lines()][19])["hash"]
+
+    def change(head: Any) -> Any:
+        return dropped(head, 20, twentieth, 0, records=head["records"][20:], pruned_ms=store.now_ms() - KEPT_MS)
+
+    tampered(store, HEAD, change)
+    assert [p for p in problems(store) if "others were removed" in p]
+
+
+def test_an_anchor_may_be_gone_once_its_age_explains_it() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    wrote(store, 150)
+    anchor = Audit(store).verify().head
+    wrote(store, 60)
+    clock.advance(KEPT_MS / 1000 + 2 * 86_400)
+    wrote(store, 3)
+    assert Audit(store).verify(anchor).pruned == 200 and problems(store, anchor) == ()
+
+
+def test_only_who_made_an_entry_may_correct_it_and_not_much_later() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    audit = Audit(store)
+    theirs, mine = audit.entry("discard", "ann", ids=["a"]), audit.entry("discard", "mallory", ids=["b"])
+    audit.keep(theirs)
+    audit.keep(mine)
+    less = audit.entry("amended", "mallory")
+    audit.keep(replace(less, amends=theirs.id))
+    assert [entry.claimed for entry in audit] == ["mallory", "ann"]
+    clock.advance(7200)
+    audit.amend(mine)
+    assert [entry.claimed for entry in audit] == ["mallory", "ann"]
+
+
+def test_a_head_that_names_any_number_of_cells_keeps_nobody_reading() -> None:
+    store = MemoryStore()
+    wrote(store, 5)
+    tampered(store, HEAD, lambda head: {**head, "first": 1, "last": 10**9})
+    store.cells.swap([Swap("audit", 0, b"1000000000")])
+    assert "were not read" in problems(store)[PROBED]
+    assert len(list(Audit(store))) == 5 and len(list(Audit(store).lines())) == 5
 
 
 @pytest.mark.turns(3)

@@ -2,13 +2,16 @@
 
 A record is an entry's JSON, kept byte by byte, with its SHA-256. So fields of a newer version are kept unchanged, and
 changing, removing or moving an entry breaks the chain at a numbered place. A user who may write to the store can also
-write a whole new chain: keep the head (`Verified.head`) elsewhere to detect that.
+write a whole new chain: keep the head (`Verified.head`) elsewhere to detect that. Its date says, too, when age explains
+that the entry is no longer in the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -16,6 +19,8 @@ from msgspec import Raw, Struct
 from ..errors import ConfigError
 
 SHOWN = 1000  # findings that are named
+KEPT_MS = 400 * 86_400_000  # entries younger than this are never dropped
+NEAR_MS = 3_600_000  # by how much the times of neighbours may be in the wrong order: clocks differ
 
 
 class Record(Struct, frozen=True):
@@ -28,8 +33,8 @@ class Record(Struct, frozen=True):
 class Head(Struct, frozen=True, omit_defaults=True):
     """The end of the log. `seq` and `hash` are those of the last entry, `records` the newest entries. Earlier ones are
     in the cells `first` to `last`; the newest entry of cell `first` has the time `first_ms`. `pruned` counts entries
-    that were dropped for their age, and `pruned_hash` is the hash of the last of them. `lost` counts how often a head
-    was missing or damaged, and was made again from the other cells."""
+    that were dropped for their age; `pruned_hash` and `pruned_ms` are the hash and the time of the last of them. `lost`
+    counts how often a head was missing or damaged, and was made again from the other cells."""
 
     seq: int = 0
     hash: str = ""
@@ -38,6 +43,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
     first_ms: int = 0
     pruned: int = 0
     pruned_hash: str = ""
+    pruned_ms: int = 0
     lost: int = 0
     records: tuple[Record, ...] = ()
 
@@ -57,8 +63,9 @@ class Link(Struct, frozen=True):
 
 
 class Verified(Struct, frozen=True):
-    """The result of checking the chain. `problems` is empty for an intact chain. `head` is `SEQ:HASH` of the last
-    entry: kept elsewhere, it detects a log that was rewritten as a whole. `outside`: entries of an older version."""
+    """The result of checking the chain. `problems` is empty for an intact chain; `pruned` counts entries that were
+    dropped for their age. `head` is `SEQ:HASH:DATE` of the last entry: kept elsewhere, it detects a log that was
+    rewritten or emptied. `outside`: entries of an older version."""
 
     problems: tuple[str, ...]
     entries: int
@@ -78,18 +85,49 @@ def digest(entry: bytes | Raw) -> str:
     return sha256(bytes(entry)).hexdigest()
 
 
-class Verifier:
-    """Looks at the records of a log in the order in which they are stored: `see` each, then `end`. `anchor`: the
-    number and the hash of an entry that must be among them."""
+class Anchor(NamedTuple):
+    """An entry that must be in the log, or older than entries are kept: its number, hash and day (None: not known)."""
 
-    def __init__(self, head: Head, anchor: tuple[int, str] = (0, "")) -> None:
+    seq: int = 0
+    hash: str = ""
+    day: date | None = None
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether age explains that the entry is gone."""
+        return self.day is not None and now_ms - KEPT_MS >= _ms_of(self.day)
+
+
+class Verifier:
+    """Looks at the records of a log in the order in which they are stored: `see` each, then `end`."""
+
+    def __init__(self, head: Head, now_ms: int, anchor: Anchor | None = None) -> None:
         self._head, self._seq, self._hash = head, head.pruned, head.pruned_hash
-        self._anchor, self._count, self._more = anchor, 0, 0
+        self._anchor, self._count, self._more = anchor or Anchor(), 0, 0
+        self._at_ms = 0  # of the newest entry
         self._problems: list[str] = []
         if head.lost:
             self._say(f"the head was lost {head.lost} times: entries after those left then are missing")
-        if head.seq < anchor[0]:
-            self._say(f"the log ends with entry {head.seq}, and entry {anchor[0]} was written: it was rewritten")
+        self._check_pruned(now_ms)
+        if head.seq < self._anchor.seq:
+            self._say(f"the log ends with entry {head.seq}, and entry {self._anchor.seq} was written: it was rewritten")
+
+    def _check_pruned(self, now_ms: int) -> None:
+        """Entries are dropped for their age only, and the one whose commit drops them stays."""
+        head, anchor = self._head, self._anchor
+        if not head.pruned:
+            return
+        dropped = "entry 1" if head.pruned == 1 else f"entries 1 to {head.pruned}"
+        if head.pruned_ms <= 0 or head.pruned_ms > now_ms - KEPT_MS:
+            self._say(f"{dropped} are not there, and were not 400 days old: they were removed")
+        elif head.pruned >= head.seq:
+            self._say(f"{dropped} are not there, nor the one that dropped them: they were removed")
+        if 0 < anchor.seq <= head.pruned and not anchor.is_over(now_ms):
+            age = (
+                "the anchor has no date"
+                if anchor.day is None
+                else f"it was written on {anchor.day}, 400 days ago at most"
+            )
+            self._say(f"entry {anchor.seq}, the anchor, is not there, and {age}: it was removed")
 
     def see(self, found: Iterable[Record]) -> None:
         for record in found:
@@ -99,6 +137,10 @@ class Verifier:
     def damaged(self, cell: str) -> None:
         """A cell that is gone, or cannot be read. The entries of it are named as missing by what follows."""
         self._say(f"cell {cell} is missing or cannot be read")
+
+    def unread(self, why: str) -> None:
+        """Cells that were not read."""
+        self._say(why)
 
     def _one(self, record: Record) -> None:
         try:
@@ -117,9 +159,13 @@ class Verifier:
             self._say(f"{_numbers(self._seq + 1, link.seq - 1)} before {link.named}: removed, or moved")
         elif link.prev != self._hash:
             self._say(f"entry {self._seq} was replaced: {link.named} holds another hash of it")
-        if link.seq == self._anchor[0] and record.hash != self._anchor[1]:
+        if link.seq == self._anchor.seq and record.hash != self._anchor.hash:
             self._say(f"{link.named} has another hash than the anchor: the log was rewritten")
-        self._seq, self._hash = link.seq, record.hash
+        if self._seq == self._head.pruned and link.at_ms < self._head.pruned_ms - NEAR_MS:
+            self._say(
+                f"{link.named} is older than entry {self._seq}, which was dropped for its age: others were removed"
+            )
+        self._seq, self._hash, self._at_ms = link.seq, record.hash, max(self._at_ms, link.at_ms)
 
     def end(self) -> Verified:
         """Return the result."""
@@ -129,7 +175,8 @@ class Verifier:
         elif self._hash != head.hash or self._seq > head.seq:
             self._say(f"entry {self._seq}, the last one, was replaced: the head holds {head.seq}:{head.hash}")
         problems = [*self._problems, *([f"and {self._more:,} more"] if self._more else [])]
-        return Verified(tuple(problems), self._count, head.pruned, f"{head.seq}:{head.hash}")
+        day = f":{_day_of(self._at_ms)}" if head.seq else ""
+        return Verified(tuple(problems), self._count, head.pruned, f"{head.seq}:{head.hash}{day}")
 
     def _say(self, text: str) -> None:
         if len(self._problems) < SHOWN:
@@ -150,9 +197,25 @@ def newest(found: Sequence[Record]) -> Link:
         return Link()
 
 
-def anchor_of(text: str) -> tuple[int, str]:
-    """The number and the hash of `SEQ:HASH`, as `Verified.head` says them. Raises ConfigError."""
-    seq, _, hash = text.partition(":")
-    if not seq.isdecimal() or len(hash) not in (0, 64) or (hash == "") != (int(seq) == 0):
-        raise ConfigError(f"anchor {text!r}: expected SEQ:HASH, as the head of an earlier `redrive audit verify`")
-    return int(seq), hash
+def anchor_of(text: str) -> Anchor:
+    """The anchor in `SEQ:HASH:DATE`, as `Verified.head` says it; the date may be missing. Raises ConfigError."""
+    seq, hash, day = [*text.split(":", 2), "", ""][:3]
+    try:
+        if not (seq.isascii() and seq.isdecimal() and len(seq) < 19):
+            raise ValueError
+        if len(hash) not in (0, 64) or (hash == "") != (int(seq) == 0):
+            raise ValueError
+        return Anchor(int(seq), hash, date.fromisoformat(day) if day else None)
+    except ValueError:
+        why = "expected SEQ:HASH:DATE, as the head of an earlier `redrive audit verify`"
+        raise ConfigError(f"anchor {text!r}: {why}") from None
+
+
+def _day_of(ms: int) -> date:
+    return datetime.fromtimestamp(min(max(ms, 0), 2**47) / 1000, UTC).date()
+
+
+def _ms_of(day: date) -> int:
+    """The end of that day."""
+    end = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(1)
+    return int(end.timestamp() * 1000)

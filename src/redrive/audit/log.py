@@ -29,13 +29,12 @@ from ..redact import redact
 from ..store import Store
 from . import chain
 from .actor import signed, user
-from .chain import Head, Record, Verified, Verifier
+from .chain import KEPT_MS, Head, Record, Verified, Verifier
 
 CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in the head, and bytes from which on it takes no more
 IDS_MAX = 500  # messages that an entry names; `count` says how many there were
 TEXT_MAX = 4000  # characters
-KEPT_MS = 400 * 86_400_000
-AMENDED_MS = 3_600_000  # how long after an entry its correction is looked for, where a reader begins in the middle
+AMENDED_MS = 3_600_000  # how long after an entry it may be corrected
 TRIES = 100  # of a commit; each one that fails is another's success
 PAUSE_S = 0.05  # between two tries, at most
 PROBED = 100  # cells that are looked for at a time, where the head was lost
@@ -160,7 +159,9 @@ class Audit:
             return head, []
         gone, first_ms = chain.newest(went).seq, chain.newest(left).at_ms
         swap = Swap(_key(head.first), oldest.version, None)
-        return replace(head, first=head.first + 1, first_ms=first_ms, pruned=gone, pruned_hash=went[-1].hash), [swap]
+        pruned_ms = max(chain.newest(went).at_ms, head.pruned_ms)
+        head = replace(head, pruned=gone, pruned_hash=went[-1].hash, pruned_ms=pruned_ms)
+        return replace(head, first=head.first + 1, first_ms=first_ms), [swap]
 
     def _head(self, cell: Cell | None) -> Head:
         """Read the head. If it is damaged or lost, make one from the other cells: a damaged log must not stop people's
@@ -214,7 +215,8 @@ class Audit:
 
     def amend(self, entry: Entry, *, ids: Sequence[str] = (), count: int | None = None) -> None:
         """Correct an entry just written: the change affected only these messages (`count` None: the number of `ids`),
-        as others had moved meanwhile. If it affected none, the entry is not listed any more. Raises StoreError."""
+        as others had moved meanwhile. If it affected none, the entry is not listed any more. A correction by somebody
+        else, or more than an hour later, has no effect; `export` has both always. Raises StoreError."""
         less = self.entry("amended", entry.claimed or entry.actor, ids=ids, count=count, about=entry.about)
         self.keep(replace(less, amends=entry.id))
 
@@ -229,13 +231,13 @@ class Audit:
         since_ms = max(since_ms, self._store.now_ms() - KEPT_MS)
         chained = self._chained(since_ms, None if until_ms is None else until_ms + AMENDED_MS)
         both = merge(chained, self._outside(since_ms), key=lambda entry: entry.at_ms, reverse=True)
-        amended: dict[str, Entry] = {}
+        amended: dict[tuple[str, str], Entry] = {}  # by the entry and who made it: only that one corrects it
         for entry in both:
             if entry.amends:
-                amended.setdefault(entry.amends, entry)
+                amended.setdefault((entry.amends, entry.who), entry)
             elif until_ms is not None and entry.at_ms > until_ms:
                 continue
-            elif (less := amended.pop(entry.id, None)) is None:
+            elif (less := amended.pop((entry.id, entry.who), None)) is None or less.at_ms - entry.at_ms > AMENDED_MS:
                 yield entry
             elif less.count:
                 yield replace(entry, ids=less.ids, count=less.count)
@@ -243,8 +245,9 @@ class Audit:
     def _chained(self, since_ms: int, until_ms: int | None = None) -> Iterator[Entry]:
         head = self._head(self._store.cells.read([HEAD])[0])
         last = head.last + 1 if until_ms is None else self._last_until(head, until_ms)
-        for number in range(last, head.first - 1, -1):
-            found = head.records if number > head.last else _records(self._store.cells.read([_key(number)])[0])
+        for number, found in self._cells(head, range(last, head.first - 1, -1)):
+            if number is None:
+                return
             entries = [entry for record in reversed(found) if (entry := _entry(record)) is not None]
             yield from (entry for entry in entries if entry.at_ms >= since_ms)
             # Entries lie in the order of their commits, which is nearly that of their times: so a whole cell must be
@@ -269,7 +272,7 @@ class Audit:
     def _outside(self, since_ms: int = 0) -> Iterator[Entry]:
         """The entries that versions before the chain wrote."""
         (last,) = self._store.cells.read([OLD])
-        for number in range(0 if last is None else int(last.value), 0, -1):
+        for number in range(_number(last), 0, -1):
             (cell,) = self._store.cells.read([f"{OLD}/{number}"])
             entries = [] if cell is None else _decode_old(cell.value)
             yield from (entry for entry in reversed(entries) if entry.at_ms >= since_ms)
@@ -287,29 +290,42 @@ class Audit:
         StoreError."""
         for entry in reversed([*self._outside()]):
             yield chain.encode(Record("", Raw(chain.encode(entry))))
-        for found in self._stored(self._head(self._store.cells.read([HEAD])[0])):
-            yield from map(chain.encode, found or ())
+        head = self._head(self._store.cells.read([HEAD])[0])
+        for _, found in self._cells(head, range(head.first, head.last + 2)):
+            yield from map(chain.encode, found)
 
     def verify(self, anchor: str = "") -> Verified:
         """Check whether an entry was changed, removed or moved since it was written. `anchor`: the `head` of an earlier
-        check, `SEQ:HASH`, which the log must still contain. Raises ConfigError for an invalid anchor, StoreError."""
+        check, `SEQ:HASH:DATE`, an entry that the log must still contain unless it is older than 400 days. Raises
+        ConfigError for an invalid anchor, StoreError."""
         head = self._head(self._store.cells.read([HEAD])[0])
-        verifier = Verifier(head, chain.anchor_of(anchor) if anchor else (0, ""))
-        for number, found in enumerate(self._stored(head), head.first):
-            if found is None:
-                verifier.damaged(_key(number))
-            else:
+        verifier = Verifier(head, self._store.now_ms(), chain.anchor_of(anchor) if anchor else None)
+        for number, found in self._cells(head, range(head.first, head.last + 2)):
+            if number is None:
+                verifier.unread(f"{PROBED} cells in a row are missing; those that follow were not read")
+            elif found or number > head.last:
                 verifier.see(found)
+            else:
+                verifier.damaged(_key(number))
         (now,) = self._store.cells.read([HEAD])
         if self._head(now).first != head.first:  # pruned meanwhile
             return self.verify(anchor)
         return replace(verifier.end(), outside=sum(1 for _ in self._outside()))
 
-    def _stored(self, head: Head) -> Iterator[tuple[Record, ...] | None]:
-        """Yield the cells' records, oldest first; None for a cell that is missing or damaged."""
-        for number in range(head.first, head.last + 1):
-            yield _records(self._store.cells.read([_key(number)])[0]) or None
-        yield head.records
+    def _cells(self, head: Head, numbers: range) -> Iterator[tuple[int | None, tuple[Record, ...]]]:
+        """Yield the number and the records of these cells; the head comes after the last one. A cell that is missing or
+        damaged has none. After PROBED of them in a row the number is None and only the head follows: a damaged head may
+        name any number of cells."""
+        missing = 0
+        for number in numbers:
+            found = head.records if number > head.last else _records(self._store.cells.read([_key(number)])[0])
+            yield number, found
+            missing = 0 if found else missing + 1
+            if missing >= PROBED:
+                yield None, ()
+                if numbers.step > 0:
+                    yield head.last + 1, head.records
+                return
 
 
 def again(write: Callable[[], T]) -> T:
@@ -328,6 +344,10 @@ def _records(cell: Cell | None) -> tuple[Record, ...]:
         return () if cell is None else chain.records(cell.value)
     except msgspec.DecodeError:
         return ()
+
+
+def _number(cell: Cell | None) -> int:
+    return int(cell.value) if cell is not None and cell.value.isdigit() and len(cell.value) < 10 else 0
 
 
 def _entry(record: Record) -> Entry | None:

@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from .foreign import storable
 
 Route = Callable[[Any, Mapping[str, str]], "str | None"]
-Target = str | tuple[str, ...] | Route  # a task that takes all, several of which a sender may choose, or a function
+Target = str | tuple[str, ...] | Route  # a task that takes all, several that a sender may choose from, or a function
 TASK = "task"  # the message attribute by which any sender may name the task
 UNROUTED = "redrive-unrouted"  # the header that says why a routing function found no task
 

@@ -53,12 +53,13 @@ class Gates(Struct, frozen=True):
         if self.window is not None:
             window_of(self.window)
 
-    def may_approve(self, actor: str) -> bool:
-        """Whether this person may approve. A name without a host is that person at any host."""
+    def may_approve(self, actor: str, user: str = "") -> bool:
+        """Whether this person may approve: the one with exactly this name. `user`: the user of the system, where no
+        other name was given; a name without a host is that user on any host."""
         wanted = self.approval
         if wanted is None or wanted in (ANYONE, actor):
             return True
-        return "@" not in wanted and actor.partition("@")[0] == wanted
+        return "@" not in wanted and actor == user and user.partition("@")[0] == wanted
 
 
 class Window(NamedTuple):

@@ -119,8 +119,10 @@ class Ask:
 
     @property
     def actor(self) -> str:
-        """Who the audit log says it was."""
-        return self.user.name or system_user()
+        """Who the audit log says it was. A login that could be taken for another name, or for the user of this process,
+        is quoted."""
+        name, process = self.user.name, system_user()
+        return repr(name) if name and (name != name.strip() or name == process) else name or process
 
     @property
     def sees_bodies(self) -> bool:

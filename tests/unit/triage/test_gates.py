@@ -157,20 +157,22 @@ def test_the_gates_of_a_run_are_those_of_its_plan(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted, actor, may",
+    "wanted, actor, user, may",
     [
-        ("ann", "ann", True),
-        ("ann", "ann@laptop", True),
-        ("ann", "anna", False),
-        ("ann", "bob@ann", False),
-        ("ann@ops", "ann@ops", True),
-        ("ann@ops", "ann", False),
-        ("ann@ops", "ann@laptop", False),
-        ("anyone", "bob", True),
+        ("ann", "ann", "root@ops", True),
+        ("ann", "ann@laptop", "ann@laptop", True),
+        ("ann", "ann@example.com", "root@ops", False),
+        ("ann", "ann ", "root@ops", False),
+        ("ann", "anna", "anna", False),
+        ("ann", "bob@ann", "bob@ann", False),
+        ("ann@ops", "ann@ops", "ann@ops", True),
+        ("ann@ops", "ann", "ann@laptop", False),
+        ("ann@ops", "ann@laptop", "ann@laptop", False),
+        ("anyone", "bob", "bob@ops", True),
     ],
 )
-def test_only_the_named_person_may_approve(wanted: str, actor: str, may: bool) -> None:
-    assert Gates(approval=wanted).may_approve(actor) is may
+def test_only_the_named_person_may_approve(wanted: str, actor: str, user: str, may: bool) -> None:
+    assert Gates(approval=wanted).may_approve(actor, user) is may
 
 
 # -- health

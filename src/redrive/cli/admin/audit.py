@@ -40,7 +40,7 @@ audit.add_command(list_, "list")
 @click.option(
     "--anchor",
     default="",
-    metavar="SEQ:HASH",
+    metavar="SEQ:HASH:DATE",
     help="the head that an earlier call printed: it must still be in the log",
 )
 @at_store()
@@ -56,7 +56,7 @@ def verify(opened: Opened, out: Output, anchor: str) -> int:
     try:
         found = log.verify(anchor)
     except ConfigError as error:
-        raise Failure("--anchor is no SEQ:HASH", str(error), f"{command()} --help", USAGE) from error
+        raise Failure("--anchor is no SEQ:HASH:DATE", str(error), f"{command()} --help", USAGE) from error
     record = {"ok": not found.problems, **msgspec.structs.asdict(found)}
     told = {name: value for name, value in record.items() if name not in ("problems", "ok")}
     out.record(

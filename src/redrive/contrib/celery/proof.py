@@ -1,7 +1,7 @@
 """Prove that a bridge wrote the header that names what runs next, since any program may set headers.
 
 The proof is an HMAC-SHA256 over the header, the task and Celery's id, under a key that is made once for each store and
-kept in a cell there. Whoever can read the store can forge it, and could enqueue any task all the same.
+kept in a cell there. A reader of the store can forge it; a writer could enqueue any task all the same.
 """
 
 from __future__ import annotations

@@ -148,15 +148,9 @@ class SqsStore(Store):
         self._adopting = Adopting(queues, claims, in_flight, receivers, deletes, now_ms=now_ms)
         self._search = Search(in_flight, triage, track)
         self._puts = Puts(
-            self.send,
-            tracked_sends,
-            self._search,
-            self.cells,
-            self.traits,
-            routes=self.routes,
-            now_ms=now_ms,
-            seam=seam,
-        )
+            self.send, tracked_sends, self._search, self.cells, self.traits,
+            routes=self.routes, now_ms=now_ms, seam=seam,
+        )  # fmt: skip
         self._counting = Counting(queues, receivers, in_flight, triage, now_ms=now_ms)
         self._preflight = Preflight(self._sqs, at, queues, cells=cells is not None, triage=triage is not None)
 

@@ -175,10 +175,10 @@ class Run:
 
     def approve(self, *, actor: str | None = None, reason: str = "") -> None:
         """Approve a run whose gates require an approval. Raises Refused if they require another person's."""
-        gates, name = self.plan.settings.gates, (actor or "").strip() or user()
+        gates, name = self.plan.settings.gates, actor or user()
         if gates is None or gates.approval is None:
             raise Refused(f"run {self.id} requires no approval: it starts without one")
-        if not gates.may_approve(name):
+        if not gates.may_approve(name, user()):
             raise Refused(f"run {self.id} requires the approval of {gates.approval}, not of {name}")
 
         def act(state: RunState, now_ms: int, line: str) -> RunState | None:

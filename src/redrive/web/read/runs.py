@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...audit.actor import user
 from ...cli.dlq.plan import how
 from ...cli.dlq.run import failed_again, full
 from ...crypto import shown_text
@@ -99,7 +100,7 @@ def can(ask: Ask, view: RunView, state: RunState, plan: Plan | None) -> Record:
         "resume": view.state == "paused",
         "cancel": not over,
         "undo": view.counts["waiting"] if state.undo < 0 else 0,
-        "approve": waits and gates is not None and gates.may_approve(ask.actor),
+        "approve": waits and gates is not None and gates.may_approve(ask.actor, user()),
         "waits_for": wanted if waits else None,
     }
 
