@@ -83,7 +83,7 @@ def test_who_carries_a_redrive_run_says_so() -> None:
 
     app.enqueue_many([push.draft() for _ in range(100)])
     app.run_worker(burst=True)
-    run = app.dlq.select().plan(rate="1/m").start(reason="up again")
+    run = app.dlq.select().plan(rate="1/m", canary=0).start(reason="up again")
 
     async def main() -> None:
         async with app.worker() as worker:

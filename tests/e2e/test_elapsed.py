@@ -95,7 +95,9 @@ def test_a_spread_of_a_redrive_leaves_each_message_all_its_attempts(app: App) ->
     app.run_worker(drain=True)
     before = {message.id: message for message in dead(app)}
     assert fates(app) == {("exhausted", 4): 20}
-    plan = app.dlq.select("queue:default").plan(rate="500/s", spread=2 * WAIT_S)
+    plan = app.dlq.select("queue:default").plan(
+        rate="500/s", canary=0, slow_start=False, stop_if="never", spread=2 * WAIT_S
+    )
     run = plan.start(reason="the endpoint is back", actor="ann@ops")
     app.run_worker(drain=True)
     assert run.state == "done" and run.counts["failed"] == 20

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.endpoint import Answer, Endpoint
@@ -119,7 +120,7 @@ def most_within_1_s(times_ms: Sequence[float]) -> int:
 @over("sqlite")
 def test_100_that_fail_again_at_once_are_redriven_at_50_a_second(crm: Crm, soak: bool) -> None:
     before = crm.bury(100)
-    plan = crm.app.dlq.select("queue:crm").plan(rate="50/s")
+    plan = crm.app.dlq.select("queue:crm").plan(rate="50/s", canary=0, slow_start=False, stop_if="never")
     assert (plan.total, crm.dead()) == (100, before)  # nothing is moved by a plan
     run = plan.start(reason="it is said to be fixed", actor="ann@ops")
     crm.burst()
@@ -147,7 +148,7 @@ def test_100_that_fail_again_at_once_are_redriven_at_50_a_second(crm: Crm, soak:
 @over()
 def test_a_canary_at_an_endpoint_that_is_still_broken_stops_the_run_and_at_a_good_one_all_arrive(crm: Crm) -> None:
     before = crm.bury(60)
-    broken = crm.app.dlq.select("queue:crm").plan(rate="100/s", canary=5).start(reason="deployed")
+    broken = crm.app.dlq.select("queue:crm").plan(rate="100/s", canary=5, slow_start=False).start(reason="deployed")
     crm.burst()
     assert broken.state == "stopped" and "canary: 5 of 5 failed" in broken.why
     assert broken.counts == told(planned=60, moved=5, failed=5, skipped=55)
@@ -155,7 +156,9 @@ def test_a_canary_at_an_endpoint_that_is_still_broken_stops_the_run_and_at_a_goo
     assert sum(message.redrives for message in crm.dead().values()) == 5
     assert any(broken.why in line.text for line in broken.story())
     crm.endpoint.answer = lambda request: GOOD
-    mended = crm.app.dlq.select("queue:crm").plan(rate="100/s", canary=5).start(reason="deployed, really")
+    mended = (
+        crm.app.dlq.select("queue:crm").plan(rate="100/s", canary=5, slow_start=False).start(reason="deployed, really")
+    )
     crm.burst()
     assert (mended.state, mended.counts["done"], len(crm.dead())) == ("done", 60, 0)
     assert Counter(request.key for request in crm.endpoint.requests[5:]) == {str(n): 1 for n in range(60)}
@@ -164,7 +167,10 @@ def test_a_canary_at_an_endpoint_that_is_still_broken_stops_the_run_and_at_a_goo
 @over()
 def test_of_two_overlapping_plans_each_message_is_driven_once_and_the_other_run_says_changed(crm: Crm) -> None:
     crm.bury(150)
-    plans = [crm.app.dlq.select(f"queue:crm {more}").plan(rate="200/s") for more in ("", "args.n:<100")]
+    plans = [
+        crm.app.dlq.select(f"queue:crm {more}").plan(rate="200/s", canary=0, slow_start=False)
+        for more in ("", "args.n:<100")
+    ]
     runs = [plan.start(reason="both of us saw it", actor=f"p{n}@ops") for n, plan in enumerate(plans)]
     crm.burst(workers=2)
     counts = [run.counts for run in runs]
@@ -198,7 +204,11 @@ def test_where_the_dependency_breaks_the_run_goes_slower_waits_for_its_breaker_a
     store.put([Draft(task="push", body=b'{"n":%d}' % n) for n in range(count)])
     claimed = store.exchange([], [Ask("default", count, 60_000)]).deliveries
     store.exchange([Settlement(one.receipt, DeadLetter("exhausted"), FAULT) for one in claimed], [])
-    run = app.dlq.select("").plan(rate="100/s", halve_on_failures=True).start(reason="back")
+    run = (
+        app.dlq.select("")
+        .plan(rate="100/s", canary=0, slow_start=False, stop_if="never", halve_on_failures=True)
+        .start(reason="back")
+    )
 
     async def to_the_end() -> None:
         end_s = time.monotonic() + PATIENCE_S - 20
@@ -266,9 +276,10 @@ class Month:
         assert found is not None
         return found
 
-    def redrive(self, **how: object) -> dict[str, int]:
+    def redrive(self, **how: Any) -> dict[str, int]:
         """Plan and run it; the run's counts."""
-        run = self.app.dlq.select("age:>30d").plan(**how).start(reason="they are back")  # type: ignore[arg-type]
+        at_once: dict[str, Any] = {"canary": 0, "slow_start": False, "stop_if": "never"}
+        run = self.app.dlq.select("age:>30d").plan(**at_once | how).start(reason="they are back")
         self.app.run_worker(drain=True)
         assert run.state == "done"
         return run.counts

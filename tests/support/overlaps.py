@@ -21,7 +21,7 @@ def act(url: str, selector: str, records: str) -> None:
     async def push(n: int) -> None:
         os.write(file, f"{n}\n".encode())
 
-    plan = app.dlq.select(selector).plan(rate="2000/s")
+    plan = app.dlq.select(selector).plan(rate="2000/s", canary=0, slow_start=False, stop_if="never")
     print(json.dumps(plan.total), flush=True)
     sys.stdin.readline()
     run = plan.start(reason="at the same time")

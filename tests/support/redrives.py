@@ -18,6 +18,7 @@ from redrive.triage.redrive.runner import Runner
 from redrive.worker.redrive_outcome import with_redrive_outcome
 
 BAD = Fault(Kind.DEFAULT, "ValueError", "bad", "f-bad")
+AT_ONCE: dict[str, object] = {"canary": 0, "slow_start": False}  # not as cautiously as by default
 Ends = Callable[[Delivery], Decision]
 
 
@@ -57,8 +58,8 @@ class Scene:
         return ids
 
     def start(self, selector: str = "", **words: object) -> Run:
-        """Plan and start a run of what the selector names, to be carried by `tick`."""
-        settings = read_settings(**words)  # type: ignore[arg-type]
+        """Plan and start a run of what the selector names, to be carried by `tick`; AT_ONCE, unless `words` differ."""
+        settings = read_settings(**AT_ONCE | words)  # type: ignore[arg-type]
         plan = plans.draw_up(self.store, self.app.dlq.select(selector), selector, settings)
         runs.begin(self.store, plan, actor="ann", reason="fixed")
         self.carrier = self.carry(plan.id)

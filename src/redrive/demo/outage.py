@@ -161,7 +161,7 @@ def _events() -> list[tuple[str, bytes]]:
 
 
 def _redrive(store: Store) -> Run:
-    plan = DeadLetters(store).select(f"queue:{QUEUE}").plan(rate=REDRIVE_RATE)
+    plan = DeadLetters(store).select(f"queue:{QUEUE}").plan(rate=REDRIVE_RATE, canary=0, slow_start=False)
     return plan.start(reason="the endpoint is back", actor="demo")
 
 

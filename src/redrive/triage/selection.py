@@ -23,6 +23,7 @@ from ..store import Store
 from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
 from .paging import LaneQuery, page_of
+from .redrive.pacing import CANARY, SLOW_START, STOP_IF
 from .search import PAGE, died_of, died_of_last, pages
 from .select.match import Seen, Unknown, matches
 from .select.parser import parse
@@ -165,10 +166,10 @@ class Selection:
         self,
         *,
         rate: str | float | None = None,
-        canary: int = 0,
-        slow_start: bool = False,
+        canary: int = CANARY,
+        slow_start: bool = SLOW_START,
         halve_on_failures: bool = False,
-        stop_if: str | None = None,
+        stop_if: str | None = STOP_IF,
         attempts: int | None = None,
         to_queue: str | None = None,
         delay: Duration = 0,
@@ -180,11 +181,11 @@ class Selection:
         """Plan a redrive of these messages: freeze which ones, count them, and move nothing.
 
         - `rate`: at most so many a second, such as "20/s" (default: 500).
-        - `canary`: move so many first, and the rest once their outcomes are known.
+        - `canary`: move so many first, and the rest once their outcomes are known; 0 for none. A plan of no more
+          messages than that has no canary, and no slow start.
         - `slow_start`: begin with one a second, and double every 10 s.
         - `halve_on_failures`: halve the speed after each second in which more than a tenth failed.
-        - `stop_if`: end the run at "failed>20%" of the outcomes so far, or at "failed>100" (default: never, but
-          "failed>20%" with a canary; "" for never).
+        - `stop_if`: end the run at "failed>20%" of the outcomes so far, or at "failed>100" ("never" for never).
         - `attempts`: attempts of the new life (default: the policy's). `to_queue`: another queue for all of them.
         - `delay`, `spread`: each message comes due so much later; `spread` draws a share of it per message.
         - `keep_deadline`: keep the deadlines. `gates`: what must hold while the run moves messages (default: closed

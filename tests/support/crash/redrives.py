@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from tests.support.crash.children import records
@@ -26,6 +27,7 @@ from redrive.store import Store
 from redrive.triage.redrive.run import Run
 from redrive.worker import redrive_outcome
 
+AT_ONCE: dict[str, Any] = {"canary": 0, "slow_start": False, "stop_if": "never"}
 CARRIES = "redrive-runs"  # the thread that carries runs
 
 
@@ -54,10 +56,10 @@ def bury(place: Path, count: int) -> list[str]:
     return ids
 
 
-def start(place: Path, **how: object) -> str:
+def start(place: Path, **how: Any) -> str:
     """Plan and start a run of all that is dead; its id."""
     app = make_app(place)
-    run = app.dlq.select("").plan(**how).start(reason="it is mended", actor="ann@ops")  # type: ignore[arg-type]
+    run = app.dlq.select("").plan(**AT_ONCE | how).start(reason="it is mended", actor="ann@ops")
     app.store.close()
     return run.id
 

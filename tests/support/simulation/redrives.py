@@ -93,7 +93,7 @@ class Redriving:
 
     def start(self, **words: object) -> Run:
         """Plan a run of all that is dead, and start it."""
-        settings = read_settings(**words)  # type: ignore[arg-type]
+        settings = read_settings(**{"canary": 0, "slow_start": False} | words)  # type: ignore[arg-type]
         plan = plans.draw_up(self.store, self.app.dlq.select(""), "", settings, app=self.app)
         runs.begin(self.store, plan, actor="ann", reason="fixed")
         self.carrier = Runner(self.store, plan.id, "one", self._notice, self.app)

@@ -34,7 +34,8 @@ class Shop:
         self.calls.clear()
 
     def start(self, selector: str = "queue:crm", **words: Any) -> Any:
-        return self.app.dlq.select(selector).plan(**words).start(reason="it is mended", actor="ann")
+        how = {"canary": 0, "slow_start": False} | words
+        return self.app.dlq.select(selector).plan(**how).start(reason="it is mended", actor="ann")
 
 
 @pytest.fixture

@@ -116,23 +116,28 @@ def test_plan_of_a_group_shows_frozen_counts_and_moves_nothing_until_it_is_appli
     assert run.selector == f"task:crm.push fingerprint:{NO}"
 
 
-def test_plan_with_a_canary_and_a_rate_is_another_plan(scene: Scene) -> None:
+def test_plan_begins_as_cautiously_as_elsewhere_and_keys_change_that(scene: Scene) -> None:
+    for _ in range(60):
+        scene.bury("crm.push", "crm", NO, "no such record")
+
     async def test(w: Watched) -> None:
         await w.press("2")
         await w.sees("crm")
         await w.press("p")
-        await w.sees("canary      none")
+        await w.sees("canary      5 first", "if failed>20%", "doubled every 10 s")
         await w.press("c")
-        await w.sees("canary      5 first", "if failed>20%")
-        await w.press("v", "s")
-        await w.sees("1/s at most", "doubled every 10 s")
+        await w.sees("canary      50 first")
+        await w.press("c", "x", "s")
+        await w.sees("canary      none", "never by itself", "slow start  no")
+        await w.press("v", "c", "x")
+        await w.sees("1/s at most", "canary      5 first", "if failed>20%")
         await w.answers("A")
         await w.sees("story")
 
     scene.watch(test)
     (run,) = scene.app.dlq.runs()
     settings = scene.app.dlq.run(run.id).plan.settings
-    assert (settings.canary, settings.rate, settings.slow_start) == (5, 1.0, True)
+    assert (settings.canary, settings.rate, settings.slow_start) == (5, 1.0, False)
 
 
 def test_more_than_a_hundred_messages_are_typed_before_they_are_moved(scene: Scene) -> None:

@@ -273,7 +273,7 @@ def test_what_is_kept_of_a_speed_is_all_of_it() -> None:
     ],
 )
 def test_a_plan_says_how_long_it_takes(count: int, rate: str | None, slow_start: bool, expected_s: float) -> None:
-    settings = read_settings(rate=rate, slow_start=slow_start)
+    settings = read_settings(rate=rate, canary=0, slow_start=slow_start)
     assert estimate_s(settings, count) == pytest.approx(expected_s)
     until_ms = T0 + int(expected_s * 1000)
     _, times = moved(begin(settings.rate, slow_start, T0), settings.rate, T0, until_ms, 20)

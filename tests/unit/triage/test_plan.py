@@ -147,11 +147,11 @@ def test_a_plan_that_cannot_be_read_is_called_altered(store: MemoryStore) -> Non
 
 def test_a_field_that_is_added_later_alters_no_plan_drawn_up_before(store: MemoryStore) -> None:
     kill(store)
-    plan = draw_up(store, Selection(store), "", read_settings(rate="20/s", canary=5))
+    plan = draw_up(store, Selection(store), "", read_settings(rate="20/s", slow_start=False, canary=0))
     (cell,) = store.cells.read([plan_cell(plan.id)])
     assert cell is not None
     written = msgspec.json.decode(cell.value)
-    assert set(written["settings"]) == {"rate", "canary", "stop_if"}
+    assert set(written["settings"]) == {"rate", "stop_if"}
     assert msgspec.json.encode(msgspec.json.decode(cell.value, type=records.Plan)) == cell.value
 
 
@@ -178,9 +178,10 @@ def test_the_estimate_is_the_time_at_the_rate_with_slow_start_canary_delay_and_s
 
 
 def test_settings_are_read_from_what_people_write() -> None:
-    assert read_settings() == RedriveSettings()
+    assert read_settings() == RedriveSettings(canary=5, slow_start=True, stop_if="failed>20%")
+    assert read_settings(canary=0, slow_start=False, stop_if="never") == RedriveSettings()
     assert read_settings(
-        rate="5000/h", canary=5, delay="1m", spread="30s", attempts=3, to_queue="bulk"
+        rate="5000/h", canary=5, slow_start=False, delay="1m", spread="30s", attempts=3, to_queue="bulk"
     ) == RedriveSettings(
         rate=5000 / 3600,
         canary=5,

@@ -337,7 +337,7 @@ def test_a_worker_carries_a_run_and_a_burst_ends_with_it() -> None:
     app.run_worker(burst=True)
     assert app.counts().dead == 40
     down = False
-    plan = app.dlq.select("error:*ConnectionError").plan(rate="100/s", canary=5)
+    plan = app.dlq.select("error:*ConnectionError").plan(rate="100/s", canary=5, slow_start=False)
     run = plan.start(reason="up again")
     seen: list[str] = []
     app.subscribe(lambda events: seen.extend(e.name for e in events if isinstance(e, Notice)))
@@ -356,7 +356,7 @@ def test_who_waits_for_a_run_carries_it_where_no_worker_does() -> None:
 
     app.enqueue_many([push.draft(n) for n in range(10)])
     app.run_worker(burst=True)
-    run = app.dlq.select().plan().start(reason="up again")
+    run = app.dlq.select().plan(canary=0, slow_start=False, stop_if="never").start(reason="up again")
     with pytest.raises(TimeoutError, match="is running"):
         run.wait(timeout=0.5)
     assert run.counts["moved"] == 10 == app.counts().ready
@@ -406,7 +406,7 @@ def test_a_burst_does_not_wait_for_a_canary_that_others_have_to_work() -> None:
     app.queue("mail")
     app.enqueue_many([push.draft(n) for n in range(20)])
     app.run_worker(burst=True)
-    run = app.dlq.select().plan(canary=3).start(reason="up again")
+    run = app.dlq.select().plan(canary=3, slow_start=False).start(reason="up again")
     app.run_worker(["mail"], burst=True)
     assert run.counts == counts(planned=20, moved=3, waiting=3)
     app.run_worker(["crm"], burst=True)

@@ -18,7 +18,7 @@ def pages(tmp_path: Path) -> Iterator[Pages]:
 
 def started(pages: Pages, q: str = "queue:crm", **how: object) -> str:
     """Plan and apply: the id of the run."""
-    id: str = pages.post("plan", **{"q": q, "canary": "0", **how}).json()["id"]
+    id: str = pages.post("plan", **{"q": q, "canary": "0", "slow_start": "off", **how}).json()["id"]
     total = pages.app.dlq.plan(id).total
     assert pages.post("apply", id=id, reason="fixed", count=str(total)).status_code == 200
     return id

@@ -65,8 +65,8 @@ class Asked:
     def __init__(self, store: CountedStore) -> None:
         self.store, self.app = store, app_on(store)
         (message,) = store.peek(Lane.DEAD, limit=1).messages
-        made = self.app.dlq.select("queue:q1 task:t1").plan(rate="1/s")
-        run = self.app.dlq.select("queue:q2 task:t2").plan(rate="1/s").start(reason="tested")
+        made = self.app.dlq.select("queue:q1 task:t1").plan(rate="1/s", canary=0)
+        run = self.app.dlq.select("queue:q2 task:t2").plan(rate="1/s", canary=0).start(reason="tested")
         ids = {"edit": message.id, "message": message.id, "plan": made.id, "run": run.id}
         known = {"queue": "q1", "fingerprint": "print1", "dependency": "crm"}
         self.paths = {page.name: placed(page.path, known | {"id": ids.get(page.name, "")}) for page in PAGES}

@@ -19,6 +19,7 @@ from ...files import written
 from ...ids import is_id
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
+from ...triage.redrive.pacing import CANARY, NEVER, SLOW_START, STOP_IF
 from ...triage.select.terms import Node
 from ...triage.selection import QUARANTINED, Selection
 from ..opening import Opened, at_store
@@ -53,13 +54,30 @@ _FILE_MAX = 1_000_000  # bytes
 @filters
 @click.option("--rate", metavar="RATE", help="move at most so many: 20/s, 5000/h (default: 500/s)")
 @click.option(
-    "--canary", type=click.IntRange(0), default=0, metavar="N", help="move so many first, and wait for their outcomes"
+    "--canary",
+    type=click.IntRange(0),
+    default=CANARY,
+    show_default=True,
+    metavar="N",
+    help="move so many first, and wait for their outcomes",
 )
-@click.option("--slow-start", is_flag=True, help="begin with 1/s and double every 10 s")
+@click.option("--no-canary", is_flag=True, help="move all without waiting for the outcomes of a few")
+@click.option(
+    "--slow-start/--no-slow-start",
+    default=SLOW_START,
+    show_default=True,
+    help="begin with 1/s and double every 10 s, or not",
+)
 @click.option(
     "--halve-on-failures", is_flag=True, help="halve the speed after a second in which more than a tenth failed"
 )
-@click.option("--stop-if", metavar="RULE", help="'failed>20%' or 'failed>100' (default with a canary: failed>20%)")
+@click.option(
+    "--stop-if",
+    metavar="RULE",
+    default=STOP_IF,
+    show_default=True,
+    help=f"such as '{STOP_IF}' or 'failed>100'; '{NEVER}': it does not stop by itself",
+)
 @click.option("--attempts", type=click.IntRange(1), help="how many attempts the new lives have (default: the policy's)")
 @click.option("--to-queue", metavar="QUEUE", help="another queue than their own")
 @click.option("--delay", type=DURATION, default="0s", help="run no earlier than this after the move")
@@ -83,11 +101,16 @@ def plan(
     approval: str | None,
     window: str | None,
     reason: str,
+    no_canary: bool,
+    canary: int,
     **how: Any,
 ) -> None:
     """Show what a redrive would move, and how long it would take; move nothing.
 
     The plan freezes exactly which messages, and how. `redrive dlq apply PLAN --reason TEXT` starts it within 24 h.
+    It moves five first and the rest if they succeed, slowly at first, and stops once more than 20 % fail; a plan of
+    five or fewer moves all at once. --no-canary, --no-slow-start and --stop-if never switch that off.
+
     SELECTOR: as for `dlq list`; without one all dead messages. `lane:done task:crm.push age:<6h` plans to run kept
     done messages again. `-o ids` prints the id of the plan.
     """
@@ -96,6 +119,7 @@ def plan(
     found = selection(opened, selector, chosen)
     with understood():
         gates = Gates(not ignore_breaker, health, approval, window)
+        how["canary"] = 0 if no_canary else canary
         made = found.plan(gates=None if gates == Gates() else gates, note=reason, **how)
     if not made.total:
         raise _nothing(opened, found, made.plan)

@@ -48,7 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'dlq retry ID --reason "their data is fixed"',
         'dlq retry --all --queue crm --died-of exhausted --reason "CRM-77"',
     ),
-    "dlq plan": ("dlq plan 'queue:crm failed:<6h' --rate 20/s --canary 5 --slow-start",),
+    "dlq plan": ("dlq plan 'queue:crm failed:<6h' --rate 20/s",),
     "dlq apply": ('dlq apply PLAN --reason "the CRM is up again"',),
     "dlq edit": ('dlq edit ID --set record_id=42 --reason "a typo in the import"',),
     "dlq discard": (

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ...duration import show as show_duration
+from ...triage.redrive.pacing import CANARY, NEVER, SLOW_START, STOP_IF
 from ..model import Model
 from ..screen import Act, Row, Screen, Text
 from ..texts import count, listed, pairs, per_s
@@ -14,7 +15,8 @@ from .runs import RunDetail
 if TYPE_CHECKING:
     from ...triage.redrive.plan import PlanHandle
 
-CANARIES = (0, 5, 50)
+CANARIES = (CANARY, 50, 0)
+STOPS = (STOP_IF, NEVER)
 RATES = (None, "1/s", "10/s", "100/s")
 
 
@@ -37,11 +39,11 @@ class Plan(Text):
     def __init__(self, selector: str) -> None:
         super().__init__()
         self.chosen_by = selector
-        self.canary, self.rate, self.slow_start = 0, 0, False
+        self.canary, self.rate, self.stop, self.slow_start = 0, 0, 0, SLOW_START
 
     @property
     def shifts(self) -> Mapping[str, str]:
-        return {"c": "canary", "v": "rate", "s": "slow start"}
+        return {"c": "canary", "v": "rate", "s": "slow start", "x": "stop rule"}
 
     def shift(self, key: str) -> bool:
         match key:
@@ -51,19 +53,30 @@ class Plan(Text):
                 self.rate = (self.rate + 1) % len(RATES)
             case "s":
                 self.slow_start = not self.slow_start
+            case "x":
+                self.stop = (self.stop + 1) % len(STOPS)
             case _:
                 return False
         return True
 
     def study(self, model: Model) -> PlanHandle:
-        how = {"rate": RATES[self.rate], "canary": CANARIES[self.canary], "slow_start": self.slow_start}
-        return model.dlq.select(self.chosen_by).plan(**how)  # type: ignore[arg-type]
+        return model.dlq.select(self.chosen_by).plan(
+            rate=RATES[self.rate],
+            canary=CANARIES[self.canary],
+            slow_start=self.slow_start,
+            stop_if=STOPS[self.stop],
+        )
 
     def subject(self, row: Row | None) -> Row | None:
         return None if self.studied is None else {"id": self.studied.id, "total": self.studied.total}
 
     def lines(self) -> Sequence[str]:
         return list(self._lines(self.studied))
+
+    def _canary(self, made: PlanHandle) -> str:
+        if made.plan.settings.canary:
+            return f"{made.plan.settings.canary:,} first"
+        return "none: all of it is no more than one" if CANARIES[self.canary] else "none"
 
     def _lines(self, made: PlanHandle) -> Iterator[str]:
         settings = made.plan.settings
@@ -77,7 +90,7 @@ class Plan(Text):
                 ("dead for", listed(made.by_age, 8)),
                 ("left out", listed(made.excluded, 8)),
                 ("rate", f"{per_s(settings.rate)}/s at most" if settings.rate else "500/s at most"),
-                ("canary", f"{settings.canary:,} first" if settings.canary else "none"),
+                ("canary", self._canary(made)),
                 ("slow start", "from 1/s, doubled every 10 s" if settings.slow_start else "no"),
                 ("stops", f"if {settings.stop_if}" if settings.stop_if else "never by itself"),
             ]

@@ -177,6 +177,11 @@ class Stop(Struct, frozen=True):
 
 
 CANARY_STOP: Final = Stop(20.0)  # for a canary whose stop rule is not a share
+# How a plan moves messages unless somebody says otherwise. Every surface takes its defaults from here.
+CANARY: Final = 5
+SLOW_START: Final = True
+STOP_IF: Final = str(CANARY_STOP)
+NEVER: Final = "never"  # a stop rule that stops nothing
 
 
 def canary(size: int, stop: Stop | None, done: int, failed: int) -> str:

@@ -21,7 +21,7 @@ from ...message import Handle, Message, Swap
 from ...registry import Registry
 from ...store import Store
 from ...task import as_text
-from .pacing import CANARY_STOP, MAX_PER_S, STEP_MS, Stop
+from .pacing import CANARY, MAX_PER_S, NEVER, SLOW_START, STEP_MS, STOP_IF, Stop
 from .records import (
     CHUNK,
     PLAN_KEPT_MS,
@@ -181,6 +181,7 @@ def draw_up(
         digest.update(value)
         counts.add(some)
         total, count = total + len(some), count + 1
+    settings = fitted(settings, total)
     plan = Plan(
         id=id,
         selector=selector,
@@ -253,10 +254,10 @@ def _read(store: Store, id: str) -> Plan:
 def read_settings(
     *,
     rate: str | float | None = None,
-    canary: int = 0,
-    slow_start: bool = False,
+    canary: int = CANARY,
+    slow_start: bool = SLOW_START,
     halve_on_failures: bool = False,
-    stop_if: str | None = None,
+    stop_if: str | None = STOP_IF,
     attempts: int | None = None,
     to_queue: str | None = None,
     delay: Duration = 0,
@@ -277,7 +278,7 @@ def read_settings(
         canary=canary,
         slow_start=bool(slow_start),
         halve_on_failures=bool(halve_on_failures),
-        stop_if=_stop(stop_if, canary),
+        stop_if=_stop(stop_if),
         attempts=attempts,
         to_queue=as_text(to_queue, "to_queue"),
         delay_ms=milliseconds(delay, "delay"),
@@ -308,11 +309,16 @@ def estimate_s(settings: RedriveSettings, total: int) -> float:
     return round(past_s + canary_s + waits_s, 3)
 
 
-def _stop(rule: str | None, canary: int) -> str:
-    """The stop rule as it is stored; empty for none. A canary has one by default."""
-    if rule is None:
-        return str(CANARY_STOP) if canary else ""
-    return str(Stop.parse(rule)) if rule.strip() else ""
+def _stop(rule: str | None) -> str:
+    """The stop rule as it is stored; empty for never. None means the default."""
+    word = STOP_IF if rule is None else rule.strip()
+    return "" if word in ("", NEVER) else str(Stop.parse(word))
+
+
+def fitted(settings: RedriveSettings, total: int) -> RedriveSettings:
+    """The settings of a plan of that many messages. One that is no larger than its canary is itself as small as a
+    canary: it has none, and no slow start."""
+    return replace(settings, canary=0, slow_start=False) if total <= settings.canary else settings
 
 
 def _whole(value: int, what: str, least: int) -> None:

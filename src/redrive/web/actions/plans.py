@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ...errors import Misread
 from ...flow.gates import Gates
+from ...triage.redrive.pacing import CANARY, SLOW_START, STOP_IF
 from ..ask import Ask, Done, Problem
-from ..read.plans import FILLED, handle_of
+from ..read.plans import handle_of
 from ..read.selecting import chosen
 
 CANARY_MAX = 1_000_000
@@ -14,9 +15,9 @@ CANARY_MAX = 1_000_000
 def freeze(ask: Ask) -> Done:
     """Freeze which messages a selector names now, and how they would move. Moves nothing."""
     words = ask.needed("q", "the selector")
-    canary = ask.number("canary", int(FILLED["canary"]), most=CANARY_MAX)
+    canary = ask.number("canary", CANARY, most=CANARY_MAX)
     attempts = ask.number("attempts", 0, most=CANARY_MAX)
-    stop = ask.form.get("stop_if", FILLED["stop_if"] if canary else "").strip()
+    stop = ask.form.get("stop_if", STOP_IF)
     gates = Gates(
         breaker=ask.text("breaker", "closed") != "ignored",
         approval=ask.text("approval") or None,
@@ -26,7 +27,7 @@ def freeze(ask: Ask) -> Done:
         made = chosen(ask, words).plan(
             rate=ask.text("rate") or None,
             canary=canary,
-            slow_start=ask.checked("slow_start"),
+            slow_start=ask.checked("slow_start") if "slow_start" in ask.form else SLOW_START,
             halve_on_failures=ask.checked("halve_on_failures"),
             stop_if=stop,
             attempts=attempts or None,

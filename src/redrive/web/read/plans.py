@@ -11,7 +11,7 @@ from ...cli.dlq import plan as plans_cli
 from ...duration import milliseconds, show
 from ...errors import Misread, PlanRefused, Unsupported
 from ...triage.lookup import run_ids
-from ...triage.redrive.pacing import MAX_PER_S, STEP_MS
+from ...triage.redrive.pacing import CANARY, MAX_PER_S, SLOW_START, STEP_MS, STOP_IF
 from ...triage.redrive.plan import MAX_AGE, PlanHandle
 from ...triage.redrive.records import Plan, plan_cell, read_state, recent_plans, state_cell, state_of
 from ...triage.search import pages
@@ -29,7 +29,7 @@ SCANNED_S = 2.0  # how long the count of an unindexed selector goes on
 APPLIED_WITHIN_MS = milliseconds(MAX_AGE, "max_age")
 LIVE_S = 300  # of the history that predicts load
 FILLED = {
-    "rate": "", "canary": "5", "stop_if": "failed>20%", "attempts": "", "to_queue": "", "delay": "", "spread": "",
+    "rate": "", "canary": str(CANARY), "stop_if": STOP_IF, "attempts": "", "to_queue": "", "delay": "", "spread": "",
     "approval": "", "window": "", "note": "",
 }  # fmt: skip
 
@@ -53,7 +53,7 @@ def planning(ask: Ask) -> Record:
         "missing": missing(ask, "Plans"),
         "matching": None if found is None else _matching(ask, found),
         "filled": {name: ask.text(name, default) for name, default in FILLED.items()},
-        "slow_start": ask.query.get("slow_start", "on") == "on",
+        "slow_start": ask.query.get("slow_start", "on" if SLOW_START else "off") == "on",
         "halve_on_failures": ask.checked("halve_on_failures"),
         "groups": [] if found is not None else [fields.group(group) for group in failure_groups(ask)[:GROUPS]],
         "plans": recent(ask),
