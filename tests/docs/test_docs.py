@@ -21,6 +21,7 @@ PAGES = pages()
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 # The first pages, in the order of a newcomer.
 JOURNEY = ("README.md", "docs/tutorial.md", "docs/learn/first-failure.md", "docs/learn/first-redrive.md")
+LEARNING = JOURNEY[1:]  # "in one folder", say the pages, and link one to the next
 NOT_RUN_MAX = 4  # raise it only with a reason in the page
 
 
@@ -72,6 +73,14 @@ def test_the_first_pages_run_in_an_empty_folder_from_the_built_wheel(tmp_path: P
     for page in JOURNEY:
         (folder := tmp_path / Path(page).stem).mkdir()
         done = run_page(page, folder, python)
+        assert done.returncode == 0, f"{page}: {done.stdout}{done.stderr}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_pages_for_learners_run_one_after_another_in_one_folder(tmp_path: Path) -> None:
+    for page in LEARNING:
+        done = run_page(page, tmp_path)
         assert done.returncode == 0, f"{page}: {done.stdout}{done.stderr}"
 
 

@@ -76,7 +76,7 @@ class Annotations:
 
     def abouts(self, fingerprints: Sequence[str]) -> dict[str, Annotation]:
         """Deprecated: `annotations`."""
-        warnings.warn("dlq.annotations() is dlq.annotations() now", DeprecationWarning, stacklevel=2)
+        warnings.warn("dlq.abouts() is now dlq.annotations()", DeprecationWarning, stacklevel=2)
         return self.annotations(fingerprints)
 
     def rules(self) -> dict[str, Rule]:
