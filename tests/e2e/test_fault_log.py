@@ -88,6 +88,29 @@ def home_of(folder: Path, **files: str) -> Path:
     return folder
 
 
+SCRIPT = """
+import logging, sys
+from tasks import app, charge
+
+exec(sys.argv[1])
+charge.enqueue(7)
+app.run_worker(drain=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting_up", "tracebacks"),
+    [("", 1), ("logging.getLogger('shop').addHandler(logging.NullHandler())", 1), ("logging.basicConfig()", 2)],
+)
+def test_a_script_without_logging_prints_one_line_per_retry(tmp_path: Path, setting_up: str, tracebacks: int) -> None:
+    done = run(home_of(tmp_path, tasks=TASKS, work=SCRIPT), sys.executable, "work.py", setting_up, path=tmp_path)
+    assert texts(done.stderr) == (1, 1, tracebacks) and SECRET not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if "failed and runs again" in line]
+    assert len(lines) == 1 and "tasks.Declined: https://ann:***@bank.example said no to 7" in lines[0]
+    if tracebacks == 1:  # that of the death
+        assert done.stderr.splitlines()[0] == lines[0] and "is dead, exhausted" in done.stderr.splitlines()[1]
+
+
 def test_fastapi_with_its_default_logging_shows_each_retry_and_death_on_stderr(tmp_path: Path) -> None:
     done = run(home_of(tmp_path, tasks=TASKS, web=FASTAPI), sys.executable, "web.py", path=tmp_path)
     assert texts(done.stderr) == (1, 1, 2) and SECRET not in done.stderr

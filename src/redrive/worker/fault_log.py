@@ -3,6 +3,9 @@
 A retry is a WARNING and a death an ERROR, each with `exc_info` and with its figures in `record.redrive`. They are
 logged after the settlement is committed: a record never says what another worker has decided otherwise. A kill
 between the two loses the record, and the dead letter still says the same.
+
+In a program that has set up no logging at all, such as a plain script, Python prints warnings by itself: there a retry
+is one line without traceback.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ def log_faults(fates: Sequence[Fate], events: Events) -> None:
     streams = [observer.stream for observer in events.observers if isinstance(observer, LineLog)]
     if not fates or not _is_heard(logger, streams):
         return
+    bare = _is_bare(logger)
     for fate in fates:
         level = LEVELS.get(fate.outcome)
         if level is None or not logger.isEnabledFor(level):
@@ -44,19 +48,21 @@ def log_faults(fates: Sequence[Fate], events: Events) -> None:
         try:
             if streams:
                 _leave_out(logger)
-            logger.handle(_record(logger, level, fate, streams))
+            logger.handle(_record(logger, level, fate, streams, bare and level < logging.ERROR))
         except Exception:
             complain("a handler of the logger 'redrive'")
 
 
-def _record(logger: logging.Logger, level: int, fate: Fate, streams: Sequence[IO[str]]) -> logging.LogRecord:
+def _record(
+    logger: logging.Logger, level: int, fate: Fate, streams: Sequence[IO[str]], short: bool
+) -> logging.LogRecord:
     figures = {name: value for name in _FIGURES if (value := getattr(fate, name)) is not None}
     figures = {name: _name(value) if isinstance(value, str) else value for name, value in figures.items()}
     text = redact(fate.text or "")
     message, arguments = _message(fate, text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…")
     arguments = (one_line(figures["id"]), one_line(figures["task"]), *arguments)
     info, traceback = None, None
-    if fate.error is not None:
+    if fate.error is not None and not short:
         traceback = _traceback(fate, text)
         info = stand_in(figures["error"], text, traceback)
     extra = {"redrive": figures, "redrive_shown_on": streams}
@@ -111,6 +117,18 @@ def _writes_to(handler: logging.Handler, stream: IO[str]) -> bool:
 def _is_heard(logger: logging.Logger, streams: Sequence[IO[str]]) -> bool:
     """Whether a handler would write a record elsewhere than to these streams."""
     return any(not any(_writes_to(handler, stream) for stream in streams) for handler in _handlers(logger))
+
+
+def _is_bare(logger: logging.Logger) -> bool:
+    """Whether no logger of the program has a handler: that of a web server counts, though it gets no record of ours."""
+    if any(handler is not logging.lastResort for handler in _handlers(logger)):
+        return False
+    return not any(
+        isinstance(handler, logging.StreamHandler)
+        for each in list(logging.root.manager.loggerDict.values())
+        if isinstance(each, logging.Logger)
+        for handler in each.handlers
+    )
 
 
 def _leave_out(logger: logging.Logger) -> None:
