@@ -86,7 +86,9 @@ def _classify(inspection: Inspection, chain: list[Seen], rules: Sequence[Rule], 
         kind = kind or _by_rules(each, rules) or each.kind or (members.kind if each is seen else None)
         asked_s = each.retry_after_s if asked_s is None else asked_s
     for each in chain:
-        kind = kind or (None if each.known.program_error else kind_of_text(each.text))
+        known = each.known
+        if kind is None and not known.program_error:
+            kind = kind_of_text(each.text, of_os=known.plain and known.os_error)
     return Classification(kind, members.retry_after_s if asked_s is None else asked_s)
 
 

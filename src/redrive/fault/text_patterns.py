@@ -77,15 +77,19 @@ _BY_TEXT: tuple[tuple[str, str, Kind], ...] = (
 )
 
 
-def kind_of_text(text: str) -> Kind | None:
-    """Return the kind that an HTTP status or a well-known phrase in the text means, or None."""
+def kind_of_text(text: str, *, of_os: bool = False) -> Kind | None:
+    """Return the kind that an HTTP status or a well-known phrase in the text means, or None.
+
+    `of_os`: the text of one of Python's own OSErrors, in which a bare number is no status and nothing is forbidden by a
+    server.
+    """
     low = text.lower()
     if ("http" in low or "status" in low) and (match := re.search(_STATUS, text)):
         return Kind.QUOTA if over_quota(text) else kind_of_status(int(match[1]), None)
-    if ("40" in low or "503" in low) and (match := re.search(_BARE_STATUS, text)):
+    if not of_os and ("40" in low or "503" in low) and (match := re.search(_BARE_STATUS, text)):
         return Kind.QUOTA if over_quota(text) else kind_of_status(int(match[1]), None)
     for stem, pattern, kind in _BY_TEXT:
-        if stem in low and re.search(pattern, text):
+        if stem in low and not (of_os and stem == "forbidden") and re.search(pattern, text):
             return kind
     return None
 

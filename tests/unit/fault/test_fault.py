@@ -460,6 +460,11 @@ def test_the_text_of_an_error_in_the_program_is_no_condition(error: Exception) -
     assert classify(error).kind is Kind.DEFAULT
 
 
+@pytest.mark.parametrize("error", [PermissionError("403"), OSError("forbidden"), FileNotFoundError("404")], ids=repr)
+def test_a_bare_status_of_an_error_of_the_system_is_none(error: Exception) -> None:
+    assert classify(error).kind is Kind.DEFAULT
+
+
 # What a fault keeps
 
 
