@@ -13,18 +13,16 @@ A body that another program wrote names the arguments in the same way, or is rea
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import math
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ..errors import ConfigError, EncodeError, UnknownArguments, Unreadable
+from .annotations import argument_types, resolved, unresolved
 from .foreign import is_s3_test, s3_arguments, whole, whole_name
 from .pydantic import dump, load, opened, unvalidated
 
@@ -66,7 +64,7 @@ class Codec:
         self._only_positional = tuple(p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
         self._names = frozenset(p.name for p in parameters)
         self._required = frozenset(p.name for p in parameters if p.default is inspect.Parameter.empty)
-        self.kinds = _kinds(handler, parameters)
+        self.kinds = argument_types(name, handler, parameters)
         self.struct = _struct(name, parameters, self.kinds)
         self._decode = msgspec.json.Decoder(self.struct, dec_hook=load).decode
         self._fields = self.struct.__struct_fields__
@@ -269,10 +267,10 @@ class Codec:
     @functools.cached_property
     def _result(self) -> Callable[[bytes], Any]:
         annotation = inspect.signature(self._handler).return_annotation
-        hints = {} if annotation is inspect.Signature.empty else _hints(self._handler, {"return": annotation})
         try:
-            return msgspec.json.Decoder(hints.get("return", Any), dec_hook=load).decode
-        except (TypeError, ValueError):  # not refused earlier: most results are never stored
+            kind = Any if annotation is inspect.Signature.empty else resolved(self._handler, "return", annotation)
+            return msgspec.json.Decoder(kind, dec_hook=load).decode
+        except (TypeError, ValueError, NameError, AttributeError):  # not refused earlier: most results are never stored
             return msgspec.json.Decoder().decode
 
     def _leading(self, named: dict[str, Any]) -> tuple[Any, ...]:
@@ -328,12 +326,6 @@ def _printable(error: Exception) -> str:
     return " ".join(text[:300].encode(errors="replace").decode().split())
 
 
-def _kinds(handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
-    """The type of each argument; Any where it is unknown."""
-    hints = _hints(handler, {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty})
-    return {p.name: hints.get(p.name, Any) for p in parameters}
-
-
 def _struct(name: str, parameters: Sequence[inspect.Parameter], kinds: Mapping[str, Any]) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for p in parameters:
@@ -352,25 +344,6 @@ def _struct(name: str, parameters: Sequence[inspect.Parameter], kinds: Mapping[s
         msgspec.json.Decoder(struct)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"task {name!r}: its annotations cannot be read from JSON: {error}") from error
+    except NameError as error:  # of a field of a dataclass, a Struct or a model
+        raise ConfigError(f"task {name!r}: an annotation in {unresolved(fields, error)}") from None
     return struct
-
-
-def _hints(handler: Callable[..., Any], annotations: Mapping[str, Any]) -> dict[str, Any]:
-    scope = _scope(handler)
-    hints: dict[str, Any] = {}
-    for name, annotation in annotations.items():
-        # One by one: a name only known to type checkers makes its own argument plain JSON, and no other.
-        with contextlib.suppress(NameError, AttributeError):
-            one = types.SimpleNamespace(__annotations__={name: annotation})
-            hints |= typing.get_type_hints(one, scope, include_extras=True)
-    return hints
-
-
-def _scope(handler: Any) -> dict[str, Any]:
-    """The namespace for the names in the handler's annotations: that of the module it was written in."""
-    while isinstance(inspect.unwrap(handler), functools.partial):
-        handler = inspect.unwrap(handler).func
-    handler = inspect.unwrap(handler)
-    function = handler if hasattr(handler, "__globals__") else type(handler).__call__
-    scope: dict[str, Any] = getattr(function, "__globals__", {})
-    return scope

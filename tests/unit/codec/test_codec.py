@@ -21,7 +21,8 @@ from redrive.codec import Codec
 from redrive.errors import ConfigError, EncodeError, Unreadable
 
 if TYPE_CHECKING:
-    from nowhere import Missing  # type: ignore[import-not-found]  # a name that only type checkers know
+    import nowhere.sub as sub  # type: ignore[import-not-found]
+    from nowhere import Missing  # a name that only type checkers know
 
 
 class Colour(enum.Enum):
@@ -165,12 +166,44 @@ def test_without_annotations_arguments_arrive_as_plain_json() -> None:
     assert call(handler, Line("a", Decimal(1)), b=(1, 2)) == ({"sku": "a", "price": "1", "note": None}, [1, 2])
 
 
-def test_a_name_only_type_checkers_know_leaves_the_other_annotations_alone() -> None:
-    def handler(line: Line, other: Missing, when: datetime) -> Missing:
-        return line, other, when
+def only_checked(line: Line, other: Missing, when: datetime) -> None: ...
+def of_a_module(other: sub.Missing) -> None: ...
+def nowhere(other: list[Nowhere]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def without(other: msgspec.Missing) -> None: ...  # type: ignore[name-defined]
+def within(one: dict[str, list[Holder]]) -> None: ...
 
-    when = datetime(2026, 1, 1, tzinfo=UTC)
-    assert call(handler, Line("a", Decimal(1)), {"x": 1}, when) == (Line("a", Decimal(1)), {"x": 1}, when)
+
+@dataclass
+class Holder:
+    held: Missing
+
+
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        (only_checked, "the annotation 'Missing' of argument other names Missing, which only type checkers import; "
+         "write `from nowhere import Missing` outside `if TYPE_CHECKING:`"),
+        (of_a_module, "write `import nowhere.sub as sub` outside"),
+        (nowhere, "'list[Nowhere]' of argument other names Nowhere, which is not known where the task is registered"),
+        (without, "cannot be resolved: module 'msgspec' has no attribute 'Missing'"),
+        (within, "an annotation in Holder, the type of argument one, names Missing, which only type checkers import; "
+         "write `from nowhere import Missing`"),
+    ],
+)  # fmt: skip
+def test_an_annotation_that_cannot_be_resolved_is_refused_with_what_to_import(
+    handler: Callable[..., Any], says: str
+) -> None:
+    """It was read as plain JSON, so that the handler got a text or a dict where its type said something else."""
+    with pytest.raises(ConfigError) as refused:
+        Codec(handler, "t")
+    assert str(refused.value).startswith("task 't': ") and says in str(refused.value)
+
+
+def test_what_is_returned_may_be_known_to_type_checkers_only() -> None:
+    def handler(line: Line) -> Missing:
+        return line
+
+    assert call(handler, Line("a", Decimal(1))) == Line("a", Decimal(1))
 
 
 class Importer:

@@ -1,0 +1,90 @@
+"""Resolve a handler's annotations, and say of those that cannot be resolved what to import."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..errors import ConfigError
+
+
+def argument_types(name: str, handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
+    """The type of each argument; Any where none is annotated. Raises ConfigError for one that cannot be resolved."""
+    found: dict[str, Any] = {}
+    for each in parameters:
+        try:
+            bare = each.annotation is inspect.Parameter.empty
+            found[each.name] = Any if bare else resolved(handler, each.name, each.annotation)
+        except (NameError, AttributeError) as error:
+            module = sys.modules.get(getattr(_function(handler), "__module__", ""))
+            raise ConfigError(
+                f"task {name!r}: the annotation {each.annotation!r} of argument {each.name} {_why(error, module)}"
+            ) from None
+    return found
+
+
+def resolved(handler: Callable[..., Any], name: str, annotation: Any) -> Any:
+    """The type that an annotation means, in the module that the handler was written in."""
+    scope: dict[str, Any] = getattr(_function(handler), "__globals__", {})
+    one = types.SimpleNamespace(__annotations__={name: annotation})
+    return typing.get_type_hints(one, scope, include_extras=True)[name]
+
+
+def unresolved(fields: Sequence[tuple[Any, ...]], error: NameError) -> str:
+    """Which of the fields' types has an annotation that cannot be resolved, and what to import."""
+    for name, kind, *_ in fields:
+        for each in _parts(kind):
+            try:
+                typing.get_type_hints(each)
+            except NameError as found:
+                return f"{each.__qualname__}, the type of argument {name}, {_why(found, sys.modules[each.__module__])}"
+            except Exception:  # what has no annotations
+                continue
+    return f"the type of an argument {_why(error, None)}"
+
+
+def _parts(kind: Any) -> Iterator[type]:
+    if isinstance(kind, type):
+        yield kind
+    for each in typing.get_args(kind):
+        yield from _parts(each)
+
+
+def _why(error: NameError | AttributeError, module: types.ModuleType | None) -> str:
+    known = error.name or "of it" if isinstance(error, NameError) else None
+    if known is None:
+        return f"cannot be resolved: {error}"
+    line = _import_of(known, module)
+    if line:
+        return f"names {known}, which only type checkers import; write `{line}` outside `if TYPE_CHECKING:`"
+    return f"names {known}, which is not known where the task is registered; import it or define it above the task"
+
+
+def _import_of(name: str, module: types.ModuleType | None) -> str | None:
+    """The statement in the module that imports the name, for type checkers only or not."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(getattr(module, "__file__", None) or "")))
+    except SyntaxError:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for each in node.names:
+                if (each.asname or each.name.partition(".")[0]) == name:
+                    node.names = [each]
+                    return ast.unparse(node)
+    return None
+
+
+def _function(handler: Any) -> Any:
+    """The function whose module an annotation is looked up in."""
+    while isinstance(inspect.unwrap(handler), functools.partial):
+        handler = inspect.unwrap(handler).func
+    handler = inspect.unwrap(handler)
+    return handler if hasattr(handler, "__globals__") else type(handler).__call__
