@@ -36,6 +36,31 @@ def test_a_rate_keeps_below_a_limit_that_others_find_out_by_being_refused(tmp_pa
 
 
 @pytest.mark.slow
+def test_cuts_of_a_video_go_through_its_pipeline_in_order_and_one_that_cannot_holds_its_video_only(
+    tmp_path: Path,
+) -> None:
+    done = run(tmp_path, sys.executable, str(EXAMPLES / "video_pipeline.py"), "12")
+    assert done.stdout.splitlines() == [
+        "12 videos: 11 show their second cut, 12 went in order",
+        "held, with 1 behind it: video-1, cut 2: the file is no video",
+        "video-1 shows cut 1; 0 dead, 0 waiting",
+    ]
+    assert "failed and runs again" in done.stderr and "the transcoder restarts" in done.stderr
+
+
+@pytest.mark.slow
+def test_each_customer_gets_one_invoice_a_night_though_a_night_is_run_again_and_clocks_are_put_forward(
+    tmp_path: Path,
+) -> None:
+    done = run(tmp_path, sys.executable, str(EXAMPLES / "nightly_invoices.py"), "30")
+    assert done.stdout.splitlines() == [
+        "at 02:00 +0100 and 03:00 +0200: 58 invoices of 29 customers in 2 nights",
+        "3 dead: customer-013 has no address",
+    ]
+    assert "failed and runs again" in done.stderr and "the printer does not answer" in done.stderr
+
+
+@pytest.mark.slow
 def test_an_image_that_exhausts_memory_is_quarantined_and_the_others_are_done(tmp_path: Path) -> None:
     done = run(tmp_path, sys.executable, str(EXAMPLES / "poison_image.py"))
     assert sorted(re.findall(r"cat-(\d+)\.png: 900 KiB", done.stderr), key=int) == [str(n) for n in range(11)]
