@@ -37,6 +37,7 @@ from .sqs import sqs, sqs_requests
 from .startup import startup
 from .suspects import poison, suspects
 from .telemetry import telemetry
+from .tenants import tenants
 from .testkit import testkit
 from .throughput import failing, idempotency, noop
 from .timing import idle, latency, lateness
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         idempotency,
         groups,
         fairness,
+        tenants,
         flow,
         telemetry,
         isolation,

@@ -16,7 +16,7 @@ import msgspec
 from redrive import App
 from redrive.fault import Fault
 
-from . import aws_libraries, floors, late, rollout, sqs_roles, web_site
+from . import aws_libraries, floors, late, rollout, sqs_roles, tenants, web_site
 from .tasks import Records, make_app
 
 
@@ -145,6 +145,8 @@ ROLES: dict[str, Callable[..., None]] = {
         aws_libraries.library,
         web_site.site,
         rollout.rolling,
+        tenants.tenants_endpoint,
+        tenants.tenants_worker,
     )
 } | sqs_roles.ROLES
 

@@ -162,7 +162,7 @@ class Controls:
             return after, f"breaker: {state.breaker.status} to {forced.status}"
 
         self._change(name, act, "breaker", reason, actor, key)
-        note(self._store.cells, flow.about_of(name, key), turned[0])
+        note(self._store.cells, [(flow.about_of(name, key), turned[0])])
         return self.show(name, key=key)
 
     def _changed(self, name: str, act: Act, what: str, reason: str, actor: str | None, key: str) -> Control:

@@ -82,14 +82,16 @@ def pause(store: Store, clock: ManualClock) -> str:
 def breaker(store: Store, clock: ManualClock) -> str:
     now_ms = store.now_ms()
     write(store, State(breaker=breakers.State(status="open", since_ms=now_ms, until_ms=now_ms + 12_000, opened=1)))
-    note(store.cells, "crm.example", Transition(now_ms, "closed", "open", "6 of 6 calls in 10s failed"))
+    note(store.cells, [("crm.example", Transition(now_ms, "closed", "open", "6 of 6 calls in 10s failed"))])
     return put(store)
 
 
 def breaker_held_open(store: Store, clock: ManualClock) -> str:
     now_ms = store.now_ms()
     write(store, State(breaker=breakers.State(status="forced_open", since_ms=now_ms)))
-    note(store.cells, "crm.example", Transition(now_ms, "closed", "forced_open", "", "ann@ops", "their status page"))
+    note(
+        store.cells, [("crm.example", Transition(now_ms, "closed", "forced_open", "", "ann@ops", "their status page"))]
+    )
     return put(store)
 
 

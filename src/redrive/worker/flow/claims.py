@@ -98,7 +98,7 @@ class ClaimLimits:
             state, count = permits.take(self._shared.with_seen(guard, now_ms), guard.d, need, now_ms)
             if not count:
                 break
-            if self._shared.write([(guard, state)], now_ms):
+            if not self._shared.write([(guard, state)], now_ms):
                 guard.pool, guard.taken_ms = guard.pool + count, now_ms
                 break
         return max(0, min(wanted, guard.pool - guard.promised))

@@ -22,6 +22,8 @@ from .local_state import Guard, Guards, of_queue
 from .shared_state import FRESH_MS, TRIES, SharedState
 
 if TYPE_CHECKING:
+    from ...flow.dependency import State
+    from ...message import Message
     from ...registry import Registry
     from ...store import Store
     from ..execution import Execution
@@ -86,20 +88,30 @@ class Flow:
         asked: dict[Guard, list[Execution]] = {}
         for run in runs:
             asked.setdefault(run.guards[-level], []).append(run)
-        for guard, of_guard in asked.items():
-            self._ask(guard, of_guard, now_ms, level == 1)
-
-    def _ask(self, guard: Guard, runs: Sequence[Execution], now_ms: int, last: bool) -> None:
-        messages = [run.delivery.message for run in runs]
-        self._shared.be_heard(guard, now_ms)
+        for guard in asked:
+            self._shared.be_heard(guard, now_ms)
+        left = {guard: [run.delivery.message for run in of_guard] for guard, of_guard in asked.items()}
         for _ in range(TRIES):
-            base = self._shared.with_seen(guard, now_ms)
-            free, pace_ms, tokens = guard.free(self._worker), guard.pace_ms, guard.pool
-            state, answers = permits.ask(base, guard.d, messages, now_ms, free=free, pace_ms=pace_ms, tokens=tokens)
-            if (state is base and not guard.seen.here) or self._shared.write([(guard, state)], now_ms):
-                break
-        else:
-            guard.state = state
+            found = {guard: self._answer(guard, messages, now_ms) for guard, messages in left.items()}
+            written = [(g, state) for g, (base, state, _) in found.items() if state is not base or g.seen.here]
+            lost = self._shared.write(written, now_ms) if written else set[Guard]()
+            for guard in found.keys() - lost:
+                del left[guard]
+                self._tell(guard, asked[guard], found[guard][2], now_ms, level == 1)
+            if not left:
+                return
+        for guard in left:
+            guard.state = found[guard][1]
+            self._tell(guard, asked[guard], found[guard][2], now_ms, level == 1)
+
+    def _answer(self, guard: Guard, messages: Sequence[Message], now_ms: int) -> tuple[State, State, permits.Answers]:
+        """The guard's state with what was seen, the state after these asked, and what they are answered."""
+        base = self._shared.with_seen(guard, now_ms)
+        free, pace_ms, tokens = guard.free(self._worker), guard.pace_ms, guard.pool
+        return base, *permits.ask(base, guard.d, messages, now_ms, free=free, pace_ms=pace_ms, tokens=tokens)
+
+    def _tell(self, guard: Guard, runs: Sequence[Execution], answers: permits.Answers, now_ms: int, last: bool) -> None:
+        """Let these run, or hold them back, as they were answered."""
         guard.pool -= answers.used
         if answers.used and not guard.pool:
             guard.seen.waited = True
@@ -150,7 +162,7 @@ class Flow:
         if word == "throttled":
             seen.overloads += 1
         if asked_s or self._opens(guard):
-            self._shared.flush_ms = 0.0
+            self._shared.urgent.add(guard)
 
     def left(self, run: Execution) -> None:
         """Count an execution no more: the worker does not hold it any longer."""
@@ -165,7 +177,7 @@ class Flow:
 
     def _probe_ended(self, guard: Guard, owner: str, word: str) -> None:
         guard.seen.probes = {**guard.seen.probes, owner: word}
-        self._shared.flush_ms = 0.0
+        self._shared.urgent.add(guard)
 
     def _opens(self, guard: Guard) -> bool:
         """Whether writing what was seen here would change the breaker: then it is written at once."""
@@ -180,9 +192,12 @@ class Flow:
     # -- between
 
     def tick(self) -> None:
-        """Write what was seen: a few times a second, or at once if it changes a breaker."""
+        """Write what was seen: a few times a second, or at once if it changes a breaker. So what changes one of a
+        thousand keys' breakers does not write the counts of all the others."""
         now_ms = self._shared.now_ms()
+        urgent, self._shared.urgent = self._shared.urgent, set()
         if now_ms < self._shared.flush_ms:
+            self._shared.flush(urgent, now_ms)
             return
         self._shared.flush_ms = now_ms + FRESH_MS
         self._shared.list_names(now_ms)
@@ -192,12 +207,14 @@ class Flow:
         for guard in self._sharing:
             self._shared.be_heard(guard, now_ms)
         self._shared.flush([*self._shared.dirty], now_ms)
+        self._shared.note_turns()
 
     def close(self) -> None:
         """Write what is not written yet."""
         for guard in self._guards.whole.values():
             self._shared.put_back(guard)
         self._shared.flush([*self._shared.dirty], self._store.now_ms())
+        self._shared.note_turns()
 
 
 def _shut(run: Execution, now_ms: int) -> bool:

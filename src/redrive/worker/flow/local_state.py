@@ -42,7 +42,8 @@ class Guard:
 
     def __init__(self, d: Dependency, key: str) -> None:
         self.d, self.about, self.cell = d, flow.about_of(d.name, key), flow.cell_of(d.name, key)
-        self.state, self.version, self.read_ms = State(), 0, -math.inf
+        self.state, self.read_ms = State(), -math.inf
+        self.version: int | None = 0  # None: written, and not read since; a swap does not say the new version
         self.seen = Seen()
         self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
         self.pool = self.promised = 0  # tokens taken and not used yet, and those of them promised to claims
@@ -51,6 +52,10 @@ class Guard:
     def saw(self, cell: Cell | None, now_ms: int) -> None:
         """Its cell was read."""
         self.state, self.version, self.read_ms = flow.decode(cell), version_of(cell), now_ms
+
+    def wrote(self, state: State, now_ms: int) -> None:
+        """Its cell has this state now, with all that was seen."""
+        self.state, self.version, self.read_ms, self.seen = state, None, now_ms, Seen()
 
     def free(self, worker: str) -> float:
         """How many more calls its concurrency lets this worker begin."""

@@ -47,6 +47,8 @@ class SharedState:
     def __init__(self, guards: Guards, store: Store, worker: str, notice: Callable[[str, str, str], None]) -> None:
         self._guards, self._store, self._worker, self._notice = guards, store, worker, notice
         self.dirty: set[Guard] = set()  # those with something to write
+        self.urgent: set[Guard] = set()  # those that the next tick writes
+        self._turned: list[tuple[str, Transition]] = []  # not in the logs yet
         self.flush_ms = 0.0  # when to write next
         self.last_ms = 0  # the last time that was read
         self._local_until_ms = 0.0  # while the cells cannot be reached: when to try again
@@ -85,45 +87,49 @@ class SharedState:
         for _ in range(TRIES):
             lost = [guard for guard in guards if guard.seen]
             self.dirty.difference_update(guard for guard in guards if not guard.seen)
-            if not lost or self.write([(guard, self.with_seen(guard, now_ms)) for guard in lost], now_ms):
+            if not lost:
+                return
+            self._read([guard for guard in lost if guard.version is None], now_ms)
+            if not self.write([(guard, self.with_seen(guard, now_ms)) for guard in lost], now_ms):
                 return
 
-    def write(self, changes: Sequence[tuple[Guard, State]], now_ms: int) -> bool:
-        """Write these states, which include what was seen; True if all were written. Those that others changed are read
-        again."""
-        swaps = [Swap(g.cell, g.version, flow.encode(state), flow.ttl_ms(state)) for g, state in changes]
+    def write(self, changes: Sequence[tuple[Guard, State]], now_ms: int) -> set[Guard]:
+        """Write these states, which include what was seen, all in one swap. Returns those that others changed
+        meanwhile: they are read again."""
+        swaps = [Swap(g.cell, g.version or 0, flow.encode(state), flow.ttl_ms(state)) for g, state in changes]
         try:
             if now_ms < self._local_until_ms:
                 raise StoreUnavailable("not tried again yet")
             won = self._store.cells.swap(swaps, durable=False)
             lost = [guard for (guard, _), written in zip(changes, won, strict=True) if not written]
-            cells = self._store.cells.read([g.cell for g, _ in changes])
         except StoreError as error:
             self._alone(error, now_ms)
             for guard, state in changes:
                 self._changed(guard, state)
                 guard.state, guard.seen = state, Seen()
-            return True
+            return set()
         self._together()
-        for (guard, state), written, cell in zip(changes, won, cells, strict=True):
+        for (guard, state), written in zip(changes, won, strict=True):
             if written:
                 self._changed(guard, state)
-                guard.seen = Seen()
-            guard.saw(cell, now_ms)
-        return not lost
+                guard.wrote(state, now_ms)
+        self._read(lost, now_ms)
+        return set(lost)
 
     def refresh(self, guards: Iterable[Guard], now_ms: int) -> None:
-        """Read those with an old copy."""
-        old = [guard for guard in guards if guard.read_ms <= now_ms - FRESH_MS]
-        if not old or now_ms < self._local_until_ms:
+        """Read those with an old copy, or with one whose version is not known since it was written."""
+        self._read([guard for guard in guards if guard.version is None or guard.read_ms <= now_ms - FRESH_MS], now_ms)
+
+    def _read(self, guards: Sequence[Guard], now_ms: int) -> None:
+        if not guards or now_ms < self._local_until_ms:
             return
         try:
-            cells = self._store.cells.read([guard.cell for guard in old])
+            cells = self._store.cells.read([guard.cell for guard in guards])
         except StoreError as error:
             self._alone(error, now_ms)
             return
         self._together()
-        for guard, cell in zip(old, cells, strict=True):
+        for guard, cell in zip(guards, cells, strict=True):
             guard.saw(cell, now_ms)
 
     # -- reporting
@@ -158,8 +164,15 @@ class SharedState:
         self._notice(_NOTICES[after.status], text.replace("_", "-"), about)
         if self._local_until_ms:
             return
-        with contextlib.suppress(StoreError):  # a log for people; nothing depends on it
-            note(self._store.cells, about, Transition(now_ms, before.status, after.status, why))
+        self._turned.append((about, Transition(now_ms, before.status, after.status, why)))
+
+    def note_turns(self) -> None:
+        """Add the last transitions to the breakers' logs, all at once: an outage of a provider turns the breakers of a
+        thousand keys."""
+        turned, self._turned = self._turned, []
+        if turned and not self._local_until_ms:
+            with contextlib.suppress(StoreError):  # a log for people; nothing depends on it
+                note(self._store.cells, turned, durable=False)
 
     def exhausted(self, guard: Guard, refusals: Sequence[Refusal | None], now_ms: int) -> None:
         """Report, once a minute, that retries wait or die because the budget is spent."""

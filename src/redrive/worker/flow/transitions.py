@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,21 +31,33 @@ class Transition(Struct, frozen=True):
 
 def read(cells: Cells, about: str) -> list[Transition]:
     """The last transitions of `NAME` or `NAME/KEY`, oldest first. Raises StoreError."""
-    return _read(cells, about)[1]
+    return _read(cells, [about])[0][1]
 
 
-def note(cells: Cells, about: str, transition: Transition) -> None:
-    """Add a transition. Concurrent ones are all kept: a lost swap is repeated. Raises StoreError."""
+def note(cells: Cells, turned: Sequence[tuple[str, Transition]], *, durable: bool = True) -> None:
+    """Add transitions, each with what it is about. Concurrent ones are all kept: a lost swap is repeated. Raises
+    StoreError."""
+    left: dict[str, list[Transition]] = {}
+    for about, transition in turned:
+        left.setdefault(about, []).append(transition)
     for _ in range(_TRIES):
-        version, kept = _read(cells, about)
-        value = msgspec.json.encode([*kept, transition][-KEPT:])
-        if cells.swap([Swap(_cell(about), version, value, KEPT_MS)])[0]:
+        found = zip(left.items(), _read(cells, [*left]), strict=True)
+        swaps = [
+            Swap(_cell(about), version, msgspec.json.encode([*kept, *more][-KEPT:]), KEPT_MS)
+            for (about, more), (version, kept) in found
+        ]
+        won = cells.swap(swaps, durable=durable)
+        left = {about: more for (about, more), written in zip(left.items(), won, strict=True) if not written}
+        if not left:
             return
 
 
-def _read(cells: Cells, about: str) -> tuple[int, list[Transition]]:
-    cell = cells.read([_cell(about)])[0]
-    return (0, []) if cell is None else (cell.version, msgspec.json.decode(cell.value, type=list[Transition]))
+def _read(cells: Cells, abouts: Sequence[str]) -> list[tuple[int, list[Transition]]]:
+    """Of each the cell's version, and what it has."""
+    return [
+        (0, []) if cell is None else (cell.version, msgspec.json.decode(cell.value, type=list[Transition]))
+        for cell in cells.read([_cell(about) for about in abouts])
+    ]
 
 
 def _cell(about: str) -> str:
