@@ -18,10 +18,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from .errors import ConfigError
 
 FILE, FOLDER = 0o600, 0o700
+PUBLIC = 0o666  # less the umask
 GROUP_FILE, GROUP_FOLDER = 0o660, 0o3770
 COMPANIONS = ("-wake", "-workers", "-spool")  # folders beside a database, for all who may write it
 UNKNOWN_BOOT = "unknown-"
@@ -179,7 +181,15 @@ def read_regular(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def written(path: Path, *, shared: bool = False) -> Iterator[int]:
+def output(path: Path, *, shared: bool = False, public: bool = False) -> Iterator[IO[bytes]]:
+    """Yield a file to write to; it appears at `path` as a whole when the block ends without an error, as with
+    `written`. All that commands write goes through here."""
+    with written(path, shared=shared, public=public) as fd, os.fdopen(os.dup(fd), "wb") as out:
+        yield out
+
+
+@contextlib.contextmanager
+def written(path: Path, *, shared: bool = False, public: bool = False) -> Iterator[int]:
     """Yield a descriptor; what is written to it appears at `path` as a whole when the block ends without an error.
 
     It replaces a file or a link there. A device or a pipe, such as /dev/stdout, is written to. Raises OSError.
@@ -192,7 +202,7 @@ def written(path: Path, *, shared: bool = False) -> Iterator[int]:
             os.close(fd)
         return
     part = path.with_name(f".{path.name[:100]}.{os.urandom(6).hex()}")
-    fd = create(part, shared=shared)
+    fd = create(part, shared=shared, public=public)
     try:
         yield fd
         os.fsync(fd)
@@ -204,12 +214,13 @@ def written(path: Path, *, shared: bool = False) -> Iterator[int]:
         os.close(fd)
 
 
-def create(path: Path, *, shared: bool = False) -> int:
-    """Make a new file and return its descriptor: 0600, or 0660 where a group shares it, whatever the umask.
+def create(path: Path, *, shared: bool = False, public: bool = False) -> int:
+    """Make a new file and return its descriptor: 0600, or 0660 where a group shares it, whatever the umask. A `public`
+    one holds nothing of the store, such as a schema: its mode is what the umask leaves of 0666.
 
     Raises FileExistsError if the name is taken, even by a link that leads nowhere.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PUBLIC if public else FILE)
     if shared:
         os.fchmod(fd, GROUP_FILE)
     return fd

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from ..config import trust
 from ..errors import ConfigError
+from ..files import output
 
 RUNTIMES = ("3.11", "3.12", "3.13")
 MACHINES = {"arm64": "aarch64", "x86_64": "x86_64"}
@@ -136,7 +137,7 @@ def _bytecode(found: dict[str, Path], folder: Path) -> Iterator[tuple[str, Path]
 
 def _write(out: Path, found: dict[str, Path]) -> Packaged:
     total = 0
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with output(out, public=True) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, path in sorted(found.items()):
             entry = zipfile.ZipInfo(name, _WHEN)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16

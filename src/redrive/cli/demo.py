@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ..files import output as file_output
 from ..redact import redact
 from .terminal.failure import (
     DONE,
@@ -73,7 +74,8 @@ def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, we
     if picture is not None:
         from ..demo.picture import picture as drawn
 
-        picture.write_text(drawn(*result.outage), encoding="utf-8")
+        with file_output(picture, public=True) as out:
+            out.write(drawn(*result.outage).encode())
         console.print(f"The outage is drawn in {picture}.", soft_wrap=True)
     if output == "json":
         import msgspec

@@ -8,7 +8,6 @@ Fields have the names of `Message`; default values are left out. A body that is 
 from __future__ import annotations
 
 import base64
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +27,7 @@ from ..config import is_shared
 from ..crypto import key_of, key_of_text
 from ..errors import BlobsUnavailable, EnqueueError, Refused, Unreadable
 from ..fault import Fault
-from ..files import written
+from ..files import output
 from ..message import BLOB, RESTING, SEALED, Message
 from ..redact import redact, redact_json, redact_value, shown_traceback
 from ..store import Store
@@ -194,7 +193,7 @@ def export(
     if path.exists() and not path.is_file():  # such as /dev/stdout
         with path.open("wb") as out:
             return _streamed(store, selection, out, log, reveal)
-    with written(path, shared=is_shared()) as handle, os.fdopen(os.dup(handle), "wb") as out:
+    with output(path, shared=is_shared()) as out:
         ids, done = _export(store, selection, out, reveal)
         if done.count:
             log.audit.keep(log.entry(f"to {path}", ids, done.count))

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from ..duration import show
 from ..redact.visible import many_lines
 from ..triage.actions import CONFIRM_ABOVE
+from ..triage.select.terms import exactly
 from .charts import bars, ranges, spark
 from .outside import code
 from .tree import tree
@@ -142,6 +143,7 @@ def environment() -> Environment:
         "short": short,
         "tree": tree,
         "linked": linked,
+        "term": lambda name, field: str(exactly(field, str(name))),  # how a name becomes a selector
         "title_of": lambda text: str(text).replace("_", " "),
     }
     made.globals |= {"bars": bars, "ranges": ranges, "spark": spark, "confirm_above": CONFIRM_ABOVE}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import IO
 
 import click
 import msgspec
 
 from ...audit.log import Audit
+from ...config import is_shared
 from ...errors import ConfigError
+from ...files import output
 from ..dlq.groups import audit as list_
 from ..main import Subcommands
 from ..opening import Opened, at_store
@@ -74,18 +77,27 @@ def verify(opened: Opened, out: Output, anchor: str) -> int:
 
 
 @audit.command()
-@click.option("-f", "--file", type=click.File("wb", atomic=True), help="write here, whole or not at all [stdout]")
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="write here, whole or not at all [stdout]")
 @at_store()
-def export(opened: Opened, out: Output, file: IO[bytes] | None) -> None:
+def export(opened: Opened, out: Output, file: Path | None) -> None:
     """Write the whole log as JSON lines, the oldest first, as it is stored: {"hash": …, "entry": {…}}.
 
     `hash` is the SHA-256 of the bytes of `entry`, and `prev` in it is the hash of the line before. A correction is an
     entry of its own (`amends`). Entries outside the chain come first, with an empty hash.
     """
-    log, stream = Audit(opened.store), file or sys.stdout.buffer
-    count = 0
-    for line in log.lines():
-        stream.write(line + b"\n")
-        count += 1
-    stream.flush()
-    note(f"{count:,} entries exported" + (f" to {file.name}" if file is not None else ""))
+    log = Audit(opened.store)
+    if file is None or str(file) == "-":
+        count = _write(log, sys.stdout.buffer)
+    else:
+        try:
+            with output(file, shared=is_shared()) as out_file:
+                count = _write(log, out_file)
+        except OSError as error:
+            raise Failure(f"{file} cannot be written", str(error), f"{command()} --help") from error
+    note(f"{count:,} entries exported" + (f" to {file}" if file is not None else ""))
+
+
+def _write(log: Audit, file: IO[bytes]) -> int:
+    count = sum(bool(file.write(line + b"\n")) for line in log.lines())
+    file.flush()
+    return count

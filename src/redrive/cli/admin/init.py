@@ -94,4 +94,6 @@ def _new(path: Path) -> IO[str]:
     user may write it, whatever the umask."""
     if path.name == SETTINGS_FILE:
         return os.fdopen(create(path, shared=is_shared()), "w", encoding="utf-8")
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8")
+    fd = create(path, public=True)
+    os.fchmod(fd, os.fstat(fd).st_mode & 0o755)
+    return os.fdopen(fd, "w", encoding="utf-8")

@@ -16,6 +16,7 @@ from ...codec import Codec, by_name, is_model
 from ...config import settings
 from ...enqueue import Task
 from ...errors import EncodeError
+from ...files import output
 from ...redact import in_json, one_line, redact, telling
 from ..main import Subcommands
 from ..opening import app_option, load_app
@@ -152,7 +153,8 @@ def _write(directory: Path, name: str, schema: Any) -> Path:
     path = directory / f"{_UNSAFE.sub(lambda found: quote(found[0], safe=''), name)}.json"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        path.write_text(schema_text(schema) + "\n", encoding="utf-8")
+        with output(path, public=True) as out:
+            out.write(schema_text(schema).encode() + b"\n")
     except OSError as error:
         raise Failure(f"{path} cannot be written", str(error), f"{program()} schema export -d DIR") from error
     return path

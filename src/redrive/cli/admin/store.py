@@ -12,6 +12,7 @@ import msgspec
 from ...config import settings
 from ...duration import milliseconds
 from ...errors import Unsupported
+from ...files import create
 from ...message import Damage, Message
 from ...urls import shown
 from ..main import Subcommands
@@ -101,7 +102,7 @@ class Copies:
         """Write these rows to the disk before this returns. Raises Failure."""
         if self._file is None:
             try:
-                fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+                fd = create(self._path)
             except OSError as error:
                 what = f"{self._path} cannot be made: {error.strerror}"
                 raise Failure(what, "nothing was repaired", f"{command()} --help") from error

@@ -15,6 +15,7 @@ from ...aws.cloudformation import INLINE_MAX, PARTITIONS, PROFILES, Settings, te
 from ...aws.cloudformation import template as made
 from ...aws.sns import SCOPES
 from ...errors import ConfigError
+from ...files import output
 from ..main import Subcommands
 from ..terminal.failure import USAGE, Failure, note, program
 
@@ -149,6 +150,7 @@ def _filter(given: str) -> tuple[str, dict[str, Any]]:
 
 def _write(path: Path, written: str) -> None:
     try:
-        path.write_text(written, encoding="utf-8")
+        with output(path, public=True) as out:
+            out.write(written.encode())
     except OSError as error:
         raise Failure(f"{path} cannot be written", str(error), f"{program()} aws template --out FILE") from error

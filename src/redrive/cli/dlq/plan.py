@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import msgspec
 from ...config import is_shared
 from ...duration import show as show_duration
 from ...errors import PlanRefused
-from ...files import written
+from ...files import output
 from ...ids import is_id
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
@@ -277,7 +276,7 @@ def _some(counts: Mapping[str, int], most: int = 5) -> str:
 
 def _write_file(file: Path, plan: Plan) -> None:
     try:
-        with written(file, shared=is_shared()) as handle, os.fdopen(os.dup(handle), "wb") as out:
+        with output(file, shared=is_shared()) as out:
             out.write(msgspec.json.format(msgspec.json.encode(record(plan)), indent=2) + b"\n")
     except OSError as error:
         what = f"{file} cannot be written: {error.strerror or error}"

@@ -168,21 +168,26 @@ def opposite(node: Node) -> Node:
     return NONE if node == ALL else ALL if node == NONE else Not(node)
 
 
+def exactly(field: str, *names: str) -> Term:
+    """The term that matches one of these names and nothing else, whatever characters they have."""
+    return Term(field, tuple(Pattern((name,)) for name in names))
+
+
 def as_node(where: Where = Where(), lane: Lane = Lane.DEAD) -> Node:
     """The selector that matches what this filter of the store matches."""
     fields = {"queue": where.queue, "task": where.task, "reason": where.reason}
     fields |= {"fingerprint": where.fingerprint, "error": where.error}
     terms: list[Node] = [
-        Term(field, tuple(Pattern((text,)) for text in ((said,) if isinstance(said, str) else said)))
+        exactly(field, *((said,) if isinstance(said, str) else said))
         for field, said in fields.items()
         if said is not None
     ]
     if where.ids is not None:
-        terms.append(Term("id", tuple(Pattern((id,)) for id in where.ids)))
+        terms.append(exactly("id", *where.ids))
     bounds = ((">=", where.since_ms), ("<", where.until_ms))
     terms += [Term("failed", (Point(op, ms),)) for op, ms in bounds if ms is not None]
     if lane is not Lane.DEAD:
-        terms.append(Term("lane", (Pattern((lane.value,)),)))
+        terms.append(exactly("lane", lane.value))
     return both(terms)
 
 

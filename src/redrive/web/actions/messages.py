@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...message import Cancel
 from ...triage import pauses
 from ...triage.actions import ActionResult
-from ...triage.select.terms import Pattern, Term
+from ...triage.select.terms import exactly
 from ...triage.selection import Selection
 from ..ask import Ask, Done, Problem, Record
 from ..read import selecting
@@ -68,7 +68,7 @@ def cancel(ask: Ask) -> Done:
 def plan_picked(ask: Ask) -> Done:
     """Go to the page that plans a redrive of the ticked messages."""
     ids = picked(ask)
-    q = str(Term("id", tuple(Pattern((id,)) for id in ids)))
+    q = str(exactly("id", *ids))
     return Done(f"Plan a redrive of {_messages(len(ids))}.", ("plans",), {"q": q}, {"q": q})
 
 

@@ -10,7 +10,7 @@ from ...ids import first_and_last, is_id
 from ...message import Counts, FailureGroup
 from ...triage.lookup import BEGIN_MIN, message_ids
 from ...triage.select.parser import parse
-from ...triage.select.terms import ARGS, FIELDS, REASONS, Node, Pattern, Term
+from ...triage.select.terms import ARGS, FIELDS, REASONS, Node, exactly
 from ...triage.selection import Selection
 from ..access import Permission
 from ..ask import Ask, Record
@@ -96,7 +96,7 @@ def completions(ask: Ask) -> list[str]:
         "failed": ("failed:<1h", "failed:<6h", "failed:<24h", "failed:>7d"),
     }
     found = [
-        name if field == "failed" else str(Term(field, (Pattern((name,)),)))
+        name if field == "failed" else str(exactly(field, name))
         for field, names in named.items()
         for name in names[:NAMES_MAX]
     ]
