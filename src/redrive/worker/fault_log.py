@@ -40,7 +40,6 @@ def log_faults(fates: Sequence[Fate], events: Events) -> None:
     streams = [observer.stream for observer in events.observers if isinstance(observer, LineLog)]
     if not fates or not _is_heard(logger, streams):
         return
-    bare = _is_bare(logger)
     for fate in fates:
         level = LEVELS.get(fate.outcome)
         if level is None or not logger.isEnabledFor(level):
@@ -48,7 +47,7 @@ def log_faults(fates: Sequence[Fate], events: Events) -> None:
         try:
             if streams:
                 _leave_out(logger)
-            logger.handle(_record(logger, level, fate, streams, bare and level < logging.ERROR))
+            logger.handle(_record(logger, level, fate, streams, level < logging.ERROR and _is_bare(logger)))
         except Exception:
             complain("a handler of the logger 'redrive'")
 
