@@ -1,8 +1,7 @@
 """An invoice for each customer, each night, once: `python examples/nightly_invoices.py [CUSTOMERS]`
 
-The schedule enqueues one message at two o'clock in Berlin. It enqueues an invoice for each customer in the commit that
-marks it as done. An invoice has an idempotency key of customer and night: when somebody runs the night again by hand,
-nobody is billed twice. Each customer is a group, so that one whose bank is down keeps no other waiting.
+A schedule enqueues one message at two o'clock in Berlin, and that one an invoice for each customer. An invoice has an
+idempotency key of customer and night: when somebody runs a night again by hand, nobody is billed twice.
 """
 
 import sqlite3
@@ -12,22 +11,18 @@ from datetime import UTC, datetime
 from redrive import App, Backoff, Context, Idempotency, Reject, Retry
 
 app = App("sqlite:///invoices.db")
-app.queue("invoices", concurrency=10)
-blinks: set[str] = set()
 
 
 @app.task(
     name="invoice",
-    queue="invoices",
     ctx=True,
-    retry=Retry(max_attempts=5, backoff=Backoff("20ms", cap="200ms")),
+    retry=Retry(max_attempts=5, backoff=Backoff("20ms")),
     idempotency=Idempotency(key=lambda customer, night: f"{customer}/{night}", keep="60d"),
 )
 def invoice(ctx: Context, customer: str, night: str) -> None:
     if customer == "customer-013":
         raise Reject(f"{customer} has no address")
-    if customer.endswith("7") and customer not in blinks:
-        blinks.add(customer)
+    if customer.endswith("7") and ctx.attempt == 1:
         raise ConnectionError("the printer does not answer")
     connection = sqlite3.connect("invoices.db", timeout=10)
     try:
@@ -41,27 +36,20 @@ def invoice(ctx: Context, customer: str, night: str) -> None:
 @app.periodic("0 2 * * *", tz="Europe/Berlin")
 @app.task(name="invoices.nightly", ctx=True)
 def nightly(ctx: Context, tick: datetime) -> None:
-    night = f"{tick:%Y-%m-%d}"
     for number in range(customers):
-        name = f"customer-{number:03}"
-        ctx.enqueue(invoice.using(group=name), name, night)
+        ctx.enqueue(invoice.using(group=f"customer-{number}"), f"customer-{number:03}", f"{tick:%Y-%m-%d}")
 
 
 def main() -> None:
     app.store.doctor()  # the store is there before its file is used for more
     with sqlite3.connect("invoices.db") as connection:
         connection.execute("CREATE TABLE billed (customer TEXT, night TEXT)")
-    # A scheduler (`redrive worker --scheduler`) enqueues these ticks. Here the clock is not waited for.
     first, second = app.schedules["invoices.nightly"].next(2, after=datetime(2026, 3, 28, tzinfo=UTC))
-    for tick in (first, second, first):  # the first night again, by hand
+    for tick in (first, second, first):  # a scheduler enqueues them at their times; the last one is by hand
         nightly.enqueue(tick)
         app.run_worker(drain=True)
-    rows, customers_billed, nights = connection.execute(
-        "SELECT count(*), count(DISTINCT customer), count(DISTINCT night) FROM billed"
-    ).fetchone()
-    print(
-        f"at {first:%H:%M %z} and {second:%H:%M %z}: {rows} invoices of {customers_billed} customers in {nights} nights"
-    )
+    rows, people = connection.execute("SELECT count(*), count(DISTINCT customer) FROM billed").fetchone()
+    print(f"at {first:%H:%M %z} and {second:%H:%M %z}: {rows} invoices of {people} customers")
     for group in app.dlq.groups():
         print(f"{group.count} dead: {group.text}")
 

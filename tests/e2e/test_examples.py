@@ -41,9 +41,9 @@ def test_cuts_of_a_video_go_through_its_pipeline_in_order_and_one_that_cannot_ho
 ) -> None:
     done = run(tmp_path, sys.executable, str(EXAMPLES / "video_pipeline.py"), "12")
     assert done.stdout.splitlines() == [
-        "12 videos: 11 show their second cut, 12 went in order",
+        "12 videos: 11 have both cuts published, all steps in order",
         "held, with 1 behind it: video-1, cut 2: the file is no video",
-        "video-1 shows cut 1; 0 dead, 0 waiting",
+        "video-1 ends with (1, 'publish'); 0 dead, 0 waiting",
     ]
     assert "failed and runs again" in done.stderr and "the transcoder restarts" in done.stderr
 
@@ -54,7 +54,7 @@ def test_each_customer_gets_one_invoice_a_night_though_a_night_is_run_again_and_
 ) -> None:
     done = run(tmp_path, sys.executable, str(EXAMPLES / "nightly_invoices.py"), "30")
     assert done.stdout.splitlines() == [
-        "at 02:00 +0100 and 03:00 +0200: 58 invoices of 29 customers in 2 nights",
+        "at 02:00 +0100 and 03:00 +0200: 58 invoices of 29 customers",
         "3 dead: customer-013 has no address",
     ]
     assert "failed and runs again" in done.stderr and "the printer does not answer" in done.stderr
