@@ -71,7 +71,7 @@ def _kind_of(name: str, fifo: bool) -> str:
 
 def granted(logical: str, **settings: Any) -> Used:
     """What the template's role or policy of this logical name allows, beside writing its log."""
-    resources = template(Settings(prefix=PREFIX, queues=(QUEUE,), **settings))["Resources"]
+    resources = template(Settings(prefix=PREFIX, queues=(QUEUE,), machine=True, **settings))["Resources"]
     properties = resources[logical]["Properties"]
     policy = properties.get("PolicyDocument") or properties["Policies"][0]["PolicyDocument"]
     found: Used = set()
