@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from ..config import OUTPUTS, Settings, settings, sources, trust
-from ..errors import near_miss
+from ..errors import StoreUnavailable, near_miss
 from ..urls import shown
 from .code import Distrusted, look_in
 from .terminal.failure import (
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     from ..app import App
     from ..store import Store
 
+_PAUSE_S = (0.1, 2.0)  # the first and the longest, twice as long each time
+_SERVERS = ("postgres", "redis")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -333,3 +339,36 @@ def note_unknown_queues(opened: Opened, names: Sequence[str]) -> None:
         if name not in known:
             near = near_miss(name, known)
             note(f"queue '{name}' holds nothing yet" + (f"; did you mean '{near}'?" if near else ""))
+
+
+def wait_for_store(app: App) -> None:
+    """Open the store of a worker's or a scheduler's app, however long its server takes to start: it refuses
+    connections, loads or recovers. What does not pass by itself (a wrong password, a database that is not there) is
+    raised at once; so is everything where there is no server."""
+    if not (app.url or settings().url).startswith(_SERVERS):
+        return
+    pause_s, told = _PAUSE_S[0], False
+    ending = (
+        signal.signal(signal.SIGTERM, _end_waiting) if threading.current_thread() is threading.main_thread() else None
+    )
+    try:
+        while True:
+            try:
+                app.store.now_ms()
+            except StoreUnavailable as error:
+                if not told:
+                    note(f"waiting for the store, which cannot be reached yet: {error}")
+                told = True
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S[1])
+            else:
+                break
+    finally:
+        if ending is not None:
+            signal.signal(signal.SIGTERM, ending)
+    if told:
+        note("the store is there")
+
+
+def _end_waiting(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)

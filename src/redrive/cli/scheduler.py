@@ -9,7 +9,7 @@ import click
 
 from ..config import LOGS, settings
 from ..observe.logs import JsonLog, TextLog
-from .opening import app_option, load_app, move, one_app, url_option
+from .opening import app_option, load_app, move, one_app, url_option, wait_for_store
 from .terminal.failure import (
     REFUSED,
     USAGE,
@@ -47,6 +47,7 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
     if url is not None:
         move(found, chosen.url)
     tell_warnings(chosen.log)
+    wait_for_store(found)
     if not found.store.traits.shared:
         why = "what it enqueues in its own memory no worker can see; a worker can run the schedules itself"
         fix = f"{program()} worker {typed(chosen.app)} --scheduler"

@@ -16,7 +16,7 @@ from ..errors import near_miss
 from ..registry import Queue
 from ..stores import open_store
 from ..worker.supervisor import supervise
-from .opening import app_option, lead_on_at, load_app, move, one_app, url_option
+from .opening import app_option, lead_on_at, load_app, move, one_app, url_option, wait_for_store
 from .scheduler import warn_without_schedules, write_log
 from .terminal.failure import USAGE, Failure, note, program
 from .terminal.holding import note_left
@@ -150,6 +150,8 @@ def worker(
         found.recycle_memory = chosen.recycle_memory
     tell_warnings(chosen.log, quiet=child)
     found.schedules_watched = child  # its parent has warned
+    if not child:
+        wait_for_store(found)
     if child or not found.store.traits.shared:
         return _work(found, chosen, metrics_dir, child)
     _warn(found, chosen)
