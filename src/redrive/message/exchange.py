@@ -20,7 +20,10 @@ class Ask(Struct, frozen=True):
 
     `retries`: up to so many of the `limit` go first to due messages that have failed before (ready, `attempt` above 0),
     by due time; the rest go by due time alone. So a retry does not wait for the whole backlog that came due before it.
-    Priorities come first: retries lead within each priority."""
+    Priorities come first: retries lead within each priority.
+
+    `lapsed_by_ms`: a lease that ran out later than then is left to its holder, which may have had no way to renew it
+    (None: every lease that ran out may be claimed)."""
 
     queue: str
     limit: int
@@ -28,6 +31,11 @@ class Ask(Struct, frozen=True):
     skip: frozenset[str] = frozenset()
     worker: str = ""
     retries: int = 0
+    lapsed_by_ms: int | None = None
+
+    def leaves(self, lane: str, due_ms: int | None) -> bool:
+        """Whether a message that is due is left to the holder of its lease."""
+        return self.lapsed_by_ms is not None and lane == "leased" and (due_ms or 0) > self.lapsed_by_ms
 
 
 class Receipt(NamedTuple):

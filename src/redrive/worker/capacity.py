@@ -73,7 +73,7 @@ class Capacity:
         self._dry: set[str] = set()  # queues whose last claim was short, since the last wait
         self._clogged: frozenset[str] = frozenset()
 
-    def asks(self, leaving: Sequence[str], lease_ms: int, worker: str) -> list[Ask]:
+    def asks(self, leaving: Sequence[str], lease_ms: int, worker: str, lapsed_by_ms: int | None = None) -> list[Ask]:
         """What to claim: as many messages of each queue as it and the worker have room for, and no more of each task
         than flow control allows. `leaving` names the queue of each message that is settled in the same exchange.
 
@@ -88,7 +88,8 @@ class Capacity:
             wanted += self._flow.split(rooms)
         if self._left:
             wanted = self._without(self._left, wanted)
-        return [Ask(name, room, lease_ms, skip, worker, self._retries.take(name, room)) for name, room, skip in wanted]
+        take = self._retries.take
+        return [Ask(name, room, lease_ms, skip, worker, take(name, room), lapsed_by_ms) for name, room, skip in wanted]
 
     def _without(
         self, left: Pauses, wanted: Sequence[tuple[str, int, frozenset[str]]]

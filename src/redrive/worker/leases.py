@@ -74,7 +74,13 @@ class Leases:
         self._renew_keys()
         for lease_ms, runs in groups.items():
             for at in range(0, len(runs), self._store.traits.batch_max):
-                self._extend(runs[at : at + self._store.traits.batch_max], lease_ms)
+                if not self._extend(runs[at : at + self._store.traits.batch_max], lease_ms):
+                    self.renew_soon()
+                    return
+
+    def renew_soon(self) -> None:
+        """Renew with the next `beat`: the store could not be reached when it was due."""
+        self.due_s = self.renew_s = 0.0
 
     def _renew_keys(self) -> None:
         if self._keys is None or self.draining:
@@ -89,13 +95,14 @@ class Leases:
         for run in lost:
             self.lose(run)
 
-    def _extend(self, runs: Sequence[Execution], lease_ms: int) -> None:
+    def _extend(self, runs: Sequence[Execution], lease_ms: int) -> bool:
         before_s = time.monotonic()
         try:
             found = self._store.extend([run.delivery.receipt for run in runs], lease_ms=lease_ms)
         except StoreError as error:
             self._outage.failed(error)
-            return
+            return False
+        self._outage.wrote(before_s)
         for run, status in zip(runs, found, strict=True):
             if status is Hold.LOST:
                 self.lose(run)
@@ -103,6 +110,7 @@ class Leases:
             run.until_s = before_s + lease_ms / 1000
             if status is Hold.CANCEL and run.context is not None:
                 run.context.stop("cancel")
+        return True
 
     # -- suspects that run alone
 

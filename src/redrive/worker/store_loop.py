@@ -33,6 +33,7 @@ from .rollout.newer import Newer
 from .services import Services
 from .settlement import Outcome, deposited, outcome, refused, released
 
+LEFT_S = 0.05  # how long to wait where all that is due are leases that ran out and are left to their holders
 WAKE_EVERY_S = 1.0  # how often the store thread wakes, at least, to show its supervisor that its store answers
 
 
@@ -94,6 +95,9 @@ class StoreLoop:
         self._texts = store.box is None  # whether texts of faults may be written unencrypted
         self._lease_ms = int(lease_s * 1000)
         self._outcomes: list[Outcome] = []
+        self._lapsed_by_ms: int | None = None
+        self._hurried = False  # whether the last wait ended at once
+        self._left = False  # and the claim after it found nothing: leases may have run out that it left alone
         self.draining = False
         self.grace_over = threading.Event()
 
@@ -124,7 +128,9 @@ class StoreLoop:
         if self._closed:
             return []
         leaving = [o.delivery.message.queue for o in self._outcomes]
-        return self._capacity.asks(leaving, self._lease_ms, self._name)
+        if self._store.traits.releases:  # on SQS leases are the service's own
+            self._lapsed_by_ms = self._outage.lapsed_by_ms(self._store.now_ms())
+        return self._capacity.asks(leaving, self._lease_ms, self._name, self._lapsed_by_ms)
 
     def _hold(self, deliveries: Sequence[Delivery], until_s: float) -> None:
         """Hold these until they are settled, and hand those that may run to admission, on the event loop."""
@@ -222,10 +228,13 @@ class StoreLoop:
             self._settle_one_by_one(outcomes)
             return
         self._trips.append(time.monotonic() - before_s)
-        if self._outage.pause_s:
-            self._outage.over()
+        if self._outage.wrote(before_s):
+            self._leases.renew_soon()
         self._outcomes = []
         self._settled(outcomes, result.settled)
+        by_ms = self._lapsed_by_ms
+        found = bool(result.deliveries) or by_ms is None or by_ms >= self._store.now_ms()
+        self._left = self._hurried and bool(asks) and not found
         short = self._capacity.note(asks, result.deliveries, result.clogged)
         if self._flow is not None and self._burst is not None:
             self._flow.claims.note(asks, short - result.clogged, bool(outcomes))
@@ -288,11 +297,15 @@ class StoreLoop:
         if not self._finished.runs:  # checked after the flag is set: what finishes from here on nudges the store
             no_claims: tuple[list[Ask], float] = ([], math.inf)
             asks, wake_ms = no_claims if self._closed else self._capacity.asks_to_wait(self._lease_ms, self._name)
-            left_s = min(self._leases.renew_s - time.monotonic(), WAKE_EVERY_S, wake_ms / 1000)
+            if self._left:
+                asks, wake_ms = [], LEFT_S * 1000
+            began_s = time.monotonic()
+            left_s = min(self._leases.renew_s - began_s, WAKE_EVERY_S, wake_ms / 1000)
             try:
                 self._store.wait(asks, timeout_ms=max(0, math.ceil(left_s * 1000)))
             except StoreError as error:
                 self._outage.failed(error)
+            self._hurried = time.monotonic() - began_s < 2 * LEFT_S
         self._finished.waiting = False
         self._capacity.waited()
 

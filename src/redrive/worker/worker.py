@@ -82,7 +82,7 @@ class Worker:
         self._processes = self._process_executor(Recycling(*recycle), suspect_processes)
         self.name, self._slots, self._complaint = identity(store, name)
         self._reporter = Reporter(app.events, store, self.name, app.flusher)
-        self._outage = Outage(self._notice)
+        self._outage = Outage(self._notice, lease_s)
         store.on_notice(self._notice)
         flow = Flow(app, store, self.name, self._notice)
         self._flow = flow if flow else None
@@ -160,6 +160,7 @@ class Worker:
             in_flight.all,
             slots,
             self._lease_s / 6,
+            lambda: store.traits.one_machine and self._outage.is_silent,
             None if self._processes is None else partial(self._processes, finished.add),
         )
         self._leases = Leases(

@@ -81,12 +81,12 @@ def due(tables: Tables, ask: Ask, now: int) -> tuple[list[int], bool]:
     backlog: list[tuple[int, int]] = []
     clogged = False
     for priority, line in enumerate(tables.lines(ask)):
-        for _, seq in takewhile(lambda place: place[0] <= now, line):
+        for due_ms, seq in takewhile(lambda place: place[0] <= now, line):
             if len(backlog) == ask.limit:
                 break
             if seq is None:
                 clogged = True
-            else:
+            elif not ask.leaves(tables.kept[seq].message.lane, due_ms):
                 backlog.append((priority, seq))
     found = chosen(tables.retries_due(ask, now), backlog, ask)
     return found, clogged and len(found) < ask.limit

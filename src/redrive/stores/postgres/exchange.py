@@ -58,6 +58,7 @@ from .writes import (
     words_of,
 )
 
+NEVER_MS = 2**63 - 1
 GROUPS_SEEN_FOR_S = 60.0  # how long exchanges go on waking groups after one met a group
 _tuple = tuple.__new__
 
@@ -287,7 +288,8 @@ class _One:
 
 def claim(st: Statements, c: Connection, ask: Ask, waking: bool, now: int | None, parts: Parts | None) -> Cursor:
     """`parts`: of the due index, to read no other; None reads all of it."""
-    args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking)
+    lapsed_by = NEVER_MS if ask.lapsed_by_ms is None else ask.lapsed_by_ms
+    args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking, lapsed_by)
     if ask.retries > 0:
         return _at(st, c, "claim_sharing", *args, *_skipping(ask), ask.retries, parts=parts)
     if not ask.skip:

@@ -215,16 +215,17 @@ update {s}.unique_key k set id = r.id, until_ms = case when r.for_ms > 0 then {n
 from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, for_ms) where k.task = r.task and k.key = r.key
 
 -- name: claim
--- $1 queue, $2 limit, $3 lease, $4 worker, $5 now, $6 whether to claim nothing where someone waits to be woken.
+-- $1 queue, $2 limit, $3 lease, $4 worker, $5 now, $6 whether to claim nothing where someone waits to be woken, $7 leases that ran out later
+-- are left to their holders.
 -- What was still leased had run out: that is a crash, not an attempt. Ordered just as the index is: else it would sort all that is due.
 with due as materialized (
-  select at from {parts $7} cross join lateral (
-    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p $5}
+  select at from {parts $8} cross join lateral (
+    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p $5} and {free $7}
     order by due_ms, lane, seq limit $2::int for no key update skip locked
   ) found limit case
     when exists (select from {s}.queue where name = $1::text and paused) then 0
     when $6::boolean and exists (
-      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $12} and turn is null) then 0
+      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $13} and turn is null) then 0
     else $2::int end)
 update {s}.message m set
   {lease}
@@ -232,21 +233,21 @@ from due where m.ctid = due.at
 returning {claimed}
 
 -- name: claim_skipping
--- As `claim`, $7 tasks to skip, $8 how many due ones of a priority are looked at. Where there are more, one row of nulls comes last.
+-- As `claim`, $8 tasks to skip, $9 how many due ones of a priority are looked at. Where there are more, one row of nulls comes last.
 -- They are bounded by the place of the first that is not looked at, so that none is locked but what is taken.
 with fence as materialized (
-  select p.*, beyond.* from {parts $9} left join lateral (
+  select p.*, beyond.* from {parts $10} left join lateral (
     select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p $5}
-    order by due_ms, lane, seq limit 1 offset $8::int) beyond on true
+    order by due_ms, lane, seq limit 1 offset $9::int) beyond on true
   where not exists (select from {s}.queue where name = $1::text and paused)),
 due as materialized (
   select at from fence f cross join lateral (
     select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and {due f $5}
       and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
-      and task <> all($7::text[]) order by due_ms, lane, seq limit $2::int for no key update skip locked
+      and task <> all($8::text[]) and {free $7} order by due_ms, lane, seq limit $2::int for no key update skip locked
   ) found limit case
     when $6::boolean and exists (
-      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $14} and turn is null) then 0
+      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $15} and turn is null) then 0
     else $2::int end),
 claimed as (
   update {s}.message m set
@@ -257,22 +258,22 @@ select * from claimed union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null from (select from fence where due_ms is not null limit 1) more
 
 -- name: claim_sharing
--- As `claim` and `claim_skipping` ($7 none: nothing is skipped), $9 how many places go first to messages that have failed before. Priority by
+-- As `claim` and `claim_skipping` ($8 none: nothing is skipped), $10 how many places go first to messages that have failed before. Priority by
 -- priority, and in each first a turn of those, by an index of their own, then one of all that are due: a turn takes what the turns before it left.
 with recursive fence as materialized (
-  select p.*, due.*, retry.due_ms retry_ms, retry.seq retry_seq from {parts $10} left join lateral (
-    select due_ms, lane, seq from {s}.message m where cardinality($7::text[]) > 0 and m.queue = $1::text and m.priority = p.priority and {due p $5}
-    order by due_ms, lane, seq limit 1 offset $8::int) due on true
+  select p.*, due.*, retry.due_ms retry_ms, retry.seq retry_seq from {parts $11} left join lateral (
+    select due_ms, lane, seq from {s}.message m where cardinality($8::text[]) > 0 and m.queue = $1::text and m.priority = p.priority and {due p $5}
+    order by due_ms, lane, seq limit 1 offset $9::int) due on true
   left join lateral (
-    select due_ms, seq from {s}.message m where cardinality($7::text[]) > 0 and lane between 'ready' and 'ready' and attempt > 0
+    select due_ms, seq from {s}.message m where cardinality($8::text[]) > 0 and lane between 'ready' and 'ready' and attempt > 0
       and m.queue = $1::text and m.priority = p.priority and {due p $5}
-    order by due_ms, seq limit 1 offset $8::int) retry on true
+    order by due_ms, seq limit 1 offset $9::int) retry on true
   where not exists (select from {s}.queue where name = $1::text and paused)),
 turn(step, room, retries, at) as (
   select -1, case
     when $6::boolean and exists (
-      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $15} and turn is null) then 0
-    else $2::int end, $9::int, array[]::tid[]
+      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $16} and turn is null) then 0
+    else $2::int end, $10::int, array[]::tid[]
   union all
   select t.step + 1, t.room - cardinality(taken.at), t.retries - case when t.step % 2 = 0 then 0 else cardinality(taken.at) end, taken.at
   from turn t cross join lateral (
@@ -280,14 +281,14 @@ turn(step, room, retries, at) as (
       select at from fence f cross join lateral (
         select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and {due f $5}
           and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
-          and task <> all($7::text[]) and ctid <> all(t.at) order by due_ms, lane, seq limit t.room for no key update skip locked
+          and task <> all($8::text[]) and {free $7} and ctid <> all(t.at) order by due_ms, lane, seq limit t.room for no key update skip locked
       ) found where f.priority = t.step / 2 limit t.room)
     else array(
       select at from fence f cross join lateral (
         select ctid at from {s}.message m where lane between 'ready' and 'ready' and attempt > 0 and m.queue = $1::text
           and m.priority = f.priority and {due f $5}
           and (due_ms, seq) < (coalesce(f.retry_ms, 9223372036854775807), coalesce(f.retry_seq, 0))
-          and task <> all($7::text[]) order by due_ms, seq limit least(t.retries, t.room) for no key update skip locked
+          and task <> all($8::text[]) order by due_ms, seq limit least(t.retries, t.room) for no key update skip locked
       ) found where f.priority = (t.step + 1) / 2 limit least(t.retries, t.room))
     end at) taken
   where t.room > 0 and t.step < 7),

@@ -103,7 +103,11 @@ class Settling:
         ]
         moves = [self._move(s) for _, s in self._moves]
         wanted = [
-            (ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask), ask.retries) for ask in asks
+            (
+                *(ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask), ask.retries),
+                ask.lapsed_by_ms,
+            )
+            for ask in asks
         ]
         return acks, moves, [*self._zones], swap_rows(swaps, self.arguments), wanted, retries
 

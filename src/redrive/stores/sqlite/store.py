@@ -155,6 +155,8 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         until = now + ask.lease_ms
         try:
             rows = self._claimable(c, ask, now)
+            if ask.lapsed_by_ms is not None and ask.lapsed_by_ms < now:
+                rows = [row for row in rows if not ask.leaves(row[4], row[6])]
             found = []
             for row in rows:
                 fence = row[7] + 1

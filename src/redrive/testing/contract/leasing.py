@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from ...message import Ack, DeadLetter, Hold, Lane, Receipt, Redrive, RetryAt, Settled, Settlement, Started
+import pytest
+from msgspec.structs import replace
+
+from ...message import Ack, Ask, DeadLetter, Hold, Lane, Receipt, Redrive, RetryAt, Settled, Settlement, Started
 from ...store import Store
 from ..clock import ManualClock
 from .base import (
@@ -50,6 +53,24 @@ class LeaseRules(Contract):
             again = claim_one(store)
             assert settle(store, late, Ack()) is Settled.STALE and look(store, id) == again.message
             assert settle(store, again, Ack()) is Settled.OK
+
+    @takes("releases")
+    @pytest.mark.parametrize("more", [{}, {"skip": frozenset({"x"})}, {"retries": 3}, {"retries": 3, "skip": {"x"}}])
+    def test_a_claim_leaves_leases_to_their_holders_that_ran_out_later_than_it_says(
+        self, store: Store, clock: ManualClock, more: dict[str, Any]
+    ) -> None:
+        earlier, _ = put_one(store), claim_one(store)
+        clock.advance(1)
+        later, held = put_one(store), claim_one(store)
+        clock.advance(LEASE_MS / 1000)
+        new = put_one(store)
+        one = Ask("default", 10, LEASE_MS, worker="w2", lapsed_by_ms=held.until_ms - 1, **more)
+        assert sorted(d.message.id for d in store.exchange([], [one]).deliveries) == sorted([earlier, new])
+        assert store.extend([held.receipt], lease_ms=LEASE_MS) == [Hold.HELD]
+        clock.advance(LEASE_MS / 1000)
+        all_of_them = replace(one, lapsed_by_ms=clock())
+        found = store.exchange([], [all_of_them]).deliveries
+        assert sorted(d.message.id for d in found) == sorted([earlier, later, new])
 
     def test_a_lost_lease_is_claimed_again_and_counted_as_a_crash(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)

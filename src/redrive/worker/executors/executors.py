@@ -16,8 +16,9 @@ class Executors:
     """Starts each execution on the executor of its task.
 
     `finish` takes executions that ended, from any thread. `held` returns every execution of the worker. `margin_s` is
-    how long before its lease ends a coroutine is cancelled. `processes` makes the process executor, given the function
-    that starts an execution elsewhere; None: children cannot import the app, or need not.
+    how long before its lease ends a coroutine is cancelled, unless the store is `out_of_reach` of all workers.
+    `processes` makes the process executor, given the function that starts an execution elsewhere; None: children cannot
+    import the app, or need not.
     """
 
     def __init__(
@@ -28,10 +29,11 @@ class Executors:
         held: Callable[[], Iterable[Execution]],
         slots: Slots | None,
         margin_s: float,
+        out_of_reach: Callable[[], bool],
         processes: Callable[[Callable[[Execution], None]], ProcessExecutor] | None,
     ) -> None:
         self._loop = loop
-        self.tasks = TaskExecutor(loop, finish, self.start, held, slots, margin_s)
+        self.tasks = TaskExecutor(loop, finish, self.start, held, slots, margin_s, out_of_reach)
         self._threads = ThreadExecutor(threads_max, finish, self.start, slots)
         self._processes = None if processes is None else processes(self.start)
         self.tasks.watch()

@@ -23,7 +23,7 @@ class TaskExecutor:
 
     `finish` takes batches of executions: those that end in one turn of the loop go together. `start_other` starts one
     that belongs to another executor. `runs` returns every execution the worker holds. `margin_s` is how long before its
-    lease ends a coroutine is cancelled.
+    lease ends a coroutine is cancelled, unless the store is `out_of_reach` of all workers: then none can take it over.
     """
 
     def __init__(
@@ -34,9 +34,10 @@ class TaskExecutor:
         runs: Callable[[], Iterable[Execution]],
         slots: Slots | None,
         margin_s: float,
+        out_of_reach: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop, self._finish, self._start_other, self._runs, self._slots = loop, finish, start_other, runs, slots
-        self._margin_s = margin_s
+        self._margin_s, self._out_of_reach = margin_s, out_of_reach
         self._finished: list[Execution] = []
         self._readers: ThreadPoolExecutor | None = None
         self._watch_at_s = float("inf")
@@ -95,6 +96,8 @@ class TaskExecutor:
         for run in self._runs():
             if not run.started_s or run.finished_s or run.cause is not None:
                 continue
+            if now >= run.until_s - self._margin_s and self._out_of_reach():
+                run.until_s = next_s + self._margin_s
             ends_s = min(run.deadline_s, run.until_s - self._margin_s)
             if now >= ends_s:
                 run.end("timeout" if now >= run.deadline_s else "lease")

@@ -89,7 +89,8 @@ local function only_sound(ask, priority, members, first, last)
 end
 
 local lease
--- Lease these in the order given; how many were, and what to answer. `ask` is {queue, limit, lease, worker, skip, retries}.
+-- Lease these in the order given; how many were, and what to answer. `ask` is {queue, limit, lease, worker, skip,
+-- retries, when leases must have run out by}.
 function lease(ask, priority, members, first, last, answer)
   local queue, untl, worker = ask[1], now + ask[3], ask[4]
   local score = text_of(untl)
@@ -122,10 +123,15 @@ function lease(ask, priority, members, first, last, answer)
   answer.members[#answer.members + 1] = table.concat(members, '', first, last)
 end
 
+-- Leases that ran out later are left to their holders.
+local function lapsed_by(ask)
+  return ask[7] and ask[7] < now and ask[7] or now
+end
+
 -- As `claim_front`, where leases ran out or tasks are skipped. The first that it did not look at, if there is one.
 local function claim_chosen(ask, priority, limit, answer)
   local due, leases = due_key(priority, ask[1]), lease_key(priority, ask[1])
-  local found, beyond = first_of(due, leases, now, ask[5], limit, ask[5] and SKIP_PAGE or limit)
+  local found, beyond = first_of(due, leases, now, ask[5], limit, ask[5] and SKIP_PAGE or limit, lapsed_by(ask))
   local members, waited = {}, {}
   for i, one in ipairs(found) do
     members[i] = one[2]
@@ -162,7 +168,7 @@ end
 -- The front of what is due, in this priority.
 local function claim_front(ask, priority, limit, answer)
   local due, leases = due_key(priority, ask[1]), lease_key(priority, ask[1])
-  if ask[5] or #call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 1) > 0 then
+  if ask[5] or #call('ZRANGEBYSCORE', leases, '-inf', lapsed_by(ask), 'LIMIT', 0, 1) > 0 then
     return claim_chosen(ask, priority, limit, answer)
   end
   local members = call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, limit)

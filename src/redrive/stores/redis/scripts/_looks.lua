@@ -38,9 +38,10 @@ local function merged(one, other, many)
 end
 
 -- The first `limit` of both sets up to `last`, as {score, member, whether it is leased} each, none of a task in `skip`;
--- and when the first of those is due that were not looked at, if tasks are skipped and there is one.
-function first_of(due, leases, last, skip, limit, page)
-  local one, other = reader(due, last, page), reader(leases, last, page)
+-- and when the first of those is due that were not looked at, if tasks are skipped and there is one. Of what is leased up
+-- to `lapsed`, if that is given.
+function first_of(due, leases, last, skip, limit, page, lapsed)
+  local one, other = reader(due, last, page), reader(leases, lapsed or last, page)
   if not skip then return merged(one, other, limit) end
   local found, looked, bytes = {}, 0, 0
   while #found < limit do
