@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.support import deadly_worker
 from tests.support.crash.children import ROOT
 from tests.support.crash.ledger import url_of
 from tests.support.history_worker import ATTEMPTS, WRITTEN, kind_of, make_app
@@ -112,3 +113,23 @@ def _hold_percentiles(total: Tally, runs_ms: Sequence[float]) -> None:
         found = total.run.percentile(share) or 0
         print(f"p{share * 100:g}: {found:.1f} ms, exact {low:.1f} to {high:.1f}, {others} beside {sure}")
         assert low * 0.9 <= found <= high * 1.1  # within a tenth
+
+
+@pytest.mark.slow
+def test_history_has_the_crashes_that_the_store_counted_though_each_worker_dies_of_the_next(place: Path) -> None:
+    url, count = url_of(place), 24
+    app = deadly_worker.make_app(url, place)
+    refs = app.enqueue_many([app.tasks["deadly"].draft(n) for n in range(count)])
+    command = [sys.executable, "-m", "tests.support.deadly_worker", url, str(place)]
+    codes = []
+    while not codes or codes[-1]:
+        codes.append(subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode)
+        assert len(codes) <= 2 * count
+    done = [message for message in app.store.find([ref.id for ref in refs]) if message is not None]
+    exact, told = sum(message.crashes for message in done), dict(app.history(since="1h").total.crashes)
+    print(f"{len(codes) - 1} deaths, {exact} crashes, history {told}")
+    assert len(done) == count <= exact and codes[-1] == 0
+    # A worker may be killed between the commit that ends a message and the write of its crashes, a moment later.
+    assert exact - len(codes) <= sum(told.values()) <= exact
+    assert sum(told.values()) >= 0.9 * exact
+    app.store.close()

@@ -50,12 +50,12 @@ class Flusher:
         with self._writing:
             self.writer.write(self.recorder.take())
 
-    def finish(self) -> None:
+    def finish(self, within_s: float = LAST_S) -> None:
         """Write everything before this ends, if the store answers in time."""
         if self.asked:
             done = threading.Event()
             _thread.ask(self, 0, done)
-            done.wait(LAST_S)
+            done.wait(within_s)
 
     def turn(self) -> None:
         """Write, on the thread; again later if the store is out."""

@@ -19,6 +19,7 @@ from .redrive_outcome import first_outcome
 from .settlement import Outcome
 from .telemetry.history import Counted
 
+CAUSES_MAX = 100  # crashes of one message whose causes are not known; a damaged row may claim any number
 _FREE = {"snooze": "snoozed", "interrupted": "released"}  # the other free waits are held
 
 
@@ -113,7 +114,8 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
             degraded = why
     if message.crashes or (fault is not None and fault.crash is not None):
         crash, causes = _crashes(message, fault, new=not free or died)
-        rare = {**(rare or {}), "crash": crash, "causes": () if isinstance(decision, RetryAt) else causes}
+        ends = word is Settled.CANCELLED or (word is Settled.OK and not isinstance(decision, RetryAt))
+        rare = {**(rare or {}), "crash": crash, "causes": causes if ends else ()}
     if message.redrives and word is Settled.OK:
         rare = {**(rare or {}), "verdict": first_outcome(message, decision)}
     if o.duplicate_of is not None:
@@ -148,7 +150,8 @@ def _crashes(message: Message, fault: Fault | None, *, new: bool) -> tuple[Crash
     if last is not None:
         known.append(last)
     unknown = message.crashes + (new and last is not None) - len(known)
-    return (known[-1] if known else None), (*(crash.cause for crash in known), *[""] * unknown)
+    causes = (*(crash.cause for crash in known), *[""] * min(unknown, CAUSES_MAX))
+    return (known[-1] if known else None), causes
 
 
 def _crashed(message: Message, fault: Fault, worker: str) -> Fate:

@@ -13,6 +13,7 @@ from ...message import Ack, Delivery, Settled
 from ..settlement import Outcome, first_due_ms
 
 _LAST = ATTEMPTS - 1  # attempts from here on are counted together
+_CRASHED_S = 0.25  # how long the store thread waits until crashes are written: what runs next may crash this worker
 _RESTS = ("dead", "quarantined")
 
 
@@ -29,6 +30,7 @@ class Counted:
         """Count these deliveries, given the store's answers."""
         recorder, clock_ms, ok = self._recorder, now_ms - time.monotonic() * 1000, Settled.OK
         queue = task = None
+        crashed = False
         with recorder.lock:
             recorder.turn(now_ms)
             for o, answer in zip(outcomes, answers, strict=True):  # once per message, so lean
@@ -46,7 +48,7 @@ class Counted:
                 if settlement.follow_ups and answer is ok:
                     recorder.add_enqueued(settlement.follow_ups)
                 if type(settlement.decision) is not Ack or answer is not ok or message.redrives:
-                    self._count(series, delivery, self._fate(o, answer, now_ms))
+                    crashed |= self._count(series, delivery, self._fate(o, answer, now_ms))
                     continue
                 attempt = message.attempt
                 done[attempt if attempt < _LAST else _LAST] += 1
@@ -57,25 +59,34 @@ class Counted:
                     took_ms = now_ms - first_due_ms(delivery)
                     series.after.append(took_ms)
                     if message.crashes:
-                        _count_causes(series, self._fate(o, answer, now_ms))
+                        crashed |= _count_causes(series, self._fate(o, answer, now_ms))
                 if judges:
                     series.judge(took_ms)
             recorder.bound()
-        self._flusher.counted()
+        self._written(crashed)
 
     def told(self, fates: Sequence[Fate], now_ms: int) -> None:
         """Count fates that no settlement brought about: crashes, lost leases, damaged messages."""
+        crashed = False
         with self._recorder.lock:
             self._recorder.turn(now_ms)
             for fate in fates:
-                self._count(self._recorder.of(fate.queue, fate.task), None, fate)
+                crashed |= self._count(self._recorder.of(fate.queue, fate.task), None, fate)
+        self._written(crashed)
+
+    def _written(self, crashed: bool) -> None:
+        """Write with the next turn of the thread, or at once where a crash was counted: crashes come in rows, and the
+        next one would take the count of this one with it."""
         self._flusher.counted()
+        if crashed:
+            self._flusher.finish(_CRASHED_S)
 
     def finish(self) -> None:
         """The worker ends: write what is counted, if the store answers in time."""
         self._flusher.finish()
 
-    def _count(self, series: Series, delivery: Delivery | None, fate: Fate) -> None:
+    def _count(self, series: Series, delivery: Delivery | None, fate: Fate) -> bool:
+        """Returns whether a crash was counted."""
         outcome = fate.outcome
         series.count(outcome_key(outcome, band(fate.attempt)))
         if fate.fault is not None:
@@ -93,12 +104,14 @@ class Counted:
             series.count(dead_key(fate.reason or ""))
             if series.judges and not fate.redrives:
                 series.judge(None)
-        _count_causes(series, fate)
         if fate.verdict is not None:
             series.count(verdict_key(fate.verdict))
+        return _count_causes(series, fate) or outcome == "crashed"
 
 
-def _count_causes(series: Series, fate: Fate) -> None:
-    """Crashes, when the message's life ends: until then a cause may become known."""
+def _count_causes(series: Series, fate: Fate) -> bool:
+    """Count crashes, when the message's life ends: until then a cause may become known. Returns whether there were
+    some."""
     for cause in fate.causes:
         series.count(crash_key(cause or "unknown"))
+    return bool(fate.causes)
