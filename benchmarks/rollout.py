@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from redrive import App
+from redrive.presence import read_workers
 from redrive.testing.sqs import SqsServer
 
 from .harness import Broken, Child, Options, Place, Reading, fresh, percentile
@@ -108,7 +109,7 @@ def _measured(
         new = [running.enter_context(_child(place, options.old + n, kind)) for n in range(options.new)]
         for child in (*old, *new):
             child.await_records(0)
-        time.sleep(1.0)
+        _at_work(app, options.old + options.new)
         begin_s = time.monotonic()
         for i in range(messages):
             time.sleep(max(0.0, begin_s + i / PER_S - time.monotonic()))
@@ -143,6 +144,14 @@ def _measured(
             for share in (0.5, 0.9, 0.99)
         ),
     ]
+
+
+def _at_work(app: App, workers: int) -> None:
+    """Return once all workers have started, as far as they tell."""
+    end_s = time.monotonic() + PATIENCE_S
+    while app.store.traits.cells and len(read_workers(app.store)) < workers and time.monotonic() < end_s:
+        time.sleep(0.1)
+    time.sleep(1.0 if app.store.traits.cells else 5.0)
 
 
 def _child(place: Place, n: int, release: str) -> Child:

@@ -329,6 +329,25 @@ def test_what_a_poll_brings_while_a_worker_drains_is_given_back(world: World) ->
     assert [delivery.message.id for delivery in found] == [id]
 
 
+def test_only_the_queues_that_a_worker_leaves_are_given_back(world: World) -> None:
+    store, _ = opened(world, "&poll=1")
+    other = SqsStore(f"sqs://eu-central-1/shop?poll=0&endpoint={world.server.url}", clock_ms=world.clock)
+    world.stores.append(other)
+    asks = [Ask(queue, 10, 30_000) for queue in ("default", "left")]
+    for ask in asks:
+        store.sqs_queues.of(ask.queue)
+    store.exchange([], asks)  # polls of both are under way now
+    store.quiesce({"left"})
+    kept, left = (put(other, queue=ask.queue) for ask in asks)
+    found = dict[str, str]()
+    end_s = time.monotonic() + 20
+    while len(found) < 2 and time.monotonic() < end_s:
+        found |= {d.message.id: "other" for d in other.exchange([], asks[1:]).deliveries}
+        found |= {d.message.id: "store" for d in store.exchange([], asks[:1]).deliveries}
+        time.sleep(0.01)
+    assert found == {kept: "store", left: "other"}
+
+
 def test_more_queues_than_threads_are_all_polled(world: World) -> None:
     of_other_tests = threading.enumerate()  # a poll of a store that is closed goes on to its end
     store, _ = opened(world, "&poll=1")

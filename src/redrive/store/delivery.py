@@ -84,8 +84,9 @@ class DeliveryOperations(StoreBase):
 
     # -- what a store may leave out
 
-    def quiesce(self) -> None:
-        """A worker drains and claims no more: until the next claim, give back what was received and not claimed."""
+    def quiesce(self, queues: Collection[str] | None = None) -> None:
+        """A worker claims no more from these queues (None: from any, as it drains): until the next claim, give back
+        what was received and not claimed."""
 
     def on_notice(self, notify: Callable[[str, str], None]) -> None:
         """Call `notify` with a name and a text when something is odd that no call can raise, such as in a thread of

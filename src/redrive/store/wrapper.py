@@ -90,8 +90,8 @@ class StoreWrapper(Store):
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         return self.inner.checkpoint(receipt, state)
 
-    def quiesce(self) -> None:
-        self.inner.quiesce()
+    def quiesce(self, queues: Collection[str] | None = None) -> None:
+        self.inner.quiesce(queues)
 
     def on_notice(self, notify: Callable[[str, str], None]) -> None:
         self.inner.on_notice(notify)

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,6 +50,7 @@ class Inbox:
         self.room_max = 0  # the most that ever were: what an idle worker has room for
         self.room_since_s = math.inf  # since when there is room that no receive is to fill
         self.lease_s = 30
+        self.quiet = False  # what polls under way bring is given back, until the next ask
         self.dry = False  # the last answer brought nothing, and nothing was settled since
         self.flying = self.expected = 0  # receives under way, and how many messages they asked for
         self.most = 1  # receives at once: grows while they bring something
@@ -80,7 +81,7 @@ class Receivers:
         self._changed = threading.Condition()
         self._crew = Crew("redrive-sqs-receive", THREADS)
         self._nudges, self._seen = 0, threading.local()
-        self._closed = self._quiet = False
+        self._closed = False
         self.received = 0
 
     def ask(self, asks: Sequence[tuple[Ask, SqsQueue]], *, patient: bool) -> list[list[Received]]:
@@ -89,12 +90,11 @@ class Receivers:
         From here on only the queues of these asks are received from. `patient`: wait a moment for answers. Raises the
         error of a receive if all asked queues have one and nothing came."""
         with self._changed:
-            self._quiet = self._quiet and not asks
             inboxes = [self._inbox(queue) for _, queue in asks]
             for inbox in self._inboxes.values():
                 inbox.room = 0
             for inbox in inboxes:
-                inbox.lease_s = 1
+                inbox.lease_s, inbox.quiet = 1, False
             for (ask, _), inbox in zip(asks, inboxes, strict=True):  # asks of one queue share the longest lease
                 inbox.room, inbox.lease_s = inbox.room + ask.limit, max(inbox.lease_s, math.ceil(ask.lease_ms / 1000))
                 inbox.room_max = max(inbox.room_max, inbox.room)
@@ -253,7 +253,7 @@ class Receivers:
         except Exception as odd:  # of any kind: the receive is over
             error = StoreUnavailable(f"SQS ReceiveMessage {inbox.queue.sqs_name}: {odd!r}")
         took_s, now = time.monotonic() - begun_s, self._now_ms()
-        if messages and (self._quiet or self._closed):  # no claim will take them
+        if messages and (inbox.quiet or self._closed):  # no claim will take them
             with suppress(Exception):  # then they come back when their lease ends
                 self._give_back(inbox.queue, [Received(raw, now, now + lease_s * 1000) for raw in messages])
                 messages = []
@@ -292,13 +292,14 @@ class Receivers:
         with self._changed:
             self._inbox(queue).dry = False
 
-    def quiesce(self) -> None:
-        """Give messages back that no claim took, and those of polls under way, until the next ask."""
+    def quiesce(self, queues: Collection[str] | None) -> None:
+        """Give messages of these queues (None: of all) back that no claim took, and those of polls under way, until the
+        next ask for the queue."""
         with self._changed:
-            self._quiet = True
-            left = [(inbox.queue, [*inbox.buffer]) for inbox in self._inboxes.values() if inbox.buffer]
-            for inbox in self._inboxes.values():
-                inbox.room = 0
+            inboxes = [inbox for inbox in self._inboxes.values() if queues is None or inbox.queue.name in queues]
+            left = [(inbox.queue, [*inbox.buffer]) for inbox in inboxes if inbox.buffer]
+            for inbox in inboxes:
+                inbox.quiet, inbox.room = True, 0
                 inbox.buffer.clear()
         for queue, received in left:
             self._give_back(queue, received)

@@ -268,8 +268,8 @@ class SqsStore(Store):
     def nudge(self) -> None:
         self._receivers.nudge()
 
-    def quiesce(self) -> None:
-        self._receivers.quiesce()
+    def quiesce(self, queues: Collection[str] | None = None) -> None:
+        self._receivers.quiesce(queues)
 
     # -- looking
 

@@ -19,7 +19,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...chance import uniform
-from ...decide import Signals
+from ...decide import PARK_LOOK_FIRST_MS, PARK_LOOK_MS, Signals, parked_since_ms
+from ...message import RetryAt
 from ...presence import Knowledge
 from ...store import Store
 from ..execution import Execution, judge
@@ -28,6 +29,7 @@ from .pauses import EVERY_TASK, PAUSE_S, Pauses
 
 FRESH_S = 1.0  # how old what is known of others may be when something is decided by it
 READ_S = 2.0  # how often it is read while a task is left to others
+UNSEEN_MS = 4_000  # how often, at least, a message is looked at that a worker that starts cannot wake
 AGAIN_S = (1.0, 3.0)  # when a message comes back that could not be left where it was
 
 
@@ -56,9 +58,12 @@ class Newer(Service):
         """Decide once more about those of these that may be of a newer release: now by what others know. Raises
         StoreError."""
         unknown = [run for run in runs if run.unroutable is not None]
-        knowledge = self._knowledge
-        if not unknown or knowledge is None:
-            return
+        if unknown and self._knowledge is None:
+            self._guess(unknown)
+        elif unknown and self._knowledge is not None:
+            self._decide(unknown, self._knowledge)
+
+    def _decide(self, unknown: Sequence[Execution], knowledge: Knowledge) -> None:
         self._refresh(knowledge, FRESH_S)
         now_ms, parked = self._store.now_ms(), defaultdict[str, set[str]](set)
         left: list[Execution] = []
@@ -71,12 +76,25 @@ class Newer(Service):
             judge(run, replace(signals, known_ms=known_ms or 0, again_ms=again_ms), now_ms)
             if again_ms is None:
                 parked[message.queue].add(message.task)
+                if not self._store.traits.finds:
+                    _put_off(run, now_ms + UNSEEN_MS)
             else:
                 left.append(run)
         for queue, tasks in parked.items():
             knowledge.waits(queue, sorted(tasks))
         if left and not self._burst:
             self._leave(left)
+
+    def _guess(self, unknown: Sequence[Execution]) -> None:
+        """Others do not tell what they know: let them go first. SQS alone may not know either since when a message
+        waits; then it waits longer each time that it comes."""
+        now_ms = self._store.now_ms()
+        for run in unknown:
+            message = run.delivery.message
+            if parked_since_ms(message) is None:
+                _put_off(run, now_ms + min(PARK_LOOK_MS, PARK_LOOK_FIRST_MS * message.fence), sooner=False)
+        if not self._burst and not self._store.traits.skips:
+            self._leave([run for run in unknown if isinstance(run.decision, RetryAt)])
 
     def _known_ms(self, knowledge: Knowledge, run: Execution, signals: Signals) -> int | None:
         message, task = run.delivery.message, self._tasks.get(run.delivery.message.task)
@@ -92,6 +110,8 @@ class Newer(Service):
     def _leave(self, runs: Sequence[Execution]) -> None:
         """Claim none like these for a while."""
         held, skips = self._held(), self._store.traits.skips
+        if not skips:
+            self._store.quiesce({run.delivery.message.queue for run in runs})
         found: defaultdict[tuple[str, str], list[Execution]] = defaultdict(list)
         for run in runs:
             found[run.delivery.message.queue, run.delivery.message.task if skips else EVERY_TASK].append(run)
@@ -126,3 +146,11 @@ class Newer(Service):
         if time.monotonic() - self._read_s >= fresh_s:
             knowledge.read()
             self._read_s = time.monotonic()
+
+
+def _put_off(run: Execution, at_ms: int, *, sooner: bool = True) -> None:
+    """Until then, if it is put off at all: at the latest, or else at the earliest."""
+    decision = run.decision
+    if isinstance(decision, RetryAt) and decision.why == "parked":
+        choose = min if sooner else max
+        run.decision = replace(decision, at_ms=choose(decision.at_ms, at_ms))

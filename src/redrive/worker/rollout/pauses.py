@@ -11,6 +11,7 @@ from msgspec import Struct
 from ...chance import uniform
 
 PAUSE_S = (0.1, 1.0)  # for how long a known task is left to others at first, and at most
+QUEUE_PAUSE_S = (1.0, 3.0)  # the same for every task of a queue: there each message that comes costs requests
 CLOGGED_S = 1.0  # for how long a queue counts as clogged
 EVERY_TASK = ""  # of a queue, where a store cannot leave out some
 _NONE: frozenset[str] = frozenset()
@@ -21,7 +22,7 @@ class Pause(Struct):
     pause was. `version`: of the oldest message of an unknown task."""
 
     until_s: float
-    pause_s: float = PAUSE_S[0]
+    pause_s: float = 0.0
     version: int = 1
 
 
@@ -41,8 +42,9 @@ class Pauses:
 
     def rest(self, queue: str, task: str, *, mostly: bool) -> None:
         """Claim none of this task for a moment; for longer, if `mostly` newer ones came this time too."""
-        pause = self.by_queue[queue].setdefault(task, Pause(0.0))
-        pause.pause_s = min(PAUSE_S[1], 2 * pause.pause_s) if mostly else PAUSE_S[0]
+        first_s, most_s = QUEUE_PAUSE_S if task == EVERY_TASK else PAUSE_S
+        pause = self.by_queue[queue].setdefault(task, Pause(0.0, first_s / 2))
+        pause.pause_s = min(most_s, 2 * pause.pause_s) if mostly else PAUSE_S[0]
         pause.until_s = time.monotonic() + uniform(0.5, 1.0) * pause.pause_s
 
     def forget(self, queue: str, task: str) -> None:
