@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.support.servers import PostgresServer, RedisServer
 
-from redrive import App, Draft
+from redrive import App, Breaker, Draft
 from redrive.fault import classify
-from redrive.message import Ask, DeadLetter, Settlement
-from redrive.presence import GONE_MS, Entry, QueueWork, WorkerInfo
-from redrive.status import Reasons, Status
+from redrive.flow import breaker as breakers
+from redrive.flow import dependency as flow
+from redrive.flow.dependency import State
+from redrive.message import Ask, DeadLetter, RetryAt, Settlement, Swap
+from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo, read_workers
+from redrive.status import Reasons
+from redrive.status import Status as Found
+from redrive.triage import pauses
+from redrive.triage.redrive.records import RunState, Status, read_state, state_cell
 
 WORKER = "vm/worker-0"
 
@@ -50,7 +59,7 @@ def kinds(app: App, id: str) -> list[str]:
     return [hold.kind for hold in Reasons(app.store, app).of(message)]
 
 
-def queues(status: Status) -> dict[str, list[str]]:
+def queues(status: Found) -> dict[str, list[str]]:
     return {queue.name: [hold.kind for hold in queue.holds] for queue in status.queues}
 
 
@@ -128,6 +137,97 @@ def test_workers_that_tell_are_seen_idle_running_and_gone(app: App) -> None:
     ]
     assert (kinds(app, seen), kinds(app, left)) == (["turn"], ["no_worker"])
     assert queues(status)["mail"] == [] and queues(status)["bulk"] == ["no_worker"]
+
+
+def test_a_worker_that_is_gone_holds_no_more_what_others_took_over(app: App) -> None:
+    store = app.store
+    ids = [put(app, "crm") for _ in range(3)]
+    taken = store.exchange([], [Ask("crm", 3, 60_000, worker=WORKER)]).deliveries
+    listed = tuple(HeldMessage(id=id, task="push", since_ms=store.now_ms()) for id in ids)
+    told = WorkerInfo(name=WORKER, started_ms=1, seen_ms=store.now_ms() - GONE_MS, held=3, messages=listed)
+    Entry(store).write(told)
+    assert [(info.gone, info.held, len(info.messages)) for info in read_workers(store)] == [(True, 3, 3)]
+    (need,) = [need for need in app.status().needs if need.area == "workers"]
+    assert (need.severity, need.about) == ("ticket", f"worker/{WORKER}") and "3 of its messages" in need.text
+    store.exchange([Settlement(delivery.receipt, RetryAt(0, "retry")) for delivery in taken[:2]], [])
+    store.exchange([], [Ask("crm", 2, 60_000, worker="vm/worker-9")])
+    (info,) = read_workers(store)
+    assert (info.held, [message.id for message in info.messages]) == (1, [taken[2].message.id])
+
+
+def test_what_needs_a_person_says_since_when_who_and_why_what_matters_most_first(app: App) -> None:
+    app.scheduler().step()
+    app.dependency("bank", breaker=Breaker())
+    app.flow.close("bank", reason="they say it is up", actor="ann")
+    pauses.pause(app.store, "bulk", actor="bob", reason="until the import is over")
+    put(app, "mail")
+    put(app, "dying")
+    (delivery,) = app.store.exchange([], [Ask("dying", 1, 60_000)]).deliveries
+    app.store.exchange([Settlement(delivery.receipt, DeadLetter("permanent"), classify(ValueError("no")))], [])
+    needs = app.status().needs
+    assert [(need.severity, need.area, need.about, need.place) for need in needs] == [
+        ("page", "held", "queue/mail", ("queues", "mail")),
+        ("ticket", "failures", "", ("groups",)),
+        ("note", "held", "queue/bulk", ("queues", "bulk")),
+        ("note", "held", "flow/bank", ("flow", "bank")),
+    ]
+    paused, closed = needs[2:]
+    assert (paused.actor, paused.reason) == ("bob", "until the import is over")
+    assert (closed.actor, closed.reason) == ("ann", "they say it is up")
+    assert "held closed by ann: they say it is up" in closed.text and "--breaker auto" in closed.next
+    now_ms = app.store.now_ms()
+    assert all(need.since_ms is not None and now_ms - 60_000 < need.since_ms <= now_ms for need in (paused, closed))
+    app.flow.auto("bank", reason="it is", actor="ann")
+    pauses.resume(app.store, "bulk", actor="bob")
+    assert [need.severity for need in app.status().needs] == ["page", "ticket"]
+
+
+def test_an_open_breaker_is_a_need_with_how_many_wait_for_it(app: App) -> None:
+    app.scheduler().step()
+    now_ms = app.store.now_ms()
+    state = State(breaker=breakers.State(status="open", since_ms=now_ms - 5000, until_ms=now_ms + 60_000, opened=1))
+    app.store.cells.swap([Swap(flow.cell_of("crm.example", ""), 0, flow.encode(state))])
+    for _ in range(3):
+        put(app, "crm")
+    (need,) = [need for need in app.status().needs if need.about == "flow/crm.example"]
+    assert (need.severity, need.place, need.since_ms) == ("ticket", ("flow", "crm.example"), now_ms - 5000)
+    assert need.text == "the breaker of crm.example is open; 3 messages wait for it"
+
+
+@pytest.mark.parametrize(("word", "after"), [("open", "half_open"), ("close", "closed")])
+def test_a_hold_of_a_breaker_ends_by_itself(app: App, word: str, after: str) -> None:
+    app.dependency("bank", breaker=Breaker())
+    held = getattr(app.flow, word)("bank", reason="a look", actor="ann", for_="1s")
+    assert held.breaker.startswith("forced") and held.until_ms == held.since_ms + 1000
+    end_s = time.monotonic() + 30
+    while app.flow.show("bank").breaker == held.breaker:
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    assert app.flow.show("bank").breaker == after
+    assert app.store.now_ms() >= held.until_ms
+    assert not [need for need in app.status().needs if need.about == "flow/bank"]
+
+
+def test_a_run_that_stopped_or_waits_for_somebody_is_a_need(app: App) -> None:
+    app.scheduler().step()
+    for _ in range(7):
+        put(app, "dying")
+    taken = app.store.exchange([], [Ask("dying", 7, 60_000)]).deliveries
+    app.store.exchange([Settlement(d.receipt, DeadLetter("permanent"), classify(ValueError("no"))) for d in taken], [])
+    plan = app.dlq.select("queue:dying").plan()
+    plan.start(reason="it is mended", actor="ann")
+    (cell,) = app.store.cells.read([state_cell(plan.id)])
+    assert cell is not None
+    over = replace(
+        read_state(cell) or RunState(), status=Status.STOPPED, why="canary: 5 of 5 failed", closed=True,
+        over_ms=app.store.now_ms(),
+    )  # fmt: skip
+    app.store.cells.swap([Swap(state_cell(plan.id), cell.version, msgspec.json.encode(over))])
+    (need,) = [need for need in app.status().needs if need.area == "runs"]
+    assert (need.about, need.place, need.next) == (f"run/{plan.id}", ("runs", plan.id), f"run show {plan.id}")
+    assert need.text.endswith("stopped itself: canary: 5 of 5 failed")
+    app.dlq.select("queue:dying").plan().start(reason="once more", actor="ann")
+    assert not [need for need in app.status().needs if "stopped itself" in need.text]
 
 
 def test_a_redrive_to_a_queue_that_no_worker_of_a_living_fleet_runs_is_told(app: App) -> None:

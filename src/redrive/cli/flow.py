@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -19,6 +20,7 @@ from .terminal import views
 from .terminal.failure import note, program, typed
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output, fields
+from .terminal.types import DURATION
 
 
 def _some(counts: dict[str, int]) -> str:
@@ -93,18 +95,33 @@ def show(opened: Opened, out: Output, name: str, key: str) -> None:
 @key_option
 @click.option(
     "--breaker",
-    type=click.Choice(["open", "closed", "auto"]),
-    help="hold it open, hold it closed, or release it again",
+    type=click.Choice(["auto", "open", "closed"]),
+    help="let it decide by what calls return, hold it open, or hold it closed",
+)
+@click.option(
+    "--for", "for_", type=DURATION, help="with --breaker open or closed: release it by itself after this time"
 )
 @click.option("--cooldown", type=click.Choice(["off"]), help="end the cool-down that it asked for (Retry-After)")
 @click.option("--budget", type=click.Choice(["reset"]), help="reset its retry budget")
 @click.option("--ramp", type=click.Choice(["off"]), help="end the ramp: let waiting messages go at once")
 @signature()
 @at_store()
-def set_(opened: Opened, out: Output, name: str, key: str, actor: str | None, reason: str, **words: str | None) -> None:
-    """Hold the breaker of a dependency open or closed, for all workers, until `--breaker auto`.
+def set_(
+    opened: Opened,
+    out: Output,
+    name: str,
+    key: str,
+    for_: float | None,
+    actor: str | None,
+    reason: str,
+    **words: str | None,
+) -> None:
+    """Hold the breaker of a dependency open or closed, for all workers, until `--breaker auto` or for the time `--for`.
 
     Or end what flow control started: a cool-down, a ramp, or a spent budget.
+
+    Try `--breaker auto` first: then the breaker opens and closes by how calls end. A breaker that is held closed
+    protects nothing. `redrive status` names it until it is released.
 
     While it is open, no worker calls the dependency, waiting messages lose no attempt, and other tasks continue. Once
     it is closed, waiting messages are let go in a ramp, as always. Workers follow within a quarter of a second. The
@@ -114,9 +131,11 @@ def set_(opened: Opened, out: Output, name: str, key: str, actor: str | None, re
     given = {option: word for option, word in words.items() if word is not None}
     if not given:
         raise click.UsageError("give --breaker, --cooldown, --budget or --ramp")
-    acts = {
-        ("breaker", "open"): controls.open,
-        ("breaker", "closed"): controls.close,
+    if for_ is not None and given.get("breaker") not in ("open", "closed"):
+        raise click.UsageError("--for bounds --breaker open or --breaker closed")
+    acts: dict[tuple[str, str], Callable[..., Control]] = {
+        ("breaker", "open"): partial(controls.open, for_=for_),
+        ("breaker", "closed"): partial(controls.close, for_=for_),
         ("breaker", "auto"): controls.auto,
         ("cooldown", "off"): controls.end_cooldown,
         ("budget", "reset"): controls.reset_budget,

@@ -83,6 +83,7 @@ class State(Struct, frozen=True, array_like=True, omit_defaults=True):
     failed: int = 0  # probes that failed in this half-open time
     retries: Window = Window()  # of retries: calls, failures, and failures that are no evidence (see evidence.py)
     well_ms: int = 0  # when a call last succeeded
+    held_until_ms: int = 0  # when a person's hold ends by itself; 0: when somebody releases it
 
 
 class Calls(Struct, frozen=True):
@@ -193,8 +194,9 @@ def enter(state: State, now_ms: int) -> tuple[State, Answer]:
 
 def look(state: State, breaker: Breaker, now_ms: int) -> State:
     """Apply the passing of time: open becomes half-open, a probe whose lease ran out has failed, a ramp falls back or
-    ends. Returns the same object if nothing changes. No opening lasts longer than the rule's longest, even if the clock
-    was set back or the rule changed."""
+    ends, a hold of a bounded time is over. Returns the same object if nothing changes. No opening lasts longer than the
+    rule's longest, even if the clock was set back or the rule changed."""
+    state = released(state, now_ms)
     if state.status == "open" and not 0 < state.until_ms - now_ms <= breaker.open_ms(100, 1.0) + LOOK_AGAIN_MS:
         return _turned(state, "half_open", min(now_ms, state.until_ms), **_UNTRIED)
     if state.status == "half_open" and state.probes:
@@ -224,22 +226,33 @@ def closed_until_ms(state: State, breaker: Breaker, now_ms: int) -> int:
             return 0
 
 
-def force(state: State, breaker: Breaker, word: Word, now_ms: int) -> State:
-    """Force it open or closed; "auto" ends that, with probes if it was open. Closing it also starts a ramp, unless it
-    was closed."""
+def released(state: State, now_ms: int) -> State:
+    """The state without a hold whose time is over: one that was held open begins with probes."""
+    if not 0 < state.held_until_ms <= now_ms or state.status not in ("forced_open", "forced_closed"):
+        return state
+    at_ms = state.held_until_ms
+    if state.status == "forced_open":
+        return _turned(state, "half_open", at_ms, **_UNTRIED, opened=0)
+    return _turned(state, "closed", at_ms)
+
+
+def force(state: State, breaker: Breaker, word: Word, now_ms: int, until_ms: int = 0) -> State:
+    """Force it open or closed, until that time or (0) until "auto", which ends it, with probes if it was open. Closing
+    it also starts a ramp, unless it was closed."""
     state = look(state, breaker, now_ms)
     match word:
         case "open":
-            return (
-                state if state.status == "forced_open" else _turned(state, "forced_open", now_ms, probes=(), ramp=None)
-            )
+            if state.status == "forced_open":
+                return state if state.held_until_ms == until_ms else replace(state, held_until_ms=until_ms)
+            return _turned(state, "forced_open", now_ms, probes=(), ramp=None, held_until_ms=until_ms)
         case "closed":
             if state.status == "forced_closed":
-                return state
+                return state if state.held_until_ms == until_ms else replace(state, held_until_ms=until_ms)
             ramp = state.ramp if state.status == "closed" else ramps.start(breaker.probes, now_ms)
             return _turned(
-                state, "forced_closed", now_ms, probes=(), window=Window(), retries=Window(), ramp=ramp, opened=0
-            )
+                state, "forced_closed", now_ms, probes=(), window=Window(), retries=Window(), ramp=ramp, opened=0,
+                held_until_ms=until_ms,
+            )  # fmt: skip
         case "auto":
             if state.status == "forced_open":
                 return _turned(state, "half_open", now_ms, **_UNTRIED, opened=0)
@@ -310,4 +323,4 @@ def _wait(state: State, breaker: Breaker, from_ms: int) -> tuple[State, Answer]:
 
 
 def _turned(state: State, status: Status, now_ms: int, **fields: object) -> State:
-    return replace(state, status=status, since_ms=now_ms, turn=state.turn + 1, **fields)
+    return replace(state, status=status, since_ms=now_ms, turn=state.turn + 1, **{"held_until_ms": 0} | fields)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -83,7 +83,7 @@ class Entry:
 def read_workers(store: Store) -> tuple[WorkerInfo, ...]:
     """The workers and schedulers of a store by name, those that are gone last. Raises StoreError; Unsupported where
     they are not kept."""
-    return tuple(_judged([info for _, _, info in _listed(store)], store.now_ms()))
+    return tuple(_left(store, _judged([info for _, _, info in _listed(store)], store.now_ms())))
 
 
 def drain_swaps(store: Store, name: str) -> list[Swap]:
@@ -123,6 +123,19 @@ def _judged(found: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
         replace(info, gone=now_ms - info.seen_ms >= GONE_MS or _succeeded(info, newest[info.name])) for info in found
     ]
     return sorted(judged, key=lambda info: (info.gone, info.name, -info.started_ms))
+
+
+def _left(store: Store, found: Sequence[WorkerInfo]) -> Iterator[WorkerInfo]:
+    """Take out of the records of those that are gone what others took over. Only listed messages can be looked up."""
+    listed = [message.id for info in found if info.gone for message in info.messages]
+    known = store.find(listed) if listed and store.traits.finds else None
+    held = {message.id: message.worker for message in known or () if message is not None}
+    for info in found:
+        if not info.gone or known is None:
+            yield info
+            continue
+        left = tuple(message for message in info.messages if held.get(message.id) == info.name)
+        yield replace(info, messages=left, held=info.held - (len(info.messages) - len(left)))
 
 
 def _succeeded(info: WorkerInfo, newest: WorkerInfo) -> bool:

@@ -39,8 +39,8 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     the first hundred that a scheduler enqueues.
 
     A process that ended by itself is not listed. One that has told nothing for 15 s, or whose name a newer process has,
-    is `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with what it held when it
-    last told.
+    is `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with
+    what others have not taken over of what it held.
 
     Figures are of the time since it told before, and None where they are unknown: `claims_per_s`; `cpu_share` of one
     processor; `rss_bytes`; `loop_lag_ms`, by how much the event loop was late in 99 of 100 cases; `store_p50_ms` and

@@ -2,15 +2,16 @@
 
 `reasons.py` finds what holds a message back; every command that explains a wait prints what it returns. `flow.py` and
 `timing.py` are its parts for dependencies and for times. `read.py` builds the `Status` that `app.status()` returns;
-`workers.py` and `schedules.py` are its parts.
+`needs.py` (what needs a person) and `workers.py` are its parts.
 """
 
 from __future__ import annotations
 
 from ..schedule.lateness import ScheduleStatus, schedule_statuses
 from .hold import Hold
-from .read import Need, QueueStatus, Status, read_status
+from .read import read_status
 from .reasons import Reasons
+from .record import Need, QueueStatus, Status
 from .workers import WorkerStatus, told_by, worked
 
 __all__ = [

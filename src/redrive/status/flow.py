@@ -46,8 +46,8 @@ def _breaker(
     state: breakers.State, rule: Dependency | None, about: str, next: str, now_ms: int, history: History
 ) -> Iterator[Hold]:
     known = None if rule is None else rule.breaker
-    if known is not None:
-        state = breakers.look(state, known, now_ms)
+    state = breakers.released(state, now_ms) if known is None else breakers.look(state, known, now_ms)
+    since_ms = state.since_ms or None
     word = state.status
     if word == "open" and now_ms >= state.until_ms:
         word = "half_open"
@@ -57,12 +57,17 @@ def _breaker(
         name, _, key = about.partition("/")
         release = words("flow", "set", name, *(("--key", key) if key else ()), "--breaker", "auto", "--reason", "…")
         text = f"the breaker of {about} is held open{by}"
-        yield Hold(kind="breaker", by=about, text=text, next=release, needs_person=True)
+        actor, reason = ("", "") if last is None else (last.actor, last.reason)
+        until_ms = state.held_until_ms or None
+        yield Hold(
+            kind="breaker", by=about, text=text, until_ms=until_ms, next=release, needs_person=True, since_ms=since_ms,
+            actor=actor, reason=reason,
+        )  # fmt: skip
     elif word == "open":
         last = _newest(history(about))
         why = "" if last is None or not last.why else f": {last.why}"
         text = f"the breaker of {about} is open{why}"
-        yield Hold(kind="breaker", by=about, text=text, until_ms=state.until_ms, next=next)
+        yield Hold(kind="breaker", by=about, text=text, until_ms=state.until_ms, next=next, since_ms=since_ms)
     elif word == "half_open":
         tried = "its probes run" if state.probes else "a probe decides"
         yield Hold(kind="breaker", by=about, text=f"the breaker of {about} is half-open: {tried}", next=next)

@@ -25,6 +25,7 @@ class Hold(Struct, frozen=True, kw_only=True):
     spread, delay, turn or no_worker. `by` names the dependency, queue, task or group that holds them. `until_ms` is
     when that ends by itself, as far as it is known. `next` is the command that leads on, without the program's name.
     `count` is how many of the messages that were read it holds, and `queue` their queue, where it is only one.
+    `since_ms` is since when, where that is known; `actor` and `reason` say who did it and why, if a person did.
     """
 
     kind: str
@@ -35,6 +36,9 @@ class Hold(Struct, frozen=True, kw_only=True):
     needs_person: bool = False
     queue: str = ""
     count: int = 0
+    since_ms: int | None = None
+    actor: str = ""
+    reason: str = ""
 
     def line(self, now_ms: int) -> str:
         """The reason as a sentence for people, with the time that is left."""

@@ -13,6 +13,7 @@ from ..message import Counts, Group, Lane, Message, Where
 from ..presence import WorkerInfo
 from ..registry import Registry
 from ..store import Store
+from ..triage.pauses import Pause, paused_by
 from ..worker.flow.local_state import controls
 from ..worker.flow.transitions import Transition, read
 from .flow import flow_holds
@@ -148,6 +149,10 @@ class Reasons:
     def _paused(self) -> frozenset[str]:
         return self._store.paused()
 
+    @cached_property
+    def _paused_by(self) -> Mapping[str, Pause]:
+        return paused_by(self._store, sorted(self._paused))
+
     def _rules(self, task: str, queue: str) -> tuple[Dependency, ...]:
         return controls(self._app, task, queue) if self._app is not None else ()
 
@@ -171,8 +176,15 @@ class Reasons:
     # -- single reasons
 
     def _pause(self, queue: str) -> Hold:
-        next = words("queue", "resume", queue)
-        return Hold(kind="pause", by=queue, text=f"queue {queue} is paused", next=next, needs_person=True, queue=queue)
+        by = self._paused_by.get(queue)
+        text = f"queue {queue} is paused"
+        if by is not None:
+            text += f" by {by.actor}" + (f": {by.reason}" if by.reason else "")
+        return Hold(
+            kind="pause", by=queue, text=text, next=words("queue", "resume", queue), needs_person=True, queue=queue,
+            since_ms=None if by is None else by.at_ms, actor="" if by is None else by.actor,
+            reason="" if by is None else by.reason,
+        )  # fmt: skip
 
     def _unknown_task(self, task: str, queue: str) -> Hold:
         app = (self._app.spec if self._app is not None else None) or "this app"

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ..audit.actor import signed
 from ..audit.log import Audit, again
+from ..duration import Duration, milliseconds, show
 from ..errors import ConfigError, near_miss
 from ..flow import breaker as breakers
 from ..flow import budget as budgets
@@ -36,12 +37,12 @@ class Control(Struct, frozen=True, kw_only=True):
     """The state of one dependency, or of one key of it. Times are ms of the store's clock; None if it has no such
     control, or its rule is unknown here.
 
-    `breaker`: closed, open, half_open, forced_open or forced_closed, since `since_ms`; open until `until_ms`, for the
-    `opened`th time in a row. `calls` and `failed` count its window, `probes` are running. `ramp_per_s`: how many
-    messages a second are let go after it closed. `budget_left`: retries that are allowed now. `next_ms`: the next free
-    slot of its rate, None if one is free now. `concurrency`: the limit for all workers together, which `workers` share.
-    Of the first thousand waiting messages, `waiting` belong to its tasks, and `deferred` counts those that it put off,
-    by reason. On SQS waiting messages cannot be listed: None, and empty.
+    `breaker`: closed, open, half_open, forced_open or forced_closed, since `since_ms`; open or, where a person said for
+    how long, held until `until_ms`. `opened`: openings in a row. `calls` and `failed` count its window, `probes` are
+    running. `ramp_per_s`: how many messages a second are let go after it closed. `budget_left`: retries that are
+    allowed now. `next_ms`: the next free slot of its rate, None if one is free now. `concurrency`: the limit for all
+    workers together, which `workers` share. Of the first thousand waiting messages, `waiting` belong to its tasks, and
+    `deferred` counts those that it put off, by reason. On SQS waiting messages cannot be listed: None, and empty.
     """
 
     name: str
@@ -103,16 +104,21 @@ class Controls:
             (found,) = self._with_waiting([found])
         return replace(found, transitions=tuple(read(self._store.cells, flow.about_of(name, key))))
 
-    def open(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Hold its breaker open until it is closed or released by hand: no worker calls it, and waiting messages lose
-        no attempt. Workers follow within a quarter of a second. `actor` defaults to user@host. The change is one commit
-        with its entry in the audit log; on SQS, whose cells may be stored elsewhere, the entry follows. Raises as
-        `show`."""
-        return self._set(name, "open", reason, actor, key)
+    def open(
+        self, name: str, *, reason: str, actor: str | None = None, key: str = "", for_: Duration | None = None
+    ) -> Control:
+        """Hold its breaker open `for_` so long, or (None) until it is closed or released by hand: no worker calls it,
+        and waiting messages lose no attempt. After the time it begins with probes. Workers follow within a quarter of a
+        second. `actor` defaults to user@host. The change is one commit with its entry in the audit log; on SQS, whose
+        cells may be stored elsewhere, the entry follows. Raises as `close`."""
+        return self._set(name, "open", reason, actor, key, for_)
 
-    def close(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Hold its breaker closed, whatever fails; waiting messages are let go in a ramp. Raises as `show`."""
-        return self._set(name, "closed", reason, actor, key)
+    def close(
+        self, name: str, *, reason: str, actor: str | None = None, key: str = "", for_: Duration | None = None
+    ) -> Control:
+        """Hold its breaker closed, whatever fails, `for_` so long, or (None) until it is released; waiting messages are
+        let go in a ramp. Raises as `show`, and ConfigError for a time that is none."""
+        return self._set(name, "closed", reason, actor, key, for_)
 
     def auto(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
         """Release its breaker: one that was held open begins with probes. Raises as `show`."""
@@ -148,7 +154,12 @@ class Controls:
 
         return self._changed(name, act, "ramp", reason, actor, key)
 
-    def _set(self, name: str, word: Word, reason: str, actor: str | None, key: str) -> Control:
+    def _set(
+        self, name: str, word: Word, reason: str, actor: str | None, key: str, for_: Duration | None = None
+    ) -> Control:
+        held_ms = 0 if for_ is None else milliseconds(for_, "for_")
+        if for_ is not None and not held_ms:
+            raise ConfigError(f"for_={for_!r} is no time; expected one such as '15m'")
         rule = self._rule(name)
         if rule is not None and rule.breaker is None:
             raise ConfigError(f"dependency {name!r} has no breaker here; expected one with a breaker to set")
@@ -156,10 +167,12 @@ class Controls:
 
         def act(state: State, now_ms: int) -> tuple[State, str]:
             breaker = (None if rule is None else rule.breaker) or Breaker()
-            forced = breakers.force(state.breaker, breaker, word, now_ms)
+            until_ms = now_ms + held_ms if held_ms else 0
+            forced = breakers.force(state.breaker, breaker, word, now_ms, until_ms)
             turned[:] = [Transition(now_ms, state.breaker.status, forced.status, "", *signed(actor, reason, name))]
             after = state if forced is state.breaker else replace(state, breaker=forced)
-            return after, f"breaker: {state.breaker.status} to {forced.status}"
+            told = f"breaker: {state.breaker.status} to {forced.status}"
+            return after, told + (f" for {show(held_ms / 1000)}" if held_ms else "")
 
         self._change(name, act, "breaker", reason, actor, key)
         note(self._store.cells, [(flow.about_of(name, key), turned[0])])
@@ -253,12 +266,14 @@ def _with_breaker(found: Control, state: breakers.State, rule: Breaker | None, n
         state = breakers.look(state, rule, now_ms)
     elif state.status == "open" and now_ms >= state.until_ms:
         state = replace(state, status="half_open")
+    else:
+        state = breakers.released(state, now_ms)
     calls, failure_rate, _ = window.rates(window.moved(state.window, rule.window_ms, now_ms) if rule else state.window)
     return replace(
         found,
         breaker=state.status,
         since_ms=state.since_ms or None,
-        until_ms=state.until_ms if state.status == "open" else None,
+        until_ms=state.until_ms if state.status == "open" else state.held_until_ms or None,
         opened=state.opened if state.status in ("open", "half_open") else 0,
         calls=calls,
         failed=round(calls * failure_rate),

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
+import msgspec
+from msgspec import Struct
+
 from ..audit.log import Audit
-from ..message import Cancel
+from ..message import Cancel, Swap, version_of
 from ..store import Store
+
+
+class Pause(Struct, frozen=True):
+    """Who paused a queue, when and why."""
+
+    at_ms: int
+    actor: str = ""
+    reason: str = ""
 
 
 def pause(store: Store, queue: str, *, actor: str | None = None, reason: str = "") -> None:
@@ -64,4 +76,31 @@ def _group(queue: str, group: str | None) -> str:
 def _set(store: Store, queue: str, *, paused: bool, actor: str | None, reason: str) -> None:
     audit = Audit(store)
     entry = audit.by_hand("pause" if paused else "resume", f"queue/{queue}", actor, reason)
-    audit.commit(entry, lambda swaps: store.configure(queue, paused=paused, swaps=swaps))
+    key = _cell(queue)
+
+    def write(swaps: list[Swap]) -> None:
+        if store.traits.cells:
+            (cell,) = store.cells.read([key])
+            known = Pause(entry.at_ms, entry.claimed or entry.actor, entry.reason)
+            if paused or cell is not None:
+                swaps = [*swaps, Swap(key, version_of(cell), msgspec.json.encode(known) if paused else None)]
+        store.configure(queue, paused=paused, swaps=swaps)
+
+    audit.commit(entry, write)
+
+
+def paused_by(store: Store, queues: Sequence[str]) -> dict[str, Pause]:
+    """Who paused these queues; without those that were paused otherwise, as by an older version. Raises StoreError."""
+    if not queues or not store.traits.cells:
+        return {}
+    cells = store.cells.read([_cell(queue) for queue in queues])
+    found: dict[str, Pause] = {}
+    for queue, cell in zip(queues, cells, strict=True):
+        if cell is not None:
+            with contextlib.suppress(msgspec.DecodeError):  # another version wrote it in another form
+                found[queue] = msgspec.json.decode(cell.value, type=Pause)
+    return found
+
+
+def _cell(queue: str) -> str:
+    return f"pause/{queue}"

@@ -75,7 +75,7 @@ def no_worker(store: Store, clock: ManualClock) -> str:
 
 
 def pause(store: Store, clock: ManualClock) -> str:
-    pauses.pause(store, "crm", reason="until the import is over")
+    pauses.pause(store, "crm", actor="ann@ops", reason="until the import is over")
     return put(store)
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.support.commands import Call
 
 from redrive.audit.log import Audit
+from redrive.message import Ask, Draft
 from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo, read_workers
 from redrive.stores.sqlite.store import SqliteStore
 
@@ -17,12 +18,15 @@ from redrive.stores.sqlite.store import SqliteStore
 @pytest.fixture
 def store(redrive: Call) -> Iterator[SqliteStore]:
     store = SqliteStore(Path("work.db"))
+    store.put([Draft(task="push", queue="crm")])
     now_ms = store.now_ms()
     crm = (QueueWork(name="crm", concurrency=20, held=2),)
     runs = HeldMessage(id="m-1", task="push", since_ms=now_ms - 60_000, isolated=True)
     waits = HeldMessage(id="m-2", task="push")
     busy = WorkerInfo(name="vm/a", pid=1, seen_ms=now_ms, queues=crm, held=3, running=1, messages=(runs, waits))
-    killed = WorkerInfo(name="vm/b", pid=2, seen_ms=now_ms - GONE_MS, queues=crm, held=1, messages=(runs,))
+    (taken,) = store.exchange([], [Ask("crm", 1, 60_000, worker="vm/b")]).deliveries
+    ran = HeldMessage(id=taken.message.id, task="push", since_ms=now_ms - 60_000, isolated=True)
+    killed = WorkerInfo(name="vm/b", pid=2, seen_ms=now_ms - GONE_MS, queues=crm, held=1, messages=(ran,))
     clock = WorkerInfo(name="scheduler/vm:3", kind="scheduler", pid=3, seen_ms=now_ms, schedules=("nightly",))
     for info in (busy, killed, clock):
         Entry(store).write(info)
@@ -39,7 +43,8 @@ def test_verbose_shows_what_each_runs_and_what_a_killed_one_held(store: SqliteSt
     first, *rest = lines[lines.index("vm/a, pid 1, holds 3") + 1 :][:3]
     assert first.startswith("  m-1  push  for 1m") and first.endswith(", isolated")
     assert rest == ["  m-2  push  claimed, not started", "  and 1 more"]
-    assert lines[lines.index("vm/b, pid 2, held when it last told 1") + 1] == "  m-1  push  ran for 45s, isolated"
+    last = lines[lines.index("vm/b, pid 2, not taken over yet: 1") + 1]
+    assert last.endswith("  push  ran for 45s, isolated")
     assert "  schedules: nightly" in lines
 
 

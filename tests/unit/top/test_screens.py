@@ -150,6 +150,12 @@ def test_escape_goes_back_and_tab_to_the_next_screen(scene: Scene) -> None:
 def test_help_names_the_keys_of_the_screen_it_was_asked_on(scene: Scene) -> None:
     async def test(w: Watched) -> None:
         await w.press("f", "?")
-        await w.sees("on flow", "force open, after a reason", "pause refreshing")
+        await w.sees(
+            "on flow",
+            "hold open for 15m, after a reason",
+            "release, after a reason",
+            "for how long",
+            "pause refreshing",
+        )
 
     scene.watch(test)

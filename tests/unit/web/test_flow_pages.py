@@ -45,12 +45,14 @@ def test_calls_and_failures_of_the_window_are_shown(pages: Pages) -> None:
 def test_a_breaker_is_held_and_released_each_with_actor_and_reason(pages: Pages) -> None:
     page = pages.get("/flow/smtp")
     assert {"open-breaker", "close-breaker"} < actions(page) and "auto-breaker" not in actions(page)
-    assert "there is no end by itself" in text_of(page)
-    opened = pages.send_form(page, "open-breaker", reason="maintenance")
+    assert "for this time or, without one, until you release it" in text_of(page)
+    opened = pages.send_form(page, "open-breaker", reason="maintenance", **{"for": ""})
     assert pages.app.flow.show("smtp").breaker == "forced_open"
     assert "It stays so until it is released" in text_of(opened.text)
-    closed = pages.send_form(opened.text, "close-breaker", reason="let it through")
-    assert pages.app.flow.show("smtp").breaker == "forced_closed"
+    closed = pages.send_form(opened.text, "close-breaker", reason="let it through", **{"for": "20m"})
+    held = pages.app.flow.show("smtp")
+    assert (held.breaker, held.until_ms) == ("forced_closed", (held.since_ms or 0) + 20 * 60_000)
+    assert "it is released by itself" in text_of(closed.text)
     released = pages.send_form(closed.text, "auto-breaker", reason="all is well")
     assert pages.app.flow.show("smtp").breaker == "closed"
     assert "auto-breaker" not in actions(released.text)

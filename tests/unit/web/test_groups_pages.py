@@ -129,7 +129,7 @@ def test_ticked_messages_of_a_group_are_retried_and_the_page_is_shown_again(app:
 
 def test_group_that_died_again_after_its_run_was_over_has_come_back(app: App, pages: Pages) -> None:
     name = fingerprint(app)
-    plan = app.dlq.select(f"fingerprint:{name} id:{dead(app)[0].id}").plan()
+    plan = app.dlq.select(f"fingerprint:{name} id:{dead(app)[0].id}").plan(stop_if="never")
     plan.start(reason="stock is back")
     app.run_worker(["crm"], burst=True)
     assert app.dlq.run(plan.id).view().state == "done"

@@ -80,7 +80,7 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
     count = len(found.needs)
     yield f"{count} thing{'s' * (count != 1)} need{'s' * (count == 1)} a person" if count else "all is well"
     for need in found.needs:
-        yield from wrapped(need.text)
+        yield from wrapped(need.line(now_ms))
         yield leads(need.next, _page(need))
     yield from ("", "workers" if found.tell else "workers, by the leases they hold")
     for worker in found.workers:
@@ -133,7 +133,7 @@ def _worker(worker: WorkerStatus, now_ms: int) -> str:
     if worker.state == "gone":
         ago = show_duration(max(0, now_ms - (worker.seen_ms or 0)) // 1000)
         left = f"; {worker.leased:,} still leased" if worker.leased else ""
-        return f"{worker.name}: gone, told {ago} ago that it held {worker.held:,}{left}"
+        return f"{worker.name}: gone, told {ago} ago; {worker.held:,} of its messages not taken over{left}"
     if not worker.leased:
         return f"{worker.name}: {worker.state}, works {', '.join(worker.queues)}"
     state = "" if worker.state in ("running", "silent", "idle") else f"{worker.state}, "
@@ -171,7 +171,7 @@ def state_of(schedule: ScheduleStatus, now_ms: int) -> str:
 
 def _page(need: Need) -> str | None:
     """The web page about what needs a person, where the setting `web_url` says where the pages are."""
-    return web_link({"held": "flow", "failures": "groups"}.get(need.area, need.area))
+    return web_link(*need.place, **need.query) if need.place else None
 
 
 def _group_next(group: FailureGroup) -> str:
@@ -187,7 +187,7 @@ def _queue(queue: QueueStatus, now_ms: int) -> dict[str, Any]:
 def _rows(found: Status) -> Iterable[dict[str, Any]]:
     """A row for each entry, for pipes."""
     for need in found.needs:
-        yield {"area": "needs", "text": need.text, "next": onward(need.next)}
+        yield {"area": "needs", "text": need.line(found.at_ms), "next": onward(need.next)}
     for worker in found.workers:
         yield {"area": "worker", "text": _worker(worker, found.at_ms), "until": views.time(worker.until_ms)}
     for hold in found.holds:
@@ -206,6 +206,20 @@ def _rows(found: Status) -> Iterable[dict[str, Any]]:
         yield {"area": "queue", "text": text, "next": onward("queue list")}
 
 
+def need_record(need: Need, next: str) -> dict[str, Any]:
+    """What needs a person, as JSON shows it here and in the pages. `next` is the whole command that leads on."""
+    return {
+        "severity": need.severity,
+        "area": need.area,
+        "about": need.about or None,
+        "text": need.text,
+        "since": views.time(need.since_ms),
+        "actor": need.actor or None,
+        "reason": need.reason or None,
+        "next": next,
+    }
+
+
 def _record(found: Status, opened: Opened) -> dict[str, Any]:
     now_ms = found.at_ms
     return {
@@ -213,8 +227,7 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
         "at": views.time(now_ms),
         "url": opened.url,
         "needs": [
-            {"area": need.area, "text": need.text, "next": onward(need.next)}
-            | ({"page": page} if (page := _page(need)) else {})
+            need_record(need, onward(need.next)) | ({"page": page} if (page := _page(need)) else {})
             for need in found.needs
         ],
         "workers": [

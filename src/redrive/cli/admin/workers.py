@@ -76,8 +76,8 @@ def list_(opened: Opened, out: Output) -> None:
 
     Also those that wait for a redrive run and carry it. Each tells the store every 5 s. One that has not for 15 s, or
     whose name a newer process has, is `gone`: it was killed, or it cannot reach the store. It is listed for five
-    minutes, with what it held when it last told. One that ended by itself is not listed. Figures are of the last
-    seconds, of the whole process; `clock` is how far its machine's clock is ahead of the store's.
+    minutes, with those of its messages that were not taken over yet. One that ended by itself is not listed. Figures
+    are of the last seconds, of the whole process; `clock` is how far its machine's clock is ahead of the store's.
 
     \b
       redrive workers --app tasks:app -v
@@ -154,7 +154,7 @@ def _runs(info: WorkerInfo, now_ms: int) -> Iterable[str]:
     if not (info.messages or info.runs or info.schedules):
         return
     yield ""
-    held = f", {'held when it last told' if info.gone else 'holds'} {info.held:,}" if info.held else ""
+    held = f", {'not taken over yet:' if info.gone else 'holds'} {info.held:,}" if info.held else ""
     yield f"{info.name}, pid {info.pid}{held}"
     for message in info.messages:
         if message.since_ms is None:

@@ -11,7 +11,9 @@ from ..screen import Act, Page, Row, Screen, Text
 from ..texts import age, listed, pairs, per_s, share, time_of
 
 if TYPE_CHECKING:
-    from ...triage.controls import Control, Controls
+    from ...triage.controls import Control
+
+LASTS = ("15m", "1h", None)  # how long a breaker is held; None: until somebody releases it
 
 
 def row_of(control: Control, waiting: Control | None, now_ms: int) -> dict[str, Any]:
@@ -39,23 +41,53 @@ def _about(row: Row) -> str:
     return f"the breaker of {row['dependency']}"
 
 
-def _set(done: str, do: Callable[[Controls, str, str, str | None], object]) -> Callable[[Model, Row, str], str]:
-    def act(model: Model, row: Row, reason: str) -> str:
-        do(model.flow, row["dependency"], reason, model.actor)
-        return f"the breaker of {row['dependency']} is {done}"
-
-    return act
+def _release(model: Model, row: Row, reason: str) -> str:
+    model.flow.auto(row["dependency"], reason=reason, actor=model.actor)
+    return f"the breaker of {row['dependency']} is released"
 
 
-ACTS = (
-    Act("O", "force open", _about, _set("held open", lambda of, name, why, who: of.open(name, reason=why, actor=who))),
-    Act("C", "force closed", _about,
-        _set("held closed", lambda of, name, why, who: of.close(name, reason=why, actor=who))),
-    Act("A", "release", _about, _set("released", lambda of, name, why, who: of.auto(name, reason=why, actor=who))),
-)  # fmt: skip
+class Holding(Screen):
+    """The keys that hold a breaker, for the time that was chosen, and release it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lasts = 0
+        self.acts = self._acts()
+
+    def _acts(self) -> Sequence[Act]:
+        return (
+            Act("A", "release", _about, _release),
+            Act("O", f"hold open {self._long}", _about, self._hold("open")),
+            Act("C", f"hold closed {self._long}", _about, self._hold("closed")),
+        )
+
+    @property
+    def shifts(self) -> Mapping[str, str]:
+        return {"t": "for how long"}
+
+    def shift(self, key: str) -> bool:
+        if key != "t":
+            return False
+        self.lasts = (self.lasts + 1) % len(LASTS)
+        self.acts = self._acts()
+        return True
+
+    @property
+    def _long(self) -> str:
+        return f"for {lasts}" if (lasts := LASTS[self.lasts]) else "until released"
+
+    def _hold(self, word: str) -> Callable[[Model, Row, str], str]:
+        lasts, told = LASTS[self.lasts], self._long
+
+        def act(model: Model, row: Row, reason: str) -> str:
+            do = model.flow.open if word == "open" else model.flow.close
+            do(row["dependency"], reason=reason, actor=model.actor, for_=lasts)
+            return f"the breaker of {row['dependency']} is held {word} {told}"
+
+        return act
 
 
-class Flow(Screen):
+class Flow(Holding):
     """All dependencies that the app declares, or a worker has called."""
 
     name: ClassVar[str] = "flow"
@@ -72,7 +104,6 @@ class Flow(Screen):
         Column("waiting"),
         Column("deferred", shrinks=True, spare=1),
     )
-    acts = ACTS
     studies = True
 
     def read(self, model: Model) -> Sequence[Control]:
@@ -90,10 +121,8 @@ class Flow(Screen):
         return FlowDetail(row["dependency"])
 
 
-class FlowDetail(Text):
+class FlowDetail(Holding, Text):
     """One dependency, with the last transitions of its breaker."""
-
-    acts = ACTS
 
     def __init__(self, dependency: str) -> None:
         super().__init__()
@@ -120,7 +149,7 @@ class FlowDetail(Text):
                 ("split by", control.per),
                 ("breaker", row["breaker"]),
                 ("since", time_of(control.since_ms)),
-                ("probes", f"{row['until']}" if row["until"] else None),
+                ("released" if "FORCED" in row["breaker"].upper() else "probes", row["until"]),
                 ("opened in a row", control.opened),
                 (
                     "failed calls",

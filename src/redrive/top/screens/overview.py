@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...cli.terminal.table import Column
@@ -11,7 +11,7 @@ from ...message import Counts
 from ..model import Model
 from ..screen import Page, Row, Screen
 from ..texts import age, count, listed, ms, per_s, share
-from .flow import Flow
+from .flow import Flow, FlowDetail
 from .groups import GroupDetail, Groups
 from .messages import Messages
 from .queues import BACK, STEP, Found, QueueDetail, Queues, counted
@@ -73,7 +73,9 @@ class Overview(Screen):
                 return RunDetail(name)
             case "queue":
                 return QueueDetail(name)
-            case "needs" | "held":
+            case "needs":
+                return _object(str(row["about"])) or _led_to(str(row["of"]))
+            case "held":
                 return _led_to(str(row["of"]))
             case _:
                 return None
@@ -88,6 +90,22 @@ def _led_to(area: str) -> Screen:
     kinds = {"failures": Groups, "runs": Runs, "queues": Messages, "no_worker": Workers, "pause": Queues}
     kinds |= dict.fromkeys(("breaker", "cool-down", "budget", "rate", "ramp", "concurrency"), Flow)
     return kinds.get(area, Queues)()
+
+
+def _object(about: str) -> Screen | None:
+    """The screen of the very thing that a need is about; None where it has none of its own."""
+    kind, _, name = about.partition("/")
+    match kind:
+        case "queue":
+            return QueueDetail(name)
+        case "run":
+            return RunDetail(name)
+        case "flow":
+            return FlowDetail(name.partition("/")[0])
+        case "worker":
+            return Workers()
+        case _:
+            return None
 
 
 def _lanes(found: Found) -> str:
@@ -129,8 +147,8 @@ def _fleet(status: Status) -> str:
 
 def _rows(status: Status) -> Iterator[dict[str, Any]]:
     needs = {need.text for need in status.needs}
-    yield from map(_need, status.needs, _kinds(status))
-    holds = [hold for hold in status.holds if hold.text not in needs]
+    yield from (_need(need, status.at_ms) for need in status.needs)
+    holds = [hold for hold in status.holds if not any(text.startswith(hold.text) for text in needs)]
     yield from (_held(hold, status.at_ms) for hold in holds[:EACH_MAX])
     for group in status.failures[:EACH_MAX]:
         text = f"{group.count:,} × {group.error} in {group.task}, {group.trend}: {shown_text(group.text)}"
@@ -139,14 +157,14 @@ def _rows(status: Status) -> Iterator[dict[str, Any]]:
     yield from map(_queue, [queue for queue in status.queues if queue.counts != Counts()][:EACH_MAX])
 
 
-def _kinds(status: Status) -> Sequence[str]:
-    """Where the details of each need are: its area, or the kind of the hold."""
-    kinds: Mapping[str, str] = {hold.text: hold.kind for hold in status.holds}
-    return [kinds.get(need.text, need.area) for need in status.needs]
-
-
-def _need(need: Need, of: str) -> dict[str, Any]:
-    return {"id": f"needs/{of}/{need.next}", "area": "NEEDS YOU", "text": need.text, "of": of}
+def _need(need: Need, now_ms: int) -> dict[str, Any]:
+    return {
+        "id": f"needs/{need.about or need.area}/{need.next}",
+        "area": "NEEDS YOU",
+        "text": need.line(now_ms),
+        "of": need.area,
+        "about": need.about,
+    }
 
 
 def _held(hold: Hold, now_ms: int) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class WorkerDetail(Text):
         )
         yield from ("", "queues")
         yield from (f"  {queue.name}: holds {queue.held:,} of {queue.concurrency:,}" for queue in info.queues)
-        yield from ("", f"{'held when it last told' if info.gone else 'holds'} {count(info.held, 'message')}")
+        yield from ("", f"{'not taken over yet:' if info.gone else 'holds'} {count(info.held, 'message')}")
         for message in info.messages:
             ran = (
                 "waits to start" if message.since_ms is None else f"runs {age(_since_s(self.now_ms, message.since_ms))}"

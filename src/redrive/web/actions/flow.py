@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ...errors import ConfigError
 from ...triage.controls import Control
@@ -11,13 +12,13 @@ from ..read.flow import WORDS, controls
 
 
 def open_breaker(ask: Ask) -> Done:
-    """Hold a breaker open until it is released."""
-    return _breaker(ask, controls(ask).open)
+    """Hold a breaker open, for a time or until it is released."""
+    return _breaker(ask, partial(controls(ask).open, for_=_time(ask)))
 
 
 def close_breaker(ask: Ask) -> Done:
-    """Hold a breaker closed until it is released."""
-    return _breaker(ask, controls(ask).close)
+    """Hold a breaker closed, for a time or until it is released."""
+    return _breaker(ask, partial(controls(ask).close, for_=_time(ask)))
 
 
 def auto_breaker(ask: Ask) -> Done:
@@ -40,6 +41,11 @@ def end_ramp(ask: Ask) -> Done:
     return _done(_changed(ask, controls(ask).end_ramp), "Its ramp is over: what waits may go at once.")
 
 
+def _time(ask: Ask) -> str | None:
+    """For how long; None: until it is released."""
+    return ask.text("for") or None
+
+
 def _breaker(ask: Ask, act: Callable[..., Control]) -> Done:
     control = _changed(ask, act)
     return _done(control, f"Its breaker is {WORDS[control.breaker]}.")
@@ -51,7 +57,7 @@ def _changed(ask: Ask, act: Callable[..., Control]) -> Control:
         raise Problem(f"there is no dependency {name!r}", "no task names it, and none was ever called", "", 404)
     try:
         return act(name, key=key, reason=ask.reason, actor=ask.actor)
-    except ConfigError as error:
+    except (ConfigError, ValueError) as error:
         raise Problem(str(error), status=422) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...cli.admin.status import need_record
 from ...errors import Unsupported
 from ...message import Counts
 from ...status import Status
@@ -21,7 +22,8 @@ def overview(ask: Ask) -> Record:
         "age_s": kept.age_s,
         "ok": status.ok,
         "needs": [
-            {"area": need.area, "text": need.text, "next": fields.leads(ask, need.next)} for need in status.needs
+            need_record(need, fields.leads(ask, need.next)) | {"place": list(need.place), "query": dict(need.query)}
+            for need in status.needs
         ],
         "counts": _sum(status),
         "past": fields.past(ask, back=back),

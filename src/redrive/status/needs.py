@@ -1,0 +1,215 @@
+"""What needs a person: one list for `redrive status`, `redrive top`, the pages and JSON, what matters most first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ..history import SloStatus
+from ..registry import Registry
+from ..triage.auto.machine import Machine
+from ..triage.controls import Control
+from ..triage.redrive.run import RunView
+from .hold import Hold, words
+from .reasons import LOOKED
+from .record import NOTE, PAGE, TICKET, Need, Status
+
+_RANKS = {PAGE: 0, TICKET: 1, NOTE: 2}
+_UNCARRIED_MS = 10_000  # how long a run may wait for a worker
+_STOPPED_MS = 24 * 3_600_000  # how long a run that stopped itself is named
+_SEVERE = ("no_worker",)  # holds behind which work stands still
+
+
+class Seen(NamedTuple):
+    """What needs are found in: the status, and what it does not show. `runs` are open and closed ones, `forced` the
+    dependencies whose breaker is held closed."""
+
+    status: Status
+    app: Registry | None
+    autos: Mapping[str, Machine]
+    runs: Sequence[RunView]
+    forced: Sequence[Control]
+    objectives: Sequence[SloStatus]
+
+
+def needs_of(seen: Seen) -> tuple[Need, ...]:
+    """What needs a person, what matters most first. Pure."""
+    status = seen.status
+    found = [
+        *_objectives(seen.objectives),
+        *_holds(status),
+        *_workers(status),
+        *_dead(status, seen.autos),
+        *_quarantined(status),
+        *_schedules(status, seen.app),
+        *_runs(seen.runs, status.at_ms),
+        *_forced(seen.forced),
+    ]
+    return tuple(sorted(found, key=lambda need: _RANKS[need.severity]))
+
+
+def _objectives(found: Iterable[SloStatus]) -> Iterator[Need]:
+    for each in found:
+        firing = {burn.severity for burn in each.firing}
+        if not firing:
+            continue
+        burn = max(burn.long for burn in each.firing)
+        text = f"the objective of {each.kind} {each.name}, {each.slo}, burns {burn:,.1f} times too fast"
+        text += f"; {each.budget_left:.0%} of its budget is left"
+        place = ("queues", each.name) if each.kind == "queue" else ("policies",)
+        severity = PAGE if PAGE in firing else TICKET
+        yield Need(
+            area="objectives", text=text, next=words("slo"), severity=severity, about=f"{each.kind}/{each.name}",
+            place=place,
+        )  # fmt: skip
+
+
+def _holds(status: Status) -> Iterator[Need]:
+    """Holds that somebody has to end, and open breakers: those of many keys of one dependency are one."""
+    open_ones: dict[str, list[Hold]] = {}
+    for hold in status.holds:
+        if hold.kind == "breaker" and not hold.needs_person and hold.until_ms is not None:
+            open_ones.setdefault(hold.by.partition("/")[0], []).append(hold)
+        elif hold.needs_person:
+            yield _held(hold)
+    for name, some in open_ones.items():
+        yield _open(name, some, status)
+
+
+def _held(hold: Hold) -> Need:
+    about, place, query = _object(hold)
+    severity = NOTE if hold.kind == "pause" or hold.actor else PAGE if hold.kind in _SEVERE else TICKET
+    return Need(
+        area="held", text=hold.text, next=hold.next, severity=severity, about=about, place=place,
+        query=query, since_ms=hold.since_ms, actor=hold.actor, reason=hold.reason,
+    )  # fmt: skip
+
+
+def _open(name: str, some: Sequence[Hold], status: Status) -> Need:
+    first, one = some[0], len(some) == 1
+    text = first.text if one else f"the breakers of {len(some):,} keys of {name} are open"
+    since = [hold.since_ms for hold in some if hold.since_ms is not None]
+    about, place, query = _object(first) if one else (f"flow/{name}", ("flow", name), {})
+    return Need(
+        area="held", text=text + _waiting(some, status), next=first.next if one else words("flow", "show", name),
+        about=about, place=place, query=query, since_ms=min(since, default=None),
+    )  # fmt: skip
+
+
+def _waiting(some: Sequence[Hold], status: Status) -> str:
+    """How many messages wait for it; at least, where a queue has more than were read."""
+    count = sum(hold.count for hold in some)
+    if not count:
+        return ""
+    queues = {hold.queue for hold in some}
+    waiting = [each.counts.ready + each.counts.scheduled for each in status.queues if {each.name, ""} & queues]
+    least = "at least " if max(waiting, default=0) > LOOKED else ""
+    return f"; {least}{count:,} message{'s' * (count > 1)} wait{'s' * (count == 1)} for it"
+
+
+def _object(hold: Hold) -> tuple[str, tuple[str, ...], Mapping[str, str]]:
+    """What a hold is about, and where its page is."""
+    match hold.kind:
+        case "breaker" | "cool-down" | "budget" | "rate" | "ramp" | "concurrency":
+            name, _, key = hold.by.partition("/")
+            return f"flow/{hold.by}", ("flow", name), {"key": key} if key else {}
+        case "pause" | "no_worker" | "group":
+            return f"queue/{hold.queue or hold.by}", ("queues", hold.queue or hold.by), {}
+        case "no_task" | "no_key":
+            return f"task/{hold.by}", ("messages",), {"task": hold.by, "state": "any"}
+        case _:
+            return f"queue/{hold.queue}", ("queues", hold.queue), {}
+
+
+def _workers(status: Status) -> Iterator[Need]:
+    """Workers that were killed, or that the store does not reach any more."""
+    for worker in status.workers:
+        if worker.state != "gone":
+            continue
+        text = f"worker {worker.name} is gone: it told nothing any more, and did not end by itself"
+        held = f"; {worker.held:,} of its messages were not taken over yet" if worker.held else ""
+        yield Need(
+            area="workers", text=text + held, next=words("workers"), severity=TICKET if worker.held else NOTE,
+            about=f"worker/{worker.name}", place=("workers",), since_ms=worker.seen_ms,
+        )  # fmt: skip
+
+
+def _dead(status: Status, autos: Mapping[str, Machine]) -> Iterator[Need]:
+    """Dead messages that neither a rule, a mute nor an automatic redrive takes care of."""
+    left = groups = known = 0
+    for group in status.failures:
+        about = status.annotations.get(group.fingerprint)
+        if about is not None and (about.rule is not None or about.muted(status.at_ms)):
+            known += group.count
+            continue
+        left, groups = left + group.count, groups + 1
+    driven = sum(
+        queue.counts.dead
+        for queue in status.queues
+        if (machine := autos.get(f"queue/{queue.name}")) is not None and machine.phase not in ("paused", "ended")
+    )
+    if left > driven:
+        text = f"{_messages(left)} dead, in {groups:,} failure group{'s' * (groups > 1)}"
+        text += f"; muted or under a rule: {known:,} more" if known else ""
+        yield Need(area="failures", text=text, next=words("dlq", "groups"), place=("groups",))
+
+
+def _quarantined(status: Status) -> Iterator[Need]:
+    quarantined = sum(queue.counts.quarantine for queue in status.queues)
+    if quarantined:
+        text, query = f"{_messages(quarantined)} in quarantine", {"q": "lane:quarantine"}
+        next = words("dlq", "list", "lane:quarantine")
+        yield Need(area="queues", text=text, next=next, place=("messages",), query=query)
+
+
+def _schedules(status: Status, app: Registry | None) -> Iterator[Need]:
+    for schedule in status.schedules:
+        if schedule.is_late:
+            why = "no scheduler runs it" if schedule.unattended else "its ticks are late"
+            next = words("scheduler", *((app.spec,) if app is not None and app.spec else ()))
+            text, about = f"schedule {schedule.name}: {why}", f"schedule/{schedule.name}"
+            yield Need(area="schedules", text=text, next=next, about=about, place=("schedules",))
+
+
+def _runs(runs: Sequence[RunView], now_ms: int) -> Iterator[Need]:
+    """Runs that wait for somebody, and those that stopped themselves and were not tried again."""
+    last = {run.selector: run.started_ms for run in sorted(runs, key=lambda run: run.started_ms)}
+    for run in runs:
+        name, about, place = words(run.id), f"run/{run.id}", ("runs", run.id)
+        since_ms: int | None = None
+        if run.state == "stopped":
+            if now_ms - run.over_ms > _STOPPED_MS or last[run.selector] > run.started_ms or run.returned:
+                continue
+            text, next, since_ms = f"redrive run {run.id} stopped itself: {run.why}", "show", run.over_ms
+        elif run.closed:
+            continue
+        elif run.state == "paused":
+            text, next = f"redrive run {run.id} is paused" + (f": {run.why}" if run.why else ""), "show"
+        elif "approval" in run.why:
+            text, next, since_ms = f"redrive run {run.id}: {run.why}", "approve", run.started_ms
+        elif not run.carried_by and now_ms - run.started_ms > _UNCARRIED_MS:
+            text, next = f"redrive run {run.id} is open, and no worker carries it", "show"
+        else:
+            continue
+        yield Need(
+            area="runs", text=text, next=f"run {next} {name}", about=about, place=place, since_ms=since_ms,
+            severity=NOTE if run.state == "paused" else TICKET, actor=run.actor, reason=run.reason,
+        )  # fmt: skip
+
+
+def _forced(found: Iterable[Control]) -> Iterator[Need]:
+    """Breakers that are held closed: nothing is held, and nothing protected."""
+    for control in found:
+        last = next((each for each in reversed(control.transitions) if each.actor), None)
+        actor, reason = ("", "") if last is None else (last.actor, last.reason)
+        text = f"the breaker of {control.name} is held closed" + (f" by {actor}: {reason}" if actor else "")
+        text += "; calls go through, whatever fails"
+        release = words("flow", "set", control.name, "--breaker", "auto", "--reason", "…")
+        yield Need(
+            area="held", text=text, next=release, severity=NOTE, about=f"flow/{control.name}",
+            place=("flow", control.name), since_ms=control.since_ms, actor=actor, reason=reason,
+        )  # fmt: skip
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'s are' if count > 1 else ' is'}"
