@@ -300,6 +300,7 @@ class Registry:
         rate: Rate | str | None = None,
         concurrency: Aimd | None = None,
         per: str | None = None,
+        parent: Breaker | None = None,
     ) -> Dependency:
         """Declare a dependency and the limits that all workers share when calling it. Tasks name it with
         `@app.task(dependency=…)`; a task of the same name that names no other uses it too.
@@ -307,8 +308,9 @@ class Registry:
         `budget` bounds its retries and `breaker` stops calls while it fails: both have defaults, and None turns one
         off. `rate`, such as "100/s", spaces the runs that call it; `concurrency` adapts how many run at once. A wait
         that it asks for (Retry-After) holds all of its messages. `per` keeps all of this for each key separately:
-        "group" for the messages' groups, "args.account" for an argument. Messages that are held wait in the queue and
-        spend no attempt. Raises ConfigError for invalid values.
+        "group" for the messages' groups, "args.account" for an argument. `parent` is a breaker over all keys together:
+        keys with too few calls to be judged alone are spared by it. Messages that are held wait in the queue and spend
+        no attempt. Raises ConfigError for invalid values.
         """
         from .flow.breaker import Breaker
         from .flow.budget import Budget
@@ -319,7 +321,7 @@ class Registry:
             budget = Budget()
         if breaker is UNSET:
             breaker = Breaker()
-        found = self.dependencies[name] = Dependency(name, budget, breaker, as_rate(rate), concurrency, per)
+        found = self.dependencies[name] = Dependency(name, budget, breaker, as_rate(rate), concurrency, per, parent)
         return found
 
     def queues_of(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:

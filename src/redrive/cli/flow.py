@@ -160,6 +160,8 @@ def _write(opened: Opened, out: Output, control: Control) -> None:
     if control.per is not None and not control.key:
         one = f"{program()} flow show {typed(control.name)} --key KEY"
         note(f"{control.name} is controlled per {control.per}: {one} shows one")
+        if control.parent is not None:
+            note(f"the breaker over all of them: {program()} flow show {typed(control.parent)}")
 
 
 def row(c: Control) -> dict[str, Any]:
@@ -182,6 +184,7 @@ def full(c: Control) -> dict[str, Any]:
         **row(c),
         "key": c.key or None,
         "per": c.per,
+        "parent": c.parent,
         "since": views.time(c.since_ms),
         "opened_in_a_row": c.opened,
         "calls": c.calls,

@@ -24,12 +24,14 @@ from .limits import Aimd, Rate
 
 KEY_MAX = 100  # characters of a key that is written out in the name of its cell
 SEEN_MS = 10_000  # how long a worker keeps its share without being seen
+OF_ALL = ":all"  # ends the name of the breaker over all keys of a dependency
 _PER = re.compile(r"group|args(\.[^.\s]+)+")
 _KEEP_MS = 7 * 86_400_000
 
 
 class Dependency(Struct, frozen=True):
-    """Something that tasks call, and the limits on calling it. `per` splits it: by message group, or by an argument."""
+    """Something that tasks call, and the limits on calling it. `per` splits it: by message group, or by an argument.
+    `parent` is a breaker over all of its keys."""
 
     name: str
     budget: Budget | None = None
@@ -37,15 +39,21 @@ class Dependency(Struct, frozen=True):
     rate: Rate | None = None
     concurrency: Aimd | None = None
     per: str | None = None
+    parent: Breaker | None = None
 
     def __post_init__(self) -> None:
-        for what, kind in (("budget", Budget), ("breaker", Breaker), ("rate", Rate), ("concurrency", Aimd)):
+        kinds = {"budget": Budget, "breaker": Breaker, "rate": Rate, "concurrency": Aimd, "parent": Breaker}
+        for what, kind in kinds.items():
             value = getattr(self, what)
             if value is not None and not isinstance(value, kind):
                 raise ConfigError(f"dependency {self.name!r}: {what}={value!r}; expected a {kind.__name__} or None")
         if self.per is not None and not _PER.fullmatch(str(self.per)):
             raise ConfigError(
                 f"dependency {self.name!r}: per={self.per!r}; expected 'group', or an argument such as 'args.account'"
+            )
+        if self.parent is not None and self.per is None:
+            raise ConfigError(
+                f"dependency {self.name!r}: parent= is a breaker over all keys; expected per= too, or breaker= alone"
             )
         if "/" in self.name:
             raise ConfigError(f"dependency {self.name!r}: expected a name without '/', which stands before a key")
@@ -101,6 +109,11 @@ def about_of(name: str, key: str) -> str:
     if len(key) > KEY_MAX or not key.isprintable():
         key = f"#{hashed(key.encode(errors='surrogatepass')).hex()}"
     return f"{name}/{key}" if key else name
+
+
+def parent_of(d: Dependency) -> Dependency | None:
+    """The control over all keys together; None if none is declared."""
+    return None if d.parent is None else Dependency(f"{d.name}{OF_ALL}", breaker=d.parent)
 
 
 def key_of(d: Dependency, message: Message) -> str:

@@ -48,6 +48,7 @@ class Control(Struct, frozen=True, kw_only=True):
     name: str
     key: str = ""
     per: str | None = None  # what splits it: group, or an argument
+    parent: str | None = None  # the name of the breaker over all of its keys
     breaker: str | None = None
     since_ms: int | None = None
     until_ms: int | None = None
@@ -248,7 +249,8 @@ def _control(name: str, key: str, state: State, rule: Dependency | None, now_ms:
         found = _with_breaker(found, state.breaker, None if rule is None else rule.breaker, now_ms)
     if rule is None:
         return found
-    found = replace(found, per=rule.per)
+    parent = flow.parent_of(rule)
+    found = replace(found, per=rule.per, parent=None if parent is None else parent.name)
     if rule.budget is not None:
         found = replace(found, budget_left=budgets.left(state.budget, rule.budget, now_ms))
     if rule.rate is not None:

@@ -60,7 +60,7 @@ class Execution(Struct, gc=False, eq=False):
     guards: tuple[Guard, ...] = ()  # flow control sets this and the fields up to `counted`
     refusal: Refusal | None = None
     granted: tuple[str, ...] = ()  # the passes it has taken so far
-    probe: str = ""  # the owner's name if it is a probe of a breaker
+    probes: tuple[Guard, ...] = ()  # those of the guards whose breakers it is a probe of
     counted: bool = False  # it takes one of its dependency's concurrent calls
     claim: Claim | None = None  # of its idempotency key; idempotency.py sets this and the fields up to `over`
     stored: Record | None = None  # the stored result of its key, which replaces a run

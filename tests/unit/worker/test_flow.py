@@ -197,7 +197,16 @@ async def test_a_key_has_a_breaker_of_its_own(app: App) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [{"budget": 3}, {"breaker": "open"}, {"per": "customer"}, {"rate": "fast"}, {"rate": 5}, {"concurrency": 5}],
+    [
+        {"budget": 3},
+        {"breaker": "open"},
+        {"per": "customer"},
+        {"rate": "fast"},
+        {"rate": 5},
+        {"concurrency": 5},
+        {"parent": Breaker()},
+        {"per": "group", "parent": 3},
+    ],
 )
 def test_what_cannot_be_meant_is_refused(said: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

@@ -1,4 +1,5 @@
-"""A dependency that is split by key costs a batch a few calls of the cells, however many of its keys are sick."""
+"""A dependency that is split by key costs a batch a few calls of the cells, however many of its keys are sick.
+A breaker over all keys spares those with too few calls to be judged alone."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.workers import Heard, store_in, until
 
-from redrive import App, Backoff, Breaker, Budget, Retry
+from redrive import App, Backoff, Breaker, Budget, Rate, Retry
 from redrive.message import Cell, Swap
 from redrive.store import Cells
 from redrive.worker.flow import transitions
@@ -83,3 +84,76 @@ def test_retries_of_many_keys_ask_their_budgets_in_a_few_calls(app: App) -> None
 
     asyncio.run(main())
     assert calls_of(app) < KEYS
+
+
+def test_a_breaker_over_all_keys_spares_those_with_too_few_calls(app: App) -> None:
+    heard, down, calls = Heard(app), True, Counter[str]()
+    quick = Breaker(min_calls=20, open_for="300ms", max_open="300ms", probes=8)
+    app.dependency("crm", per="group", budget=None, parent=quick)
+
+    @app.task(name="call", dependency="crm", retry=Retry(max_attempts=10, backoff=Backoff.fixed("20ms")))
+    async def call(group: str) -> None:
+        calls["down" if down else "up"] += 1
+        if down:
+            raise ConnectionError("refused")
+
+    async def main() -> None:
+        nonlocal down
+        await app.aenqueue_many([call.using(group=group).draft(group) for group in GROUPS])
+        async with app.worker(concurrency=20):
+            await until(lambda: "breaker_opened" in heard.notices)
+            await asyncio.sleep(0.5)
+            down = False
+            await until(lambda: app.counts().ready + app.counts().scheduled + app.counts().leased == 0)
+
+    asyncio.run(main())
+    assert calls["down"] < KEYS / 2
+    assert (calls["up"], app.counts().dead) == (KEYS, 0)
+    turns = [turn.after for turn in transitions.read(app.store.cells, "crm:all")]
+    assert (turns[0], turns[-1]) == ("open", "closed")
+
+
+def test_sick_keys_do_not_open_the_breaker_over_all(app: App) -> None:
+    runs = Counter[str]()
+    app.dependency("crm", per="group", budget=None, parent=Breaker(min_calls=20))
+
+    @app.task(name="call", dependency="crm", retry=Retry(max_attempts=2, backoff=Backoff.fixed("20ms")))
+    async def call(group: str) -> None:
+        runs[group] += 1
+        if group.endswith("7"):
+            raise ConnectionError("refused")
+
+    async def main() -> None:
+        await app.aenqueue_many([call.using(group=group).draft(group) for group in GROUPS])
+        async with app.worker(concurrency=20):
+            await until(lambda: app.counts().ready + app.counts().scheduled + app.counts().leased == 0)
+
+    asyncio.run(main())
+    assert (len(runs), app.counts().dead) == (KEYS, KEYS / 10)
+    assert transitions.read(app.store.cells, "crm:all") == []
+
+
+def test_a_probe_of_all_keys_that_its_own_key_refuses_is_given_back(app: App) -> None:
+    """The breaker over all is half-open, and the second of its probes is over the rate of its own key."""
+    runs, heard = Counter[str](), Heard(app)
+    parent = Breaker(probes=2, probe_lease="60s")
+    app.dependency("crm", per="group", budget=None, rate=Rate("1/h", burst=1), parent=parent)
+
+    @app.task(name="call", dependency="crm")
+    async def call(group: str) -> None:
+        runs[group] += 1
+
+    app.store.configure("default", group_width=2)
+
+    app.flow.open("crm:all", reason="maintenance")
+    app.flow.auto("crm:all", reason="it is over")  # half-open
+
+    async def main() -> None:
+        async with app.worker(concurrency=20):
+            await app.aenqueue_many([call.using(group="one").draft("one") for _ in range(2)])
+            await until(lambda: runs["one"] == 1)
+            await app.aenqueue_many([call.using(group="other").draft("other")])
+            await until(lambda: "breaker_closed" in heard.notices)
+
+    asyncio.run(main())
+    assert runs == {"one": 1, "other": 1}

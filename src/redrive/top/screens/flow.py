@@ -147,6 +147,7 @@ class FlowDetail(Holding, Text):
             [
                 ("dependency", control.name),
                 ("split by", control.per),
+                ("over all keys", control.parent),
                 ("breaker", row["breaker"]),
                 ("since", time_of(control.since_ms)),
                 ("released" if "FORCED" in row["breaker"].upper() else "probes", row["until"]),

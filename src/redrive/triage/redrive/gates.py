@@ -61,11 +61,11 @@ def held_dependency(app: Registry, abouts: Sequence[str], now_ms: int) -> str | 
 
 def _reasons(app: Registry, abouts: Sequence[str], now_ms: int) -> dict[str, str | None]:
     """By dependency, why it is not to be called now, or None."""
-    cells = app.store.cells.read([f"flow/{about}" for about in abouts]) if abouts else []
-    return {
-        about: held(flow.decode(cell), _rule(app, about), about, now_ms)
-        for about, cell in zip(abouts, cells, strict=True)
-    }
+    asked = {about: [(_rule(app, about), about), *_parent(_rule(app, about))] for about in abouts}
+    names = sorted({name for rules in asked.values() for _, name in rules})
+    cells = dict(zip(names, app.store.cells.read([f"flow/{name}" for name in names]) if names else [], strict=True))
+    found = {about: [held(flow.decode(cells[n]), d, n, now_ms) for d, n in rules] for about, rules in asked.items()}
+    return {about: next(filter(None, reasons), None) for about, reasons in found.items()}
 
 
 class SplitDependencies:
@@ -99,6 +99,12 @@ class SplitDependencies:
             d = None if message is None else self._rules.get(message.task)
             key = "" if d is None or message is None else flow.key_of(d, message)
             self._abouts[id] = flow.about_of(d.name, key) if d is not None and key else None
+
+
+def _parent(d: Dependency) -> list[tuple[Dependency, str]]:
+    """The breaker over all keys and its name, if there is one: it holds each of them."""
+    parent = flow.parent_of(d)
+    return [] if parent is None else [(parent, parent.name)]
 
 
 def _rule(app: Registry, about: str) -> Dependency:

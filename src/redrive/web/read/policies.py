@@ -103,6 +103,7 @@ def _flow(app: Registry, called: str | None) -> list[tuple[str, str | None]]:
         ("rate of dependency", f"{found.rate.per_s:g}/s, {found.rate.burst} at once" if found.rate else None),
         ("concurrency", _aimd(found.concurrency) if found.concurrency else None),
         ("kept apart by", found.per),
+        ("breaker over all keys", _breaker(found.parent) if found.parent else None),
     ]
 
 

@@ -71,14 +71,14 @@ class Flow:
         if not guards:
             return True
         run.guards = guards
-        guard = guards[0]
-        if len(guards) > 1 or message.attempt > 1 or message.deferral is not None:
+        if message.attempt > 1 or message.deferral is not None:
             return False
-        d = guard.d
-        if d.rate is not None or d.concurrency is not None or guard.read_ms < now_ms - FRESH_MS:
-            return False
-        if not permits.calm(guard.state, d, now_ms):
-            return False
+        for guard in guards:
+            d = guard.d
+            if d.rate is not None or d.concurrency is not None or guard.read_ms < now_ms - FRESH_MS:
+                return False
+            if not permits.calm(guard.state, d, now_ms):
+                return False
         guard.seen.firsts += 1
         self._shared.dirty.add(guard)
         return True
@@ -121,7 +121,10 @@ class Flow:
             message = run.delivery.message
             if refusal is not None:
                 run.refusal = _with_passes(refusal, run.granted)
-            elif not last:
+                continue
+            if answers.probes and flow.owner_of(message) in answers.probes:
+                run.probes = (*run.probes, guard)
+            if not last:
                 run.granted = (*run.granted, *permits.used_of(guard.d, message))
             else:
                 guard.running += 1
@@ -130,33 +133,38 @@ class Flow:
                     self._sharing.add(guard)
                 guard.seen.firsts += message.attempt == 1
                 self._shared.dirty.add(guard)
-                if answers.probes and (owner := flow.owner_of(message)) in answers.probes:
-                    run.probe = owner
 
     # -- after a call
 
     def ended(self, run: Execution) -> None:
         """Record how a call ended, or that it never started."""
-        guard = run.guards[-1]
-        if of_queue(guard.d):
+        last = run.guards[-1]
+        if of_queue(last.d):
             return  # one task's failures say nothing about the others on its queue
-        seen, owner, run.probe = guard.seen, run.probe, ""
-        self._shared.dirty.add(guard)
         if run.decision is not None or not run.started_s:
-            if owner:
-                self._probe_ended(guard, owner, "")
+            self._give_back_probes(run)  # also if another control held it back
             return
         run_s = run.finished_s - run.started_s
-        guard.pace_ms += _PACE * (run_s * 1000 - guard.pace_ms)
+        last.pace_ms += _PACE * (run_s * 1000 - last.pace_ms)
+        for guard in run.guards:
+            if guard is last or guard.d.breaker is not None:  # its dependency's, and that over all keys
+                self._ended(guard, run, run_s, guard is last)
+        run.probes = ()
+
+    def _ended(self, guard: Guard, run: Execution, run_s: float, last: bool) -> None:
+        seen, message = guard.seen, run.delivery.message
+        self._shared.dirty.add(guard)
         word, asked_s = calls.seen_of(run.fault, run_s, guard.d)
-        message = run.delivery.message
-        if word == "success" and not owner and message.attempt == 1:  # most calls
+        probing = guard in run.probes
+        if word == "success" and not probing and message.attempt == 1:  # most calls
             seen.success += 1
             seen.well_ms = self._shared.last_ms
             return
+        if not last:
+            asked_s = 0.0  # what one key asks for holds that key alone
         seen.asked_s = max(seen.asked_s, asked_s)
-        if owner:
-            self._probe_ended(guard, owner, word)
+        if probing:
+            self._probe_ended(guard, flow.owner_of(message), word)
         else:
             calls.note(seen, guard.state, guard.d, message, word, self._shared.last_ms)
         if word == "throttled":
@@ -171,12 +179,16 @@ class Flow:
             guard.running -= 1
             if not guard.running:
                 self._sharing.discard(guard)
-            if run.probe:  # it never started, or nothing will report how it ended
-                self._probe_ended(guard, run.probe, "")
-                self._shared.dirty.add(guard)
+            self._give_back_probes(run)  # it never started, or nothing will report how it ended
+
+    def _give_back_probes(self, run: Execution) -> None:
+        for guard in run.probes:
+            self._probe_ended(guard, flow.owner_of(run.delivery.message), "")
+        run.probes = ()
 
     def _probe_ended(self, guard: Guard, owner: str, word: str) -> None:
         guard.seen.probes = {**guard.seen.probes, owner: word}
+        self._shared.dirty.add(guard)
         self._shared.urgent.add(guard)
 
     def _opens(self, guard: Guard) -> bool:

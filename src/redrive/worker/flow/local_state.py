@@ -133,7 +133,8 @@ def of_queue(d: Dependency) -> bool:
 
 
 def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
-    """The controls of a message of this task on this queue: rates first, its dependency last. Empty for most."""
+    """The controls of a message of this task on this queue: rates first, its dependency last, after the breaker over
+    all keys if there is one. Empty for most."""
     known = app.tasks.get(task)
     if known is None:
         return ()
@@ -149,4 +150,5 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
         d = replace(d, rate=None)
     # A queue's or task's name may contain a slash, a dependency's may not.
     found = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
-    return (*found, d) if d is not None else tuple(found)
+    parent = flow.parent_of(d) if d is not None else None
+    return tuple(control for control in (*found, parent, d) if control is not None)
