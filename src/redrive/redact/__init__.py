@@ -5,25 +5,30 @@ Stored data stays as it is. Secrets are recognized by their form (`ghp_…`, a p
 tracebacks and prose are left alone. The time is linear in the length of the text.
 
 Begin with `text`: it tries `formats`, `urls`, `named` (and `beside`) and `schemes`, each only where a text has a sign
-of it. `values` does the same for JSON; `visible` escapes characters that cannot be seen.
+of it. `values` does the same for JSON, `records` for what commands and pages show; `visible` escapes characters that
+cannot be seen.
 """
 
 from .formats import HIDDEN
 from .names import telling
-from .text import clip, redact, shown_traceback
+from .records import redact_record
+from .text import Joined, clip, joined, redact, shown_traceback
 from .values import Redactor, redact_bytes, redact_json, redact_value
 from .visible import in_json, many_lines, one_line
 
 __all__ = [
     "HIDDEN",
+    "Joined",
     "Redactor",
     "clip",
     "in_json",
+    "joined",
     "many_lines",
     "one_line",
     "redact",
     "redact_bytes",
     "redact_json",
+    "redact_record",
     "redact_value",
     "shown_traceback",
     "telling",

@@ -29,6 +29,22 @@ _SOURCE = re.compile(r"""^( *File "[^"\n]*", line \d+, in [^\n]*\n)( +[^\n]*)$""
 _LITERAL = re.compile(r""""[^"\n]*"|'[^'\n]*'""")
 
 
+class Joined(str):
+    """A text of parts whose secrets were hidden one by one. `redact` leaves it as it is: a name in it, such as that of
+    a queue `secrets`, does not make a secret of what stands behind it."""
+
+    __slots__ = ()
+
+
+def joined(*parts: str) -> Joined:
+    """Join names and words of ours, each without the secrets that it holds by itself.
+
+    >>> redact("auth.token: idle"), redact(joined("auth.token", ": idle")), joined("x: ", "key=a1b2", "!")
+    ('auth.token: ***', 'auth.token: idle', 'x: key=a1b2!')
+    """
+    return Joined("".join(map(redact, parts)))
+
+
 def redact(text: str) -> str:
     """Return the text with its secrets as `***`.
 
@@ -43,7 +59,7 @@ def redact(text: str) -> str:
     >>> redact("unexpected token at line 3: password is required, no token left")
     'unexpected token at line 3: password is required, no token left'
     """
-    if _PLAIN.fullmatch(text):
+    if type(text) is Joined or _PLAIN.fullmatch(text):
         return text
     for _ in range(_PASSES):
         hidden = _hide_once(text)

@@ -165,9 +165,9 @@ def _quarantined(status: Status) -> Iterator[Need]:
 def _schedules(status: Status, app: Registry | None) -> Iterator[Need]:
     for schedule in status.schedules:
         if schedule.is_late:
-            why = "no scheduler runs it" if schedule.unattended else "its ticks are late"
+            why = "no scheduler runs" if schedule.unattended else "late are the ticks of"
             next = words("scheduler", *((app.spec,) if app is not None and app.spec else ()))
-            text, about = f"schedule {schedule.name}: {why}", f"schedule/{schedule.name}"
+            text, about = f"{why} schedule {schedule.name}", f"schedule/{schedule.name}"
             yield Need(area="schedules", text=text, next=next, about=about, place=("schedules",))
 
 

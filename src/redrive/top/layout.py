@@ -63,13 +63,13 @@ def _wrapped(rows: Sequence[Row], wide: int) -> Laid:
     lines: list[str] = []
     of: list[Row] = []
     for row in rows:
-        parts = _parts(str(row["line"]), max(20, wide))
+        parts = _parts(row["line"], max(20, wide))
         lines += parts
         of += [row] * len(parts)
     return Laid("", lines, of)
 
 
-@lru_cache(maxsize=4096)  # a story is laid out again each second, and few of its lines change
+@lru_cache(maxsize=4096, typed=True)  # a story is laid out again each second, and few of its lines change
 def _parts(text: str, wide: int) -> Sequence[str]:
     """The lines that a line takes; those that continue it are indented."""
     text = line(text)

@@ -13,7 +13,7 @@ from ..redact import clip, one_line, redact
 READ_MAX, CELL_MAX = 20_000, 500  # characters of a text that are searched for secrets, and shown in a row
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=8192, typed=True)
 def shown(text: str) -> str:
     """The text on one line, with secrets and unseen characters hidden; a long one is cut."""
     return one_line(clip(text, READ_MAX, CELL_MAX))

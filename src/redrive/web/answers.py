@@ -28,7 +28,7 @@ from ..errors import (
     Unreadable,
     Unsupported,
 )
-from ..redact import redact, redact_value
+from ..redact import redact, redact_record
 from ..redact.visible import in_json
 from .access import Denied, User
 from .ask import Home, Problem, Told
@@ -55,7 +55,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 
 def as_json(record: Mapping[str, Any], status: int = 200) -> Response:
     """A record as JSON, without secrets."""
-    body = in_json(msgspec.json.encode(redact_value(record)).decode())
+    body = in_json(msgspec.json.encode(redact_record(record)).decode())
     return Response(body + "\n", status, media_type="application/json")
 
 
@@ -65,7 +65,7 @@ def html(
     """A record as a page, without secrets but those that the reader typed."""
     others = _others(site, request, user, csrf, shown)
     others |= {"said": redact(said), "version": version, "typed": record.typed}
-    return page(shown.name, redact_value(record), **others)
+    return page(shown.name, redact_record(record), **others)
 
 
 def failed(site: Home, request: Request, told: Problem, *, allow: str = "") -> Response:

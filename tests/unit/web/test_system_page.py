@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
+from pathlib import Path
 
 import pytest
 from tests.support.pages import Reader
 
 from redrive import App
 from redrive._version import __version__
+from redrive.cli.terminal.warnings import tell_warnings
+from redrive.message import Counts
 from redrive.presence import GONE_MS, Entry, WorkerInfo
 from redrive.read_model import ReadModel
 from redrive.stores.sqlite.store import SqliteStore
@@ -90,3 +94,25 @@ def test_settings_are_for_administrators_and_permissions_are_told_to_each(app: A
 def test_without_an_app_it_shows_the_store(bare: Reader) -> None:
     assert bare.json("/system")["url"] == "sqlite:///work.db" and "work.db" in bare.text("/system")
     assert bare.json("/system")["command"] == "redrive doctor --url sqlite:///work.db"
+
+
+class _Broken(SqliteStore):
+    """A store that finds a mistake of ours."""
+
+    def counts_by_queue(self) -> dict[str, Counts]:
+        raise RuntimeError("counted twice, token=hunter2")
+
+
+def test_the_traceback_of_a_page_that_failed_is_printed_where_the_pages_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell_warnings()
+    store = _Broken(tmp_path / "broken.db")
+    try:
+        Reader(App(store=store).dashboard()).html("/queues", 500)
+    finally:
+        store.close()
+        logging.getLogger("redrive").handlers.clear()
+    told = capsys.readouterr().err
+    assert "error: GET /queues failed" in told and "Traceback (most recent call last)" in told
+    assert "in counts_by_queue" in told and "RuntimeError: counted twice, token=***" in told

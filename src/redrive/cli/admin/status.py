@@ -12,7 +12,7 @@ import click
 from ...config import web_link
 from ...crypto import shown_text
 from ...duration import show as show_duration
-from ...redact import redact
+from ...redact import Joined, joined, redact
 from ..opening import Opened, at_store
 from ..terminal import views
 from ..terminal.failure import DONE, FAILED, onward, typed
@@ -69,7 +69,7 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
         space = " " * indent
         lines = redact(text).splitlines() or [""]
         return [
-            part
+            Joined(part)
             for line in lines
             for part in textwrap.wrap(line, wide, initial_indent=space, subsequent_indent=space) or [""]
         ]
@@ -97,7 +97,8 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
         yield from ("", "failures")
     for group in found.failures[:SHOWN]:
         ago = show_duration(max(0, now_ms - group.last_ms) / 1000)
-        yield from wrapped(f"{group.count:,} × {group.error} in {group.task}: {group.trend}, the last {ago} ago")
+        what = f"{group.count:,} × {group.error} in "
+        yield from wrapped(joined(what, group.task, f": {group.trend}, the last {ago} ago"))
         yield from wrapped(str(shown_text(group.text) or ""), 4)
         yield leads(_group_next(group), web_link("groups", group.fingerprint))
     yield from _more(len(found.failures), "failure groups", "dlq groups", out)
@@ -105,7 +106,7 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
     if late:
         yield from ("", "schedules")
     for schedule in late:
-        yield from wrapped(f"{schedule.name}: {state_of(schedule, now_ms)}")
+        yield from wrapped(joined(schedule.name, f": {state_of(schedule, now_ms)}"))
         yield leads("schedule list")
     if found.runs:
         yield from ("", "redrive runs")
@@ -130,14 +131,18 @@ def _told(hold: Hold, now_ms: int) -> str:
 
 
 def _worker(worker: WorkerStatus, now_ms: int) -> str:
+    return joined(worker.name, f": {_works(worker, now_ms)}")
+
+
+def _works(worker: WorkerStatus, now_ms: int) -> str:
     if worker.state == "gone":
         ago = show_duration(max(0, now_ms - (worker.seen_ms or 0)) // 1000)
         left = f"; {worker.leased:,} still leased" if worker.leased else ""
-        return f"{worker.name}: gone, told {ago} ago; {worker.held:,} of its messages not taken over{left}"
+        return f"gone, told {ago} ago; {worker.held:,} of its messages not taken over{left}"
     if not worker.leased:
-        return f"{worker.name}: {worker.state}, works {', '.join(worker.queues)}"
+        return f"{worker.state}, works {', '.join(worker.queues)}"
     state = "" if worker.state in ("running", "silent", "idle") else f"{worker.state}, "
-    return f"{worker.name}: {state}{worker.leased:,} leased, {_some(_leased(worker.queues))}"
+    return f"{state}{worker.leased:,} leased, {_some(_leased(worker.queues))}"
 
 
 def _leased(queues: Mapping[str, int]) -> dict[str, int]:
@@ -193,16 +198,16 @@ def _rows(found: Status) -> Iterable[dict[str, Any]]:
     for hold in found.holds:
         yield {"area": "held", "text": hold.text, "until": views.time(hold.until_ms), "next": onward(hold.next)}
     for group in found.failures:
-        text = f"{group.count:,} × {group.error} in {group.task}: {shown_text(group.text)}"
+        text = joined(f"{group.count:,} × {group.error} in ", group.task, ": ", str(shown_text(group.text)))
         yield {"area": "failure", "text": text, "next": onward(_group_next(group))}
     for schedule in found.schedules:
-        text = f"{schedule.name}: {state_of(schedule, found.at_ms)}"
+        text = joined(schedule.name, f": {state_of(schedule, found.at_ms)}")
         yield {"area": "schedule", "text": text, "until": views.time(schedule.next_ms)}
     for run in found.runs:
         yield {"area": "run", "text": _ran(run), "next": onward(f"run watch {typed(run.id)}")}
     for queue in found.queues:
         lanes = _some({lane: getattr(queue.counts, lane) for lane in _LANES})
-        text = f"{queue.name}: {lanes}; oldest {age(queue.counts.oldest_age_s)}"
+        text = joined(queue.name, f": {lanes}; oldest {age(queue.counts.oldest_age_s)}")
         yield {"area": "queue", "text": text, "next": onward("queue list")}
 
 

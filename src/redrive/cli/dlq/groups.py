@@ -10,6 +10,7 @@ import click
 
 from ...audit.log import Audit, Entry
 from ...message import Where
+from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotations
 from ...triage.auto.rules import Rule, rules
 from ...triage.select.terms import as_node
@@ -305,7 +306,8 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
     yield from fields(shown)
     for each in record["by_task"]:
         yield ""
-        yield f"{out.dim('task')} {each['task']}: {each['count']:,} dead, {each['first_at']} to {each['last_at']}"
+        dead = f": {each['count']:,} dead, {each['first_at']} to {each['last_at']}"
+        yield joined(f"{out.dim('task')} ", each["task"], dead)
         yield from (f"  {line}" for line in fields({"error": each["error"], "text": each["text"]}))
         yield f"  {out.dim('for example')} " + onward(f"dlq show {typed(each['sample_id'])}")
     for entry in record["log"]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -17,7 +16,7 @@ import click
 import msgspec
 
 from ...duration import show
-from ...redact import in_json, one_line, redact, redact_bytes, redact_value, shown_traceback
+from ...redact import in_json, one_line, redact, redact_record
 from .failure import USAGE, Failure, note, program
 from .table import Column as Column
 from .table import Row, cell, relative, table
@@ -26,7 +25,6 @@ TABLE_ROWS = 50  # rows a table shows where no --limit is given; pipes and files
 VERBOSE = "redrive.verbose"  # in a click context: -v was given
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _OURS = re.compile("(\x1b\\[[012]m)")  # what may steer a terminal in a line of a table
-_THEIRS = frozenset(("body", "headers", "result", "progress"))  # of a message: its fields' names tell, too
 _encode = msgspec.json.Encoder().encode
 
 
@@ -99,7 +97,7 @@ class Output:
         """The record without secrets in its texts; in the fields of a message also by their names."""
         if self.reveal:
             return dict(record)
-        return {name: _theirs(value) if name in _THEIRS else _texts(value) for name, value in record.items()}
+        return redact_record(record)
 
     def _line(self, text: str) -> str:
         text = text if self.reveal else redact(text)
@@ -136,32 +134,6 @@ class Output:
         if made.left_out:
             sys.stdout.flush()
             note(f"{made.left_out}; -v shows all")
-
-
-def _texts(value: Any) -> Any:
-    """The value without the secrets of its texts; field names are not changed."""
-    match value:
-        case str():
-            return redact(value)
-        case Mapping():
-            return {redact(name) if isinstance(name, str) else name: _told(name, each) for name, each in value.items()}
-        case list() | tuple():
-            return [_texts(each) for each in value]
-        case _:
-            return redact_value(value)
-
-
-def _told(name: Any, value: Any) -> Any:
-    return shown_traceback(value) if name == "traceback" and isinstance(value, str) else _texts(value)
-
-
-def _theirs(value: Any) -> Any:
-    """A payload as JSON, or `{"base64": …}` if it is not JSON."""
-    match value:
-        case {"base64": str(text)} if len(value) == 1:
-            return {"base64": base64.b64encode(redact_bytes(base64.b64decode(text))).decode()}
-        case _:
-            return redact_value(value)
 
 
 def fields(record: Row) -> list[str]:

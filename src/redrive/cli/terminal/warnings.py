@@ -1,22 +1,24 @@
-"""Show Python warnings as lines of a command."""
+"""Show warnings and errors that the package logs as lines of a command."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
+import traceback
 
 import click
 import msgspec
 
 from ...duration import rfc3339
 from ...observe.logs import NoticeLine
-from ...redact import in_json, redact
-from .failure import note
+from ...redact import in_json, redact, shown_traceback
+from .failure import block, note
 
 
 class Warnings(logging.Handler):
-    """Writes warnings of redrive's own on stderr: as `warning: …`, or as JSON among a worker's JSON lines."""
+    """Writes warnings of redrive's own on stderr: as `warning: …`, or as JSON among a worker's JSON lines. An error is
+    shown with its traceback."""
 
     def __init__(self, *, json: bool = False) -> None:
         super().__init__(logging.WARNING)
@@ -25,13 +27,17 @@ class Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if hasattr(record, "redrive"):  # a retry or a death: the worker's own lines have it
             return
-        text = redact(record.getMessage())
+        text, level, trace = redact(record.getMessage()), record.levelname.lower(), ""
+        if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1] is not None:  # a page that failed
+            trace = shown_traceback("".join(traceback.format_exception(record.exc_info[1]))).rstrip()
         if self._json:
-            at = rfc3339(time.time_ns() // 1_000_000)
-            line = NoticeLine(time=at, level="warning", notice="warning", text=text, worker="")
+            at, text = rfc3339(time.time_ns() // 1_000_000), f"{text}\n{trace}" if trace else text
+            line = NoticeLine(time=at, level=level, notice="warning", text=text, worker="")
             click.echo(in_json(msgspec.json.encode(line).decode()), err=True)
-        else:
-            note(f"warning: {text}")
+            return
+        note(f"{level}: {text}")
+        if trace:
+            block(trace)
 
 
 def tell_warnings(log: str = "text", *, quiet: bool = False) -> None:

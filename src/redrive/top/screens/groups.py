@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from ...cli.terminal import views
 from ...cli.terminal.table import Column
 from ...message import Message, Where
+from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, read_annotations
 from ...triage.select.terms import as_node
 from ..model import Model
@@ -111,13 +112,15 @@ class GroupDetail(Screen):
 
     def page(self) -> Page:
         deep: Deep = self.studied
-        head = [f"{self.task}: fingerprint {self.fingerprint}"]
+        head: list[str] = [joined(self.task, f": fingerprint {self.fingerprint}")]
         for group in deep.groups:
             head.append(f"{group.count:,} × {group.error}, {group.trend}; {group.recent:,} in the last hour")
         head += [f"  {text}" for text in _texts(deep)]
         if said := _said(deep.about, self.now_ms):
             head.append(said)
-        head.append("queues " + listed(_by_queue(deep.dead)) if deep.dead else "")
+        some = sum(group.count for group in deep.groups) > len(deep.dead)
+        of = f"queues of the {len(deep.dead):,} below " if some else "queues "
+        head.append(of + listed(_by_queue(deep.dead)) if deep.dead else "")
         return Page([dead_row(message) for message in deep.dead], head[:8], "none of it is dead any more")
 
     def look(self, row: Row) -> Screen:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from ...cli.terminal.table import Column
 from ...crypto import shown_text
 from ...message import Counts
+from ...redact import joined
 from ..model import Model
 from ..screen import Page, Row, Screen
 from ..texts import age, count, listed, ms, per_s, share
@@ -182,5 +183,6 @@ def _run(view: RunView) -> dict[str, Any]:
 def _queue(queue: QueueStatus) -> dict[str, Any]:
     of = queue.counts
     lanes = {"ready": of.ready, "scheduled": of.scheduled, "running": of.leased, "dead": of.dead}
-    text = f"{queue.name}: {listed(lanes)}, oldest due {age(of.oldest_age_s)}" + (", PAUSED" if queue.paused else "")
+    paused = ", PAUSED" if queue.paused else ""
+    text = joined(queue.name, f": {listed(lanes)}, oldest due {age(of.oldest_age_s)}{paused}")
     return {"id": f"queue/{queue.name}", "area": "queue", "text": text}

@@ -215,7 +215,7 @@ class QueueDetail(Text):
         yield from ("", "workers", *(f"  {each}" for each in deep.workers or ["none tells that it works it"]))
         yield from ("", "failures")
         for group in deep.failures[:10]:
-            yield f"  {group.count:,} × {group.error} in {group.task}: {group.trend}"
+            yield f"  {group.count:,} × {group.error} in {group.task}, {group.trend}"
         if not deep.failures:
             yield "  none is dead"
 

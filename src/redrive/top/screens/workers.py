@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...cli.terminal.table import Column
+from ...redact import joined
 from ..model import Model
 from ..screen import Page, Row, Screen, Text
 from ..texts import age, count, pairs, share, time_of
@@ -114,7 +115,8 @@ class WorkerDetail(Text):
             ]
         )
         yield from ("", "queues")
-        yield from (f"  {queue.name}: holds {queue.held:,} of {queue.concurrency:,}" for queue in info.queues)
+        for queue in info.queues:
+            yield joined("  ", queue.name, f": holds {queue.held:,} of {queue.concurrency:,}")
         yield from ("", f"{'not taken over yet:' if info.gone else 'holds'} {count(info.held, 'message')}")
         for message in info.messages:
             ran = (

@@ -1,0 +1,47 @@
+"""Hide secrets in records of ours, whose fields we name: those of a message's payload are hidden by their names, too.
+
+Elsewhere in a record a key is a name of ours or that of a task, a queue, a dependency. What stands under
+`auth.refresh_token` there is a count of messages and no token.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from .text import redact, shown_traceback
+from .values import redact_bytes, redact_value
+
+# Fields of a record that hold what others wrote: a payload, a row of a store, settings, what an engine says of itself.
+_THEIRS = frozenset(("body", "headers", "result", "progress", "row", "settings", "engine"))
+
+
+def redact_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record without the secrets of its texts, and of payloads by the names of their fields.
+
+    >>> redact_record({"by_task": {"auth.refresh_token": 3}, "why": "token=abc", "body": {"token": 3}})
+    {'by_task': {'auth.refresh_token': 3}, 'why': 'token=***', 'body': {'token': '***'}}
+    """
+    return {name: _payload(value) if name in _THEIRS else _ours(name, value) for name, value in record.items()}
+
+
+def _ours(name: Any, value: Any) -> Any:
+    match value:
+        case str():
+            return shown_traceback(value) if name == "traceback" else str(redact(value))
+        case Mapping():
+            return {redact(key) if isinstance(key, str) else key: _ours(key, each) for key, each in value.items()}
+        case list() | tuple():
+            return [_ours(None, each) for each in value]
+        case _:
+            return redact_value(value)
+
+
+def _payload(value: Any) -> Any:
+    """A payload as JSON, or `{"base64": …}` if it is not JSON."""
+    match value:
+        case {"base64": str(text)} if len(value) == 1:
+            return {"base64": base64.b64encode(redact_bytes(base64.b64decode(text))).decode()}
+        case _:
+            return redact_value(value)
