@@ -3,6 +3,7 @@ functions of it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -17,6 +18,7 @@ from .rules import number, put, span_s, whole
 
 MOVED_MAX = 10_000  # messages of one run
 RATE_PER_S, JITTER = 10.0, 0.2
+RUN_S = 10
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -98,6 +100,12 @@ class AutoRedrive:
     def at_once(self) -> int:
         """How many messages may be redriven at once."""
         return self.batch * self.concurrency
+
+    @property
+    def run_max(self) -> int:
+        """How many messages one run moves: those of RUN_S at the rate, so that beginning and ending runs takes little
+        of the time."""
+        return max(self.at_once, min(MOVED_MAX, math.ceil(self.rate * RUN_S)))
 
     def delay_s(self, n: int, u: float = 0.5) -> float:
         """How long after its death a message is redriven for the n-th time, from 1: min(cap, base·factor^(n-1)), ± up

@@ -149,7 +149,9 @@ def test_an_event_that_is_sent_twice_is_one_message_in_a_queue_and_another_in_th
         (None, {}, ""),
         (None, {"task": text("named")}, "named"),
         ("routed", {}, "routed"),
-        ("routed", {"task": text("named")}, "named"),
+        ("routed", {"task": text("named")}, "routed"),
+        (("routed", "named"), {"task": text("named")}, "named"),
+        (("routed", "named"), {"task": text("other")}, "routed"),
         (lambda body, attributes: f"kind.{body['kind']}", {}, "kind.a"),
         (lambda body, attributes: attributes["tenant"], {"tenant": text("t1"), "task": text("named")}, "t1"),
         (lambda body, attributes: None, {"task": text("named")}, "named"),
@@ -187,7 +189,7 @@ def test_the_app_leads_foreign_messages_of_a_queue_to_a_task() -> None:
 
     assert app.queue("orders", foreign=place).foreign == "orders.place"
     assert app.queue("orders", foreign="other").foreign == "other"
-    with pytest.raises(ConfigError, match="expected a task, its name, or a function"):
+    with pytest.raises(ConfigError, match="expected a task or its name, a tuple of them, or a function"):
         app.queue("orders", foreign=7)  # type: ignore[arg-type]
 
 

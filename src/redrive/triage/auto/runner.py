@@ -325,7 +325,10 @@ class AutoRunner:
         is not started: it moves nothing, and expires."""
         assert assignment.auto is not None
         settings = RedriveSettings(
-            rate=assignment.auto.rate, attempts=assignment.auto.attempts, gates=assignment.auto.gates
+            rate=assignment.auto.rate,
+            at_once=assignment.auto.at_once,
+            attempts=assignment.auto.attempts,
+            gates=assignment.auto.gates,
         )
         reason = assignment.reason or f"auto-redrive of {machine.scope}"
         plan = draw_up(self._store, due, str(as_node(assignment.where)), settings, app=self._app)

@@ -64,7 +64,7 @@ class Scan:
         self._seen_ms: int | None = None  # messages that died before are known, or found by the walk
 
     def find(self, auto: AutoRedrive, ruled: Set[str], now_ms: int) -> ScanResult:
-        """Scan for messages to redrive now, at most as many as `auto` allows at once. Leaves out those of the
+        """Scan for messages to redrive now, at most as many as one run moves. Leaves out those of the
         fingerprints `ruled`. Raises StoreError."""
         got = _Pass(auto, ruled, now_ms, Breakers(self._app, now_ms) if auto.gates.breaker else None)
         self._begin_walks(now_ms)
@@ -100,7 +100,7 @@ class Scan:
     def _read_known(self, got: _Pass) -> None:
         """Read the known messages whose time has come."""
         ready = heapq.nsmallest(
-            got.auto.at_once + POISON_MAX,
+            got.auto.run_max + POISON_MAX,
             ((due_ms, id) for id, due_ms in self._known.items() if due_ms <= got.now_ms and id not in self._held),
         )
         for at in range(0, len(ready), PAGE):
@@ -137,7 +137,7 @@ class Scan:
         free = due if got.breakers is None else got.breakers.free(due)
         self._held |= {message.id for message in due} - {message.id for message in free}
         for message in free:
-            if len(got.due) < got.auto.at_once:
+            if len(got.due) < got.auto.run_max:
                 got.due[message.id] = due_ms(message, got.auto), _slim(message)
 
     def _remember(self, id: str, due_ms: int) -> None:
@@ -186,7 +186,7 @@ class _Pass:
     @property
     def full(self) -> bool:
         """Whether the scan has found, or read, enough."""
-        return len(self.due) >= self.auto.at_once or len(self.poison) >= POISON_MAX or self.read >= READ_MAX
+        return len(self.due) >= self.auto.run_max or len(self.poison) >= POISON_MAX or self.read >= READ_MAX
 
 
 class Breakers:

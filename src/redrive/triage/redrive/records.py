@@ -51,6 +51,7 @@ class RedriveSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     rate: float | None = None  # messages a second; None: MAX_PER_S
+    at_once: int | None = None  # the most that are moved and have no outcome yet; None: any number
     canary: int = 0  # so many first, and the rest once their outcomes are known
     slow_start: bool = False
     halve_on_failures: bool = False

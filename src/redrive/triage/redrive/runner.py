@@ -17,16 +17,7 @@ from msgspec.structs import replace
 
 from ...errors import Conflict, PlanRefused
 from ...events import Notify
-from ...message import (
-    Cell,
-    Handle,
-    Lane,
-    Message,
-    Redrive,
-    Return,
-    Swap,
-    version_of,
-)
+from ...message import Cell, Handle, Lane, Message, Redrive, Return, Swap, version_of
 from ...policy import draw
 from ...registry import Registry
 from ...store import Store
@@ -59,6 +50,7 @@ from .records import (
 
 BATCH = 250  # messages that are moved in one commit
 SETTLING_S, IDLE_S = 0.25, 1.0  # between two ticks
+ROOM_S = 0.05  # between two ticks at least, while outcomes make room for more
 QUIET_MAX = 20  # ticks in a row without an outcome, after which the next one may take IDLE_S
 UNASKED_MS = 5000  # how long a run waits for a worker that knows its health check before it says so
 AWAITING = "awaiting approval"  # a phase
@@ -272,6 +264,8 @@ class Runner:
         wanted = min(state.total - state.at, BATCH)
         if settings.canary and not state.canary_over:
             wanted = min(wanted, max(0, settings.canary - state.moved - state.ended))
+        if settings.at_once is not None:
+            wanted = min(wanted, settings.at_once - _under_way(state))
         n, k = divmod(state.at, CHUNK)
         if wanted <= 0:
             return []
@@ -295,7 +289,9 @@ class Runner:
         tick_s = SETTLING_S if awaited and self._quiet < QUIET_MAX else IDLE_S
         if state.status is not Status.RUNNING or state.at >= state.total or state.speed is None:
             return tick_s
-        rate = None if self._plan is None else self._plan.settings.rate
+        rate, at_once = (None, None) if self._plan is None else (self._plan.settings.rate, self._plan.settings.at_once)
+        if at_once is not None and _under_way(state) >= at_once:  # outcomes make room
+            return min(max(at_once / (rate or pacing.MAX_PER_S) / 2, ROOM_S), tick_s)
         return min(max(pacing.next_ms(state.speed, rate, work.now_ms) - work.now_ms, 10) / 1000, tick_s)
 
     # -- undo and the end
@@ -364,6 +360,11 @@ class Runner:
 def _verdict(run: str, s: RedriveSettings, batch: Sequence[Handle]) -> Redrive:
     delays = tuple(int(draw(run + h.id, h.redrives, 0) * s.spread_ms) for h in batch) if s.spread_ms else ()
     return Redrive(s.to_queue, s.delay_ms, s.attempts, run, s.keep_deadline, delays)
+
+
+def _under_way(state: RunState) -> int:
+    """How many messages it has moved, or tried to, whose outcomes are not known."""
+    return state.waiting + state.at - state.known
 
 
 def _moving(state: RunState) -> bool:
