@@ -170,6 +170,17 @@ def test_a_stopped_child_is_killed_and_replaced(place: Place) -> None:
     assert [line.crashes for line in fleet.starts()] == [0, 1]
 
 
+@pytest.mark.linux
+def test_a_stopped_child_that_holds_the_lock_of_the_file_is_killed_at_once(place: Place) -> None:
+    ids = place.fill(*["coroutine"] * 8)
+    fleet = place.start(lease=600.0)
+    fleet.until(lambda: len(fleet.starts()) == 4)
+    (place.folder / "freeze").touch()
+    place.go()
+    fleet.until(lambda: not place.left(ids))
+    assert "is stopped, and holds the lock of the store" in fleet.said() and len(fleet.pids()) == 3
+
+
 def test_a_child_whose_loop_is_blocked_past_every_timeout_is_killed_and_replaced(place: Place) -> None:
     [id] = place.fill("blocks")
     fleet = place.start(processes=1, lease=1.0, grace=0.2, hung_after=1.0)

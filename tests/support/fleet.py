@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -122,6 +123,16 @@ def child(plan: Plan) -> None:
         {"default": plan.concurrency}, prefetch=plan.prefetch, lease=plan.lease, grace=plan.grace, burst=plan.burst
     )
     journal.write("up", worker=worker.name)
+    freeze = place / "freeze"
+
+    def stop_itself(point: str) -> None:
+        """In the middle of a commit, once."""
+        if point == "commit" and freeze.exists():
+            with contextlib.suppress(FileNotFoundError):
+                freeze.unlink()
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+    app.store.seam = stop_itself  # type: ignore[attr-defined]
 
     def told(events: Sequence[Event]) -> None:
         for event in events:
@@ -135,7 +146,7 @@ def child(plan: Plan) -> None:
 
 def parent(plan: Plan) -> int:
     store = make_app(Path(plan.place)).store
-    state_dir = store.state_dir
+    state_dir, lock_file = store.state_dir, store.lock_file
     store.close()
     return supervise(
         [sys.executable, __file__, "child", sys.argv[2]],
@@ -145,6 +156,7 @@ def parent(plan: Plan) -> int:
         grace_s=plan.grace,
         hung_after_s=plan.hung_after,
         end_after_s=plan.end_after,
+        lock_file=lock_file,
     )
 
 

@@ -183,6 +183,7 @@ def _supervise(app: App, chosen: Settings, url: str | None) -> int:
             state_dir=store.state_dir,
             lease_s=chosen.lease_s,
             grace_s=chosen.grace_s,
+            lock_file=store.lock_file,
         )
 
 

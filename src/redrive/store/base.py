@@ -57,6 +57,7 @@ class StoreBase(ABC):
 
     traits: Traits
     cells: Cells
+    lock_file: Path | None = None  # which a process locks while it writes, if no other can write meanwhile
     state_dir: Path | None = None  # where workers on this machine keep their identities; None: they keep none
     box: Any = None  # the `crypto.Box` that encrypts payloads; None: they are not encrypted
     large_bodies: LargeBodies | None = None  # None: there is no blob storage

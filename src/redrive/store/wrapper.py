@@ -45,7 +45,8 @@ class StoreWrapper(Store):
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
-        self.traits, self.cells, self.state_dir = inner.traits, inner.cells, inner.state_dir
+        self.traits, self.cells = inner.traits, inner.cells
+        self.state_dir, self.lock_file = inner.state_dir, inner.lock_file
         self.box, self.large_bodies, self.blobs_place = inner.box, inner.large_bodies, inner.blobs_place
         self.adopts, self.drive = inner.adopts, inner.drive
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..redact import many_lines, redact
+from .crash.frozen import stopped_with
 from .crash.ledger import Beats, Death, all_beats, note_death, signal_name
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses before a child that keeps d
 YOUNG_S = 10.0
 AT_WORK_MAX = 9  # deaths at work, one after another, that cost no pause: as many as a message takes to be convicted
 LOOK_EVERY_S = 0.5
+STOPPED_S = 1.0  # how long a stopped process may keep all others from the store
 PAUSED_S = 4 * LOOK_EVERY_S  # a supervisor that has not looked for so long stood still, with its machine or without
 _USAGE, _REFUSED = 2, 4  # exit codes after which a new start would end the same way
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -88,8 +90,9 @@ class Supervisor:
         grace_s: float,
         hung_after_s: float = HUNG_AFTER_S,
         end_after_s: float = END_AFTER_S,
+        lock_file: Path | None = None,
     ) -> None:
-        self._argv, self._state_dir = list(argv), state_dir
+        self._argv, self._state_dir, self._lock_file = list(argv), state_dir, lock_file
         self._hung_after_s, self._grace_s, self._end_after_s = max(hung_after_s, lease_s), grace_s, end_after_s
         self._end_at_s = float("inf")  # when what has not ended is killed
         self._children: list[_Child] = []
@@ -211,6 +214,8 @@ class Supervisor:
     def _hung(self, beats: Beats) -> str | None:
         if (silent_s := self._silent_s(beats.pulse_s)) > self._hung_after_s:
             return f"has shown no sign of life for {silent_s:.0f} s"
+        if self._lock_file is not None and silent_s > STOPPED_S and stopped_with(beats.pid, self._lock_file):
+            return "is stopped, and holds the lock of the store that all others wait for"
         blocked_s = self._silent_s(beats.loop_s)
         if self._silent_s(beats.store_s) > self._hung_after_s:  # `busy_until_s` is of before its store went away
             return None
@@ -244,11 +249,13 @@ def supervise(
     grace_s: float,
     hung_after_s: float = HUNG_AFTER_S,
     end_after_s: float = END_AFTER_S,
+    lock_file: Path | None = None,
 ) -> int:
     """Run `argv` in that many processes until they are done, or until SIGTERM or SIGINT; returns the exit code.
 
     A child that shows no sign of life for `hung_after_s`, or for a lease if that is longer, is killed and replaced. One
-    that has not ended `end_after_s` after its grace, or after the second signal, is killed.
+    that has not ended `end_after_s` after its grace, or after the second signal, is killed. One that is stopped while
+    it holds a lock of `lock_file` is killed at once.
     """
     return Supervisor(
         argv,
@@ -258,6 +265,7 @@ def supervise(
         grace_s=grace_s,
         hung_after_s=hung_after_s,
         end_after_s=end_after_s,
+        lock_file=lock_file,
     ).run()
 
 
