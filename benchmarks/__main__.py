@@ -22,6 +22,7 @@ from .encryption import encryption
 from .engines import ENGINES
 from .fairness import fairness
 from .flow import flow
+from .freezing import freezing
 from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
 from .isolation import isolation
@@ -77,6 +78,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         upcoming,
         snapshot,
         late,
+        freezing,
         redaction,
         encryption,
         otel,
@@ -148,6 +150,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--old", type=int, default=9, help="rollout: workers of the old release")
     p.add_argument("--new", type=int, default=1, help="rollout: workers of the new release")
     p.add_argument("--late-s", type=float, default=5.0, help="late: how long after its begin a transaction commits")
+    p.add_argument("--freezes", type=int, default=10, help="freezing: how often a worker is frozen")
+    p.add_argument("--seconds", type=float, default=12.0, help="freezing: for how long")
+    p.add_argument(
+        "--workers", type=int, default=6, help="freezing: worker processes, half of them under each supervisor"
+    )
     p.add_argument("--before", type=Path, metavar="DIR", help="before: another checkout of this project")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")
     p.add_argument("--json", type=Path, metavar="FILE", help="keep every value of every round here")

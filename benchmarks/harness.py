@@ -54,6 +54,9 @@ class Options(Struct, frozen=True):
     suspects: str = "500x15ms,100x2s"
     crowd: int = 500
     browsers: int = 50
+    freezes: int = 10
+    seconds: float = 12.0
+    workers: int = 6
     old: int = 9
     new: int = 1
 

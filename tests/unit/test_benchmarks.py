@@ -20,6 +20,7 @@ from redrive.fault import Fault, classify
 
 TINY = "--rounds 1 --messages 50 --delayed 20 --within-s 0.4 --steady 10 --backlog 100 --memory 1500 --idle-s 0.2 "
 TINY += "--waiting 100 --dead 300 --suspects 20x50ms --crowd 12 --browsers 5 --old 2 --new 1"
+TINY += " --freezes 1 --seconds 1 --workers 2"
 
 LONG = ("sqs-requests", "aws-calls", "poison")
 
