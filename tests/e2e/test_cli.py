@@ -740,3 +740,21 @@ def test_interrupted_command_exits_130(home: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"") and b"Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_drain_says_after_ten_seconds_what_it_waits_for_though_its_log_is_off(home: Path, redrive: Call) -> None:
+    good(redrive("enqueue", "nap", "[12.5]", "--app", "tasks:app"))
+    done = redrive("worker", "tasks:app", "--drain", "--log", "off")
+    assert done.returncode == 0 and "the drain waits for queue 'naps': 1 running" in done.stderr
+
+
+def test_a_worker_names_a_dependency_that_no_task_names_when_it_starts(home: Path, redrive: Call) -> None:
+    typo = (
+        TASKS.replace('queue="naps"', 'queue="naps", dependency="strpe"') + 'app.dependency("stripe", rate="100/s")\n'
+    )
+    (home / "typo.py").write_text(typo)
+    done = redrive("worker", "typo:app", "--burst", "--log", "off")
+    assert (
+        done.returncode == 0 and "task nap names 'strpe', which is not declared; did you mean 'stripe'?" in done.stderr
+    )

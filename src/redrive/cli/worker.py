@@ -19,7 +19,7 @@ from ..worker.supervisor import supervise
 from .opening import app_option, lead_on_at, load_app, move, one_app, url_option, wait_for_store
 from .scheduler import warn_without_schedules, write_log
 from .terminal.failure import USAGE, Failure, note, program
-from .terminal.holding import note_left
+from .terminal.holding import note_left, noting_waits
 from .terminal.warnings import tell_warnings
 
 
@@ -267,7 +267,11 @@ def _run(app: App, chosen: Settings) -> int:
         ingest=chosen.ingest,
         suspect_processes=chosen.suspect_processes,
     )
-    with app.scheduler() if chosen.scheduler else contextlib.nullcontext():
+    with contextlib.ExitStack() as beside:
+        if chosen.scheduler:
+            beside.enter_context(app.scheduler())
+        if chosen.drain:
+            beside.enter_context(noting_waits(app.store, app, [queue.name for queue in worker.queues]))
         run(worker)
     if chosen.burst and not app.store.traits.shared:
         note_left(app.store, app, [queue.name for queue in worker.queues])
@@ -289,8 +293,12 @@ def _warn(app: App, chosen: Settings) -> None:
     elif app.schedules:
         from ..schedule import warning
 
-        if (told := warning(app, app.store)) is not None:
-            note(f"warning: {told}")
+        if (late := warning(app, app.store)) is not None:
+            note(f"warning: {late}")
+    from ..worker.preflight import unmatched
+
+    for told in unmatched(app):
+        note(f"warning: {told}")
     known = {task.queue for task in app.tasks.values()} | {s.queue for s in app.schedules.values()} | set(app.queues)
     for name in chosen.queues or ():
         if name not in known:

@@ -48,7 +48,7 @@ class Hold(Struct, frozen=True, kw_only=True):
 
     def short(self, now_ms: int) -> str:
         """The reason in few words, for a column of a table."""
-        words = "paused" if self.kind == "pause" else self.kind.replace("_", " ")
+        words = {"pause": "paused", "no_task": "unroutable"}.get(self.kind, self.kind.replace("_", " "))
         if self.kind not in ("pause", "no_worker", "retry", "delay", "turn"):
             words += f" {self.by}"
         return words if self.until_ms is None else f"{words}, {self._end(now_ms)}"

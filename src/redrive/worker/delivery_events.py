@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..decide import is_free
 from ..events import Events, Fate, Notice
-from ..fault import Crash, Fault
+from ..fault import Crash, Fault, Kind
 from ..history import Flusher
 from ..message import DAMAGED, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled, Settlement
 from ..store import Store
@@ -20,6 +20,12 @@ from .settlement import Outcome
 from .telemetry.history import Counted
 
 CAUSES_MAX = 100  # crashes of one message whose causes are not known; a damaged row may claim any number
+_HELD = {
+    "parked": "it waits for a worker that can run it",
+    "newer": "it is left to a newer worker, which is alive",
+    "asked": "the other side asked it to wait (Retry-After)",
+    "cancelled": "it is cancelled",
+}
 _FREE = {"snooze": "snoozed", "interrupted": "released"}  # the other free waits are held
 
 
@@ -76,6 +82,15 @@ class Reporter:
         self._emit(fates)
 
 
+def _why_held(message: Message, decision: RetryAt) -> str:
+    """Why it waits, where neither a fault nor flow control says so: once parked, its first fault still tells."""
+    last = message.faults[-1] if message.faults else None
+    parked = decision.why in ("parked", "newer") and last is not None and last.kind is Kind.UNROUTABLE
+    if parked and last is not None:
+        return last.text
+    return _HELD.get(decision.why, decision.why)
+
+
 def _is_fault(settlement: Settlement) -> bool:
     """Whether it may be a retry or a death."""
     return settlement.fault is not None or isinstance(settlement.decision, DeadLetter | Quarantine)
@@ -104,6 +119,8 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
                 rare = {"deferral": decision.deferral.why, "by": decision.deferral.by}
             if fault is not None:
                 rare = {**(rare or {}), "traceback": fault.traceback or None}
+            elif outcome == "held" and decision.deferral is None:
+                text = _why_held(message, decision)
         case DeadLetter() | Quarantine():
             died = isinstance(decision, Quarantine) and decision.crashed
             outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..decide import ASKED_SPREAD
 from ..duration import Duration, seconds
-from ..errors import ConfigError, Refused
+from ..errors import ConfigError, Refused, near_miss
 from ..policy import KINDS, Preview, Retry, preview
 from ..registry import Registry
 from ..store import Store, Work
@@ -46,7 +46,20 @@ def lease_seconds(lease: Duration) -> float:
 def advice(app: Registry, store: Store) -> list[str]:
     """The store's objections to this app's tasks on their queues, and its doubts."""
     named = {task.queue for task in app.tasks.values()} | set(app.queues)
-    return store.preflight(works(app, sorted(named)), advise=True)
+    return [*store.preflight(works(app, sorted(named)), advise=True), *unmatched(app)]
+
+
+def unmatched(app: Registry) -> list[str]:
+    """Dependencies that are declared and that no task names, and the tasks that may have meant one of them."""
+    named = {task.dependency or task.name: task.name for task in app.tasks.values()}
+    unused = [name for name in app.dependencies if name not in named]
+    told = []
+    for name in unused:
+        near = near_miss(name, [other for other in named if other not in app.dependencies and other not in app.tasks])
+        text = f"dependency '{name}' is declared, and no task names it: its limits hold nothing back"
+        meant = f"task {named[near]} names '{near}', which is not declared; did you mean '{name}'?" if near else ""
+        told.append(f"{text}; {meant or f'name it with @app.task(dependency={name!r}), or remove it'}")
+    return told
 
 
 def works(app: Registry, queues: Iterable[str]) -> Iterator[Work]:

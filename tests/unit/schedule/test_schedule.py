@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from redrive.enqueue import Task
 from redrive.errors import ConfigError, Conflict, EnqueueError, StoreUnavailable, Unsupported
 from redrive.events import Notice
 from redrive.message import Message, Put, Swap
+from redrive.observe.logs import TextLog
 from redrive.schedule import Missed, Scheduler, SchedulerWatch, State, last_seen
 from redrive.schedule.scheduler import STEP_MS, Due
 from redrive.schedule.turn import TAKE_OVER_MS
@@ -225,6 +227,20 @@ def test_a_worker_warns_of_schedules_that_no_scheduler_ran_within_a_minute(app: 
     app.schedules["hourly"].resume()
     app.schedules_watched = True  # a scheduler runs in this process
     assert look() == []
+
+
+def test_a_worker_within_a_program_logs_that_no_scheduler_runs(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    app.periodic(every="1h", name="hourly")(lambda: None)
+    watch = SchedulerWatch(app, "worker", lambda *_: None, after_s=0)
+    watch.begin()
+    watch.look()
+    assert [(each.name, each.levelname) for each in caplog.records] == [("redrive.worker", "WARNING")]
+    assert "schedule hourly has no scheduler" in caplog.text
+    caplog.clear()
+    app.subscribe(TextLog(io.StringIO()))  # as `redrive worker` does: its own lines have the notice
+    watch.begin()
+    watch.look()
+    assert not caplog.records
 
 
 def test_schedulers_of_two_apps_on_one_store_are_both_seen(app: App) -> None:

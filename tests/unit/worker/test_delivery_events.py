@@ -1,5 +1,8 @@
 """What observers are told of a settled delivery."""
 
+import io
+
+import pytest
 from msgspec.structs import replace
 
 from redrive.cli.terminal.views import full
@@ -19,6 +22,7 @@ from redrive.message import (
     Settled,
     Settlement,
 )
+from redrive.observe.logs import TextLog
 from redrive.worker.delivery_events import fate
 from redrive.worker.settlement import Outcome
 
@@ -34,6 +38,15 @@ def told(decision: Decision, fault: Fault | None = None, **of: object) -> Fate:
 def test_what_flow_control_held_says_why_whose_and_until_when_and_spends_nothing() -> None:
     held = told(RetryAt(NOW_MS + 40, "budget", counts=False, held=True, deferral=Deferral("budget", "stripe")))
     assert (held.outcome, held.deferral, held.by, held.delay_ms, held.attempt) == ("held", "budget", "stripe", 40, 0)
+
+
+@pytest.mark.parametrize("why", ["parked", "newer", "asked", "blob unavailable", "cancelled"])
+def test_what_is_held_says_why_whatever_holds_it(why: str) -> None:
+    found = told(RetryAt(NOW_MS + 40, why, counts=False, held=True))
+    out = io.StringIO()
+    TextLog(out)([found])
+    assert found.outcome == "held" and found.text, found
+    assert f"again in 40ms {found.text}" in out.getvalue()
 
 
 def test_a_quarantine_carries_the_evidence_of_the_crash_that_convicts_and_every_cause_of_its_life() -> None:

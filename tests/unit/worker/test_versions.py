@@ -151,6 +151,7 @@ def test_what_is_unknown_here_waits_for_a_newer_worker(app: App, newer: str, mon
     assert [fault.kind for fault in parked.faults] == ["unroutable"], "one fault, of when it was first seen"
     assert TOLD[newer] in parked.faults[0].text
     assert set(heard.outcomes) == {"held"} and {fate.attempt for fate in heard.fates} == {0}
+    assert all(TOLD[newer] in (fate.text or "") for fate in heard.fates), "each says why, also the second one"
     new.run_worker(drain=True)
     assert ran == [(42, "blue") if "argument" in newer else 42]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...errors import RedriveError
 from ...message import Message
 from . import views
 from .failure import note, onward
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from ...status import Hold
     from ...store import Store
 
+DRAINED_S, DRAINED_EVERY_S = 10.0, 60.0  # after which a drain says what it waits for, and how often again
 RUNS_MAX = 20  # the latest; those that wait are shown after a burst
 Record = dict[str, Any]
 
@@ -48,6 +52,42 @@ def note_next(holds: Sequence[Hold]) -> None:
     """Write to stderr the command that leads on from the first of these holds."""
     if holds:
         note(f"next: {onward(holds[0].next)}")
+
+
+@contextlib.contextmanager
+def noting_waits(store: Store, app: Registry, queues: Sequence[str], after_s: float = DRAINED_S) -> Iterator[None]:
+    """While a drain goes on, say on stderr what it waits for: after `after_s`, and each minute."""
+    over = threading.Event()
+
+    def watch() -> None:
+        wait_s = after_s
+        while not over.wait(wait_s):
+            wait_s = DRAINED_EVERY_S
+            with contextlib.suppress(RedriveError, OSError):  # the worker itself tells of an outage
+                note_waits(store, app, queues)
+
+    thread = threading.Thread(target=watch, daemon=True, name="redrive-drain")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(after_s)
+
+
+def note_waits(store: Store, app: Registry, queues: Iterable[str]) -> None:
+    """Write to stderr what a drain of these queues still waits for, and why. Raises StoreError."""
+    from ...status import Reasons
+
+    reasons = Reasons(store, app)
+    for name in queues:
+        counts = store.counts(name)
+        lanes = (("running", counts.leased), ("due", counts.ready), ("for later", counts.scheduled))
+        left = ", ".join(f"{count:,} {word}" for word, count in lanes if count)
+        if left:
+            holds = reasons.of_queue(name, counts)
+            why = sentence(holds, reasons.now_ms)
+            note(f"the drain waits for queue '{name}': {left}" + (f"; {why}" if why else ""))
 
 
 def note_left(store: Store, app: Registry, queues: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ ENDS = {
     "rejected": "its handler rejected it",
     "tampered": "its bytes were changed",
     "unreadable": "its body cannot be read",
-    "unroutable": "no task of its name is known",
+    "unroutable": "no worker knows its task, its version, or an argument in its body",
 }
 _TOLD = (
     "id",
