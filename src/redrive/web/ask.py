@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..audit.actor import user as system_user
+from ..cli.terminal.views import time
 from ..duration import milliseconds
 from ..errors import ConfigError
 from ..triage.actions import CONFIRM_ABOVE
 from ..triage.dlq import DeadLetters
 from .access import Permission, User
-from .sums import WAITED_S
+from .sums import OLD_S, WAITED_S
 
 if TYPE_CHECKING:
     from ..read_model import ReadModel
@@ -36,7 +37,7 @@ class Home(Protocol):
     access: Access
     sums: Sums
 
-    def status(self) -> Kept[Status]:
+    def status(self, patience_s: float = 0.0) -> Kept[Status]:
         """What is going on, as `redrive status` shows it, and how old that is. Raises StoreError."""
         ...
 
@@ -97,6 +98,8 @@ class Ask:
     query: Mapping[str, str]
     form: Mapping[str, str]
     lists: Mapping[str, Sequence[str]]
+    patience_s: float = 0.0  # how long a new sum is waited for where the known one is old
+    ages_s: list[float] = field(default_factory=list)  # of the sums that were shown
 
     @property
     def app(self) -> ReadModel:
@@ -130,11 +133,25 @@ class Ask:
 
     def kept(self, key: str, read: Callable[[], T]) -> Kept[T]:
         """A sum over many messages that all pages share, with its age. See `sums.py`."""
-        return self.site.sums.get(key, read)
+        return self._aged(self.site.sums.get(key, read, self.patience_s))
+
+    def status(self) -> Kept[Status]:
+        """What is going on, as `redrive status` shows it. Raises StoreError."""
+        return self._aged(self.site.status(self.patience_s))
+
+    def _aged(self, kept: Kept[T]) -> Kept[T]:
+        self.ages_s.append(kept.age_s)
+        return kept
+
+    def stale(self, now_ms: int) -> Record | None:
+        """How old the oldest sum is that was shown; None if none is old."""
+        age_s = max(self.ages_s, default=0.0)
+        return {"as_of": time(now_ms - round(age_s * 1000)), "age_s": age_s} if age_s >= OLD_S else None
 
     def kept_soon(self, key: str, read: Callable[[], T]) -> Kept[T] | None:
         """The same; None where a page can do without it and it is not there at once."""
-        return self.site.sums.within(WAITED_S, key, read)
+        kept = self.site.sums.within(WAITED_S, key, read)
+        return None if kept is None else self._aged(kept)
 
     # -- reading forms: each raises Problem for what it cannot take
 

@@ -25,6 +25,7 @@ REST_MAX_S = 15.0  # one look that was slow by chance leaves no page behind for 
 PAGES_PER_S = 20  # that watchers fetch in all: many of them see changes later
 WATCHERS_MAX = 500
 WAITED_FOR_MAX = 20  # queues: each costs a query, through a pooler of PostgreSQL five a second
+HANGS_S = 2.0  # a look that takes longer: the store hangs, or counts millions
 STALE_S = 0.02  # a wait that is shorter may have ended for what the look before it saw
 
 
@@ -78,8 +79,13 @@ class Live:
     where each call is billed.
     """
 
-    def __init__(self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S) -> None:
+    def __init__(
+        self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S, heard: Callable[[], None] | None = None
+    ) -> None:
+        """`heard` is called after each look that the store answered."""
         self.version = 0
+        self._heard = heard
+        self._looking: asyncio.Future[tuple[bytes, float]] | None = None
         self._glance, self._every_s = glance, every_s
         self._changed: asyncio.Event = asyncio.Event()
         self._watchers = 0
@@ -131,7 +137,7 @@ class Live:
             while self._watchers:
                 looks, began, quiet = looks + 1, time.monotonic(), False
                 try:
-                    found, pause_s = await asyncio.wrap_future(thread.submit(self._look))
+                    found, pause_s = await self._looked(thread)
                     pause_s = max(pause_s, min(REST * (time.monotonic() - began), REST_MAX_S))
                     quiet = found == last and not woken
                 except Exception as error:  # the page shows what is wrong with the store
@@ -143,8 +149,21 @@ class Live:
         finally:
             thread.shutdown(wait=False)
 
+    async def _looked(self, thread: ThreadPoolExecutor) -> tuple[bytes, float]:
+        """A look; that the store hangs, where it takes longer than HANGS_S. Such a look is waited for again."""
+        if self._looking is None:
+            self._looking = asyncio.wrap_future(thread.submit(self._look))
+        done, _ = await asyncio.wait({self._looking}, timeout=HANGS_S)
+        if not done:
+            raise TimeoutError
+        looking, self._looking = self._looking, None
+        return looking.result()
+
     def _look(self) -> tuple[bytes, float]:
-        return self._glance.look(), self._every_s()
+        found = self._glance.look(), self._every_s()
+        if self._heard is not None:
+            self._heard()
+        return found
 
     async def _rest(self, thread: ThreadPoolExecutor, pause_s: float, quiet: bool) -> bool:
         """Whether the store ended the rest. After a look that it brought about comes a whole rest, so a busy fleet is
@@ -153,7 +172,8 @@ class Live:
         ends = time.monotonic() + pause_s
         if quiet and pause_s < BILLED_EVERY_S:
             with contextlib.suppress(Exception):  # who may only read may not be told; the next look finds what is wrong
-                if await asyncio.wrap_future(thread.submit(self._glance.wait, pause_s)):
+                waiting = asyncio.wrap_future(thread.submit(self._glance.wait, pause_s))
+                if await asyncio.wait_for(asyncio.shield(waiting), pause_s + HANGS_S):
                     return True
         await asyncio.sleep(max(0.0, ends - time.monotonic()))
         return False

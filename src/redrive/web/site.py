@@ -48,6 +48,7 @@ from .live import BILLED_EVERY_S, EVERY_S, WATCHERS_MAX, Glance, Live
 from .requests import LOGIN_MAX, form_of, wants_json
 from .sums import Kept, Sums
 from .table import ACTIONS, PAGES, Action, Page
+from .vigil import Readings, Vigil, key_of
 
 if TYPE_CHECKING:
     from ..read_model import ReadModel
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ANY_CSRF = secrets.token_urlsafe(32)  # in a page for many, where each has a token of its own
-_SHARED_MAX, _SHARED_S = 200, 2.0
+PATIENCE_S = {False: 0.3, True: 10.0}  # for a new sum where the known one is old: a page, and JSON that monitors poll
 _log = logging.getLogger("redrive.web")
 
 
@@ -106,8 +107,8 @@ class Site:
         self.base_path = base_path
         self._hosts = host_names(hosts if hosts is not None or authorize is not None else ())
         self._live: Live | None = None
-        self._shared: dict[Any, asyncio.Future[Any]] = {}
-        self._shared_version, self._shared_since = -1, 0.0
+        self.vigil = Vigil(lambda: self.app.store)
+        self.readings = Readings(self.url, self.vigil)
         handlers = {HTTPException: self._refused}
         self._routes = Starlette(routes=list(self._table()), exception_handlers=handlers)
 
@@ -160,17 +161,17 @@ class Site:
     def live(self) -> Live:
         """What tells browsers of changes. It belongs to the event loop that answers."""
         if self._live is None:
-            self._live = Live(Glance(lambda: self.app.store), self._every_s)
+            self._live = Live(Glance(lambda: self.app.store), self._every_s, self.vigil.heard)
         return self._live
 
     def _every_s(self) -> float:
         return EVERY_S if self.app.store.usage() is None else BILLED_EVERY_S
 
-    def status(self) -> Kept[Status]:
+    def status(self, patience_s: float = 0.0) -> Kept[Status]:
         """What is going on, as `redrive status` shows it, and how old that is. Raises StoreError."""
         from ..status import read_status
 
-        return self.sums.get("status", lambda: read_status(self.app.store, self.registry))
+        return self.sums.get("status", lambda: read_status(self.app.store, self.registry), patience_s)
 
     def begin_sums(self) -> None:
         """Make the sums of the first page. Who asks meanwhile waits for the same; errors are theirs to show."""
@@ -226,19 +227,20 @@ class Site:
         version = self.live.version
         if request.method == "GET" and request.headers.get("x-redrive-live"):  # many ask for the same after a change
             return await self._shown_to_many(page, request, ask, version)
-        record = await asyncio.to_thread(page.read, ask)
-        return await self._show(page, request, user, record, version)
+        if request.method == "POST":
+            return await self._show(page, request, user, await asyncio.to_thread(page.read, ask), version)
+        return await self._show(page, request, user, await self.readings.seen(page, request, ask), version)
 
     async def _shown_to_many(self, page: Page, request: Request, ask: Ask, version: int) -> Response:
         """A page that is read, and made HTML, once for all who ask for it after a change. Each gets a token of its own
         for its forms, and what is said once is left to the page that was asked for by a person."""
-        key = (request.scope["path"], request.scope.get("query_string"), ask.user.permissions)
-        record = await self._once(key, version, lambda: page.read(ask))
+        record = await self.readings.seen(page, request, ask, version)
         told = record if isinstance(record, Told) else Told(record)
         if wants_json(request) or told.to:
             return await self._show(page, request, ask.user, told, version)
+        key = (*key_of(request, ask), ask.user.name, root_of(request), "lost" in told)
         html = partial(answers.html, self, request, ask.user, page, told, csrf=_ANY_CSRF, said="", version=version)
-        shared = await self._once((*key, ask.user.name, root_of(request)), version, html)
+        shared = await self.readings.once(key, version, html)
         csrf = csrf_of(request)
         response = HTMLResponse(shared.replace(_ANY_CSRF, csrf), told.status)
         set_cookie(response, request, CSRF, csrf)
@@ -259,23 +261,6 @@ class Site:
         if SAID in request.cookies:
             drop_cookie(html, request, SAID)
         return html
-
-    async def _once(self, key: Any, version: int, read: Callable[[], T]) -> T:
-        """What one browser's request read for this version of the store answers the others' too: those with the same
-        permissions, for no record depends on more. Without watchers nothing counts versions, so none is kept long."""
-        now = asyncio.get_running_loop().time()
-        if version != self._shared_version or len(self._shared) > _SHARED_MAX or now - self._shared_since > _SHARED_S:
-            self._shared.clear()
-            self._shared_version, self._shared_since = version, now
-        reading = self._shared.get(key)
-        if reading is None:
-            reading = self._shared[key] = asyncio.ensure_future(asyncio.to_thread(read))
-        try:
-            found: T = await asyncio.shield(reading)
-            return found
-        except Exception:
-            self._shared.pop(key, None)
-            raise
 
     async def _act(self, action: Action, request: Request) -> Response:
         if self.read_only:
@@ -344,7 +329,10 @@ class Site:
     def _ask(self, request: Request, user: User, form: Mapping[str, str], lists: Mapping[str, list[str]]) -> Ask:
         query = dict(request.query_params)
         both = {name: request.query_params.getlist(name) for name in query} | dict(lists)
-        return Ask(site=self, user=user, path=dict(request.path_params), query=query, form=form, lists=both)
+        path, patience_s = dict(request.path_params), PATIENCE_S[wants_json(request)]
+        return Ask(
+            site=self, user=user, path=path, query=query, form=form, lists=both, patience_s=patience_s
+        )  # fmt: skip
 
 
 def _base_path(given: str) -> str:

@@ -14,6 +14,8 @@ FRESH_S = 1.0  # what is younger is shown as it is
 SHARE = 40  # what takes a second to add up is added up again after forty
 QUICK_S = 0.05  # what took less is made again before it is shown
 KEPT_MAX = 500  # sums
+OLD_S = 5.0  # what is older is not shown without saying so
+LEAST_SHARE = 4  # and made again by then, unless that would take more than a quarter of the time
 WAITED_S = 0.03  # for a count, by a page that can do without it
 
 
@@ -33,10 +35,16 @@ class _Sum:
     stale: bool = False
 
 
+def _rest_s(cost_s: float) -> float:
+    """How long a sum that took so long is shown before it is made again."""
+    return max(FRESH_S, min(SHARE * cost_s, max(OLD_S, LEAST_SHARE * cost_s)))
+
+
 class Sums:
-    """Sums by key, which all users share. One that is old is returned with its age while a thread makes it again; one
-    that a change made stale is made again before it is returned, unless that takes more than a second. One that could
-    not be made again is forgotten: the next page says why, and shows no old numbers."""
+    """Sums by key, which all users share. One that is old is returned with its age while a thread makes it again; the
+    new one is waited for a moment where the old one is older than OLD_S. One that a change made stale is made again
+    before it is returned, unless that takes more than a second. One that could not be made again is forgotten: the next
+    page says why, and shows no old numbers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -45,10 +53,13 @@ class Sums:
         self._making: dict[str, Future[Any]] = {}
         self._spoilt = -1.0
 
-    def get(self, key: str, read: Callable[[], T]) -> Kept[T]:
-        """The sum of this key; `read` makes it. Raises what `read` raises where there is none yet."""
+    def get(self, key: str, read: Callable[[], T], patience_s: float = 0.0) -> Kept[T]:
+        """The sum of this key; `read` makes it. A new one is waited for so long where the known one is older than
+        OLD_S. Raises what `read` raises where there is none yet."""
         found, making = self._begin(key, read, aside=False)
-        return found or Kept(making.result(), 0.0)
+        if found is None or (patience_s and found.age_s >= OLD_S and wait([making], patience_s).done):
+            return Kept(making.result(), 0.0)
+        return found
 
     def within(self, seconds: float, key: str, read: Callable[[], T]) -> Kept[T] | None:
         """The same; None if it is not there and takes longer. A thread goes on then, for the next who asks."""
@@ -62,7 +73,7 @@ class Sums:
         with self._lock:
             known, making = self._sums.get(key), self._making.get(key)
             now = self._clock()
-            if known is not None and not known.stale and now - known.made < max(FRESH_S, SHARE * known.cost_s):
+            if known is not None and not known.stale and now - known.made < _rest_s(known.cost_s):
                 return Kept(known.value, now - known.made), Future()
             mine = making is None
             if making is None:

@@ -25,6 +25,11 @@ class Page(NamedTuple):
     form: bool = False
 
     @property
+    def needs_store(self) -> bool:
+        """Whether it shows what the store holds, and not only what the app declares."""
+        return self.name not in ("keys", "policies")
+
+    @property
     def read(self) -> Callable[[Ask], Record]:
         return _found("read", self.where)
 

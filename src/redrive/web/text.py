@@ -55,6 +55,15 @@ def clock(at: str) -> str:
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%d %b %H:%M UTC")
 
 
+def second(at: str) -> str:
+    """A time of today, to the second.
+
+    >>> second("2026-11-23T14:50:07.250Z")
+    '14:50:07 UTC'
+    """
+    return datetime.fromisoformat(at).astimezone(UTC).strftime("%H:%M:%S UTC")
+
+
 def number(value: float | None) -> str:
     """A count or a rate for people.
 
@@ -134,6 +143,7 @@ def environment() -> Environment:
     )
     made.filters |= {
         "clock": clock,
+        "second": second,
         "number": number,
         "share": share,
         "took": took,

@@ -17,8 +17,7 @@ from redrive.fault import Fault, Kind
 from redrive.ids import new_id
 from redrive.message import Draft, Lane, Message
 from redrive.stores import open_store
-from redrive.web import Site
-from redrive.web import site as site_module
+from redrive.web import Site, vigil
 from redrive.web.live import Glance, Live
 from redrive.web.table import PAGES
 
@@ -152,7 +151,7 @@ def test_fifty_who_watch_cost_one_look(stores: tuple[Asked, Asked]) -> None:
 def test_a_page_that_fifty_watch_is_read_once_after_a_change(
     name: str, stores: tuple[Asked, Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site_module, "_SHARED_S", 3600.0)  # on a busy machine fifty take longer
+    monkeypatch.setattr(vigil, "_SHARED_S", 3600.0)  # on a busy machine fifty take longer
     asked = stores[0]
     path = asked.paths[name]
 

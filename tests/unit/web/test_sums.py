@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from redrive.web.sums import KEPT_MAX, SHARE, Kept, Sums
+from redrive.web.sums import KEPT_MAX, LEAST_SHARE, Kept, Sums
 
 
 class Clock:
@@ -59,11 +59,11 @@ def test_an_old_sum_that_takes_a_while_is_shown_with_its_age_and_made_again_behi
     assert sums.get("a", read).value == 2
 
 
-def test_a_dear_sum_takes_a_twentieth_of_the_time() -> None:
+def test_a_dear_sum_takes_a_quarter_of_the_time_at_most() -> None:
     clock = Clock()
     sums, read = Sums(clock), Sum(clock, 2.0)
     sums.get("a", read)
-    clock.now += SHARE * 2 - 0.1
+    clock.now += LEAST_SHARE * 2 - 0.1
     assert sums.get("a", read).value == 1 and read.made == 1
     clock.now += 0.2
     sums.get("a", read)

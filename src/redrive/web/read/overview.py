@@ -14,7 +14,7 @@ SHOWN = 8  # rows of each table
 
 def overview(ask: Ask) -> Record:
     """What needs a person, counts by lane, what happened lately, and the worst queues, groups and dependencies."""
-    kept = ask.site.status()
+    kept = ask.status()
     status = kept.value
     back = fields.since(ask, "1h")
     return {

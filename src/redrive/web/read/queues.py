@@ -19,7 +19,7 @@ GROUPS_MAX = 100
 
 def queues(ask: Ask) -> Record:
     """All queues with their lanes, the last hour, and what holds their messages back."""
-    kept = ask.site.status()
+    kept = ask.status()
     hours = ask.kept("hours", lambda: _hours(ask, kept.value)).value
     rows = []
     for each in kept.value.queues:

@@ -78,6 +78,22 @@
     if (focus !== document.activeElement && focus.isConnected) focus.focus({ preventScroll: true }); // its row has moved
   };
 
+  // -- a store, or a server, that does not answer is said on top
+  const named = document.title.replace(/^⚠ /, "");
+  let heard = new Date();
+  const lost = (what) => {
+    const bars = document.querySelector('[data-part="bar"]');
+    const since = heard.toISOString().replace("T", " ").slice(0, 19) + " UTC";
+    if (bars && !bars.querySelector(".lost")) {
+      const bar = document.createElement("p");
+      bar.className = "bar lost";
+      bar.setAttribute("role", "alert");
+      bar.textContent = `${what} has not answered since ${since}; what you see is of then.`;
+      bars.replaceChildren(bar);
+    }
+    document.title = "⚠ " + named;
+  };
+
   const refresh = async () => {
     if (busy || paused || document.hidden || wanted === shown) return;
     if (!document.querySelector("[data-part]")) { shown = wanted; return; } // a form: what changes elsewhere is not in it
@@ -86,12 +102,14 @@
     let again = 300;
     try {
       const answer = await fetch(location.href, { headers: { "X-Redrive-Live": String(target), Accept: "text/html" }, credentials: "same-origin" });
-      const fresh = answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
+      const fresh = (answer.ok || answer.status === 503) && new DOMParser().parseFromString(await answer.text(), "text/html");
       if (paused) { busy = false; return; } // since it asked
-      if (fresh) patch(fresh);
+      if (answer.ok || (fresh && fresh.querySelector(".bar"))) { patch(fresh); document.title = fresh.title; }
+      else if (answer.status === 503) lost("The store");
+      if (answer.ok) heard = new Date();
       say(answer.ok ? "live" : answer.status === 503 ? "the store cannot be read; trying again" : "reload: the page answers " + answer.status);
       shown = target;
-    } catch { say("no answer; trying again"); again = 2000; }
+    } catch { say("no answer; trying again"); lost("The server"); again = 2000; }
     busy = false;
     if (wanted !== shown) setTimeout(refresh, again);
   };
