@@ -132,6 +132,12 @@ def stopped(state: State, d: Dependency, now_ms: int) -> bool:
     return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in OPEN
 
 
+def barred(state: State, d: Dependency, now_ms: int, pool: int = 0) -> bool:
+    """Whether its breaker, the ramp after an outage or a cool-down lets nothing be claimed now, whatever its rate and
+    concurrency do."""
+    return allowance(state, replace(d, rate=None), now_ms, pool=pool).count <= 0
+
+
 def calm(state: State, d: Dependency, now_ms: int) -> bool:
     """Whether neither the breaker nor a cool-down holds any message back."""
     closed = d.breaker is None or (state.breaker.ramp is None and state.breaker.status in CLOSED)

@@ -72,6 +72,31 @@ class DeferRules(Contract):
         assert (again.message.deferral, again.message.attempt, again.message.held_ms) == (BROKEN, 1, 1000)
         assert look(store, id) == again.message
 
+    @pytest.mark.parametrize("width", [1, 3])
+    @takes("widths")
+    def test_what_is_put_off_gives_its_place_in_its_group_up(
+        self, store: Store, clock: ManualClock, width: int
+    ) -> None:
+        """However many of one task an outage holds, another task of the same group gets its turn."""
+        store.configure("default", group_width=width)
+        held = put(store, *[draft("a", group="g") for _ in range(2 * width)])
+        other = put_one(store, task="b", group="g")
+        for _ in range(2):
+            deliveries = claim(store)
+            assert len(deliveries) == width and {d.message.task for d in deliveries} == {"a"}
+            puts_off = [Settlement(d.receipt, defer(clock() + 5000)) for d in deliveries]
+            assert store.exchange(puts_off, []).settled == [Settled.OK] * width
+        delivery = claim_one(store)
+        assert delivery.message.id == other
+        settle(store, delivery, Ack())
+        assert claim(store) == []
+        clock.advance("5s")
+        found = []
+        while deliveries := claim(store):
+            found += [d.message.id for d in deliveries]
+            store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], [])
+        assert sorted(found) == sorted(held)
+
     def test_the_next_deferral_replaces_it(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)
         last = None

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from ...message import Ack, DeadLetter, Discard, Group, GroupOrder, Isolate, OnDead, Quarantine, Redrive, RetryAt
+from ...message import (
+    Ack,
+    DeadLetter,
+    Deferral,
+    Discard,
+    Group,
+    GroupOrder,
+    Isolate,
+    OnDead,
+    Quarantine,
+    Redrive,
+    RetryAt,
+)
 from ...store import Store
 from ..clock import ManualClock
 from .base import Contract, claim, claim_one, claimed_ids, draft, handle, look, put
@@ -29,6 +41,19 @@ class StrictRules(Contract):
             delivery = claim_one(store)
             assert delivery.message.id == id
             settle_one(store, delivery, Ack())
+
+    @takes("widths")
+    def test_the_head_keeps_its_place_while_it_is_put_off(self, store: Store, clock: ManualClock) -> None:
+        self.strict(store)
+        head, next_one = put(store, draft("a", group="g"), draft("b", group="g"))
+        put_off = RetryAt(clock() + 5000, "breaker", counts=False, held=True, deferral=Deferral("breaker", "crm"))
+        settle_one(store, claim_one(store), put_off)
+        assert claim(store) == []
+        clock.advance("5s")
+        delivery = claim_one(store)
+        assert delivery.message.id == head
+        settle_one(store, delivery, Ack())
+        assert claimed_ids(store) == [next_one]
 
     @takes("widths")
     def test_the_head_keeps_its_place_through_its_delay(self, store: Store, clock: ManualClock) -> None:

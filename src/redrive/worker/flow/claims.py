@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ...store import Store
 
 LOOK_MS = 1000  # how often to look for unknown tasks that were routed to a queue
+TRY_MS = 10_000  # how often to see whether messages of a task that is held back are in groups
+GROUPED_SHARE = 4  # one place of so many goes to messages that are claimed to give up their groups' places
+Kind = tuple[tuple[Guard, ...], set[str]]  # tasks, and the guards they share
 _NONE: frozenset[str] = frozenset()
 
 
@@ -25,6 +28,9 @@ class ClaimLimits:
         self._guards, self._shared, self._store, self._worker = guards, shared, store, worker
         self._empty: dict[str, set[str]] = {}  # per queue: tasks without due messages, since the last execution ended
         self._looked_ms: dict[str, int] = {}  # per queue whose known tasks were all held back: the last look
+        self.grouped: set[str] = set()  # tasks whose messages in groups were held back
+        self._tried_ms: dict[str, int] = {}  # per queue with tasks of which that is not known: when one was last tried
+        self._turns = 0  # with room for one message, each second time it is one that gives up its place
         self.looking: set[str] = set()  # queues that the last split looked into for unknown tasks
 
     def split(self, rooms: Mapping[str, int]) -> list[tuple[str, int, frozenset[str]]]:
@@ -43,8 +49,10 @@ class ClaimLimits:
         kinds = self._guards.kinds(queue)
         self._shared.refresh({guard for guards, _ in kinds for guard in guards}, now_ms)
         most = [min((self._open(guard, now_ms).count for guard in guards), default=math.inf) for guards, _ in kinds]
+        everything = _NONE.union(*(tasks for _, tasks in kinds))
+        giving, way = self._giving_way(queue, [kinds[n] for n in range(len(kinds)) if most[n] <= 0], everything, room)
         bounded: dict[Guard, tuple[int, set[str]]] = {}  # by the guard that bounds them: how many, and the tasks
-        held, free, left = set[str](), set[Guard](), room
+        held, free, left = set[str](), set[Guard](), room - giving
         for n in sorted(range(len(kinds)), key=most.__getitem__):  # the tightest bound first
             guards, tasks = kinds[n]
             count, by = left if most[n] > 0 else 0, None
@@ -70,9 +78,34 @@ class ClaimLimits:
             return [(room, _NONE)]
         for guard in free:
             guard.promised += left
-        everything = _NONE.union(*(tasks for _, tasks in kinds))
         asks = [(count, everything - tasks) for count, tasks in bounded.values()]
+        if giving:
+            asks.append((giving, everything - way))
+        if not left:
+            return asks
         return [*asks, (left, frozenset(held))] if held < everything or self._looks(queue, now_ms) else asks
+
+    def _bars(self, guards: tuple[Guard, ...], now_ms: int) -> bool:
+        return any(permits.barred(guard.state, guard.d, now_ms, guard.pool) for guard in guards)
+
+    def _giving_way(
+        self, queue: str, held: Sequence[Kind], everything: frozenset[str], room: int
+    ) -> tuple[int, frozenset[str]]:
+        """How many messages to claim of which of the tasks that an outage holds back, in a queue with other tasks.
+        They are put off, and so give up their places in their groups: one tenant's outage of one dependency does not
+        stop the tenant's other tasks. What is in no group waits unclaimed, and the head of a strict group keeps
+        its place anyway."""
+        now_ms = self._shared.last_ms
+        barred = _NONE.union(*(tasks for guards, tasks in held if self._bars(guards, now_ms)))
+        if not barred or barred == everything or self._guards.strict(queue):
+            return 0, _NONE
+        if known := barred & self.grouped:
+            self._turns += 1
+            return room // GROUPED_SHARE or self._turns % 2, known
+        if abs(now_ms - self._tried_ms.get(queue, -TRY_MS)) < TRY_MS:
+            return 0, _NONE
+        self._tried_ms[queue] = now_ms
+        return 1, barred
 
     def _looks(self, queue: str, now_ms: int) -> bool:
         """Whether to look for unknown tasks of a queue whose known tasks are all held back."""
@@ -127,14 +160,16 @@ class ClaimLimits:
         """The tasks of the queue that may not be claimed now, None if that is all of them; and in how many ms to look
         again."""
         kinds, now_ms = self._guards.kinds(queue), self._store.now_ms()
-        held, pause_ms = set[str](), math.inf
+        grouped = _NONE if self._guards.strict(queue) else self.grouped
+        held, giving_way, pause_ms = set[str](), set[str](), math.inf
         for guards, tasks in kinds:
             for guard in guards:
                 found = self._open(guard, now_ms)
                 if found.count <= 0:
                     held |= tasks
+                    giving_way |= tasks & grouped if self._bars((guard,), now_ms) else _NONE
                     pause_ms = min(pause_ms, max(1.0, found.next_ms - now_ms))
         if not held:
             return _NONE, math.inf
         everything = _NONE.union(*(tasks for _, tasks in kinds))
-        return None if held == everything else frozenset(held), pause_ms
+        return None if held == everything else frozenset(held - giving_way), pause_ms

@@ -121,6 +121,8 @@ class Flow:
             message = run.delivery.message
             if refusal is not None:
                 run.refusal = _with_passes(refusal, run.granted)
+                if message.group is not None:
+                    self.claims.grouped.add(message.task)
                 continue
             if answers.probes and flow.owner_of(message) in answers.probes:
                 run.probes = (*run.probes, guard)

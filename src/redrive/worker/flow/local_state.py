@@ -13,7 +13,7 @@ from ...flow import dependency as flow
 from ...flow.breaker import Breaker
 from ...flow.budget import Budget
 from ...flow.dependency import Dependency, Seen, State
-from ...message import Cell, Message, version_of
+from ...message import Cell, GroupOrder, Message, version_of
 from ...registry import Registry
 
 KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
@@ -85,6 +85,10 @@ class Guards:
     def names(self) -> set[str]:
         """The names of all dependencies of the app's tasks."""
         return {d.name for plan in self._plans.values() for d in plan}
+
+    def strict(self, queue: str) -> bool:
+        """Whether the app declares that the queue's groups are served in strict order."""
+        return queue in self._app.queues and self._app.queues[queue].group_order is GroupOrder.STRICT
 
     def kinds(self, queue: str) -> list[tuple[tuple[Guard, ...], set[str]]]:
         """The tasks known to be on a queue, by the guards they share."""
