@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.support.attack.commands import Said, command
 
 from redrive import Draft
-from redrive.fault import Fault, Kind
+from redrive.fault import Crash, Fault, Kind, crash_fault
 from redrive.message import Ack, Ask, DeadLetter, Decision, Deferral, Quarantine, RetryAt, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 
@@ -149,3 +149,27 @@ def test_long_body_is_cut_and_says_so(scene: Scene) -> None:
     id = scene.store.put([Draft(task="t", queue="q", body=b"[" + b",".join([b"1"] * 100) + b"]")])[0].id
     assert "  … 62 more lines; -v shows all" in scene.shown(id)
     assert sum(line == "    1," for line in scene.shown(id, "-v")) == 99
+
+
+OTHERS = tuple(f"01a20b69-0000-7000-8000-{n:012x}" for n in range(3))
+CRASHED = crash_fault(Crash(cause="signal", signal="SIGSEGV", started=OTHERS, started_count=3, worker="web-1/worker-0"))
+
+
+def test_a_bystander_of_a_crash_is_not_headed_by_the_death_of_its_process(scene: Scene) -> None:
+    id = scene.settled(RetryAt(scene.now_ms + LATER, "crashed", crashed=True), CRASHED)
+    lines = scene.shown(id)
+    assert lines[0] == (
+        "crash      its process died (killed by SIGSEGV), with 2 others that had been started in it: which one is at "
+        "fault is not known; -v lists them"
+    )
+    assert not any(other in line for other in OTHERS for line in lines)
+    assert not any(line.startswith("error") for line in lines)
+    assert all(any(other in line for line in scene.shown(id, "-v")) for other in OTHERS)
+
+
+def test_a_poison_message_is_headed_by_its_crash_and_its_life_names_no_ids_of_others(scene: Scene) -> None:
+    id = scene.settled(Quarantine("poison", crashed=True), CRASHED)
+    lines = scene.shown(id)
+    assert lines[0].startswith("error       ProcessDied: killed by SIGSEGV; 3 messages had been started in its process")
+    assert not any(other in line for other in OTHERS for line in lines)
+    assert all(any(other in line for line in scene.shown(id, "-v")) for other in OTHERS)

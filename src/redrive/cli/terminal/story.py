@@ -66,8 +66,17 @@ def story(record: Record, out: Output, *, why: str) -> Iterator[str]:
 def _head(record: Record, last: Record | None, out: Output, why: str) -> Iterator[tuple[str, str]]:
     if record.get("damage"):
         yield "error", f"its row cannot be read: {record['damage']}"
+    elif last is not None and _is_bystander(record, last):
+        crash, others = last["crash"], max(last["crash"]["started_count"], len(last["crash"]["started"])) - 1
+        how = views.without_ids(last["text"] or "").partition(";")[0]
+        beside = f"{others:,} other{'s' * (others != 1)} that had been started in it"
+        yield (
+            "crash",
+            f"its process died ({how}), with {beside}: which one is at fault is not known"
+            + ("" if out.verbose or not crash["started"] else "; -v lists them"),
+        )
     elif last is not None:
-        yield "error", _error(last)
+        yield "error", _error(last, out)
     yield record["state"], _state(record, out, why)
     if record.get("cancel_requested"):
         yield "cancel", "requested; its worker is notified within a third of its lease"
@@ -83,8 +92,16 @@ def _head(record: Record, last: Record | None, out: Output, why: str) -> Iterato
         yield "stored", f"{record['bytes']:,} bytes in {record['body_in']}; --body shows them"
 
 
-def _error(fault: Record) -> str:
-    return f"{fault['error']}: {fault['text']}".rstrip(": ")
+def _is_bystander(record: Record, last: Record) -> bool:
+    """Whether its last run ended by the death of a process that it shared, and nothing says that it was the cause."""
+    crash = last["crash"]
+    shared = crash is not None and not crash["alone"] and max(crash["started_count"], len(crash["started"])) > 1
+    return shared and record["state"] in ("ready", "scheduled", "leased")
+
+
+def _error(fault: Record, out: Output) -> str:
+    text = fault["text"] if out.verbose else views.without_ids(fault["text"] or "")
+    return f"{fault['error']}: {text}".rstrip(": ")
 
 
 def _state(record: Record, out: Output, why: str) -> str:
@@ -160,7 +177,7 @@ def _fault(fault: Record, out: Output) -> Iterator[str]:
         f"{out.dim('fault')} {of_attempt}at {fault['at']}: {views.kind_word(fault['kind'])}{again}"
         f" ({fault['fingerprint']})"
     )
-    yield from (f"  {one_line(line)}" for line in (fault["traceback"] or _error(fault)).splitlines())
+    yield from (f"  {one_line(line)}" for line in (fault["traceback"] or _error(fault, out)).splitlines())
 
 
 def _details(record: Record) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ from ...triage.timeline import Moment
 
 if TYPE_CHECKING:
     from ...flow.auto_redrive import AutoRedrive
+
+
+_STARTED = re.compile(r"; started: [0-9a-f-]+(?:, [0-9a-f-]+)*(?: and \d+ more)?\Z")
 
 
 def time(ms: int | None) -> str | None:
@@ -178,6 +182,15 @@ def kind_word(kind: str | None) -> str:
     return "unclassified" if kind == Kind.DEFAULT else kind or "–"
 
 
+def without_ids(text: str) -> str:
+    """The text of a crash without the ids of what else had been started: they are in the details.
+
+    >>> without_ids("killed by SIGSEGV; 2 messages had been started in its process; started: 0199-a, 0199-b and 3 more")
+    'killed by SIGSEGV; 2 messages had been started in its process'
+    """
+    return _STARTED.sub("", text)
+
+
 def told(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> str:
     """The event as text for people, after its time. The error of `known`, a fault that they have read already, is not
     repeated."""
@@ -185,7 +198,7 @@ def told(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -
     if moment["kind"] is not None:
         parts[0] += f" on {moment['worker']}" if moment["worker"] else ""
         same = known is not None and all(moment[name] == (known[name] or None) for name in ("kind", "error", "text"))
-        error = "the same error" if same else f"{moment['error']}: {moment['text'] or ''}".rstrip(": ")
+        error = "the same error" if same else f"{moment['error']}: {without_ids(moment['text'] or '')}".rstrip(": ")
         parts.append(f"{kind_word(moment['kind'])}, {error}")
         if moment["delay_ms"] is not None:
             parts.append(f"again in {show(moment['delay_ms'] / 1000)}")
