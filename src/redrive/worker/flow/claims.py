@@ -29,7 +29,7 @@ class ClaimLimits:
         self._empty: dict[str, set[str]] = {}  # per queue: tasks without due messages, since the last execution ended
         self._looked_ms: dict[str, int] = {}  # per queue whose known tasks were all held back: the last look
         self.grouped: set[str] = set()  # tasks whose messages in groups were held back
-        self._tried_ms: dict[str, int] = {}  # per queue with tasks of which that is not known: when one was last tried
+        self._tried_ms: dict[str, int] = {}  # per queue: when it last tried whether others are
         self._turns = 0  # with room for one message, each second time it is one that gives up its place
         self.looking: set[str] = set()  # queues that the last split looked into for unknown tasks
 
@@ -91,10 +91,10 @@ class ClaimLimits:
     def _giving_way(
         self, queue: str, held: Sequence[Kind], everything: frozenset[str], room: int
     ) -> tuple[int, frozenset[str]]:
-        """How many messages to claim of which of the tasks that an outage holds back, in a queue with other tasks.
-        They are put off, and so give up their places in their groups: one tenant's outage of one dependency does not
-        stop the tenant's other tasks. What is in no group waits unclaimed, and the head of a strict group keeps
-        its place anyway."""
+        """The limit and the tasks of a claim for messages that are to give up their places in their groups: those that
+        an outage holds back, in a queue with other tasks. They are put off, so that one tenant's outage of one
+        dependency does not stop the tenant's other tasks. What is in no group waits unclaimed, and the head of a
+        strict group keeps its place anyway."""
         now_ms = self._shared.last_ms
         barred = _NONE.union(*(tasks for guards, tasks in held if self._bars(guards, now_ms)))
         if not barred or barred == everything or self._guards.strict(queue):
