@@ -47,6 +47,7 @@ from .message import (
     is_closed,
 )
 from .triage import (
+    BEFORE_MS,
     TREND_MS,
     Before,
     Cancel,
@@ -72,6 +73,7 @@ from .triage import (
 
 __all__ = [
     "ABSENT",
+    "BEFORE_MS",
     "BLOB",
     "DAMAGED",
     "DEGRADED",

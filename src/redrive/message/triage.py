@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from .message import Draft, Lane, Message
 
-TREND_MS = 3_600_000  # the span over which the trend of a failure group is counted
+TREND_MS = 600_000  # deaths within it are recent; the trend compares them with those of the while before
+BEFORE_MS = 3_000_000  # how long that while is: together they are an hour
 
 
 class Where(Struct, frozen=True):
@@ -65,8 +66,8 @@ class DueCount(NamedTuple):
 
 
 class FailureGroup(Struct, frozen=True):
-    """Dead messages that share a fingerprint. With `trend`, `recent` of them died in the last hour, and `earlier` in
-    the hour before."""
+    """Dead messages that share a fingerprint. With `trend`, `recent` of them died in the last ten minutes, and
+    `earlier` in the fifty before."""
 
     fingerprint: str
     task: str
@@ -80,14 +81,20 @@ class FailureGroup(Struct, frozen=True):
     earlier: int = 0
 
     @property
+    def hour(self) -> int:
+        """How many died in the last hour."""
+        return self.recent + self.earlier
+
+    @property
     def trend(self) -> str:
-        """`rising` or `falling` where one hour has more than one and a half times the deaths of the other, `quiet`
-        where nothing died in either, else `steady`."""
+        """`rising` or `falling` where the last ten minutes had more than one and a half times as many deaths a minute
+        as the fifty before, or those as the ten, `quiet` where nothing died in the hour, else `steady`."""
+        before = self.earlier * TREND_MS / BEFORE_MS
         if not self.recent and not self.earlier:
             return "quiet"
-        if self.recent > 1.5 * self.earlier:
+        if self.recent > 1.5 * before:
             return "rising"
-        return "falling" if self.earlier > 1.5 * self.recent else "steady"
+        return "falling" if before > 1.5 * self.recent else "steady"
 
 
 class Group(Struct, frozen=True):

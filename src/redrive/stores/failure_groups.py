@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from ..fault import Fault
-from ..message import TREND_MS, FailureGroup, Message
+from ..message import BEFORE_MS, TREND_MS, FailureGroup, Message
 
 
 def grouped(deaths: Iterable[tuple[Message, Fault | None]], trend_ms: int | None) -> list[FailureGroup]:
@@ -27,7 +27,7 @@ def _alone(message: Message, fault: Fault | None, trend_ms: int | None) -> Failu
     at_ms = message.rested_ms or 0
     fingerprint, error, text = ("", "", "") if fault is None else (fault.fingerprint, fault.error, fault.text)
     recent = trend_ms is not None and at_ms >= trend_ms - TREND_MS
-    earlier = trend_ms is not None and not recent and at_ms >= trend_ms - 2 * TREND_MS
+    earlier = trend_ms is not None and not recent and at_ms >= trend_ms - TREND_MS - BEFORE_MS
     return FailureGroup(fingerprint, message.task, error, text, 1, at_ms, at_ms, message.id, int(recent), int(earlier))
 
 

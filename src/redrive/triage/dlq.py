@@ -97,7 +97,7 @@ class DeadLetters(Annotations, Actions):
 
     def groups(self, *, where: Where = Where(), trend: bool = False) -> Sequence[FailureGroup]:
         """Dead messages by fingerprint and task, the largest group first; with `trend`, how many of each died in the
-        last hour and in the one before."""
+        last ten minutes and in the fifty before."""
         return self._store.failure_groups(where=where, trend=trend)
 
     def auto(self, scope: str | None = None) -> Sequence[Machine]:

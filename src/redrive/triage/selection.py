@@ -142,7 +142,7 @@ class Selection:
 
     def groups(self, *, trend: bool = False) -> Sequence[FailureGroup]:
         """Failure groups: the messages by fingerprint of the fault they died of, and task; the largest group first.
-        With `trend`, also how many of each died in the last hour and in the hour before."""
+        With `trend`, also how many of each died in the last ten minutes and in the fifty before."""
         if self._all_dead:
             return [group for query in self._queries for group in self._indexed(query.where, trend=trend)]
         return grouped(self._found(faults=True), self.now_ms if trend else None)

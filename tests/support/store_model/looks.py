@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.support.store_model import draws
 from tests.support.store_model.world import REMEMBERED, Draw, World
 
-from redrive.message import Lane, Message, Where
+from redrive.message import TREND_MS, Lane, Message, Where
 
 HOUR_MS = 3_600_000
 
@@ -56,8 +56,8 @@ class Looks(World):
             sample = next((k.fatal for k in members if k.id == group.sample_id), None)
             told = (sample.error, sample.text) if sample else ("", "")
             ages_ms = [self.now - at_ms for at_ms in rested] if trend else []
-            recent = sum(age_ms <= HOUR_MS for age_ms in ages_ms)
-            earlier = sum(HOUR_MS < age_ms <= 2 * HOUR_MS for age_ms in ages_ms)
+            recent = sum(age_ms <= TREND_MS for age_ms in ages_ms)
+            earlier = sum(TREND_MS < age_ms <= HOUR_MS for age_ms in ages_ms)
             assert (group.recent, group.earlier) == (recent, earlier), group
             assert group.sample_id in {k.id for k in members} and (group.error, group.text) == told, group
 

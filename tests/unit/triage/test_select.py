@@ -60,9 +60,10 @@ def test_streamed_groups_are_those_of_the_index(world: World, where: Where) -> N
 
 @pytest.mark.parametrize(
     "recent, earlier, word",
-    [(0, 0, "quiet"), (1, 0, "rising"), (3, 2, "steady"), (4, 2, "rising"), (2, 3, "steady"), (2, 4, "falling")],
-)
-def test_a_trend_is_told_where_one_hour_has_half_as_many_more_than_the_other(
+    [(0, 0, "quiet"), (1, 0, "rising"), (3, 10, "steady"), (4, 10, "rising"), (2, 15, "steady"), (2, 20, "falling"),
+     (0, 900, "falling")],
+)  # fmt: skip
+def test_a_trend_compares_deaths_a_minute_of_the_last_ten_with_those_of_the_fifty_before(
     recent: int, earlier: int, word: str
 ) -> None:
     assert FailureGroup("f", "t", "", "", 9, 0, 0, "i", recent, earlier).trend == word

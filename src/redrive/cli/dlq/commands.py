@@ -142,8 +142,8 @@ def groups(
 ) -> None:
     """List failure groups: dead messages with the same failure, the largest group first. SELECTOR: as for `dlq list`.
 
-    `trend` counts the deaths of the last hour, and compares them with the hour before: ↑ rising, → steady, ↓ falling,
-    – none.
+    `trend` counts the deaths of the last hour, and compares its last ten minutes with the fifty before: ↑ rising, →
+    steady, ↓ falling, – none.
     """
     found = selection(opened, selector, chosen)
     counted = found.groups(trend=True)
@@ -161,7 +161,7 @@ def groups(
 
 def _trend(row: dict[str, Any]) -> str:
     sign = _SIGNS.get(row["trend"])
-    return "–" if sign is None else f"{sign} {row['recent']:,}/h"
+    return "–" if sign is None else f"{sign} {row['recent'] + row['earlier']:,}/h"
 
 
 @dlq.command()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from ...message import (
+    BEFORE_MS,
     DAMAGED,
     TREND_MS,
     Counts,
@@ -248,7 +249,7 @@ def find_groups(
         now = f"coalesce({found.arg(lately[0])}::bigint, floor(extract(epoch from now()) * 1000)::bigint)"
         since = f"(select {now} - {TREND_MS})"
         trend = f"""count(*) filter (where m.rested_ms >= {since}),
- count(*) filter (where m.rested_ms >= {since} - {TREND_MS} and m.rested_ms < {since})"""
+ count(*) filter (where m.rested_ms >= {since} - {BEFORE_MS} and m.rested_ms < {since})"""
     asked = sql.replace("{source}", source).replace("{trend}", trend)
     return cursor(c).execute(asked.encode(), found.args, binary=True).fetchall()
 

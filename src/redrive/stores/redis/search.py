@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ...fault import Fault
 from ...ids import is_id
 from ...message import (
+    BEFORE_MS,
     DAMAGED,
     TREND_MS,
     Damage,
@@ -203,7 +204,7 @@ class Looks:
         rows: dict[bytes, list[Any]] = {}
         cursor = "0"
         while True:
-            found, page = self._call("failure_groups", (cursor, TREND_MS))
+            found, page = self._call("failure_groups", (cursor, TREND_MS, BEFORE_MS))
             for n in range(0, len(page), 7):
                 rows[page[n]] = page[n + 1 : n + 7]
             cursor = found.decode()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ...errors import StoreError, StoreUnavailable
 from ...message import (
+    BEFORE_MS,
     DAMAGED,
     TREND_MS,
     Counts,
@@ -174,9 +175,9 @@ def trend_of(now: int | None) -> tuple[str, tuple[int, ...]]:
     """The columns that tell a group's trend, where the time is given, and their parameters."""
     if now is None:
         return "0 recent, 0 earlier", ()
-    hour_ago = now - TREND_MS
+    lately = now - TREND_MS
     columns = "sum(rested_ms >= ?) recent, sum(rested_ms >= ? and rested_ms < ?) earlier"
-    return columns, (hour_ago, hour_ago - TREND_MS, hour_ago)
+    return columns, (lately, lately - BEFORE_MS, lately)
 
 
 def to_failure_group(fingerprint: str, task: str, error: str | None, faults: str | None, *numbers: Any) -> FailureGroup:

@@ -44,7 +44,7 @@ class Groups(Screen):
         Column("error", shrinks=True),
         Column("task", shrinks=True),
         Column("trend"),
-        Column("recent", "last hour", spare=2),
+        Column("recent", "last 10m", spare=2),
         Column("last_at", "last", spare=1),
         Column("text", shrinks=True, spare=1),
         Column("said", "note", shrinks=True, spare=1),
@@ -114,7 +114,7 @@ class GroupDetail(Screen):
         deep: Deep = self.studied
         head: list[str] = [joined(self.task, f": fingerprint {self.fingerprint}")]
         for group in deep.groups:
-            head.append(f"{group.count:,} × {group.error}, {group.trend}; {group.recent:,} in the last hour")
+            head.append(f"{group.count:,} × {group.error}, {group.trend}; {group.hour:,} in the last hour")
         head += [f"  {text}" for text in _texts(deep)]
         if said := _said(deep.about, self.now_ms):
             head.append(said)

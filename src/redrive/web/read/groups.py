@@ -17,7 +17,7 @@ from . import fields, selecting
 
 ROWS = 100
 SAMPLES = 50  # groups whose sample is read for the place that failed
-NEW_MS = 24 * 3_600_000
+NEW_MS = 3_600_000  # a group whose first message died within it is new
 RUNS = 50  # the last ones, which tell a group that came back from a new one
 MATCHED_MAX = 100_000  # messages that a thread reads to group what no index groups
 FRAME = re.compile(r'^ *File "(.*)", line (\d+), in (.*)$', re.MULTILINE)

@@ -1,4 +1,4 @@
--- {cursor, how long lately is}: a page of the groups of dead messages: {cursor that leads on, {name, count, first, last,
+-- {cursor, how long lately is, how long the while before}: a page of the groups of dead messages: {cursor that leads on, {name, count, first, last,
 -- member of the last, how many came to rest lately, how many in the while before, …}}.
 local page, answer = call('SSCAN', root .. 'fg', asked[1], 'COUNT', 300), {}
 local lately = now - asked[2]
@@ -7,9 +7,9 @@ for _, name in ipairs(page[2]) do
   local first, last = call('ZRANGE', key, 0, 0, 'WITHSCORES'), call('ZRANGE', key, -1, -1, 'WITHSCORES')
   if first[1] then
     local recent, earlier = 0, 0
-    if tonumber(last[2]) >= lately - asked[2] then
+    if tonumber(last[2]) >= lately - asked[3] then
       recent = call('ZCOUNT', key, lately, '+inf')
-      earlier = call('ZCOUNT', key, lately - asked[2], '(' .. lately)
+      earlier = call('ZCOUNT', key, lately - asked[3], '(' .. lately)
     end
     for _, part in ipairs({name, call('ZCARD', key), tonumber(first[2]), tonumber(last[2]), last[1], recent, earlier}) do
       answer[#answer + 1] = part
