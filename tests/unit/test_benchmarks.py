@@ -22,7 +22,7 @@ TINY = "--rounds 1 --messages 50 --delayed 20 --within-s 0.4 --steady 10 --backl
 TINY += "--waiting 100 --dead 300 --suspects 20x50ms --crowd 12 --browsers 5 --old 2 --new 1"
 TINY += " --freezes 1 --seconds 1 --workers 2"
 
-LONG = ("sqs-requests", "aws-calls", "poison")
+LONG = ("sqs-requests", "aws-calls", "poison", "rollout", "rollout-sqs")
 
 
 @pytest.mark.parametrize(
