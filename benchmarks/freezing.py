@@ -26,7 +26,7 @@ from redrive import App
 from redrive.flow.breaker_rule import Breaker
 
 from .harness import ROOT, Broken, Options, Place, Reading, fresh
-from .processes import children
+from .processes import started_by
 from .tasks import Records, read_records
 
 PER_S = 300  # messages put
@@ -97,7 +97,7 @@ def _workers(place: Place, count: int) -> Iterator[list[subprocess.Popen[bytes]]
             here = [*argv, "--log", "off", "--processes", str(max(1, count // 2))]
             supervisors.append(subprocess.Popen(here, cwd=ROOT, env=env, stderr=log, stdout=log))
     end_s = time.monotonic() + START_S
-    while sum(len(children(one.pid)) for one in supervisors) < 2 * max(1, count // 2):
+    while sum(len(started_by(one.pid)) for one in supervisors) < 2 * max(1, count // 2):
         if time.monotonic() > end_s:
             raise Broken("the workers did not start")
         time.sleep(0.1)
@@ -153,7 +153,7 @@ def _freeze(supervisors: list[subprocess.Popen[bytes]], count: int, seconds: flo
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
             del frozen[pid]
-        living = [pid for one in supervisors for pid in children(one.pid) if pid not in frozen]
+        living = [pid for one in supervisors for pid in started_by(one.pid) if pid not in frozen]
         if len(found) < count and len(frozen) < FROZEN_MAX and living:
             pid = chance.choice(living)
             time.sleep(chance.uniform(0, 0.3))

@@ -19,13 +19,13 @@ def cpu_s(pid: int, *, children: bool = False) -> float:
         return _shown_s(pid)
     used_s = _exact_s(pid)
     if children:
-        used_s += _ended_s(pid) + sum(cpu_s(child, children=True) for child in children(pid))
+        used_s += _ended_s(pid) + sum(cpu_s(child, children=True) for child in started_by(pid))
     return used_s
 
 
 def descendants(pid: int) -> list[int]:
     """The processes it started that live, and those that these started."""
-    return [found for child in children(pid) for found in (child, *descendants(child))] if LINUX else []
+    return [found for child in started_by(pid) for found in (child, *descendants(child))] if LINUX else []
 
 
 def _exact_s(pid: int) -> float:
@@ -35,7 +35,7 @@ def _exact_s(pid: int) -> float:
         return 0.0
 
 
-def children(pid: int) -> list[int]:
+def started_by(pid: int) -> list[int]:
     """The processes it started that live. (Each thread has its own.)"""
     found: list[int] = []
     for thread in Path(f"/proc/{pid}/task").glob("*"):
