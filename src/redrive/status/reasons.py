@@ -14,6 +14,8 @@ from ..presence import WorkerInfo
 from ..registry import Registry
 from ..store import Store
 from ..triage.pauses import Pause, paused_by
+from ..triage.redrive.records import Plan
+from ..triage.redrive.run import RunView
 from ..worker.flow.local_state import controls
 from ..worker.flow.transitions import Transition, read
 from .flow import flow_holds
@@ -23,6 +25,7 @@ from .workers import told_by, worked
 
 LOOKED = 200  # waiting messages of a queue that are read to find what holds them
 CELLS_AT_ONCE = 100
+QUEUES_MAX = 20  # of a plan
 NORMAL = ("turn", "delay", "retry")  # kinds that need no explanation beside a queue
 
 
@@ -132,6 +135,18 @@ class Reasons:
             if self.worked and queue not in self.worked and ("no_worker", queue) not in found:
                 _add(found, no_worker(queue, known=True, count=0))  # others have one: perhaps the name is wrong
         return tuple(found.values())
+
+    def of_plan(self, plan: Plan) -> tuple[Hold, ...]:
+        """What would hold the messages of a plan once they are moved, of its largest queues. Raises StoreError."""
+        if not plan.total:
+            return ()
+        queues = [plan.settings.to_queue] if plan.settings.to_queue else list(plan.by_queue)[:QUEUES_MAX]
+        return self.of_redrive(plan.by_task, queues, set(plan.dependencies.values()))
+
+    def of_run(self, run: RunView, plan: Plan | None) -> tuple[Hold, ...]:
+        """What holds messages that a run has moved and that have not run yet. Raises StoreError."""
+        waits = plan is not None and run.state == "running" and run.counts.get("waiting", 0)
+        return self.of_plan(plan) if waits and plan is not None else ()
 
     # -- what is read of the store
 

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 from tests.support.redrive_pages import Pages, actions, text_of
 
+from redrive.cli.main import cli
+from redrive.message import Swap
+from redrive.triage.redrive.records import read_state, state_cell
 from redrive.web import Permission
 
 
@@ -41,6 +47,24 @@ def test_a_worker_carries_the_run_of_an_applied_plan_and_the_page_shows_it_done(
     assert [stage["state"] for stage in record["stages"]] == ["done", "done", "done", "now"]
     assert "6 done, 0 failed" in page
     assert actions(pages.get(f"/runs/{id}")) == set()
+
+
+def test_a_run_says_what_holds_the_canary_that_it_has_moved(pages: Pages, tmp_path: Path) -> None:
+    pages.bury(sends=8)
+    id = started(pages, q="queue:mail", canary="3")
+    pages.app.flow.open("smtp", reason="their outage", actor="bob")
+    assert pages.json(f"/runs/{id}")["held"] == [], "it has moved nothing yet"
+    (cell,) = pages.app.store.cells.read([state_cell(id)])
+    state = read_state(cell)
+    assert cell is not None and state is not None
+    moved = msgspec.json.encode(msgspec.structs.replace(state, moved=3, at=3))
+    pages.app.store.cells.swap([Swap(state_cell(id), cell.version, moved)])
+    (hold,) = [hold for hold in pages.json(f"/runs/{id}")["held"] if hold["kind"] == "breaker"]
+    assert hold["text"] == "the breaker of smtp is held open by bob: their outage"
+    assert "What it has moved does not run yet: the breaker of smtp" in text_of(pages.get(f"/runs/{id}"))
+    url = f"sqlite:///{tmp_path}/work.db"
+    typed = CliRunner().invoke(cli, ["run", "show", id, "-o", "json", "--url", url])
+    assert [hold["kind"] for hold in json.loads(typed.stdout)["held"]].count("breaker") == 1
 
 
 def test_a_canary_that_fails_stops_the_run_and_the_page_says_so(pages: Pages) -> None:

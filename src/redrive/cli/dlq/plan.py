@@ -210,11 +210,7 @@ def _holds(opened: Opened, plan: Plan) -> Sequence[Hold]:
     """What would hold the messages once they are moved."""
     from ...status import Reasons
 
-    if not plan.total:
-        return ()
-    queues = [plan.settings.to_queue] if plan.settings.to_queue else list(plan.by_queue)
-    reasons = Reasons(opened.store, opened.app)
-    return reasons.of_redrive(plan.by_task, queues, set(plan.dependencies.values()))
+    return Reasons(opened.store, opened.app).of_plan(plan)
 
 
 def _lines(plan: Plan, why: str = "") -> Iterator[str]:

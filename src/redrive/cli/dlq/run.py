@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...duration import show as show_duration
-from ...errors import Refused
+from ...errors import ConfigError, PlanRefused, Refused
 from ...redact import one_line
 from ...triage.redrive.records import Failure as Failed
 from ...triage.redrive.records import Line, state_of
@@ -33,9 +33,14 @@ from ..terminal.failure import (
     program,
     typed,
 )
+from ..terminal.holding import record as hold_record
+from ..terminal.holding import sentence
 from ..terminal.output import Column, Output, fields
 from ..terminal.types import DURATION
 from .run_watch import follow
+
+if TYPE_CHECKING:
+    from ...status import Hold
 
 LISTED = 10_000
 COUNTS = ("planned", "moved", "done", "failed", "waiting", "changed", "skipped")
@@ -85,8 +90,11 @@ def show(opened: Opened, out: Output, id: str) -> None:
     """Show a run: its counts, what it waits for or why it ended, and its story."""
     found = _known(opened, id)
     view = found.view()
-    record = {**full(view), "story": [{"at": views.time(line.at_ms), "text": line.text} for line in found.story()]}
-    out.record(record, id="id", table=lambda: _lines(view, found.story(), out))
+    held = _held(opened, found, view)
+    record = {**full(view), "held": [hold_record(hold) for hold in held]}
+    record |= {"story": [{"at": views.time(line.at_ms), "text": line.text} for line in found.story()]}
+    why = sentence(held, opened.store.now_ms())
+    out.record(record, id="id", table=lambda: _lines(view, found.story(), out, why))
     _lead_on(view)
 
 
@@ -253,8 +261,20 @@ def _told(view: RunView) -> dict[str, Any]:
     }
 
 
-def _lines(view: RunView, story: Any, out: Output) -> Iterator[str]:
-    return chain(fields(_told(view)), (story_line(line, out) for line in story))
+def _held(opened: Opened, found: Run, view: RunView) -> Sequence[Hold]:
+    """What holds the messages that the run has moved."""
+    from ...status import Reasons
+
+    try:
+        plan = found.plan
+    except (ConfigError, PlanRefused):  # it has expired, or was altered
+        return ()
+    return Reasons(opened.store, opened.app).of_run(view, plan)
+
+
+def _lines(view: RunView, story: Any, out: Output, why: str = "") -> Iterator[str]:
+    held = {"held by": one_line(why)} if why else {}
+    return chain(fields(_told(view) | held), (story_line(line, out) for line in story))
 
 
 def story_line(line: Line, out: Output) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...cli.terminal.table import Column
+from ...errors import ConfigError, PlanRefused
 from ...triage.redrive.records import FINAL
 from ..model import Model
 from ..screen import Act, Page, Row, Screen, Text
@@ -99,6 +100,19 @@ class Deep(NamedTuple):
     view: RunView
     story: Sequence[Line]
     failures: Sequence[Failure]
+    held: str
+
+
+def _held(model: Model, run: Run, view: RunView) -> str:
+    """What holds the messages that the run has moved, in words."""
+    from ...status import Reasons
+
+    try:
+        plan = run.plan
+    except (ConfigError, PlanRefused):
+        return ""
+    reasons = Reasons(model.store, model.app)
+    return "; also ".join(hold.line(reasons.now_ms) for hold in reasons.of_run(view, plan))
 
 
 class RunDetail(Text):
@@ -119,7 +133,8 @@ class RunDetail(Text):
 
     def read(self, model: Model) -> Deep:
         run = model.dlq.run(self.run)
-        return Deep(run.view(), run.story(), run.failures(FAILURES_MAX))
+        view = run.view()
+        return Deep(view, run.story(), run.failures(FAILURES_MAX), _held(model, run, view))
 
     def lines(self) -> Sequence[str]:
         return list(self._lines())
@@ -132,6 +147,7 @@ class RunDetail(Text):
                 ("run", view.id),
                 ("state", row_of(view)["state"]),
                 ("why", view.why),
+                ("held by", found.held),
                 ("messages", listed({name: n for name, n in view.counts.items() if n}, 8) or "none"),
                 ("speed", None if view.per_s is None else f"{per_s(view.per_s)}/s"),
                 ("chosen by", view.selector or "all that is dead"),

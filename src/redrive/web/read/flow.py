@@ -16,6 +16,7 @@ from ...worker.flow.local_state import controls as controls_of
 from ..ask import Ask, Problem, Record
 from . import fields
 from .plans import missing
+from .waiting import counts_by_queue
 
 WAITING = 50  # messages of a page
 KEYS_MAX = 50
@@ -45,6 +46,7 @@ def flow(ask: Ask) -> Record:
         "mutes": mutes(ask),
         "age_s": kept.age_s,
         "looked": LOOKED,
+        "more": _more(ask),
         "command": fields.command(ask, "flow", "list"),
     }
 
@@ -53,6 +55,11 @@ def _with_waiting(control: Control, known: Mapping[str, Control]) -> Control:
     """What waits was counted a while ago; breakers are shown as they are now."""
     counted = known.get(control.name)
     return control if counted is None else replace(control, waiting=counted.waiting, deferred=counted.deferred)
+
+
+def _more(ask: Ask) -> bool:
+    """Whether more messages wait than were looked at."""
+    return sum(counts.ready + counts.scheduled for counts in counts_by_queue(ask).value.values()) > LOOKED
 
 
 def mutes(ask: Ask, name: str | None = None) -> list[Record]:
@@ -89,6 +96,7 @@ def dependency(ask: Ask) -> Record:
         "messages": kept.value["messages"],
         "age_s": kept.age_s,
         "looked": LOOKED,
+        "more": _more(ask),
         "tasks": _callers(ask, name),
         "mutes": mutes(ask, name),
         "command": fields.command(ask, "flow", "show", name, *(["--key", key] if key else [])),

@@ -240,9 +240,5 @@ def _held(ask: Ask, made: Plan) -> list[Record]:
     """What would hold the messages once they are moved."""
     from ...status import Reasons
 
-    target = made.settings.to_queue
-    queues = [target] if target else list(made.by_queue)[:LOADED_MAX]
-    if not made.total:
-        return []
-    found = Reasons(ask.store, ask.registry).of_redrive(made.by_task, queues, set(made.dependencies.values()))
+    found = Reasons(ask.store, ask.registry).of_plan(made)
     return [fields.hold(ask, each) for each in found]

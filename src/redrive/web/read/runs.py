@@ -9,6 +9,7 @@ from ...cli.dlq.plan import how
 from ...cli.dlq.run import failed_again, full
 from ...crypto import shown_text
 from ...errors import ConfigError, PlanRefused
+from ...status import Reasons
 from ...triage.lookup import run_ids
 from ...triage.redrive.records import FAILURES_MAX, FINAL, Line, Plan, RunState, state_of
 from ...triage.redrive.run import Run, RunView
@@ -63,6 +64,7 @@ def run(ask: Ask) -> Record:
         "average_per_s": _average(view),
         "stages": stages(view, state, plan),
         "canary": canary(view, state, plan, story),
+        "held": [fields.hold(ask, each) for each in Reasons(ask.store, ask.registry).of_run(view, plan)],
         "can": can(ask, view, state, plan),
         "story": [{"at": fields.time(line.at_ms), "text": line.text} for line in reversed(story[-STORY:])],
         "failures": _failures(ask, found, view),
