@@ -158,7 +158,7 @@ def scene(ago: Duration | None = None) -> Iterator[Scene]:
 
 
 def dead_letters_growing() -> None:
-    with scene("55m") as at:
+    with scene("46m") as at:
         at.die("mail.send", ["bob", "eve"], "permanent")
         for batch in range(1, 11):
             at.die("crm.push", range(4 * batch))
