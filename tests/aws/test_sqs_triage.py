@@ -162,7 +162,7 @@ def test_a_canary_that_fails_stops_the_run_and_each_death_is_one_row(shop: Shop)
 
 def test_what_has_not_left_yet_can_be_returned(shop: Shop) -> None:
     app = dead(shop, 6)
-    run = app.dlq.select("queue:crm").plan(delay="1h").start(reason="tonight", actor="ann")
+    run = app.dlq.select("queue:crm").plan(delay="1h", canary=0).start(reason="tonight", actor="ann")
     app.run_worker(burst=True)
     assert (run.counts["moved"], shop.depth("shop-crm")) == (6, 0)
     run.undo(reason="tomorrow", actor="ann")

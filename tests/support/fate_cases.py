@@ -79,6 +79,8 @@ SIGNALS: Choices = {
     "unreadable": [None, "why"],
     "unroutable": [None, "why"],
     "park_ms": [0, 300, 1000, 300_000],
+    "known_ms": [0, NOW, NOW - 299, NOW - 300, NOW - 1000, A_MINUTE_AGO, NOW + 5],
+    "again_ms": [None, NOW - 7, NOW, NOW + 5000],
     "unfetched": [None, "why"],
 }
 

@@ -150,7 +150,7 @@ def worker(
         found.recycle_memory = chosen.recycle_memory
     tell_warnings(chosen.log, quiet=child)
     found.schedules_watched = child  # its parent has warned
-    if not child:
+    if not child and (chosen.drain or not chosen.burst):  # a burst ends: whatever runs it, such as cron, comes again
         wait_for_store(found)
     if child or not found.store.traits.shared:
         return _work(found, chosen, metrics_dir, child)

@@ -87,9 +87,16 @@ def _classify(inspection: Inspection, chain: list[Seen], rules: Sequence[Rule], 
         asked_s = each.retry_after_s if asked_s is None else asked_s
     for each in chain:
         known = each.known
-        if kind is None and not known.program_error:
+        if kind is None and not known.program_error and not _is_plain_number(each):
             kind = kind_of_text(each.text, of_os=known.plain and known.os_error)
     return Classification(kind, members.retry_after_s if asked_s is None else asked_s)
+
+
+def _is_plain_number(seen: Seen) -> bool:
+    """Whether its text is just a number that it was raised with: `NotReady(404)` names the thing with the id 404, while
+    `NotReady("404")` repeats what a server said."""
+    args = BaseException.args.__get__(seen.exception)
+    return seen.text.isdigit() and len(args) == 1 and isinstance(args[0], int)
 
 
 def _steered(exception: BaseException) -> Classification | None:

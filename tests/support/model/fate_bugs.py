@@ -87,6 +87,16 @@ def _(right: Any, m: Any, policy: Any, signals: Any, now: int) -> Any:
     return right(m, policy, replace(signals, park_ms=0), now)
 
 
+@bug(decide, "admit", "an unknown task that a living worker knows is parked")
+def _(right: Any, m: Any, policy: Any, signals: Any, now: int) -> Any:
+    return right(m, policy, replace(signals, again_ms=None), now)
+
+
+@bug(decide, "admit", "the wait for a newer worker counts while one lived")
+def _(right: Any, m: Any, policy: Any, signals: Any, now: int) -> Any:
+    return right(m, policy, replace(signals, known_ms=0), now)
+
+
 @bug(decide, "admit", "a body that cannot be fetched runs")
 def _(right: Any, m: Any, policy: Any, signals: Any, now: int) -> Any:
     return right(m, policy, replace(signals, unfetched=None), now)

@@ -63,15 +63,19 @@ def admitted(message: Message, policy: Policy, signals: Signals, now: int) -> Fa
             asked_until_ms = fault.at_ms + asked_ms
     passed = message.deadline_ms is not None and message.deadline_ms <= now
     poison = guilty(message, policy, now)
-    unknown, left_ms = signals.unroutable is not None, signals.park_ms
+    unknown, alone_ms = signals.unroutable is not None, 0  # for how long no worker has known it
     for fault in told[-1:]:
         if fault.kind is Kind.UNROUTABLE and fault.at_ms >= message.life_ms:
-            left_ms = fault.at_ms + signals.park_ms - now
+            alone_ms = max(0, min(now - fault.at_ms, now - signals.known_ms))
+    left_ms = signals.park_ms - alone_ms
+    look_ms = 500 if alone_ms < 1000 else 10_000 if alone_ms > 20_000 else alone_ms // 2
+    newer = unknown and signals.again_ms is not None
     unfetched = retry("blob unavailable", now + 15_000, now + 45_000, counts=False)
     rows: list[tuple[bool, Fate]] = [
         (message.cancel, retry("cancelled", now, counts=False)),
         (passed, Fate("dead", "deadline", counts=False)),
-        (unknown and left_ms > 0, replace(retry("parked", now + min(left_ms, 10_000), counts=False), held=True)),
+        (newer, replace(retry("newer", signals.again_ms or 0, counts=False), held=True)),
+        (unknown and left_ms > 0, replace(retry("parked", now + min(left_ms, look_ms), counts=False), held=True)),
         (unknown, Fate("dead", "unroutable", counts=False)),
         (signals.unreadable is not None, Fate("dead", "unreadable", counts=False)),
         (poison, Fate("quarantine", "crashed", counts=False)),

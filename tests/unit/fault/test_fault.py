@@ -465,6 +465,16 @@ def test_a_bare_status_of_an_error_of_the_system_is_none(error: Exception) -> No
     assert classify(error).kind is Kind.DEFAULT
 
 
+class NotReady(Exception):
+    """A record is not ready yet."""
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 503])
+def test_a_number_that_an_error_was_raised_with_is_an_id_and_no_status(status: int) -> None:
+    assert classify(NotReady(status)).kind is Kind.DEFAULT
+    assert classify(NotReady(str(status))).kind is not Kind.DEFAULT
+
+
 # What a fault keeps
 
 
