@@ -235,13 +235,14 @@ class App(ReadModel):
 
     # -- looking and changing
 
-    def cancel(self, id: str, *, reason: str = "", actor: str | None = None) -> str:
+    def cancel(self, id: str, *, kill: bool = False, reason: str = "", actor: str | None = None) -> str:
         """End a waiting message, or ask a running one to stop. Returns `cancelled`, `requested`, `too_late` (it is
-        dead or done) or `unknown`. One commit with its entry in the audit log. Raises Unsupported where the store
+        dead or done) or `unknown`. With `kill`, the child process of one that runs isolated is killed, too, half a
+        second after it was asked. One commit with its entry in the audit log. Raises Unsupported where the store
         cannot find it (SQS without `track=true`)."""
         from .triage.pauses import cancel
 
-        return cancel(self.store, [id], actor=actor, reason=reason)[0].value
+        return cancel(self.store, [id], kill=kill, actor=actor, reason=reason)[0].value
 
     def body(self, message: Message) -> bytes:
         """Return the message's body as enqueued, also from blob storage. Raises Unreadable, BlobsUnavailable."""
@@ -271,10 +272,10 @@ class App(ReadModel):
         On events: `dead_growth` (messages died), `quarantined` (a message is poison), `breaker_opened` (a dependency is
         not called any more), `run_stopped` (a redrive run stopped itself). Events within a second make one alert.
         On thresholds: `depth` (messages due in a queue, `above` 5000), `dead` (100), `age` (of the oldest that is due,
-        "15m"), `error_rate` (share of failed runs, 0.3), `p95` (of runs: give `above`), `no_workers`, `slo_burn` (an
-        objective's alerts, or a rate), `schedule_late` ("1m"). One fires once its figure has been above for `for_`, and
-        is resolved once it has been below for that long. `queue` and `task` bound it. Workers, `redrive scheduler` and
-        `redrive watch` look every 5 s, one of them for all.
+        "15m"), `error_rate` (share of failed runs, 0.3), `p95` (of runs: give `above`), `no_workers`, `worker_hung`
+        (it cannot begin messages), `slo_burn` (an objective's alerts, or a rate), `schedule_late` ("1m"). One fires
+        once its figure has been above for `for_`, and is resolved once it has been below for that long. `queue` and
+        `task` bound it. Workers, `redrive scheduler` and `redrive watch` look every 5 s, one of them for all.
 
         The same alert repeats at most once in `every` ("10m"), over all processes that share the store. `fn`, `def` or
         `async def`, runs on a thread of its own; what it raises is printed. Raises ConfigError."""

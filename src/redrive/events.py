@@ -48,8 +48,9 @@ class Fate(Struct, frozen=True, kw_only=True):
 
 class Notice(Struct, frozen=True, kw_only=True):
     """An event of the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
-    no_identity, presence_failed (of `redrive workers`), no_scheduler (nothing enqueues the app's schedules),
-    child_failed (one could not begin), child_died (with several suspects), …;
+    no_identity, presence_failed (of `redrive workers`), worker_hung (the event loop does not turn, or nothing can begin
+    in a queue; `about` is the task), worker_back (and now it does), no_scheduler (nothing enqueues the app's
+    schedules), child_failed (one could not begin), child_died (with several suspects), …;
     of flow control: breaker_opened, breaker_half_open, breaker_closed, budget_exhausted,
     flow_local, …; of redrive runs: run_started, run_waiting, run_stopped, run_done, run_failed (to be carried),
     runs_unavailable; of auto-redrive: auto_isolated, auto_failed; of dead-letter queues of SQS: ingested (`count`
@@ -104,6 +105,14 @@ class Events:
         self._tell(self.observers, events)
         if self.notice_observers and (notices := [event for event in events if isinstance(event, Notice)]):
             self._tell(self.notice_observers, notices)
+
+    def warn(self, text: str) -> None:
+        """Log a warning of what nobody may miss, unless an observer writes lines of its own: a worker within a program
+        may have no observer."""
+        if not any(isinstance(each, LineLog) for each in self.observers):
+            import logging  # an enqueue needs none
+
+            logging.getLogger("redrive.worker").warning("%s", many_lines(redact(text)))
 
     def _tell(self, observers: Sequence[Observer], events: Sequence[Event]) -> None:
         for observer in observers:

@@ -229,7 +229,11 @@ def worker_stuck() -> None:
         at.put_all("report.build", [10])
         (held,) = at.claim("reports", 1, "41m")
     with scene() as at:
-        at.tell_worker("reports", held=1, running={held.message.id: "40m"}, loop_lag_ms=2400.0)
+        hung = presence.Hung(
+            since_ms=at.store.now_ms() - 40 * 60_000, queues=("reports",), task="report.build", id=held.message.id,
+            place="reports.py:12 in build",
+        )  # fmt: skip
+        at.tell_worker("reports", held=1, running={held.message.id: "40m"}, hung=hung)
 
 
 def run_stalled() -> None:

@@ -135,6 +135,14 @@ async def awaits(ctx: Context, place: str) -> str:
     return "told" if ctx.cancelled else "went"
 
 
+@app.task(name="silent", isolation="process", timeout="60s")
+def silent(place: str) -> None:
+    """Listens to nothing."""
+    Path(place, f"began-{os.getpid()}").touch()
+    while True:
+        time.sleep(0.005)
+
+
 @app.task(name="refused", isolation="process", ctx=True, timeout="60s")
 def refused(ctx: Context, place: str) -> None:
     """A checkpoint after its lease was taken away."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,12 +30,23 @@ from .terminal.failure import (
 )
 from .terminal.holding import holds_of, sentence
 from .terminal.holding import record as hold_record
-from .terminal.output import Column, Output
+from .terminal.output import Column, Output, age
 from .terminal.story import story
 from .terminal.types import PAST
 
+if TYPE_CHECKING:
+    from ..status import Running
+
 STATES = ("ready", "scheduled", "leased", "dead", "quarantine", "done", "cancelled")
 _LANES = {"scheduled": Lane.READY, "cancelled": Lane.DONE}
+_LEASED = (
+    Column("id"),
+    Column("task", shrinks=True),
+    Column("queue", shrinks=True),
+    Column("attempt", spare=1),
+    Column("running_s", "running for", lambda seconds: "not begun" if seconds is None else age(seconds)),
+    Column("worker", shrinks=True),
+)
 _COLUMNS = (
     Column("id"),
     Column("task", shrinks=True),
@@ -99,7 +111,11 @@ def _gone(opened: Opened, id: str) -> Failure:
 
 def write_message(opened: Opened, out: Output, message: Message, *, body: bool = False) -> None:
     """`body`: read it from its blob."""
+    from ..status import running_of, told_by
+
     record = views.full(message, opened.store.now_ms())
+    if message.lane is Lane.LEASED:
+        record["running"] = views.running(running_of(told_by(opened.store)).get(message.id), opened.store.now_ms())
     holds = holds_of(opened.store, opened.app, message)
     record["held"] = [hold_record(hold) for hold in holds]
     record["timeline"] = [views.moment(m) for m in timeline(message, by_hand(opened.store, message))]
@@ -133,18 +149,38 @@ def list_(
 ) -> None:
     """List messages: waiting and running ones first, then dead and done ones by the time of their end.
 
+    With `--state leased`, those that run longest first: for how long, and in which worker. A worker tells the first
+    hundred messages that it holds.
+
     A selector narrows the list by fields of the messages, in any state, such as correlation:order-7 or trace:4bf92f35….
     """
+    from ..status import running_of, told_by
+
     now_ms, node = opened.store.now_ms(), seen_at_once(selector)
     where = Where(queue=queue, task=task, since_ms=since, until_ms=until)
     lane = None if state is None else _LANES.get(state) or Lane(state)
-    rows = (views.brief(m, now_ms) for m in _walk(opened, lane, where) if matches(node, Seen(m, now_ms)))
-    chosen = (row for row in rows if state in (None, row["state"]))
+    runs = running_of(told_by(opened.store)) if lane in (None, Lane.LEASED) else {}
+    rows = (_row(m, runs, now_ms) for m in _walk(opened, lane, where) if matches(node, Seen(m, now_ms)))
+    chosen: Iterator[dict[str, Any]] = (row for row in rows if state in (None, row["state"]))
+    if state == "leased":
+        chosen = iter(sorted(chosen, key=lambda row: (row["running_s"] is None, -(row["running_s"] or 0))))
     first = next(chosen, None)
     if first is None:
         here(opened).vet(both([as_node(where), node]))
-    if not out.rows(chain(() if first is None else (first,), chosen), _COLUMNS, id="id", limit=limit):
+    columns = _LEASED if state == "leased" else _COLUMNS
+    if not out.rows(chain(() if first is None else (first,), chosen), columns, id="id", limit=limit):
         note(f"no message in {opened.url} matches; {onward('queue list')} counts what is there")
+
+
+def _row(message: Message, runs: Mapping[str, Running], now_ms: int) -> dict[str, Any]:
+    """A message as a row, with where it runs."""
+    running = views.running(runs.get(message.id), now_ms) or {"since": None, "for_s": None}
+    return {
+        **views.brief(message, now_ms),
+        "worker": message.worker if message.lane is Lane.LEASED else None,
+        "running_since": running["since"],
+        "running_s": running["for_s"],
+    }
 
 
 def _walk(opened: Opened, lane: Lane | None, where: Where) -> Iterator[Message]:
@@ -159,24 +195,33 @@ def _walk(opened: Opened, lane: Lane | None, where: Where) -> Iterator[Message]:
 
 @job.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID…")
+@click.option("--kill", is_flag=True, help="kill the child process of one that runs isolated")
 @signature(required=False)
 @at_store()
-def cancel(opened: Opened, out: Output, ids: tuple[str, ...], actor: str | None, reason: str) -> int:
+def cancel(opened: Opened, out: Output, ids: tuple[str, ...], kill: bool, actor: str | None, reason: str) -> int:
     """Cancel messages that wait, and ask running ones to stop.
 
     Prints for each: cancelled, requested (it runs, and is notified within a third of its lease), too_late (it is dead
     or done) or unknown.
+
+    A handler that runs isolated, in a child process, is killed with `--kill`, half a second after it was asked. Others
+    end only when they listen, or with their worker.
     """
+    from ..status import running_of, told_by
     from ..triage.pauses import cancel
 
     ids = tuple(message_id(opened, id) for id in ids)
-    results = cancel(opened.store, ids, actor=actor, reason=reason)
+    results = cancel(opened.store, ids, kill=kill, actor=actor, reason=reason)
+    runs = running_of(told_by(opened.store)) if Cancel.REQUESTED in results else {}
     rows = [{"id": id, "result": str(result)} for id, result in zip(ids, results, strict=True)]
     out.rows(rows, (Column("id"), Column("result")), id="id", limit=0)
     if set(results) == {Cancel.UNKNOWN}:
         why = "an id is wrong, or its message is done: done messages are deleted"
         raise Failure("no message was cancelled: none has that id", why, onward("job list"), FAILED)
     worked = sum(result in (Cancel.CANCELLED, Cancel.REQUESTED) for result in results)
+    for id, result in zip(ids, results, strict=True):
+        if result is Cancel.REQUESTED and (run := runs.get(id)) is not None and (kill or run.hung):
+            note(f"{id}: {run.end}")
     if Cancel.TOO_LATE in results:
         note(f"too late: the message is at rest; {onward('dlq list')} shows dead ones")
     return DONE if worked == len(ids) else PARTIAL if worked else FAILED

@@ -53,12 +53,12 @@ def queue() -> None:
 def list_(opened: Opened, out: Output, limit: int | None) -> None:
     """List queues with the number of messages in each lane.
 
-    `scheduled` counts delayed and retrying messages; `oldest` is how long the first ready message has been due. On SQS
-    a retry that waits hidden counts as leased, and the age of the oldest message is unknown. `held` is what keeps its
-    waiting messages from running, of the first 200: a pause, a breaker, a rate, no worker, …
+    `scheduled` counts delayed and retrying messages; `oldest` is how long the first message that has not begun
+    has been due. On SQS a retry that waits hidden counts as leased, and the age of the oldest message is unknown.
 
     `held` says what keeps waiting messages from running, of the first 200: a pause, a breaker, a rate, no worker, …
     """
+    from ..presence import with_claimed
     from ..status import Reasons
     from .dlq.sqs import note_outside
 
@@ -68,6 +68,7 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
     found |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
     found |= opened.store.counts_by_queue()
     reasons, told = Reasons(opened.store, opened.app), out.form in ("json", "jsonl")
+    found = with_claimed(found, reasons.told)
     rows = [_row(name, counts, name in paused, reasons, told) for name, counts in sorted(found.items())]
     shown = _COLUMNS if not out.is_table or any(row["held"] for row in rows) else _COLUMNS[:-1]
     count = out.rows(rows, shown, id="queue", limit=limit)

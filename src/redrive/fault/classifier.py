@@ -95,8 +95,10 @@ def _classify(inspection: Inspection, chain: list[Seen], rules: Sequence[Rule], 
 def _is_plain_number(seen: Seen) -> bool:
     """Whether its text is just a number that it was raised with: `NotReady(404)` names the thing with the id 404, while
     `NotReady("404")` repeats what a server said."""
-    args = BaseException.args.__get__(seen.exception)
-    return seen.text.isdigit() and len(args) == 1 and isinstance(args[0], int)
+    if not seen.text.isdigit():
+        return False
+    args = call(getattr, seen.exception, "args")
+    return isinstance(args, tuple) and len(args) == 1 and isinstance(args[0], int)
 
 
 def _steered(exception: BaseException) -> Classification | None:

@@ -163,7 +163,7 @@ def page_of(name: str, task: str | None, queue: str | None, about: str | None, i
             return web_link("runs", about)
         case "quarantined" if len(ids) == 1:
             return web_link("messages", ids[0])
-        case "no_workers":
+        case "no_workers" | "worker_hung":
             return web_link("workers")
         case "schedule_late":
             return web_link("schedules")

@@ -14,7 +14,7 @@ from ..store import Store
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily, Metric
 
-STATES = ("running", "idle", "draining", "gone")
+STATES = ("running", "idle", "draining", "hung", "gone")
 
 
 class Fleet(Struct, frozen=True, kw_only=True):
@@ -24,6 +24,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
     longest_run_s: float | None = None
     clock_ahead_s: float | None = None  # of the clock that is the furthest away from the store's
     loop_lag_s: float | None = None
+    hung_s: float | None = None  # the longest
 
 
 def read_fleet(store: Store, queues: Iterable[str]) -> Fleet:
@@ -49,6 +50,7 @@ def fleet_of(told: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int) -> 
         longest_run_s=max(0, now_ms - min(starts, default=now_ms)) / 1000,
         clock_ahead_s=max(clocks, key=abs) / 1000 if clocks else None,
         loop_lag_s=max(lags) / 1000 if lags else None,
+        hung_s=max((now_ms - info.hung.since_ms for info in alive if info.hung), default=0) / 1000 if alive else None,
     )
 
 
@@ -62,5 +64,6 @@ def gauges(fleet: Fleet, family: type[GaugeMetricFamily], label: Callable[[str],
         ("redrive_worker_longest_run_seconds", "How long the longest run is under way.", fleet.longest_run_s),
         ("redrive_worker_clock_ahead_seconds", "How far the worst clock is ahead of the store's.", fleet.clock_ahead_s),
         ("redrive_worker_loop_lag_seconds", "How late the latest event loop is.", fleet.loop_lag_s),
+        ("redrive_worker_hung_seconds", "How long a worker has not been able to begin a message.", fleet.hung_s),
     ):
         yield family(name, help, value=seconds)

@@ -25,7 +25,9 @@ TRACEBACKS_MAX = 1_000  # that a text log remembers
 _encode_lines = msgspec.json.Encoder().encode_lines
 _name = lru_cache(maxsize=4096)(redact)  # of tasks, queues, errors and dependencies, which come again and again
 _LEFT_OUT = frozenset(("aws_requests",))  # figures for metrics, several a minute
-_WARNINGS = frozenset(("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped", "no_scheduler"))
+_WARNINGS = frozenset(
+    ("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped", "no_scheduler", "worker_hung")
+)
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 _COLOURS = {"done": _GREEN, "retry": _YELLOW, "snoozed": _DIM, "released": _DIM, "held": _DIM, "cancelled": _DIM}
 
@@ -105,8 +107,13 @@ class TextLog(LineLog):
         time = rfc3339(event.at_ms)[11:23]
         if not isinstance(event, Fate):
             about = f"{_seen(event.about)}: " if event.about else ""
-            colour, text = _YELLOW if event.name in _WARNINGS else _DIM, one_line(redact(event.text))
-            return self._paint(f"{time} {event.name:<9} {about}{text} ({one_line(event.worker)})", colour)
+            colour = _YELLOW if event.name in _WARNINGS else _DIM
+            text, *more = many_lines(redact(event.text)).split("\n")
+            lines = [
+                f"{time} {event.name:<9} {about}{text} ({one_line(event.worker)})",
+                *(f"    {line}" for line in more),
+            ]
+            return self._paint("\n".join(lines), colour)
         outcome = self._paint(f"{event.outcome:<9}", _COLOURS.get(event.outcome, _RED))
         line = f"{time} {outcome} {_seen(event.task)} {one_line(event.id)}{_details(event)}"
         return line if event.traceback is None else line + self._traceback(event.traceback)

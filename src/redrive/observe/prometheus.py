@@ -22,13 +22,14 @@ kind, lane or attempt. Deliveries are counted in this process; depths are read f
 | `redrive_worker_notices_total` | (notice only) | workers started, draining, stopped; store_unavailable, … |
 | `redrive_aws_requests_total` | (action) | billed requests to AWS, updated once a minute |
 | `redrive_queue_messages` | (queue, lane) | depth: ready, scheduled, leased, dead, quarantine, done |
-| `redrive_queue_oldest_age_seconds` | (queue) | how long the first ready message has been due |
+| `redrive_queue_oldest_age_seconds` | (queue) | how long the first message that has not begun has been due |
 | `redrive_queue_oldest_dead_age_seconds` | (queue) | how long the oldest dead message has been dead |
 | `redrive_queue_paused` | (queue) | 1 if it is paused |
 | `redrive_workers` | (queue, state) | workers of the queue: running, idle, draining, gone (killed lately) |
 | `redrive_worker_longest_run_seconds` | (none) | for how long the longest run is under way, over all workers |
 | `redrive_worker_clock_ahead_seconds` | (none) | how far the clock is ahead of the store's that is the furthest away |
 | `redrive_worker_loop_lag_seconds` | (none) | how late the latest event loop is (99th percentile of a minute) |
+| `redrive_worker_hung_seconds` | (none) | for how long the worker that has hung longest has begun nothing; 0: none |
 | `redrive_runs` | (status) | redrive runs, open or among the last 200: running, paused, stopped, cancelled, done |
 | `redrive_run_messages` | (state) | of the open runs: planned, moved, done, failed, waiting, changed, skipped |
 | `redrive_breaker_state` | (dependency) | 0 closed, 1 half-open, 2 open |
@@ -62,7 +63,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ConfigError
 from ..message import Counts, Lane, Where
-from ..presence import read_workers
+from ..presence import read_workers, with_claimed
 from ..redact import one_line, redact
 from ..registry import Registry
 from ..triage.controls import Control, Controls
@@ -201,6 +202,7 @@ class Depths:
             controls = Controls(store, self._app).list(waiting=False)
             declared = () if self._app is None else [queue.name for queue in self._app.queues_of(None)]
             told = read_workers(store) if store.traits.cells else ()
+            counts = with_claimed(counts, told)
             fleet = fleet_of(told, {*counts, *declared}, store.now_ms()) if store.traits.cells else Fleet()
             signals = read_signals(store, self._app, counts, told)
             look = _Look(
@@ -268,7 +270,9 @@ def _gauges(look: _Look) -> Iterator[Metric]:
     yield family("redrive_store_up", "1 where the store could be read.", value=float(look.counts is not None))
     depth = family("redrive_queue_messages", "Messages by queue and lane.", labels=("queue", "lane"))
     oldest = family(
-        "redrive_queue_oldest_age_seconds", "How long the first ready message has been due.", labels=("queue",)
+        "redrive_queue_oldest_age_seconds",
+        "How long the first message that has not begun has been due.",
+        labels=("queue",),
     )
     paused = family("redrive_queue_paused", "1 where the queue is paused.", labels=("queue",))
     for name, counts in sorted((look.counts or {}).items()):

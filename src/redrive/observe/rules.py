@@ -115,6 +115,10 @@ def alerting(of: Thresholds) -> Iterator[Alerting]:
         "ticket", "A worker is stuck", f"A run, or the lateness of an event loop, has lasted {duration}.",
     )  # fmt: skip
     yield Alerting(
+        "RedriveWorkerHung", "max(redrive_worker_hung_seconds) > 0", "0m", "page", "A worker is hung",
+        f"It has not been able to begin a message for {duration}; `redrive status` names it and what blocks it.",
+    )  # fmt: skip
+    yield Alerting(
         "RedriveRunStalled",
         'max(redrive_runs{status="running"}) > 0 and on () '
         'changes(max(redrive_run_messages{state=~"moved|done|failed|changed|skipped"})[15m:1m]) == 0', "5m", "ticket",
@@ -169,6 +173,7 @@ def _burning() -> Iterator[Alerting]:
 PAGES = {
     "RedriveDeadLettersGrowing": "groups", "RedriveDeadLetters": "groups", "RedriveErrorRate": "groups",
     "RedriveRetryStorm": "groups", "RedriveNoWorkers": "workers", "RedriveWorkerStuck": "workers",
+    "RedriveWorkerHung": "workers",
     "RedriveClockSkew": "workers", "RedriveRunStalled": "runs", "RedriveCanaryFailed": "runs",
     "RedriveBreakerOpen": "flow", "RedriveScheduleLate": "schedules", "RedriveStoreErrors": "system",
     "RedriveSloBurn": "", "RedriveQuarantined": "queues", "RedriveOldestTooOld": "queues",

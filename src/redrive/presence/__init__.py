@@ -9,7 +9,7 @@ from .directory import GONE_MS, RENEW_S, Entry, drain_swaps, read_workers
 from .figures import LoopLag, Rate
 from .keeper import Keeper, is_on
 from .knowledge import Knowledge, Release, Teller, release_of, waiting_tasks
-from .record import LISTED_MAX, HeldMessage, QueueWork, WorkerInfo
+from .record import LISTED_MAX, HeldMessage, Hung, QueueWork, WorkerInfo, with_claimed
 
 __all__ = [
     "GONE_MS",
@@ -17,6 +17,7 @@ __all__ = [
     "RENEW_S",
     "Entry",
     "HeldMessage",
+    "Hung",
     "Keeper",
     "Knowledge",
     "LoopLag",
@@ -30,4 +31,5 @@ __all__ = [
     "read_workers",
     "release_of",
     "waiting_tasks",
+    "with_claimed",
 ]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ..message import Cell
+from ..message import Cell, Counts
 
 LISTED_MAX = 100  # messages, runs and schedules that a record lists
 
 
 class QueueWork(Struct, frozen=True, kw_only=True):
-    """A queue that a worker runs, with the most messages of it that it runs at once, and how many it holds."""
+    """A queue that a worker runs, with the most messages of it that it runs at once, and how many it holds. Of those
+    that it holds and has not begun, the first was due at `oldest_due_ms`."""
 
     name: str
     concurrency: int
     held: int = 0
+    oldest_due_ms: int | None = None
 
 
 class HeldMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,6 +32,30 @@ class HeldMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     since_ms: int | None = None
     isolated: bool = False
     alone: bool = False
+
+
+class Hung(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker cannot do since `since_ms`: begin messages of these `queues`, because its event loop does not turn
+    or, with `timeouts`, because all their places are taken by messages past their timeouts. The message `id` of `task`
+    blocks them, as far as that is known, at `place` in its code."""
+
+    since_ms: int
+    queues: tuple[str, ...] = ()
+    timeouts: bool = False
+    task: str = ""
+    id: str = ""
+    place: str = ""
+
+    def text(self, worker: str) -> str:
+        """What hangs, and what blocks it."""
+        what = f"the places of {_plural('queue', self.queues)}" if self.timeouts else "its event loop"
+        text = f"worker {worker} is hung: {self.task or 'something'} blocks {what}"
+        text += ", past its timeout" if self.timeouts else ""
+        return f"{text}, at {self.place}" if self.place else text
+
+
+def _plural(noun: str, names: Sequence[str]) -> str:
+    return f"{noun}{'s' * (len(names) != 1)} {', '.join(names)}"
 
 
 class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,6 +70,8 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     A process that ended by itself is not listed. One that has told nothing for 15 s, or whose name a newer process has,
     is `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with
     what others have not taken over of what it held.
+
+    A worker that cannot begin messages is `hung`: it gave back those that it had claimed, and claims no more of them.
 
     Figures are of the time since it told before, and None where they are unknown: `claims_per_s`; `cpu_share` of one
     processor; `rss_bytes`; `loop_lag_ms`, by how much the event loop was late in 99 of 100 cases; `store_p50_ms` and
@@ -62,6 +93,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     queues: tuple[QueueWork, ...] = ()
     held: int = 0
     running: int = 0
+    hung: Hung | None = None
     messages: tuple[HeldMessage, ...] = ()
     runs: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
@@ -75,12 +107,27 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def state(self) -> str:
-        """In a word: gone; of a worker draining, running or idle; else its kind."""
+        """In a word: gone; of a worker hung, draining, running or idle; else its kind."""
         if self.gone:
             return "gone"
         if self.kind != "worker":
             return self.kind
+        if self.hung is not None:
+            return "hung"
         return "draining" if self.draining else "running" if self.held else "idle"
+
+
+def with_claimed(counts: Mapping[str, Counts], told: Iterable[WorkerInfo] | None) -> dict[str, Counts]:
+    """The counts by queue, with the age of the oldest message that has not begun. A store knows those that are ready;
+    workers tell which they have claimed and not begun, and their ages when they last told, a few seconds ago."""
+    found = dict(counts)
+    for info in told or ():
+        for queue in info.queues if not info.gone else ():
+            of = found.get(queue.name)
+            if of is not None and queue.oldest_due_ms is not None:
+                age_s = (info.seen_ms - queue.oldest_due_ms) / 1000
+                found[queue.name] = replace(of, oldest_age_s=max(of.oldest_age_s, age_s))
+    return found
 
 
 def decoded(cell: Cell | None) -> WorkerInfo | None:

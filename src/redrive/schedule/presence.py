@@ -6,21 +6,18 @@ ticks are enqueued without it.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from ..errors import StoreError
-from ..events import LineLog, Notify
+from ..events import Notify
 from ..message import Swap, version_of
 from ..registry import Registry
 from ..store import Store
 from ..worker.services import Service
 from .declare import state_in
-
-_log = logging.getLogger("redrive.worker")
 
 CELL = "schedulers"
 SEEN_EVERY_MS = 20_000
@@ -101,8 +98,7 @@ class SchedulerWatch(Service):
             return  # the worker reports an outage itself
         if told is not None:
             self._notify("no_scheduler", told)
-            if not any(isinstance(each, LineLog) for each in self._app.events.observers):  # a worker within a program
-                _log.warning(told)
+            self._app.events.warn(told)
 
 
 def _decoded(value: bytes) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 `reasons.py` finds what holds a message back; every command that explains a wait prints what it returns. `flow.py` and
 `timing.py` are its parts for dependencies and for times. `read.py` builds the `Status` that `app.status()` returns;
-`needs.py` (what needs a person) and `workers.py` are its parts.
+`needs.py` (what needs a person) and `workers.py` are its parts. `running.py` says where messages run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from .hold import Hold
 from .read import read_status
 from .reasons import Reasons
 from .record import Need, QueueStatus, Status
+from .running import Running, running_of
 from .workers import WorkerStatus, told_by, worked
 
 __all__ = [
@@ -19,10 +20,12 @@ __all__ = [
     "Need",
     "QueueStatus",
     "Reasons",
+    "Running",
     "ScheduleStatus",
     "Status",
     "WorkerStatus",
     "read_status",
+    "running_of",
     "schedule_statuses",
     "told_by",
     "worked",

@@ -122,8 +122,14 @@ def _object(hold: Hold) -> tuple[str, tuple[str, ...], Mapping[str, str]]:
 
 
 def _workers(status: Status) -> Iterator[Need]:
-    """Workers that were killed, or that the store does not reach any more."""
+    """Workers that are hung, that were killed, or that the store does not reach any more."""
     for worker in status.workers:
+        if worker.hung is not None:
+            next = words("job", "show", worker.hung.id) if worker.hung.id else words("workers", "-v")
+            yield Need(
+                area="workers", text=worker.hung.text(worker.name), next=next, severity=PAGE,
+                about=f"worker/{worker.name}", place=("workers",), since_ms=worker.hung.since_ms,
+            )  # fmt: skip
         if worker.state != "gone":
             continue
         text = f"worker {worker.name} is gone: it told nothing any more, and did not end by itself"

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from ..history import read_objectives
 from ..message import Counts
+from ..presence import with_claimed
 from ..registry import Registry
 from ..schedule.lateness import schedule_statuses
 from ..store import Store
@@ -63,6 +64,7 @@ def _queues(store: Store, app: Registry | None, reasons: Reasons) -> tuple[Queue
     """The queues of the store and of the app, the one whose first due message has waited longest first."""
     declared = {task.queue for task in app.tasks.values()} | set(app.queues) if app is not None else set[str]()
     counts = dict.fromkeys(sorted(declared), Counts()) | store.counts_by_queue()
+    counts = with_claimed(counts, reasons.told)
     paused = store.paused()
     found = [
         QueueStatus(name=name, counts=of, paused=name in paused, holds=reasons.of_queue(name, of))

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from ..config import settings
+from ..duration import show
 from ..message import Lane
-from ..presence import WorkerInfo, read_workers
+from ..presence import Hung, WorkerInfo, read_workers
 from ..store import Store
 
 LOOKED = 1000  # leased messages that are read
@@ -24,8 +25,8 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     """A worker: how many messages of each queue it has leased, 0 for a queue that it works without, and when the last
     of its leases runs out unless it is renewed, None if it has none.
 
-    `state` is idle, running, draining, gone, or silent: it holds leases and tells nothing. `seen_ms` is when it last
-    told. One that is gone `held` so many messages then.
+    `state` is idle, running, draining, hung, gone, or silent: it holds leases and tells nothing. `seen_ms` is when it
+    last told. One that is gone `held` so many messages then. `hung` says what blocks one that cannot begin messages.
     """
 
     name: str
@@ -35,6 +36,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     until_ms: int | None = None
     seen_ms: int | None = None
     held: int = 0
+    hung: Hung | None = None
 
 
 def told_by(store: Store) -> tuple[WorkerInfo, ...] | None:
@@ -42,6 +44,16 @@ def told_by(store: Store) -> tuple[WorkerInfo, ...] | None:
     if not (store.traits.cells and settings().telemetry):
         return None
     return tuple(info for info in read_workers(store) if info.kind == "worker")
+
+
+def hung_workers(store: Store) -> list[str]:
+    """What hangs each living worker that cannot begin messages. Raises StoreError."""
+    told, now_ms = told_by(store) or (), store.now_ms()
+    return [
+        f"{info.hung.text(info.name)}, for {show(max(0, now_ms - info.hung.since_ms) // 1000)}"
+        for info in told
+        if info.hung is not None and not info.gone
+    ]
 
 
 def worked(told: Iterable[WorkerInfo] | None) -> frozenset[str] | None:
@@ -68,6 +80,7 @@ def workers_of(store: Store, now_ms: int, told: Sequence[WorkerInfo] | None) -> 
             until_ms=until.get(info.name),
             seen_ms=info.seen_ms,
             held=info.held,
+            hung=None if info.gone else info.hung,
         )
     for name, leased in held.items():
         found[name] = WorkerStatus(

@@ -13,6 +13,7 @@ from ..history.read import counts_of
 from ..history.recorder import Name
 from ..history.tally import Counts, tally_of
 from ..message import Counts as LaneCounts
+from ..presence import WorkerInfo, with_claimed
 from ..registry import Registry
 from ..status import schedule_statuses
 from ..status.workers import told_by, worked
@@ -25,7 +26,7 @@ NAMES_MAX = 200  # queues and tasks whose history is read, those that did someth
 
 
 class Subject(NamedTuple):
-    """What a figure is of: a queue, a task in a queue, an objective or a schedule."""
+    """What a figure is of: a queue, a task in a queue, an objective, a worker or a schedule."""
 
     queue: str = ""
     task: str = ""
@@ -48,6 +49,8 @@ class Figures:
                 found = {Subject(queue): waiting for queue, waiting in self._unworked()}
             case "error_rate" | "p95":
                 found = {Subject(queue, task): value for (queue, task), value in self._runs(rule.name)}
+            case "worker_hung":
+                found = {Subject(about=worker): hung_s for worker, hung_s in self._hung()}
             case "slo_burn":
                 found = dict(self._burns(rule))
             case _:
@@ -59,7 +62,11 @@ class Figures:
 
     @cached_property
     def _counts(self) -> Mapping[str, LaneCounts]:
-        return self._store.counts_by_queue()
+        return with_claimed(self._store.counts_by_queue(), self._workers)
+
+    @cached_property
+    def _workers(self) -> tuple[WorkerInfo, ...] | None:
+        return told_by(self._store)
 
     def _lanes(self, name: str) -> Iterator[tuple[str, float]]:
         for queue, counts in self._counts.items():
@@ -67,11 +74,18 @@ class Figures:
 
     def _unworked(self) -> Iterator[tuple[str, float]]:
         """Queues in which something is due and that no living worker works, with how much is due."""
-        known = worked(told_by(self._store))
+        known = worked(self._workers)
         paused = self._store.paused()
         for queue, counts in self._counts.items():
             if known is not None and counts.ready and queue not in known and queue not in paused:
                 yield queue, counts.ready
+
+    def _hung(self) -> Iterator[tuple[str, float]]:
+        """For how long each living worker has not been able to begin messages."""
+        now_ms = self._store.now_ms()
+        for info in self._workers or ():
+            if info.hung is not None and not info.gone:
+                yield info.name, max(1, now_ms - info.hung.since_ms) / 1000
 
     @cached_property
     def _tallies(self) -> Mapping[Name, Tally]:

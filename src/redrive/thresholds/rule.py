@@ -29,6 +29,7 @@ KINDS = {
     "error_rate": Kind("share", 0.3, "1m", task=True),
     "p95": Kind("seconds", None, "1m", task=True),
     "no_workers": Kind("count", 0, "1m"),
+    "worker_hung": Kind("seconds", 0, "0s", queue=False),
     "slo_burn": Kind("rate", 0, "0s", task=True),
     "schedule_late": Kind("seconds", 60, "0s", queue=False),
 }

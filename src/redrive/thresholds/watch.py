@@ -216,6 +216,7 @@ def text_of(
         "error_rate": f"{value} of the runs of {of} failed in the last 15 minutes",
         "p95": f"5% of the runs of {of} took longer than {value} in the last 15 minutes",
         "no_workers": f"no worker runs {of}, and {value} messages wait there",
+        "worker_hung": f"worker {subject.about} is hung: it has not been able to begin a message for {value}",
         "slo_burn": f"the error budget of {of} burns {value} times as fast as it may",
         "schedule_late": f"schedule {subject.about} is {value} late",
     }[rule.name]
@@ -225,7 +226,8 @@ def text_of(
         what = f"the breaker of {subject.about} opened: {what}; affected: {named}{rest}"
     if word == RESOLVED:
         return f"resolved after {shown('seconds', (now_ms - state.fired_ms) / 1000)}: {what}"
-    return what if rule.name in ("no_workers", "slo_burn") and not rule.above else f"{what}; the threshold is {above}"
+    plain = not rule.above and rule.name in ("no_workers", "worker_hung", "slo_burn")
+    return what if plain else f"{what}; the threshold is {above}"
 
 
 def _command(name: str, subject: Subject, is_group: bool) -> Sequence[str]:
@@ -241,7 +243,7 @@ def _command(name: str, subject: Subject, is_group: bool) -> Sequence[str]:
             return ["slo"]
         case "schedule_late":
             return ["schedule", "list"]
-        case "no_workers":
+        case "no_workers" | "worker_hung":
             return ["workers"]
         case _:
             return ["status"]

@@ -11,6 +11,7 @@ from msgspec import Struct
 from ..audit.log import Audit
 from ..message import Cancel, Swap, version_of
 from ..store import Store
+from ..worker.leases import KILL_MS, kill_cell
 
 
 class Pause(Struct, frozen=True):
@@ -48,12 +49,23 @@ def resume_group(store: Store, queue: str, group: str, *, actor: str | None = No
     audit.commit(entry, lambda swaps: store.configure_group(queue, group, resume=True, swaps=swaps))
 
 
-def cancel(store: Store, ids: Sequence[str], *, actor: str | None = None, reason: str = "") -> list[Cancel]:
+def cancel(
+    store: Store, ids: Sequence[str], *, kill: bool = False, actor: str | None = None, reason: str = ""
+) -> list[Cancel]:
     """As `Store.cancel`, in one commit with its entry, which is then corrected for messages that were not cancelled.
-    On SQS the entry follows. Raises ConfigError, StoreError, Unsupported."""
+    With `kill`, the child process of one that runs isolated is killed. On SQS the entry follows. Raises ConfigError,
+    StoreError, Unsupported."""
     audit, named = Audit(store), list(dict.fromkeys(ids))
-    entry = audit.by_hand("cancel", "", actor, reason, ids=named)
-    found = dict(zip(named, audit.beside(entry, lambda swaps: store.cancel(named, swaps=swaps)), strict=True))
+    entry = audit.by_hand("cancel", "", actor, reason, "kill" if kill else "", ids=named)
+
+    def write(swaps: list[Swap]) -> list[Cancel]:
+        if kill:  # in the same commit: a worker that is told to stop it looks for its cell then
+            keys = [kill_cell(id) for id in named]
+            cells = store.cells.read(keys)
+            swaps = [*swaps, *(Swap(k, version_of(c), b"1", KILL_MS) for k, c in zip(keys, cells, strict=True))]
+        return store.cancel(named, swaps=swaps)
+
+    found = dict(zip(named, audit.beside(entry, write), strict=True))
     done = [id for id, word in found.items() if word in (Cancel.CANCELLED, Cancel.REQUESTED)]
     if len(done) < len(named):
         audit.amend(entry, ids=done)

@@ -221,6 +221,16 @@ class QueueLimit(Generic[T]):
         """A message of the queue may be of a newer release."""
         self._worker.met_newer = True
 
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more can start, of this queue or of any."""
+        return self._running >= self._limit or self._worker.free <= 0
+
+    def withdraw(self) -> None:
+        """Forget those that wait to start: they are given back."""
+        with self._worker.lock:
+            self._waiting.clear()
+
     def enter(self, runs: Sequence[T]) -> Sequence[T]:
         """Return those of `runs`, in order, that start now; the others wait until `leave` returns them."""
         with self._worker.lock:

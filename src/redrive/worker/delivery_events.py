@@ -45,6 +45,11 @@ class Reporter:
             found = Notice(name=name, worker=self.worker, at_ms=now_ms, text=text, about=about, count=count)
             self._events.emit([found])
 
+    def warn(self, name: str, text: str, about: str = "") -> None:
+        """Report something about the worker itself that nobody may miss."""
+        self.notice(name, text, about)
+        self._events.warn(f"worker {self.worker}: {text}")
+
     def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
         """Report the fates of these deliveries, given the store's answers."""
         if self.history is not None:

@@ -48,7 +48,7 @@ _NO_POLICY = Policy()
 
 
 class Execution(Struct, gc=False, eq=False):
-    """A claimed message in this process. `cause` is why the worker ends it early: timeout, lease or drain."""
+    """A claimed message in this process. `cause` is why the worker ends it early: timeout, lease, drain or hang."""
 
     delivery: Delivery
     limit: QueueLimit[Execution]
@@ -87,11 +87,12 @@ class Execution(Struct, gc=False, eq=False):
 
         Raises LeaseLost if it was ended, or its lease ran out, while it waited: another worker may run it.
         """
-        now = time.monotonic()
+        now = self.started_s = (
+            time.monotonic()
+        )  # before the look at `cause`: who gives it back sets that, and then looks
         if self.cause is not None or now >= self.until_s:
-            self.cause = self.cause or "lease"
+            self.started_s, self.cause = 0.0, self.cause or "lease"
             raise LeaseLost(f"message {self.delivery.message.id} was not held to its start")
-        self.started_s = now
         if slots is not None:
             slots.start(self.slot, self.alone)
         delivery = self.delivery

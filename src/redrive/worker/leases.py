@@ -19,7 +19,13 @@ from .execution import Execution, InFlight
 from .idempotency import Keys
 from .outage import Outage
 
+KILL_MS = 3_600_000  # how long a request to kill is kept
 BEAT_EVERY_S = 0.25  # how often the store thread writes its sign of life, at most
+
+
+def kill_cell(id: str) -> str:
+    """The cell that asks to kill the child process in which a cancelled message runs."""
+    return f"kill/{id}"
 
 
 class Leases:
@@ -96,7 +102,7 @@ class Leases:
             self.lose(run)
 
     def _extend(self, runs: Sequence[Execution], lease_ms: int) -> bool:
-        before_s = time.monotonic()
+        before_s, isolated = time.monotonic(), list[Execution]()
         try:
             found = self._store.extend([run.delivery.receipt for run in runs], lease_ms=lease_ms)
         except StoreError as error:
@@ -110,7 +116,23 @@ class Leases:
             run.until_s = before_s + lease_ms / 1000
             if status is Hold.CANCEL and run.context is not None:
                 run.context.stop("cancel")
+                if run.executor == "process":
+                    isolated.append(run)
+        if isolated:
+            self._kill_asked(isolated)
         return True
+
+    def _kill_asked(self, runs: Sequence[Execution]) -> None:
+        """Kill the child processes of those of these that a person wants killed."""
+        try:
+            cells = self._store.cells.read([kill_cell(run.delivery.message.id) for run in runs])
+        except StoreError as error:  # with the next renewal
+            self._outage.failed(error)
+            return
+        for run, cell in zip(runs, cells, strict=True):
+            if cell is not None and run.context is not None:
+                run.cause = run.cause or "cancel"
+                run.context.stop("kill")
 
     # -- suspects that run alone
 

@@ -160,11 +160,13 @@ def _decided(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tup
 
 
 def released(run: Execution, now_ms: int) -> Outcome:
-    """Release an execution that never started, or that the worker's end cut off: uncounted, due at once."""
+    """Release an execution that never started, or that the worker's end cut off: uncounted, due at once. One that never
+    started keeps its place in the queue, and its age."""
     claim = run.claim
     # What may still be running keeps its key; this message gets it back at once.
     freed = () if claim is None or run.started_s else (claim.releasing(),)
-    again = RetryAt(now_ms, "interrupted", counts=False)
+    due_ms = now_ms if run.started_s else min(now_ms, run.delivery.due_ms or now_ms)
+    again = RetryAt(due_ms, "interrupted", counts=False)
     return Outcome(Settlement(run.delivery.receipt, again, swaps=freed), run.delivery)
 
 

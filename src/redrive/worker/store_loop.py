@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..blobs import Cleaner
+from ..duration import show
 from ..errors import EnqueueError, StoreError, Unsupported
 from ..message import Ack, Ask, Delivery, Settlement
 from ..store import Store
@@ -25,11 +26,13 @@ from .crash.suspects import Suspects
 from .delivery_events import Reporter
 from .execution import Admission, Execution, InFlight
 from .flow.controller import Flow
+from .hang import Hangs, unbegun
 from .idempotency import Keys
 from .leases import Leases
 from .outage import Outage
 from .redrive_outcome import with_redrive_outcome
 from .rollout.newer import Newer
+from .rollout.pauses import Pauses
 from .services import Services
 from .settlement import Outcome, deposited, outcome, refused, released
 
@@ -78,6 +81,8 @@ class StoreLoop:
         services: Services,
         burst: Burst | None,
         newer: Newer,
+        pauses: Pauses,
+        hangs: Hangs,
         outage: Outage,
         reporter: Reporter,
         cleaner: Cleaner | None,
@@ -89,6 +94,7 @@ class StoreLoop:
         self._capacity, self._limits, self._in_flight, self._leases = capacity, limits, in_flight, leases
         self._admission, self._suspects, self._finished, self._loop = admission, suspects, finished, loop
         self._flow, self._keys, self._services, self._burst, self._newer = flow, keys, services, burst, newer
+        self._pauses, self._hangs = pauses, hangs
         self._outage, self._reporter, self._cleaner = outage, reporter, cleaner
         self._trips = trips  # how long each exchange took
         self._large_bodies = store.large_bodies
@@ -291,6 +297,29 @@ class StoreLoop:
             self._services.look()
         if self._flow is not None:
             self._flow.tick()
+        if now_s >= self._hangs.due_s and not self.draining:
+            self._look_for_hangs(now_s)
+
+    def _look_for_hangs(self, now_s: float) -> None:
+        """Keep no messages that cannot begin, and claim no more of them, while the event loop or a queue hangs."""
+        before, hang = self._hangs.hang, self._hangs.look(now_s)
+        if hang is before:
+            return
+        stopped = frozenset[str]() if hang is None else hang.queues
+        self._pauses.stopped = stopped
+        if hang is None:
+            if before is not None:
+                self._reporter.warn("worker_back", f"it goes on after {show(round(now_s - before.since_s))}")
+            return
+        for name in stopped:
+            self._limits[name].withdraw()
+        left = unbegun([each for each in self._in_flight.all() if each.delivery.message.queue in stopped])
+        now_ms = self._store.now_ms()
+        for each in left:
+            each.settling = True
+            self._outcomes.append(released(each, now_ms))
+        self._store.quiesce(stopped)
+        self._reporter.warn("worker_hung", hang.text(now_s, len(left)), hang.task)
 
     def _wait(self) -> None:
         self._finished.waiting = True

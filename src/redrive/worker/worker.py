@@ -22,6 +22,7 @@ from .executors.app_import import origin_of
 from .executors.executors import Executors
 from .executors.processes import ProcessExecutor, Recycling
 from .flow.controller import Flow
+from .hang import Hangs
 from .idempotency import Keys
 from .identity import identity
 from .leases import Leases
@@ -87,14 +88,15 @@ class Worker:
         flow = Flow(app, store, self.name, self._notice)
         self._flow = flow if flow else None
         self._claims = None if self._flow is None else self._flow.claims
-        left = Pauses()
+        left = self._pauses = Pauses()
         self._newer = Newer(store, app.tasks, lambda: self._in_flight.all(), left, burst=burst)
         self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims, left)
         self._in_flight = InFlight(self._capacity.taken, self._slots, None if self._flow is None else self._flow.left)
+        self._hangs = Hangs(self._in_flight, self._limits, lambda: self._executors.tasks.turned_s, lease_s)
         self._presence = Presence(
             store, self.name, app.spec, self.queues, self._in_flight, self._capacity.taken, lambda: self.draining,
             lambda: self._services.carried(), self._notice, self.drain,
-            Waking(store, [q.name for q in queues], app.tasks, lambda: self.draining).renewed,
+            Waking(store, [q.name for q in queues], app.tasks, lambda: self.draining).renewed, self._hangs,
         )  # fmt: skip
         self._services = Services(
             [
@@ -143,6 +145,7 @@ class Worker:
         self._pulse = None if self._slots is None else Pulse(self._slots)
         self._build()
         self._presence.watch(self._loop)
+        self._hangs.begin(self._loop)
         self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
         self._thread.start()
         self._notice("started", f"queues {', '.join(q.name for q in self.queues)}")
@@ -197,6 +200,8 @@ class Worker:
             services=self._services,
             burst=burst if self._burst else None,
             newer=self._newer,
+            pauses=self._pauses,
+            hangs=self._hangs,
             outage=self._outage,
             reporter=self._reporter,
             cleaner=self._cleaner,

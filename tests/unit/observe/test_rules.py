@@ -85,6 +85,10 @@ CASES: dict[str, tuple[list[Series], list[Series]]] = {
         [{"redrive_worker_longest_run_seconds": rising(200)}, {"redrive_worker_loop_lag_seconds": flat(6)}],
         [{"redrive_worker_longest_run_seconds": flat(3600), "redrive_worker_loop_lag_seconds": flat(5)}],
     ),
+    "RedriveWorkerHung": (
+        [{"redrive_worker_hung_seconds": "0x38 12x2"}, {"redrive_worker_hung_seconds": rising(60)}],
+        [{"redrive_worker_hung_seconds": flat(0)}],
+    ),
     "RedriveRunStalled": (
         [{'redrive_runs{status="running"}': flat(1), 'redrive_run_messages{state="moved"}': flat(5)}],
         [

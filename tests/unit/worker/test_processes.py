@@ -223,6 +223,27 @@ def test_a_cancel_reaches_a_child(app: App, tmp_path: Path, task: str, outcome: 
     assert heard.outcomes == [outcome]
 
 
+@pytest.mark.linux
+def test_a_cancel_with_kill_ends_a_child_that_does_not_listen_and_nothing_else(app: App, tmp_path: Path) -> None:
+    heard = Heard(app)
+    ref, other = app.tasks["silent"].enqueue(str(tmp_path)), app.tasks["waits"].enqueue(str(tmp_path))
+
+    async def work() -> None:
+        async with app.worker(["default"], lease="600ms"):
+            await until(lambda: len([*tmp_path.glob("began-*")]) == 2)
+            assert app.cancel(ref.id, reason="it hangs") == "requested"
+            await asyncio.sleep(1.0)  # several renewals: asking alone ends nothing
+            assert not heard.fates
+            assert app.cancel(ref.id, kill=True, reason="it hangs") == "requested"
+            await until(lambda: heard.fates)
+            (tmp_path / "go").touch()
+            await until(lambda: len(heard.fates) == 2)
+
+    asyncio.run(work())
+    assert {fate.id: fate.outcome for fate in heard.fates} == {ref.id: "cancelled", other.id: "done"}
+    assert not any(is_alive(int(path.name.partition("-")[2])) for path in tmp_path.glob("began-*"))
+
+
 @pytest.mark.parametrize("task", ["waits", "awaits"])
 def test_a_child_is_told_of_the_grace_s_end_and_its_message_goes_back_free(app: App, tmp_path: Path, task: str) -> None:
     heard = Heard(app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..opening import Opened, at_store
-from ..terminal.failure import DONE, FAILED, note
+from ..terminal.failure import DONE, FAILED, note, onward
 from ..terminal.output import Output
 
 
@@ -15,15 +15,18 @@ def doctor(opened: Opened, out: Output) -> int:
     """Check the set-up for damage, risks and slowness; exits 1 if it finds any.
 
     Each line says what is wrong, what may follow, and what to do. It changes nothing. With --app it also checks whether
-    the store fits the app's tasks, as a worker does before it starts, and whether a scheduler runs its schedules.
+    the store fits the app's tasks, as a worker does before it starts, and whether a scheduler runs its schedules. Hung
+    workers are named.
 
     \b
       redrive doctor --app tasks:app
     """
     from ...schedule import warning
+    from ...status.workers import hung_workers
     from ...worker.preflight import advice
 
     told = [*opened.store.check(), *opened.store.doctor()]
+    told += [f"{text}; see: {onward('status')}" for text in hung_workers(opened.store)]
     if opened.app is not None:
         told += advice(opened.app, opened.store)
         if opened.store.traits.cells and (late := warning(opened.app, opened.store)) is not None:

@@ -139,6 +139,9 @@ def _works(worker: WorkerStatus, now_ms: int) -> str:
         ago = show_duration(max(0, now_ms - (worker.seen_ms or 0)) // 1000)
         left = f"; {worker.leased:,} still leased" if worker.leased else ""
         return f"gone, told {ago} ago; {worker.held:,} of its messages not taken over{left}"
+    if worker.hung is not None:
+        for_ = show_duration(max(0, now_ms - worker.hung.since_ms) // 1000)
+        return f"hung for {for_}, {worker.leased:,} leased, {_some(_leased(worker.queues))}"
     if not worker.leased:
         return f"{worker.state}, works {', '.join(worker.queues)}"
     state = "" if worker.state in ("running", "silent", "idle") else f"{worker.state}, "
@@ -244,6 +247,7 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
                 "lease_until": views.time(w.until_ms),
                 "seen_at": views.time(w.seen_ms),
                 "held": w.held,
+                "hung_since": None if w.hung is None else views.time(w.hung.since_ms),
             }
             for w in found.workers
         ],

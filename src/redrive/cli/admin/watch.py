@@ -46,10 +46,10 @@ _COLUMNS = (
 def watch(opened: Opened, out: Output, once: bool, notify: str | None, **options: Any) -> int:
     """Look at thresholds every 5 s, and tell what fires and what is resolved, until SIGTERM or Ctrl-C.
 
-    Looks at waiting and dead messages, the age of the oldest, error rates, queues without a living worker and, with
-    --app, objectives and schedules. A line of JSON for each alert goes to stdout. Rules that the app declares by
-    `app.on("depth", …)` are looked at too. Workers do that as well; this command runs where no worker does, so it sees
-    that the last one is gone.
+    Looks at waiting and dead messages, the age of the oldest, error rates, queues without a living worker, hung
+    workers and, with --app, objectives and schedules. A line of JSON for each alert goes to stdout. Rules that the app
+    declares by `app.on("depth", …)` are looked at too. Workers do that as well; this command runs where no worker does,
+    so it sees that the last one is gone.
     """
     from ...registry import Registry
     from ...thresholds import Watched, rules_of, watching
@@ -78,6 +78,7 @@ def _rules(app: Registry, *, waiting: float, dead: float, age: float, errors: fl
     yield rule("age", above=age, **often)
     if app.flusher is not None:  # presence and history are kept
         yield rule("no_workers", **often)
+        yield rule("worker_hung", **often)
         yield rule("error_rate", above=errors, **often)
         if rest["p95"] is not None:
             yield rule("p95", above=rest["p95"], **often)

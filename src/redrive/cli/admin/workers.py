@@ -17,7 +17,7 @@ from ..terminal.nothing import unknown
 from ..terminal.output import Column, Output
 
 if TYPE_CHECKING:
-    from ...presence import HeldMessage, WorkerInfo
+    from ...presence import HeldMessage, Hung, WorkerInfo
 
 
 def _mib(value: int | None) -> str:
@@ -76,8 +76,10 @@ def list_(opened: Opened, out: Output) -> None:
 
     Also those that wait for a redrive run and carry it. Each tells the store every 5 s. One that has not for 15 s, or
     whose name a newer process has, is `gone`: it was killed, or it cannot reach the store. It is listed for five
-    minutes, with those of its messages that were not taken over yet. One that ended by itself is not listed. Figures
-    are of the last seconds, of the whole process; `clock` is how far its machine's clock is ahead of the store's.
+    minutes, with those of its messages that were not taken over yet. One that is `hung` cannot begin messages: its
+    event loop is blocked, or all places of a queue are past their timeouts. One that ended by itself is not listed.
+    Figures are of the last seconds, of the whole process; `clock` is how far its machine's clock is ahead of the
+    store's.
 
     \b
       redrive workers --app tasks:app -v
@@ -130,6 +132,7 @@ def row(info: WorkerInfo) -> dict[str, Any]:
         "queues": {q.name: {"concurrency": q.concurrency, "held": q.held} for q in info.queues},
         "held": info.held,
         "running": info.running,
+        "hung": None if info.hung is None else _hung(info.hung, info.name),
         "messages": [_message(message) for message in info.messages],
         "runs": list(info.runs),
         "schedules": list(info.schedules),
@@ -143,6 +146,12 @@ def row(info: WorkerInfo) -> dict[str, Any]:
     }
 
 
+def _hung(hung: Hung, worker: str) -> dict[str, Any]:
+    blocked = {"queues": list(hung.queues), "timeouts": hung.timeouts}
+    by = {"task": hung.task or None, "id": hung.id or None, "place": hung.place or None}
+    return {"since": views.time(hung.since_ms), "text": hung.text(worker), **blocked, **by}
+
+
 def _message(message: HeldMessage) -> dict[str, Any]:
     since = None if message.since_ms is None else views.time(message.since_ms)
     place = {"isolated": message.isolated, "alone": message.alone}
@@ -151,11 +160,13 @@ def _message(message: HeldMessage) -> dict[str, Any]:
 
 def _runs(info: WorkerInfo, now_ms: int) -> Iterable[str]:
     """What one has under way, a line each."""
-    if not (info.messages or info.runs or info.schedules):
+    if not (info.messages or info.runs or info.schedules or info.hung):
         return
     yield ""
     held = f", {'not taken over yet:' if info.gone else 'holds'} {info.held:,}" if info.held else ""
     yield f"{info.name}, pid {info.pid}{held}"
+    if info.hung is not None and not info.gone:
+        yield f"  {info.hung.text(info.name)}, for {show_duration(max(0, now_ms - info.hung.since_ms) // 1000)}"
     for message in info.messages:
         if message.since_ms is None:
             since = "claimed, not started"

@@ -42,6 +42,7 @@ _TOLD = (
     "damage",
     "purged",
     "held",
+    "running",
 )  # in the story
 
 Record = Mapping[str, Any]
@@ -78,8 +79,11 @@ def _head(record: Record, last: Record | None, out: Output, why: str) -> Iterato
     elif last is not None:
         yield "error", _error(last, out)
     yield record["state"], _state(record, out, why)
+    run = record.get("running")
     if record.get("cancel_requested"):
         yield "cancel", "requested; its worker is notified within a third of its lease"
+    if run is not None and (record.get("cancel_requested") or run["worker_hung"]):
+        yield "end", run["end"]
     if record.get("purged"):
         yield "purged", record["purged"]
     yield "task", f"{record['task']} in queue {record['queue']}"
@@ -115,10 +119,21 @@ def _state(record: Record, out: Output, why: str) -> str:
         case "done" | "cancelled":
             return f"{out.when(record['rested_at'])}, after {attempts}"
         case "leased":
-            held = f"its worker is {record['worker']}" if record.get("worker") else "its worker is not known"
-            return f"it runs, attempt {record['attempt']:,}; {held}; the lease ends {out.when(record['due_at'])}"
+            return f"{_running(record)}; the lease ends {out.when(record['due_at'])}"
         case _:
             return why or "its row is damaged"
+
+
+def _running(record: Record) -> str:
+    """Where it runs, and for how long."""
+    worker = f"its worker is {record['worker']}" if record.get("worker") else "its worker is not known"
+    run, attempt = record.get("running"), f"attempt {record['attempt']:,}"
+    if run is None:
+        return f"it runs, {attempt}; {worker}"
+    if run["for_s"] is None:
+        return f"it is claimed and has not begun; {worker}, pid {run['pid']} on {run['host']}"
+    place = "in a child of" if run["isolated"] else "in"
+    return f"it has run for {show(round(run['for_s']))}, {attempt}; {worker}, {place} pid {run['pid']} on {run['host']}"
 
 
 def next_commands(record: Record, out: Output) -> Iterator[str]:
@@ -134,7 +149,8 @@ def next_commands(record: Record, out: Output) -> Iterator[str]:
         case "quarantine":
             yield onward(f"dlq readmit {id} --reason 'it is fixed'")
         case "ready" | "scheduled" | "leased":
-            yield onward(f"job cancel {id}")
+            run = record.get("running") or {"isolated": False}
+            yield onward(f"job cancel {id}" + (" --kill" if run["isolated"] and record["cancel_requested"] else ""))
         case _:
             yield onward(f"job list --task {typed(record['task'])}")
     if not out.verbose:

@@ -27,6 +27,7 @@ from ...triage.timeline import Moment
 
 if TYPE_CHECKING:
     from ...flow.auto_redrive import AutoRedrive
+    from ...status import Running
 
 
 _STARTED = re.compile(r"; started: [0-9a-f-]+(?:, [0-9a-f-]+)*(?: and \d+ more)?\Z")
@@ -62,6 +63,22 @@ def brief(message: Message, now_ms: int) -> dict[str, Any]:
         "due_at": time(message.due_ms),
         "enqueued_at": time(message.enqueued_ms),
         "correlation_id": message.correlation_id,
+    }
+
+
+def running(run: Running | None, now_ms: int) -> dict[str, Any] | None:
+    """Where a message runs; None where no living worker tells that it holds it."""
+    if run is None:
+        return None
+    return {
+        "worker": run.worker,
+        "host": run.host,
+        "pid": run.pid,
+        "since": time(run.since_ms),
+        "for_s": None if run.since_ms is None else max(0, now_ms - run.since_ms) / 1000,
+        "isolated": run.isolated,
+        "worker_hung": run.hung is not None,
+        "end": run.end,
     }
 
 

@@ -209,12 +209,16 @@ class MessageDetail(Text):
         return str(as_node(Where(ids=(self.message,)), Lane(subject["state"])))
 
     def read(self, model: Model) -> Told:
+        from ...status import running_of, told_by
+
         (message,) = model.store.find([self.message])
         if message is None:
             return Told(None, [f"message {self.message} is not stored any more: it is done, or was discarded"])
         holds, now_ms = holds_of(model.store, model.app, message), model.store.now_ms()
         record = views.full(message, now_ms)
         record["held"] = [hold_record(hold) for hold in holds]
+        if message.lane is Lane.LEASED:
+            record["running"] = views.running(running_of(told_by(model.store)).get(message.id), now_ms)
         hands = by_hand(model.store, message) if model.store.traits.cells else []
         record["timeline"] = [views.moment(moment) for moment in timeline(message, hands)]
         return Told(record, list(story(model.out.hidden(record), model.out, why=sentence(holds, now_ms))))

@@ -40,9 +40,13 @@ class Studied(NamedTuple):
 
 def counted(model: Model) -> Found:
     """The counts of all queues, those that the app declares included. Raises StoreError."""
+    from ...presence import with_claimed
+    from ...status.workers import told_by
+
     app = model.app
     declared = {task.queue for task in app.tasks.values()} | set(app.queues) if app is not None else set[str]()
     counts = dict.fromkeys(sorted(declared), Counts()) | model.store.counts_by_queue()
+    counts = with_claimed(counts, told_by(model.store))
     return Found(counts, model.store.paused())
 
 

@@ -24,7 +24,7 @@ def row_of(info: WorkerInfo) -> dict[str, Any]:
     return {
         "id": f"{info.name} {info.host} {info.pid} {info.started_ms}",
         "name": info.name,
-        "state": "GONE" if info.gone else info.state,
+        "state": info.state.upper() if info.gone or info.hung else info.state,
         "pid": str(info.pid),
         "held": info.held,
         "running": info.running,
@@ -114,6 +114,8 @@ class WorkerDetail(Text):
                 ("clock ahead", row["ahead"]),
             ]
         )
+        if info.hung is not None and not info.gone:
+            yield from ("", f"{info.hung.text(info.name)}, for {age(_since_s(self.now_ms, info.hung.since_ms))}")
         yield from ("", "queues")
         for queue in info.queues:
             yield joined("  ", queue.name, f": holds {queue.held:,} of {queue.concurrency:,}")

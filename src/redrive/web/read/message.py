@@ -11,7 +11,8 @@ from ...cli.terminal.story import ENDS
 from ...crypto import shown_text
 from ...errors import BlobsUnavailable, Unreadable, Unsupported
 from ...fault import Fault
-from ...message import BLOB, RESTING, Message
+from ...message import BLOB, RESTING, Lane, Message
+from ...status import running_of, told_by
 from ...triage.edit import REPLACES
 from ...triage.purge import purge_behind
 from ...triage.timeline import by_hand, ended_by, timeline
@@ -84,6 +85,8 @@ def _record(ask: Ask, found: Message) -> Record:
     record["timeline"] = [_moment(found, moment) for moment in moments]
     purge = purge_behind(ask.store, found) if ask.store.traits.cells else None
     record["purged"] = None if purge is None else f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
+    held = running_of(told_by(ask.store)).get(found.id) if found.lane is Lane.LEASED else None
+    record["running"] = views.running(held, now_ms)
     record["blob"] = None
     if found.content == BLOB and ask.sees_bodies:
         record |= _of_blob(ask, found, record["bytes"] or 0)

@@ -44,6 +44,7 @@ def overview(ask: Ask) -> Record:
         "runs": [fields.run(run) for run in ask.app.dlq.runs(SHOWN)] if ask.store.traits.cells else [],
         "workers": {
             "alive": sum(worker.state != "gone" for worker in status.workers),
+            "hung": sum(worker.state == "hung" for worker in status.workers),
             "gone": sum(worker.state == "gone" for worker in status.workers),
         },
         "objectives": _objectives(ask),

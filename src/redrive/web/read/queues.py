@@ -8,8 +8,10 @@ from ...duration import show
 from ...errors import Unsupported
 from ...message import Counts
 from ...policy.retry import Retry
+from ...presence import with_claimed
 from ...status import Reasons, Status
 from ...status.upcoming import HOUR_S, MINUTE_S, TEN_S, Wave
+from ...status.workers import told_by
 from ..ask import Ask, Problem, Record
 from . import fields
 
@@ -64,6 +66,7 @@ def queue(ask: Ask) -> Record:
     if found == Counts() and declared is None and not tasks and name not in store.queues():
         raise Problem(f"there is no queue {name!r}", "nothing was ever enqueued in it, and no task names it", "", 404)
     workers = _workers(ask, name)
+    found = with_claimed({name: found}, told_by(store))[name]
     held = ask.kept(f"held/{name}", lambda: Reasons(store, ask.registry).of_queue(name, found))
     return {
         "queue": name,

@@ -12,6 +12,8 @@ from ...fault import STARTED_MAX, Crash, Fault, Kind, crash_fault
 from ..execution import Execution
 from ..executors.child_process import Child, Death
 
+OWN_REASONS = ("lease", "drain", "cancel")  # for which a worker kills a child that did nothing wrong
+
 
 def faults_of(child: Child, death: Death, stack: str, worker: str) -> Iterator[tuple[Execution, Fault]]:
     """Each execution of a child that died, with its fault.
@@ -61,13 +63,13 @@ def _cause(child: Child, death: Death) -> str:
 
 def _suspected(child: Child) -> list[int]:
     """The executions that may have killed it, or were past their timeouts; one may have ended just before."""
-    if child.killed in ("lease", "drain"):
+    if child.killed in OWN_REASONS:
         return []
     return sorted(child.runs.keys() & (child.overdue if child.killed == "timeout" else child.sent))
 
 
 def _cut_off(child: Child, number: int) -> str:
-    if child.killed in ("lease", "drain"):
+    if child.killed in OWN_REASONS:
         return f"the worker ended it: {child.killed}"
     if number not in child.sent:
         return "its process died before it had the message"

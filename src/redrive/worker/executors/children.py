@@ -270,6 +270,8 @@ def _why(child: Child, overdue: frozenset[int]) -> str:
         return "drain"
     if causes == {"lease"}:
         return "lease"
+    if "cancel" in causes:
+        return "cancel"
     if overdue:
         return "timeout"
     return "channel" if child.over else "lease"

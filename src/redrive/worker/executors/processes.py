@@ -238,8 +238,8 @@ class ProcessExecutor:
     def _stop(self, child: Child, number: int, why: str) -> None:
         if number not in child.sent:
             return
-        self._children.send(child, Stop(number, why))
-        if why == "drain" or all(run.cause == "lease" for run in child.runs.values()):  # not for one of many
+        self._children.send(child, Stop(number, "cancel" if why == "kill" else why))
+        if why in ("drain", "kill") or all(run.cause == "lease" for run in child.runs.values()):  # not for one of many
             self._children.end_by(child, min(child.kill_at_s, time.monotonic() + UNWIND_S))
 
     # -- what comes from children

@@ -42,6 +42,7 @@ class TaskExecutor:
         self._readers: ThreadPoolExecutor | None = None
         self._watch_at_s = float("inf")
         self._watcher: asyncio.TimerHandle | None = None
+        self.turned_s = time.monotonic()  # when the loop was last seen to turn, a few times a second
 
     def start(self, run: Execution) -> None:
         run.handle = self._loop.create_task(self._run(run))
@@ -89,7 +90,7 @@ class TaskExecutor:
     def watch(self) -> None:
         """End what has run past its timeout or its lease. Repeats itself at the next such time, and at least a few
         times a second."""
-        now = time.monotonic()
+        now = self.turned_s = time.monotonic()
         if self._slots is not None:
             self._slots.beat_loop(now)
         next_s = now + min(0.5, self._margin_s)

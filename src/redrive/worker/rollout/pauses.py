@@ -1,4 +1,4 @@
-"""Which tasks a worker does not claim at the moment, as it leaves them to workers of a newer release."""
+"""Which tasks and queues a worker does not claim at the moment: it leaves them to others."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class Pauses:
     def __init__(self) -> None:
         self.by_queue: defaultdict[str, dict[str, Pause]] = defaultdict(dict)
         self._clogged_s: dict[str, float] = {}  # when a claim of that queue last met too many that it left out
+        self.stopped: frozenset[str] = frozenset()  # queues that hang in this worker
 
     def __bool__(self) -> bool:
-        return bool(self.by_queue)
+        return bool(self.by_queue or self.stopped)
 
     def leave(self, queue: str, task: str, version: int) -> None:
         """Claim none of this unknown task until `forget`."""
@@ -56,6 +57,8 @@ class Pauses:
 
     def skip(self, queue: str) -> frozenset[str] | None:
         """The tasks of the queue to leave out now; None if that is every task."""
+        if queue in self.stopped:
+            return None
         pauses = self.by_queue.get(queue)
         if not pauses:
             return _NONE

@@ -12,13 +12,15 @@ from ...presence import LISTED_MAX, HeldMessage, Keeper, LoopLag, QueueWork, Rat
 from ...registry import Queue
 from ...store import Store
 from ..execution import Execution, InFlight
+from ..hang import Hangs
 from ..services import Service
 
 
 class Presence(Service):
     """Keeps a worker's record. `taken` counts what it holds by queue; `carried` are the redrive runs that it carries.
-    `drain` makes it drain, when a person asks for that; `renewed` is called after each write of the record. The store
-    thread adds to `trips` how long each exchange with the store took, in seconds."""
+    `drain` makes it drain, when a person asks for that; `renewed` is called after each write of the record. What
+    `hangs` is in the record at once. The store thread adds to `trips` how long each exchange with the store took, in
+    seconds."""
 
     def __init__(
         self,
@@ -33,12 +35,13 @@ class Presence(Service):
         notice: Notify,
         drain: Callable[[], None],
         renewed: Callable[[], None],
+        hangs: Hangs,
     ) -> None:
         self._store, self._name, self._app, self._queues = store, name, app, queues
         self._in_flight, self._taken, self._draining = in_flight, taken, draining
-        self._carried = carried
+        self._carried, self._hangs = carried, hangs
         self._lag, self._claims = LoopLag(), Rate()
-        self._told_draining = False
+        self._told_draining, self._hang = False, hangs.hang
         self.keeper = Keeper(store, self.sample, notice, counts_trips=False, drain=drain, renewed=renewed)
         self.trips = self.keeper.trips
 
@@ -52,8 +55,9 @@ class Presence(Service):
         self.keeper.start()
 
     def look(self, *, now: bool = False) -> None:
-        if self._draining() and not self._told_draining:
-            self._told_draining = True
+        draining, hang = self._draining(), self._hangs.hang
+        if draining is not self._told_draining or hang is not self._hang:
+            self._told_draining, self._hang = draining, hang
             self.keeper.soon()
 
     def close(self) -> None:
@@ -65,20 +69,36 @@ class Presence(Service):
         """The record as it is now. On the keeper's thread."""
         held = self._in_flight.all()
         running = [run for run in held if run.started_s and not run.finished_s]
+        hang, now_ms, oldest = self._hangs.hang, self._store.now_ms(), _oldest(held)
         return WorkerInfo(
             name=self._name,
             app=self._app,
             draining=self._draining(),
             queues=tuple(
-                QueueWork(name=q.name, concurrency=q.concurrency, held=self._taken[q.name]) for q in self._queues
+                QueueWork(
+                    name=q.name, concurrency=q.concurrency, held=self._taken[q.name], oldest_due_ms=oldest.get(q.name)
+                )
+                for q in self._queues
             ),
             held=len(held),
             running=len(running),
-            messages=_listed(held, running, self._store.now_ms()),
+            hung=None if hang is None else hang.record(time.monotonic(), now_ms),
+            messages=_listed(held, running, now_ms),
             runs=tuple(self._carried()),
             claims_per_s=self._claims.take(self._in_flight.claimed, 1),
             loop_lag_ms=self._lag.lag_ms(),
         )
+
+
+def _oldest(held: Sequence[Execution]) -> dict[str, int]:
+    """When the first message of each queue that has not begun was due."""
+    oldest: dict[str, int] = {}
+    for run in held:
+        if not run.started_s:
+            message = run.delivery.message
+            due_ms = run.delivery.due_ms or message.life_ms
+            oldest[message.queue] = min(due_ms, oldest.get(message.queue, due_ms))
+    return oldest
 
 
 def _listed(held: Sequence[Execution], running: Sequence[Execution], now_ms: int) -> tuple[HeldMessage, ...]:

@@ -1,0 +1,200 @@
+"""See what hangs in this worker: an event loop that does not turn, and queues all of whose places are taken by
+executions past their timeouts.
+
+What hangs is left as it is: nothing ends a thread or a handler that blocks the loop from within. But it keeps no other
+messages: those that have not begun go back, and nothing is claimed that could not begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+
+from msgspec import Struct
+
+from ..duration import show
+from ..presence import Hung
+from .capacity import QueueLimit
+from .execution import Execution, InFlight
+from .executors.tasks import TaskExecutor
+from .executors.threads import ThreadExecutor
+
+LEASES = 1 / 3  # of a lease: how long something stands still until it hangs
+LEAST_S = 1.0  # and at least so long, with the shortest leases
+LOOK_S = 0.25  # how often to look, at most
+PAUSED_S = 2.0  # a store thread that has not looked for so long stood still itself, or waited for its store
+FRAMES_MAX = 20  # innermost frames of a stack that are shown
+_HANDLERS = (TaskExecutor._run.__code__, ThreadExecutor._run.__code__)  # what calls a handler
+
+
+class Hang(Struct, frozen=True):
+    """What stands still: `since_s` (time.monotonic()), the queues that it stops, the execution that blocks them where
+    that is known, how many more do, and the stack of its thread."""
+
+    since_s: float
+    queues: frozenset[str]
+    execution: Execution | None
+    more: int
+    stack: Sequence[traceback.FrameSummary]
+
+    @property
+    def task(self) -> str:
+        """The task that blocks them; empty if unknown."""
+        return "" if self.execution is None else self.execution.delivery.message.task
+
+    def record(self, now_s: float, now_ms: int) -> Hung:
+        """As the worker's record has it, given both clocks."""
+        return Hung(
+            since_ms=now_ms - round((now_s - self.since_s) * 1000),
+            queues=tuple(sorted(self.queues)),
+            timeouts=self.more >= 0,
+            task=self.task,
+            id="" if self.execution is None else self.execution.delivery.message.id,
+            place=self.place,
+        )
+
+    @property
+    def place(self) -> str:
+        """The line of the handler that is being executed, as `tasks.py:12 in roll`; empty if unknown."""
+        if not self.stack:
+            return ""
+        frame = self.stack[0]
+        return f"{frame.filename.rpartition('/')[2]}:{frame.lineno} in {frame.name}"
+
+    def text(self, now_s: float, returned: int) -> str:
+        """What hangs, how many messages went back, and the stack."""
+        for_ = show(round(now_s - self.since_s))
+        by = "" if self.execution is None else _named(self.execution)
+        if self.more < 0:
+            text = f"the event loop has not turned for {for_}" + (f": it runs {by}" if by else "")
+        else:
+            more = f" and {self.more:,} more" if self.more else ""
+            all_ = f"all places of queue{'s' * (len(self.queues) > 1)} {', '.join(sorted(self.queues))}"
+            text = f"{all_} are taken by executions that are past their timeouts: {by}{more}"
+        text += f"; at {self.place}" if self.place else ""
+        text += f"; {returned:,} claimed message{'s' * (returned != 1)} that had not begun went back"
+        return "\n".join([text, *"".join(traceback.format_list(self.stack)).rstrip("\n").split("\n")]).rstrip("\n")
+
+
+def _named(execution: Execution) -> str:
+    return f"{execution.delivery.message.task} ({execution.delivery.message.id})"
+
+
+class Hangs:
+    """What hangs in one worker; the store thread looks. `turned_s` says when the loop last turned, by time.monotonic().
+    `begin` is called on the loop's thread."""
+
+    def __init__(
+        self,
+        in_flight: InFlight,
+        limits: Mapping[str, QueueLimit[Execution]],
+        turned_s: Callable[[], float],
+        lease_s: float,
+    ) -> None:
+        self._in_flight, self._limits, self._turned_s = in_flight, limits, turned_s
+        self._after_s = max(LEAST_S, lease_s * LEASES)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._looked_s = self._awake_s = time.monotonic()
+        self.due_s = 0.0
+        self.hang: Hang | None = None
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch the loop of this thread."""
+        self._loop, self._thread = loop, threading.get_ident()
+
+    def look(self, now_s: float) -> Hang | None:
+        """What hangs now."""
+        if now_s - self._looked_s > PAUSED_S:
+            self._awake_s = now_s  # the loop may have stood still with this thread: its silence counts from now
+        self._looked_s, self.due_s = now_s, now_s + LOOK_S
+        self.hang = self._of_loop(now_s) or self._of_queues(now_s)
+        return self.hang
+
+    def _of_loop(self, now_s: float) -> Hang | None:
+        turned_s = max(self._turned_s(), self._awake_s)
+        if now_s - turned_s < self._after_s:
+            return None
+        before = self.hang
+        if before is not None and before.more < 0:
+            return before
+        return Hang(turned_s, frozenset(self._limits), self._current(), -1, _stack_of(self._thread))
+
+    def _current(self) -> Execution | None:
+        """What the loop runs."""
+        task = None if self._loop is None else asyncio.current_task(self._loop)
+        return next((each for each in self._in_flight.all() if task is not None and each.handle is task), None)
+
+    def _of_queues(self, now_s: float) -> Hang | None:
+        """The queues in which nothing can begin, because none of what runs will end by itself."""
+        full = {name for name, limit in self._limits.items() if limit.is_full}
+        if not full:
+            return None
+        every, late = full == self._limits.keys(), list[Execution]()
+        for each in self._in_flight.all():
+            if not each.started_s or each.finished_s:
+                continue
+            if each.executor != "process" and now_s >= each.deadline_s + self._after_s:
+                late.append(each)
+                continue
+            full.discard(each.delivery.message.queue)
+            every = False
+            if not full:
+                return None
+        queues = full if every else full & {each.delivery.message.queue for each in late}
+        late = [each for each in late if each.delivery.message.queue in queues]
+        if not late:
+            return None
+        before, first = self.hang, min(late, key=lambda each: each.deadline_s)
+        if before is not None and before.execution is first and before.queues == queues:
+            return before
+        return Hang(first.deadline_s, frozenset(queues), first, len(late) - 1, _stack_of_execution(first))
+
+
+def unbegun(executions: Sequence[Execution]) -> list[Execution]:
+    """Those of them that have not begun, and will not begin any more."""
+    found = []
+    for each in executions:
+        if each.started_s or each.settling or each.over or each.decision is not None or each.cause is not None:
+            continue
+        each.cause = "hang"
+        if each.started_s:  # it began just now, and may have missed that
+            each.cause = None
+        else:
+            found.append(each)
+    return found
+
+
+def _stack_of(thread: int) -> Sequence[traceback.FrameSummary]:
+    """The stack of a thread from its handler on; all of it, where it runs none."""
+    frames = list(_frames(sys._current_frames().get(thread)))
+    handler = next((n for n, frame in enumerate(frames) if frame.f_code in _HANDLERS), len(frames))
+    return _summary(frames[:handler] or frames)
+
+
+def _stack_of_execution(execution: Execution) -> Sequence[traceback.FrameSummary]:
+    """The stack of the thread that runs it, from its handler on."""
+    for frame in sys._current_frames().values():
+        frames = list(_frames(frame))
+        for n, each in enumerate(frames):
+            if each.f_code is _HANDLERS[1] and each.f_locals.get("run") is execution:
+                return _summary(frames[:n])
+    handle: asyncio.Task[object] | None = execution.handle
+    return () if handle is None else _summary([*reversed(handle.get_stack())][:-1])
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of a stack, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _summary(frames: Sequence[FrameType]) -> Sequence[traceback.FrameSummary]:
+    """As tracebacks show them, the innermost last."""
+    return traceback.StackSummary.extract((frame, frame.f_lineno) for frame in reversed(frames[:FRAMES_MAX]))
