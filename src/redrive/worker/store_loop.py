@@ -293,12 +293,12 @@ class StoreLoop:
         now_s = time.monotonic()
         if now_s >= self._leases.due_s:
             self._leases.beat(now_s)
+        if now_s >= self._hangs.due_s and not self.draining:
+            self._look_for_hangs(now_s)
         if now_s >= self._services.due_s:
             self._services.look()
         if self._flow is not None:
             self._flow.tick()
-        if now_s >= self._hangs.due_s and not self.draining:
-            self._look_for_hangs(now_s)
 
     def _look_for_hangs(self, now_s: float) -> None:
         """Keep no messages that cannot begin, and claim no more of them, while the event loop or a queue hangs."""

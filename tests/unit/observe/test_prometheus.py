@@ -335,7 +335,8 @@ def test_workers_are_counted_by_queue_and_state_with_the_worst_of_what_they_tell
     } == {
         ("crm", "running"): 1, ("crm", "idle"): 1, ("crm", "draining"): 0, ("crm", "hung"): 0, ("crm", "gone"): 0,
         ("mail", "running"): 0, ("mail", "idle"): 0, ("mail", "draining"): 1, ("mail", "hung"): 0, ("mail", "gone"): 1,
-        ("default", "running"): 0, ("default", "idle"): 0, ("default", "draining"): 0, ("default", "hung"): 0, ("default", "gone"): 0,
+        ("default", "running"): 0, ("default", "idle"): 0, ("default", "draining"): 0, ("default", "hung"): 0,
+        ("default", "gone"): 0,
     }  # fmt: skip
     assert found.value("redrive_worker_longest_run_seconds") == 90
     assert found.value("redrive_worker_clock_ahead_seconds") == -2.5
