@@ -118,12 +118,12 @@ def _measured(
                     child.stop()
                 back_s = time.monotonic() + AWAY_S
             if back and i >= messages // 2 and since_s == 0.0 and time.monotonic() >= back_s:
-                since_s = _again(running, place, kind, options, new)
+                since_s = _again(app, running, place, kind, options, new)
             sent_s[i] = time.time()
             send(app, kind, i)
         if back and since_s == 0.0:
             time.sleep(max(0.0, back_s - time.monotonic()))
-            since_s = _again(running, place, kind, options, new)
+            since_s = _again(app, running, place, kind, options, new)
         ran = _awaited(new, messages)
         for child in (*old, *new[-options.new :]):
             if child.process.poll() is not None:
@@ -160,14 +160,19 @@ def _child(place: Place, n: int, release: str) -> Child:
     return Child(folder, "rolling", place.url, release, folder / "rolling.records")
 
 
-def _again(running: ExitStack, place: Place, kind: str, options: Options, new: list[Child]) -> float:
-    """Start the new workers again; when they run."""
+def _again(app: App, running: ExitStack, place: Place, kind: str, options: Options, new: list[Child]) -> float:
+    """Start the new workers again; when the first of them tells that it has started."""
+    earlier = {(info.pid, info.started_ms) for info in read_workers(app.store)}
     first = 100 + len(new)
     fresh_ones = [running.enter_context(_child(place, first + n, kind)) for n in range(options.new)]
-    for child in fresh_ones:
-        child.await_records(0)
     new += fresh_ones
-    return time.time()
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:
+        here = [info for info in read_workers(app.store) if (info.pid, info.started_ms) not in earlier]
+        if here:
+            return min(info.started_ms for info in here) / 1000
+        time.sleep(0.05)
+    raise Broken("none of the new workers has started again")
 
 
 def _awaited(new: Sequence[Child], messages: int) -> dict[int, float]:
