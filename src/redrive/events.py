@@ -107,7 +107,7 @@ class Events:
             self._tell(self.notice_observers, notices)
 
     def warn(self, text: str) -> None:
-        """Log a warning of what nobody may miss, unless an observer writes lines of its own: a worker within a program
+        """Log a warning that no one may miss, unless an observer writes lines of its own: a worker within a program
         may have no observer."""
         if not any(isinstance(each, LineLog) for each in self.observers):
             import logging  # an enqueue needs none

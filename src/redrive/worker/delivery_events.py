@@ -46,7 +46,7 @@ class Reporter:
             self._events.emit([found])
 
     def warn(self, name: str, text: str, about: str = "") -> None:
-        """Report something about the worker itself that nobody may miss."""
+        """Report something about the worker itself that no one may miss."""
         self.notice(name, text, about)
         self._events.warn(f"worker {self.worker}: {text}")
 
