@@ -2,61 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import io
 import re
-import tokenize
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
+
+from tests.support.prose import matches, pattern_of, prose_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PHRASES = ("what is of", "shall", "is told of", "of which", "nobody", "whoever", "anew", "lest", "dear")
-_PHRASE = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
-_QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”]*”|'[^'\n]*'(?!\w)|`[^`\n]*`")
-_HELP = {"help", "short_help", "epilog"}
+_PHRASE = pattern_of(PHRASES)
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
-
-
-def found_in(text: str) -> list[str]:
-    """The phrases in a text, also where a line ends within one, with the words around them. Quotations are left out."""
-    plain = " ".join(_QUOTED.sub("", text).split())
-    return [plain[max(0, found.start() - 40) : found.end() + 40] for found in _PHRASE.finditer(plain)]
-
-
-def docstrings(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield ast.get_docstring(node) or ""
-
-
-def help_texts(tree: ast.Module) -> Iterator[str]:
-    """The texts that a command prints as help."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg in _HELP:
-            texts = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)]
-            yield " ".join(each for each in texts if isinstance(each, str))
-
-
-def comments(source: str) -> Iterator[str]:
-    """Comments, those of successive lines as one."""
-    lines: list[str] = []
-    last = 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            if token.start[0] > last + 1 and lines:
-                yield "\n".join(lines)
-                lines = []
-            lines.append(token.string.lstrip("# "))
-            last = token.start[0]
-    yield "\n".join(lines)
-
-
-def prose_of(source: str) -> Iterator[str]:
-    tree = ast.parse(source)
-    yield from docstrings(tree)
-    yield from help_texts(tree)
-    yield from comments(source)
 
 
 def test_phrases_are_found_in_prose_and_not_in_quotations() -> None:
@@ -68,31 +25,79 @@ option("--x", help="which " "shall be")
 # first line, it is told
 # of a thing
 '''
-    assert [found for text in prose_of(source) for found in found_in(text)] == [
+    assert [match for text in prose_of(source) for match in matches(_PHRASE, text.text)] == [
         "A run that nobody stops.",
         "which shall be",
         "of which",
         "first line, it is told of a thing",
     ]
-    assert found_in('It says "nobody", `shall` and endear.') == []
+    assert [text.line for text in prose_of(source)] == [1, 5, 4, 6]
+    assert matches(_PHRASE, 'It says "nobody", `shall` and endear.') == []
 
 
 def test_code_speaks_plain_english() -> None:
     paths = sorted((ROOT / "src").rglob("*.py"))
-    bad = {str(path.relative_to(ROOT)): found for path in paths if (found := _phrases_of(path))}
+    bad = {str(path.relative_to(ROOT)): phrases for path in paths if (phrases := _phrases_of(path))}
     assert bad == {}
 
 
 def test_docs_speak_plain_english() -> None:
     assert PAGES
-    bad = {page: found for page in PAGES if (found := found_in(_prose_of_page(page)))}
+    bad = {page: phrases for page in PAGES if (phrases := matches(_PHRASE, _prose_of_page(page)))}
     assert bad == {}
 
 
 def test_no_page_announces_what_is_there() -> None:
     announced = re.compile(r".{40}\b(?:is|are) (?:still )?to come\b|.{40}\bcoming soon\b", re.IGNORECASE)
     pages = [" ".join(_prose_of_page(page).split()) for page in PAGES]
-    assert [found for page in pages for found in announced.findall(page)] == []
+    assert [phrase for page in pages for phrase in announced.findall(page)] == []
+
+
+SOURCE = '''"""The module."""
+
+
+def _private():
+    """Whether it is no match."""  # noqa: X1
+
+
+# -- a head
+
+
+class Public:  # a look
+    x = 1
+
+    y = "stands"  # fmt: skip
+'''
+
+
+def test_texts_are_drawn_by_a_seed_with_their_places(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "redrive"
+    for path in (package / "one.py", package / "testing" / "contract" / "two.py"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(SOURCE)
+    lines = prose("--root", str(tmp_path), "--seed", "3")
+    assert lines[0] == "seed 3: 2 of 2 texts"
+    assert {(lines[at][3:], lines[at + 1].strip()) for at in (2, 5)} == {
+        ("src/redrive/one.py:5 docstring of _private", "Whether it is no match."),
+        ("src/redrive/one.py:11 comment", "a look"),
+    }
+    assert prose("--root", str(tmp_path), "--seed", "3") == lines
+    assert prose("--root", str(tmp_path), "--tests")[0].endswith(": 4 of 4 texts")
+
+
+def test_each_phrase_to_avoid_is_counted_and_listed(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "redrive"
+    package.mkdir(parents=True)
+    (package / "one.py").write_text(SOURCE)
+    counts = dict(line.rsplit(maxsplit=1) for line in prose("--root", str(tmp_path)) if line[-1:].isdigit())
+    assert (counts["is no X"], counts["look"], counts["stand"]) == ("1", "1", "0")
+    assert counts["What, Whether or How begins it"] == "1"
+    assert prose("--root", str(tmp_path), "--where", "look") == ["src/redrive/one.py:11 a look"]
+
+
+def prose(*arguments: str) -> list[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "prose"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout.splitlines()
 
 
 def _prose_of_page(page: str) -> str:
@@ -100,4 +105,4 @@ def _prose_of_page(page: str) -> str:
 
 
 def _phrases_of(path: Path) -> list[str]:
-    return [found for text in prose_of(path.read_text()) for found in found_in(text)]
+    return [phrase for text in prose_of(path.read_text()) for phrase in matches(_PHRASE, text.text)]
