@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import click
 import pytest
@@ -94,3 +95,12 @@ def test_no_section_or_entry_stands_twice_on_a_page(page: str) -> None:
     entries = re.findall(r"^- .{40,}\n(?:  .*\n)*", text, re.M)
     sections = [each for each in re.split(r"^(?=#+ )", text, flags=re.M) if len(each) > 120]
     assert [each for each, count in Counter(entries + sections).items() if count > 1] == []
+
+
+def test_each_entry_of_the_changelog_is_under_a_heading_and_follows_the_one_before() -> None:
+    """Entries that stand apart, between blank lines at the top or end of a list, were put there in a hurry."""
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    for number, (before, line) in enumerate(pairwise(lines), 2):
+        if line.startswith("- ") and not before:
+            heading = lines[number - 3]
+            assert heading.startswith(("**", "### ")), f"CHANGELOG.md:{number}: {line[:60]}"
