@@ -17,7 +17,6 @@ from .message import NORMAL, PRIORITIES, Draft, Lane, Message, Put
 from .ref import Ref as Ref
 from .registry import Registry
 from .run_context import Context, context, current, enter, leave, refuse_loop
-from .store import Store
 from .stores.validation import admit as check_drafts
 from .task import TaskOptions, TaskSpec, are_texts, as_ms, as_text, as_traceparent
 
@@ -303,32 +302,27 @@ class Bound(Generic[P, R]):
 def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:
     """Put all drafts in one commit, or in the transaction `tx`. See `App.enqueue_many`."""
     refuse_loop("enqueue()", "await ….aenqueue(…)")
-    store = registry.store
     drafts = drafts if registry.tracing is None else registry.tracing.stamped(drafts)
-    return _refs(registry, drafts, store.put(drafts) if tx is None else store.put(drafts, tx=tx))
+    return _refs(registry, drafts, registry.put(drafts, tx=tx))
 
 
 async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:
     """As `put`, for asyncio code; concurrent calls share a commit."""
-    store = registry.store
     drafts = drafts if registry.tracing is None else registry.tracing.stamped(drafts)
     if tx is not None:  # here and now: nothing is committed, and the connection belongs to this thread
-        return _refs(registry, drafts, store.put(drafts, tx=tx))
-    return _refs(registry, drafts, await _batch_of(store, registry._batches).put(drafts))
+        return _refs(registry, drafts, registry.put(drafts, tx=tx))
+    return _refs(registry, drafts, await _batch_of(registry, registry._batches).put(drafts))
 
 
 def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[Put]) -> list[Ref[Any]]:
-    flusher = registry.flusher
-    if flusher is not None:
-        flusher.enqueued(drafts, puts)
     return [Ref(p.id, d.task, d.queue, p.duplicate, registry) for d, p in zip(drafts, puts, strict=True)]
 
 
 class Batch:
-    """The puts of one event loop to one store: what arrives while one is under way goes with the next."""
+    """The puts of one event loop by one app: what arrives while one is under way goes with the next."""
 
-    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
-        self._store, self.loop = store, loop
+    def __init__(self, registry: Registry, loop: asyncio.AbstractEventLoop) -> None:
+        self._registry, self.loop = registry, loop
         self._waiting: list[tuple[Sequence[Draft], asyncio.Future[list[Put]]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
@@ -359,7 +353,7 @@ class Batch:
         self, taken: list[tuple[Sequence[Draft], asyncio.Future[list[Put]]]]
     ) -> list[tuple[list[Put] | Exception, asyncio.Future[list[Put]]]]:
         try:
-            puts = iter(self._store.put([draft for drafts, _ in taken for draft in drafts]))
+            puts = iter(self._registry.put([draft for drafts, _ in taken for draft in drafts]))
             return [([next(puts) for _ in drafts], future) for drafts, future in taken]
         except BlobsUnavailable:  # concerns only drafts with large bodies
             return [(self._write_one(drafts), future) for drafts, future in taken]
@@ -370,13 +364,13 @@ class Batch:
 
     def _write_one(self, drafts: Sequence[Draft]) -> list[Put] | Exception:
         try:
-            return self._store.put(drafts)
+            return self._registry.put(drafts)
         except Exception as error:
             return error
 
 
-def _batch_of(store: Store, batches: dict[int, Batch]) -> Batch:
-    """The running loop's batch for `store`, kept in `batches`."""
+def _batch_of(registry: Registry, batches: dict[int, Batch]) -> Batch:
+    """The running loop's batch for `registry`, kept in `batches`."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -385,5 +379,5 @@ def _batch_of(store: Store, batches: dict[int, Batch]) -> Batch:
         for key, batch in [*batches.items()]:  # a batch holds its loop, so that no other can have its id till then
             if batch.loop.is_closed():
                 batches.pop(key, None)
-        found = batches[id(loop)] = Batch(store, loop)
+        found = batches[id(loop)] = Batch(registry, loop)
     return found

@@ -229,7 +229,7 @@ class Context(Struct, eq=False):
         swap = claim.completing(self._stored(result), extras.degraded, store.now_ms())
         follow_ups = () if self._receipt is None else tuple(extras.follow_ups)
         try:
-            store.put(follow_ups, swaps=[swap], tx=tx)
+            self._task.app.put(follow_ups, swaps=[swap], tx=tx)
         except Conflict:
             self._stop = self._stop or "lease"
             raise LeaseLost(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
+import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from tests.support.urls import url_of
 
 from redrive import App, Backoff, Reject, Retry
+from redrive.cli.main import run
 from redrive.history.chunk import MINUTE_MS
 from redrive.history.tally import ENQUEUED
 from redrive.history.writer import Writer
@@ -45,6 +50,71 @@ def test_a_worker_tells_what_became_of_its_messages(url: str) -> None:
     assert (total.run.count, total.wait.count, total.first_try.count, total.retry_delay.count) == (47, 47, 30, 7)
     assert total == app.history(since="1h").total == app.history(queue="crm", since="1h").total
     assert app.history(task="other", since="1h").total.outcomes == {}
+    app.store.close()
+
+
+def connect(url: str, path: Path) -> Any:
+    """A connection of a program's own, to the database of the store at `url`."""
+    return sqlite3.connect(path) if url.startswith("sqlite") else psycopg.connect(url.partition("?")[0])
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_enqueued_counts_commits_and_not_what_a_rollback_took_back(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    app = App(url_of(engine, request, tmp_path))
+
+    @app.task(name="push", queue="crm")
+    def push(n: int) -> None: ...
+
+    assert app.flusher is not None and app.store.now_ms()
+    kept, taken_back, later = (connect(str(app.url), tmp_path / "work.db") for _ in range(3))
+    push.using(tx=kept).enqueue(1)
+    push.using(tx=kept, key="a").enqueue(2)
+    push.using(tx=kept, key="a").enqueue(3)  # a duplicate of the same transaction
+    kept.commit()
+    push.using(tx=taken_back).enqueue(4)
+    taken_back.rollback()
+    app.flusher.flush()
+    assert enqueued(app) == 2 and app.flusher.recorder.put_in_all() == {("crm", "push"): 2}
+    app.run_worker(burst=True)  # what was committed runs and is gone: the count does not need the message
+    app.enqueue_many([push.draft(5), push.draft(6)], tx=later)
+    if engine == "postgres":  # on SQLite nobody else can write meanwhile
+        app.flusher.flush()
+        assert enqueued(app) == 2
+    later.commit()
+    app.flusher.flush()
+    app.flusher.flush()
+    assert enqueued(app) == 4 and app.counts("crm").ready == 2
+    assert len(app.flusher._open) == 1, "only the transaction that was rolled back is asked for again"
+    for connection in (kept, taken_back, later):
+        connection.close()
+    app.store.close()
+
+
+def enqueued(app: App) -> int:
+    return app.history("crm", "push", since="1h").total.enqueued
+
+
+def test_what_commands_schedules_and_files_of_lines_put_is_counted_as_enqueued(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = App(url)
+
+    @app.periodic("0 3 * * *", name="nightly")
+    @app.task(name="push", queue="crm")
+    def push(n: int = 0) -> None: ...
+
+    app.store.now_ms()
+    monkeypatch.chdir(tmp_path)
+    assert run(["enqueue", "push", '{"n": 1}', "-q", "crm", "--url", url]) == 0
+    Path("lines.jsonl").write_text(json.dumps({"n": 2}) + "\n" + json.dumps({"n": 3}) + "\n")
+    assert run(["enqueue", "lines.jsonl", "--task", "push", "-q", "crm", "--url", url]) == 0
+    app.schedules["nightly"].run(reason="a test")
+    assert app.flusher is not None
+    app.flusher.flush()
+    capsys.readouterr()
+    assert enqueued(app) == 4
     app.store.close()
 
 

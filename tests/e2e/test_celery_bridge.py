@@ -178,7 +178,7 @@ def test_a_bridge_that_is_killed_loses_nothing_and_puts_nothing_twice(world: Wor
     killed = world.port()
     source, remove = killed.source, killed.source.remove
 
-    def kill(*args: Any) -> Any:
+    def kill(*args: Any, **_: Any) -> Any:
         if where == "in remove":
             remove(args[0], args[1][1:3])
         raise Killed

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -104,7 +105,8 @@ def enqueue(
         draft = _draft(task, None, _object(_text(arguments), onward(_BY_NAME.format(typed(task)))), options)
     if opened.app is None and queue is None:
         note(f"put on queue 'default': only --app knows the queue of task '{task}'")
-    put = opened.store.put([draft])[0]
+    with _counting(opened) as app:
+        put = app.put([draft])[0]
     _warn_unworked(opened, [draft.queue])
     if put.duplicate:
         note(f"not put: message {put.id} holds the key '{draft.key}' and is {put.state}")
@@ -185,9 +187,10 @@ def _put_lines(
         note(f"to enqueue them again: {again(_words(file, drafts, '--again'))}")
     elif start.done:
         note(f"going on: {start.done:,} of {total:,} lines were enqueued before")
-    backfill = Backfill(drafts, store, ledger, *read)
     try:
-        backfill.run()
+        with _counting(opened) as app:
+            backfill = Backfill(drafts, app, ledger, *read)
+            backfill.run()
     except Exception:
         left = ledger.record or start
         if store.traits.cells:
@@ -202,6 +205,17 @@ def _put_lines(
     counts = {"before": start.done, "enqueued": done - backfill.known, "known": backfill.known}
     out.record({"file": name, "lines": total, **counts}, id="file")
     return DONE
+
+
+@contextlib.contextmanager
+def _counting(opened: Opened) -> Iterator[App]:
+    """The app to put messages by; what it has counted for the history is written at the end."""
+    app = opened.app or App(store=opened.store)
+    try:
+        yield app
+    finally:
+        if app.flusher is not None:
+            app.flusher.finish()
 
 
 def _warn_unworked(opened: Opened, queues: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from ..duration import parse_time, seconds
 from ..errors import EnqueueError, StoreError
 from ..ids import is_id
 from ..message import NORMAL, Draft, Swap
+from ..registry import Registry
 from ..store import Store
 from ..stores.validation import admit
 from .ingest import Ingest, Ledger, Record
@@ -93,21 +94,21 @@ class Backfill(Ingest):
 
     known = 0
 
-    def __init__(self, drafts: Drafts, store: Store, ledger: Ledger, *read: Any) -> None:
-        super().__init__(store, ledger, *read)
+    def __init__(self, drafts: Drafts, app: Registry, ledger: Ledger, *read: Any) -> None:
+        super().__init__(app, ledger, *read)
         self._drafts = drafts
         self.queues: set[str] = set()  # those of the messages
 
     def write(self, batch: Sequence[Line], swap: Swap) -> None:
         drafts = self._unknown([self._drafts.of(line.body) for line in batch])
-        puts = self.store.put(drafts, swaps=[swap] if self.store.traits.cells else [])
+        puts = self.app.put(drafts, swaps=[swap] if self.app.store.traits.cells else [])
         self.queues.update(draft.queue for draft in drafts)
         self.known += len(batch) - len(drafts) + sum(put.duplicate for put in puts)
 
     def _unknown(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Those whose id, if they have one, is neither stored nor that of a line before."""
         ids = list(dict.fromkeys(draft.id for draft in drafts if draft.id is not None))
-        taken = {message.id for message in self.store.find(ids) if message is not None} if ids else set[str]()
+        taken = {message.id for message in self.app.store.find(ids) if message is not None} if ids else set[str]()
         found: list[Draft] = []
         for draft in drafts:
             if draft.id not in taken:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from ..errors import Conflict, RedriveError
 from ..message import Draft, Swap
+from ..registry import Registry
 from ..store import Store
 from .lines import Checked, Line, Stamp, stamp, walk
 
@@ -88,12 +89,19 @@ def first_record(name: str, url: str, key: str, checked: Checked, now_ms: int) -
 
 
 class Ingest:
-    """Enqueues the missing lines in batches, on a thread of its own; calls `on_put` with the size of each batch."""
+    """Enqueues the missing lines in batches, on a thread of its own, as messages of `app`; calls `on_put` with the size
+    of each batch."""
 
     def __init__(
-        self, store: Store, ledger: Ledger, path: Path, stamp: Stamp, limit: int, on_put: Callable[[int], object] = bool
+        self,
+        app: Registry,
+        ledger: Ledger,
+        path: Path,
+        stamp: Stamp,
+        limit: int,
+        on_put: Callable[[int], object] = bool,
     ) -> None:
-        self.store, self._ledger, self._path, self._stamp = store, ledger, path, stamp
+        self.app, self._ledger, self._path, self._stamp = app, ledger, path, stamp
         self._limit, self._on_put = limit, on_put
         self._stop = threading.Event()
 
@@ -133,7 +141,7 @@ class Ingest:
             Draft(task=TASK, queue=queue, body=line.body, content="raw", headers={LINE_HEADER: str(line.number)})
             for line in batch
         ]
-        self.store.put(drafts, swaps=[swap])
+        self.app.put(drafts, swaps=[swap])
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:

@@ -88,9 +88,10 @@ class Delivery:
         self._pacer = Pacer(self.options.rate)
         async with new_client(self.target, self.options.concurrency) as client:
             self.poster = Poster(client, self.target, self._pacer)
-            self._worker = self._new_worker()
+            app = self._new_app()
+            self._worker = self._new_worker(app)
             self._open_record()
-            self._ingest = Ingest(self.store, self._ledger, path, stamp, limit, self._count_put)
+            self._ingest = Ingest(app, self._ledger, path, stamp, limit, self._count_put)
             with _signals(self.stop):
                 self._worker.start()
                 over = asyncio.create_task(self._worker.wait())
@@ -103,12 +104,16 @@ class Delivery:
                     self._tick(self)
         return not self.stopping
 
-    def _new_worker(self) -> Worker:
-        queue, size = self.record.queue, self.options.concurrency
-        wait_s = self._pacer.wait_max_s(2 * size)
-        app: App = delivery_app(self.store, queue, self.poster, self.options.retry, self.target.timeout_s + wait_s)
+    def _new_app(self) -> App:
+        wait_s = self._pacer.wait_max_s(2 * self.options.concurrency)
+        timeout_s = self.target.timeout_s + wait_s
+        app: App = delivery_app(self.store, self.record.queue, self.poster, self.options.retry, timeout_s)
         for observer in self._observers:
             app.subscribe(observer)
+        return app
+
+    def _new_worker(self, app: App) -> Worker:
+        queue, size = self.record.queue, self.options.concurrency
         # The grace is the request's own timeout: an answer that comes in it spares the endpoint a duplicate.
         return app.worker({queue: size}, lease=self.options.lease_s, grace=self.target.timeout_s + 1, name=queue)
 

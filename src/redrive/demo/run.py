@@ -15,6 +15,7 @@ from urllib.parse import quote
 import msgspec
 from rich.console import Console
 
+from ..app import App
 from ..deliver.ingest import Ingest, Ledger, Record, first_record, record_key
 from ..deliver.lines import LINE_MAX, Checked, check
 from ..deliver.run import Delivery, Options
@@ -156,7 +157,10 @@ class Demo:
         key = record_key(checked.digest, target)
         self._ledger = Ledger(self._store, key)
         self._ledger.write(first_record(DATA, target, key, checked, self._store.now_ms()))
-        Ingest(self._store, self._ledger, path, checked.stamp, LINE_MAX).run()
+        app = App(store=self._store)
+        Ingest(app, self._ledger, path, checked.stamp, LINE_MAX).run()
+        if app.flusher is not None:
+            app.flusher.finish()
         self._list_sent()
         b = POLICY.backoff
         engine = str(self._store.info()["engine"]).partition(" ")[0]

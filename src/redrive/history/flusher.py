@@ -5,20 +5,25 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..chance import uniform
 from ..errors import StoreError
-from ..message import Draft, Put
+from ..message import Draft, Put, Swap
 from ..store import Store
-from .recorder import Recorder
-from .writer import Writer
+from .recorder import Name, Recorder
+from .writer import CELLS_AT_ONCE, Writer
 
 EVERY_S = 10.0
 LAST_S = 1.0  # how long the end of a worker or a process waits for its last write
+OPEN_S = 600.0  # a transaction that is open for longer is not counted
+OPEN_MAX = 10_000  # puts in transactions whose end is not known, beyond which the oldest are not counted
 _IDLE_S = 1.0  # how long the thread waits for more before it ends
 
 
@@ -29,15 +34,49 @@ class Flusher:
         self.recorder, self.store = recorder, store
         self.writer = Writer(store)
         self._writing = threading.Lock()
+        self._open: dict[str, tuple[float, Mapping[Name, int]]] = {}  # puts in transactions, by the cells beside them
         self.asked = False  # whether the thread has it
 
-    def enqueued(self, drafts: Sequence[Draft], puts: Sequence[Put]) -> None:
-        """Count what was put. From any thread; raises nothing, as the messages are stored."""
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+        """Put drafts in the store and count them. From any thread; raises what `Store.put` raises.
+
+        A put in a transaction of the caller's is counted once that is committed: a cell of its own is written beside
+        the messages, and a later turn finds it or not. If this process is killed before that, the cell expires.
+        """
+        if tx is None:
+            puts = self.store.put(drafts, swaps=swaps)
+            self._enqueued(_names(drafts, puts))
+            return puts
+        key = f"history/tx/{secrets.token_hex(8)}"
+        mark = Swap(key, 0, b"1", round(OPEN_S * 1000)) if drafts else None
+        puts = self.store.put(drafts, swaps=swaps if mark is None else [*swaps, mark], tx=tx)
+        if mark is not None:
+            while len(self._open) >= OPEN_MAX:
+                self._open.pop(next(iter(self._open)), None)
+            self._open[key] = time.monotonic(), _names(drafts, puts)
+            self.counted()
+        return puts
+
+    def _enqueued(self, names: Mapping[Name, int]) -> None:
         try:
-            self.recorder.enqueued(drafts, self.store.now_ms(), puts)
+            self.recorder.enqueued(names, self.store.now_ms())
         except StoreError:  # the store went away since: not even the time is known
             return
         self.counted()
+
+    def _committed(self) -> None:
+        """Count the puts whose transactions have been committed since."""
+        keys = [*self._open]
+        for at in range(0, len(keys), CELLS_AT_ONCE):
+            some = keys[at : at + CELLS_AT_ONCE]
+            there = {key: cell for key, cell in zip(some, self.store.cells.read(some), strict=True) if cell is not None}
+            self.store.cells.swap([Swap(key, cell.version, None) for key, cell in there.items()], durable=False)
+            for key in some:
+                began_s, names = self._open[key]
+                if key in there:
+                    self.recorder.enqueued(names, self.store.now_ms())
+                if key in there or time.monotonic() - began_s > OPEN_S:
+                    del self._open[key]
 
     def counted(self) -> None:
         """Something was counted. From any thread."""
@@ -48,6 +87,7 @@ class Flusher:
     def flush(self) -> None:
         """Write everything now. Raises StoreError: the counts wait for the next time."""
         with self._writing:
+            self._committed()
             self.writer.write(self.recorder.take())
 
     def finish(self, within_s: float = LAST_S) -> None:
@@ -66,8 +106,13 @@ class Flusher:
             self.counted()
         except Exception:  # the store was closed under it: what is counted from here on tries again
             return
-        if self.writer.pending:
+        if self.writer.pending or self._open:
             self.counted()
+
+
+def _names(drafts: Sequence[Draft], puts: Sequence[Put]) -> Mapping[Name, int]:
+    """How many were put of each queue and task; a duplicate was not."""
+    return Counter((d.queue, d.task) for d, p in zip(drafts, puts, strict=True) if not p.duplicate)
 
 
 class _Thread:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, field
 
-from ..message import Draft, Put
 from .chunk import MINUTE_MS
 from .histogram import bucketed
 from .tally import (
@@ -28,7 +27,7 @@ from .tally import (
     outcome_key,
 )
 
-OTHER = "(other)"  # for tasks that the app does not know: a typing error of a producer takes no place of its own
+OTHER = "(other)"  # for tasks that an app with tasks does not know: a typing error takes no place of its own
 VALUES_MAX = 4096  # durations of a series that are kept one by one, and a batch more
 ATTEMPTS = 12  # attempts counted one by one; the last place has all from the eleventh on
 
@@ -115,11 +114,14 @@ class Recorder:
         found = self.series.get((queue, task))
         if found is not None:
             return found
-        name = (queue, task if task in self._tasks else OTHER)
+        name = self._name(queue, task)
         found = self.series.get(name)
         if found is None:
             found = self.series[name] = Series(_within_ms(self._tasks.get(task)), _within_ms(self._queues.get(queue)))
         return found
+
+    def _name(self, queue: str, task: str) -> Name:
+        return queue, task if task in self._tasks or not self._tasks else OTHER
 
     def bound(self) -> None:
         """Count the durations of the series that have many: called after each batch."""
@@ -127,18 +129,18 @@ class Recorder:
             if len(series.run) >= VALUES_MAX:
                 series.fold()
 
-    def enqueued(self, drafts: Iterable[Draft], now_ms: int, puts: Iterable[Put]) -> None:
-        """These were put; a duplicate was not."""
+    def enqueued(self, names: Mapping[Name, int], now_ms: int) -> None:
+        """So many of each queue and task were put."""
         with self.lock:
             self.turn(now_ms)
-            self.add_enqueued(d for d, p in zip(drafts, puts, strict=True) if not p.duplicate)
+            self.add_enqueued(names)
 
-    def add_enqueued(self, drafts: Iterable[Draft]) -> None:
+    def add_enqueued(self, names: Mapping[Name, int]) -> None:
         """Count these as put."""
-        for draft in drafts:
-            self.of(draft.queue, draft.task).count(ENQUEUED)
-            name = (draft.queue, draft.task if draft.task in self._tasks else OTHER)
-            self._put[name] = self._put.get(name, 0) + 1
+        for (queue, task), count in names.items():
+            self.of(queue, task).count(ENQUEUED, count)
+            name = self._name(queue, task)
+            self._put[name] = self._put.get(name, 0) + count
 
     def put_in_all(self) -> dict[Name, int]:
         """How many messages this process has put, by queue and task, since it began."""

@@ -36,7 +36,7 @@ kind, lane or attempt. Deliveries are counted in this process; depths are read f
 | `redrive_budget_left` | (dependency) | retries that are allowed now |
 | `redrive_concurrency_limit` | (dependency) | the adaptive limit of concurrent calls for all workers together |
 | `redrive_cool_down_seconds` | (dependency) | the rest of its cool-down |
-| `redrive_enqueued_total` | | messages put by the processes that count here; children of isolated tasks count nothing |
+| `redrive_enqueued_total` | (queue, task) | messages put and committed; children of isolated tasks count none |
 | `redrive_queue_upcoming_messages` | (queue, kind, within) | scheduled and due within 10m: kind first or retry |
 | `redrive_wanted_workers` | (queue) | workers that the queue wants, by its load: a signal for autoscalers |
 | `redrive_schedule_late_seconds` | (schedule) | how long its first tick that was not enqueued is overdue |

@@ -76,7 +76,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         draft = replace(draft, id=draft.id or new_id(store.now_ms()))
         entry = replace(entry, ids=(draft.id or "",), count=1)
         audit = Audit(self.task.app.store)
-        (put,) = audit.beside(entry, lambda swaps: store.put([draft], swaps=swaps))
+        (put,) = audit.beside(entry, lambda swaps: self.task.app.put([draft], swaps=swaps))
         if put.duplicate:  # nothing was put
             audit.amend(entry)
         return Ref(put.id, draft.task, draft.queue, put.duplicate, self.task.app)

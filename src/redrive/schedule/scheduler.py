@@ -189,7 +189,7 @@ class Scheduler:
         if not dues:
             return
         drafts = [due.schedule.draft(tick_ms) for due in dues for tick_ms in due.turn.ticks]
-        puts = self._store.put(drafts, swaps=[swap_of(due.schedule, due.cell, due.turn.state) for due in dues])
+        puts = self.app.put(drafts, swaps=[swap_of(due.schedule, due.cell, due.turn.state) for due in dues])
         if self.app.events:
             self._tell(dues, iter([put.id for put in puts]))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from redrive import App
 from redrive.cli.main import run
 from redrive.deliver.backfill import Backfill, Drafts
 from redrive.deliver.ingest import Record
@@ -142,7 +143,7 @@ def test_cut_off_before_or_after_a_commit_every_line_is_enqueued_exactly_once(st
             ledger.write(Record("lines.jsonl", "", "", checked.good, 0, 0))
         starts += 1
         try:
-            Backfill(drafts, cut, ledger, path, checked.stamp, LINE_MAX).run()
+            Backfill(drafts, App(store=cut), ledger, path, checked.stamp, LINE_MAX).run()
             break
         except StoreUnavailable:
             continue

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive import App, Draft
 from redrive.errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from redrive.history import History, Recorder, Tally, counts_of, read_history
 from redrive.history.chunk import FIVES, HOUR_MS, HOURS, MINUTE_MS, MINUTES, Chunk, add_counts, read_chunk, write_chunk
@@ -205,12 +204,14 @@ def test_beyond_a_thousand_names_the_rest_is_kept_together() -> None:
 
 def test_a_task_that_the_app_does_not_know_is_kept_with_the_others_of_its_queue() -> None:
     recorder = Recorder({"push": None}, {})
-    recorder.enqueued(
-        [Draft(task="push", queue="q"), Draft(task="typo", queue="q")],
-        0,
-        App("memory://").store.put([Draft(task="push", queue="q"), Draft(task="typo", queue="q")]),
-    )
+    recorder.enqueued({("q", "push"): 1, ("q", "typo"): 1}, 0)
     assert set(recorder.take()) == {("q", "push"), ("q", OTHER)}
+
+
+def test_an_app_without_tasks_cannot_tell_a_typing_error_and_keeps_names_as_they_are() -> None:
+    recorder = Recorder({}, {})
+    recorder.enqueued({("q", "push"): 2}, 0)
+    assert set(recorder.take()) == set(recorder.put_in_all()) == {("q", "push")}
 
 
 def history(store: MemoryStore, since: str, step: str | None = None) -> History:

@@ -182,7 +182,7 @@ def test_several_that_are_due_go_in_one_commit(app: App, clock: ManualClock) -> 
     for name in ("a", "b", "c"):
         app.periodic(every="10s", name=name, missed="all")(lambda: None)
     scheduler, puts = app.scheduler(), Puts(app.store)
-    scheduler._store = puts  # type: ignore[assignment]
+    app._store = scheduler._store = puts  # type: ignore[assignment]
     scheduler.step()
     clock.advance("30s")
     scheduler.step()
@@ -338,7 +338,7 @@ def test_more_ticks_than_one_commit_takes_go_in_several(clock: ManualClock) -> N
     app.scheduler().step()
     clock.advance("10s")
     scheduler, puts = app.scheduler(), Puts(store)
-    scheduler._store = puts  # type: ignore[assignment]
+    app._store = scheduler._store = puts  # type: ignore[assignment]
     while scheduler.step() == 0:
         pass
     assert [len(ticks(app, name)) for name in ("a", "b", "c")] == [10, 10, 10]
@@ -350,7 +350,7 @@ def test_a_message_the_store_refuses_holds_no_other_schedule_up(app: App, clock:
     for name in ("a", "b", "c"):
         app.periodic(every="10s", name=name)(lambda: None)
     scheduler, puts, heard = app.scheduler(), Puts(app.store, refused="b"), Heard(app)
-    scheduler._store = puts  # type: ignore[assignment]
+    app._store = scheduler._store = puts  # type: ignore[assignment]
     scheduler.step()
     for _ in range(3):
         clock.advance("10s")

@@ -186,7 +186,7 @@ class CeleryBridge:
     def _enqueue(self, drafts: Sequence[tuple[Taken, Draft]], parked: list[tuple[Taken, Message]]) -> int:
         """Put the drafts in one commit, and add those that the store refuses to `parked`; returns how many of them it
         had already."""
-        put = self.app.store.put
+        put = self.app.put
         try:
             return sum(each.duplicate for each in put([draft for _, draft in drafts])) if drafts else 0
         except StoreError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ...events import Fate
@@ -46,7 +47,7 @@ class Counted:
                     run((o.run_s or 0.0) * 1000)
                     wait(clock_ms + started_s * 1000 - due_ms)
                 if settlement.follow_ups and answer is ok:
-                    recorder.add_enqueued(settlement.follow_ups)
+                    recorder.add_enqueued(Counter((d.queue, d.task) for d in settlement.follow_ups))
                 if type(settlement.decision) is not Ack or answer is not ok or message.redrives:
                     crashed |= self._count(series, delivery, self._fate(o, answer, now_ms))
                     continue
