@@ -241,7 +241,7 @@ def test_store_that_is_not_there_is_unreachable_and_is_not_made_by_looking(redri
     [
         ("task:app", "there is no module 'task'", "did you mean 'tasks'?"),
         ("tasks:ap", "module 'tasks' has no app 'ap'", "its apps: app, other"),
-        ("tasks:ok", "'tasks:ok' is a Task, not an App", "its apps: app, other"),
+        ("tasks:ok", "'tasks:ok' is of type Task, not an App", "its apps: app, other"),
         ("tasks", "--app = 'tasks' is refused: it is not MODULE:APP", "expected MODULE:APP, such as 'tasks:app'"),
     ],
 )
@@ -755,6 +755,5 @@ def test_a_worker_names_a_dependency_that_no_task_names_when_it_starts(home: Pat
     )
     (home / "typo.py").write_text(typo)
     done = redrive("worker", "typo:app", "--burst", "--log", "off")
-    assert (
-        done.returncode == 0 and "task nap names 'strpe', which is not declared; did you mean 'stripe'?" in done.stderr
-    )
+    meant = "task nap names dependency 'strpe', which is not declared; did you mean 'stripe'?"
+    assert done.returncode == 0 and meant in done.stderr

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FILES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _EXAMPLES: dict[Any, Any] = {int: 1, float: 1.5, str: "text", bool: True, list: [], dict: {}}
+_NAMES = {int: "a number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}  # of JSON
 _BY_NAME = """enqueue {} '{{"name": "value"}}'"""
 UNWORKED_S = 5  # how long a message is due before nothing seems to run its queue
 QUEUES_MAX = 5  # of a file, that are looked at for workers
@@ -332,7 +333,7 @@ def _arguments(arguments: str | None, next: str) -> Any:
     except (ValueError, RecursionError) as error:
         raise _not_json(text, str(error), next) from None
     if not isinstance(value, dict | list):
-        raise _not_json(text, f"it is a {type(value).__name__}, not an object or an array", next)
+        raise _not_json(text, f"it is {_NAMES[type(value)]}, not an object or an array", next)
     return value
 
 

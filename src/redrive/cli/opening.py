@@ -27,6 +27,7 @@ from .terminal.failure import (
     UNREACHABLE,
     USAGE,
     Failure,
+    as_module,
     command,
     corrected,
     note,
@@ -225,7 +226,7 @@ def load_app(spec: str, folder: str | None = None) -> App:
     what = (
         f"module '{module_name}' has no app '{path}'"
         if found is None
-        else f"'{spec}' is a {type(found).__name__}, not an App"
+        else f"'{spec}' is of type {type(found).__name__}, not an App"
     )
     near = near_miss(path, apps) or (apps[0] if apps else None)
     why = (
@@ -263,7 +264,7 @@ def _distrusted(name: str, place: Path, why: str) -> Exception:
 def _no_module(name: str, path: str) -> Failure:
     here = Path.cwd()
     known = [p.stem for p in here.glob("*.py")] + [p.parent.name for p in here.glob("*/__init__.py")]
-    near = near_miss(name.removesuffix(".py").replace("/", "."), known)
+    near = near_miss(as_module(name), known)
     why = f"it is neither in {here} nor on Python's path" + (f"; did you mean '{near}'?" if near else "")
     return Failure(
         f"there is no module '{name}'",

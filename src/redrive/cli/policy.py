@@ -22,7 +22,7 @@ from ..policy import (
 from ..policy import preview as preview_of
 from .main import Subcommands
 from .opening import app_option, load_app, output_option
-from .terminal.failure import USAGE, Failure, program, typed
+from .terminal.failure import USAGE, Failure, note, program, typed
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output
 from .terminal.views import kind_word
@@ -109,10 +109,14 @@ def _policy(preset: str | None, task: str | None, app: str | None, folder: str |
         raise Failure(
             "which policy is meant?", why, f"{program()} policy preview --app tasks:app --task {typed(task)}", USAGE
         )
-    found = load_app(app, folder).tasks
-    if task not in found:
-        raise unknown("task", task, sorted(found), app, look="schema export")
-    return task, found[task].policy.retry
+    found = load_app(app, folder)
+    if task not in found.tasks:
+        raise unknown("task", task, sorted(found.tasks), app, look="schema export")
+    from ..worker.preflight import unmatched
+
+    for told in unmatched(found, task):
+        note(f"warning: {told}")
+    return task, found.tasks[task].policy.retry
 
 
 def summary(name: str, shown: Preview) -> dict[str, Any]:

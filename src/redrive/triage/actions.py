@@ -62,7 +62,8 @@ class Actions:
     ) -> Edited:
         """Replace a dead message by one with another body or headers, in one commit.
 
-        `args` changes some arguments by name (`msgspec.UNSET` removes one), `body` replaces the whole body: JSON as
+        `args` changes some arguments by name (`msgspec.UNSET` removes one), or parts of them by a path such as
+        `order.customer.country`; `body` replaces the whole body: JSON as
         text or bytes, or a mapping. `headers` changes some headers; None removes one. The new message has an id of its
         own; task, queue, key, group, priority and correlation of the original; no deadline, a new life, the header
         `redrive-replaces` and the original's id as `causation_id`. It runs after `delay`. The original is discarded.

@@ -6,7 +6,7 @@ to run at once. The audit log records the difference, without secrets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from ..store import Store
 if TYPE_CHECKING:
     from ..task import TaskSpec
 
+_ARGS = "args."  # how a selector begins the path of an argument
 _NOT_STORED = "the difference is not stored: payloads are encrypted"
 REPLACES = "redrive-replaces"
 Body = bytes | str | Mapping[str, Any]
@@ -46,6 +47,18 @@ class Prepared(Struct, frozen=True):
 
     draft: Draft
     diff: str
+
+
+class NoArgument(Refused):
+    """A body has no such argument. `name` is how it was given, `near` how one that may have been meant is."""
+
+    def __init__(self, what: str, before: Sequence[str], path: Sequence[str], known: Iterable[str]) -> None:
+        first, *rest = path
+        near, listed = near_miss(first, known), ", ".join(map(repr, sorted(known))) or "none"
+        self.name = ".".join([*before, *path])
+        self.near = None if near is None else ".".join([*before, near, *rest])
+        meant = f"did you mean {self.near!r}?" if self.near else f"there is {listed}."
+        super().__init__(f"{what}: there is no argument {self.name!r}; {meant} Nothing was changed")
 
 
 class Editor:
@@ -157,13 +170,16 @@ class Editor:
                 f"edit of message {message.id}: its body is not a JSON object, so no argument can be changed "
                 f"({error}); give the whole as body="
             ) from None
-        changed: dict[str, Any] = dict(named)
+        task, what = self._task(message), f"edit of message {message.id}"
+        known = named.keys() if task is None else named.keys() | task.codec.signature.parameters
         for name, value in (args or {}).items():
-            if value is msgspec.UNSET:
-                changed.pop(name, None)
-            else:
-                changed[name] = msgspec.Raw(to_json(value, f"argument {name!r}"))
-        return msgspec.json.encode(changed)
+            given = name if name in known else name.removeprefix(_ARGS)
+            first, *rest = [given] if given in known else given.split(".")
+            if task is not None and first not in known and (rest or near_miss(first, known)):
+                raise NoArgument(what, [], [first, *rest], known)
+            raw = value if value is msgspec.UNSET else msgspec.Raw(to_json(value, f"argument {name!r}"))
+            _change(named, [first, *rest], raw, what)
+        return msgspec.json.encode(named)
 
     def _check(self, message: Message, task: TaskSpec | None, body: bytes) -> None:
         what = f"edit of message {message.id}"
@@ -190,6 +206,29 @@ class Editor:
 
     def _task(self, message: Message) -> TaskSpec | None:
         return None if self._app is None else self._app.tasks.get(message.task)
+
+
+def _change(
+    fields: dict[str, msgspec.Raw], path: Sequence[str], value: Any, what: str, before: Sequence[str] = ()
+) -> None:
+    """Set or remove what a path leads to, object by object; values beside it keep their bytes. Raises Refused."""
+    first, *rest = path
+    if not rest and value is msgspec.UNSET:
+        fields.pop(first, None)
+        return
+    if not rest:
+        fields[first] = value
+        return
+    if first not in fields:
+        raise NoArgument(what, before, path, fields)
+    here = ".".join([*before, first])
+    try:
+        within = msgspec.json.decode(fields[first], type=dict[str, msgspec.Raw])
+    except ValueError:
+        why = f"{here!r} is no object, so it has no {'.'.join(rest)!r}; give all of it as JSON. Nothing was changed"
+        raise Refused(f"{what}: {why}") from None
+    _change(within, rest, value, what, [*before, first])
+    fields[first] = msgspec.Raw(msgspec.json.encode(within))
 
 
 def _was_raw(message: Message) -> bool:

@@ -17,6 +17,8 @@ from .flow.local_state import controls, is_rate
 if TYPE_CHECKING:
     from ..task import TaskSpec
 
+_LIKENESS = 0.75  # of a name to that of a dependency which other tasks name: it may well be another
+
 
 def vet(app: Registry, store: Store, queues: Iterable[str]) -> None:
     """Raises Refused, with the fix, if the store cannot carry this app's tasks on these queues."""
@@ -49,16 +51,24 @@ def advice(app: Registry, store: Store) -> list[str]:
     return [*store.preflight(works(app, sorted(named)), advise=True), *unmatched(app)]
 
 
-def unmatched(app: Registry) -> list[str]:
-    """Dependencies that are declared and that no task names, and the tasks that may have meant one of them."""
-    named = {task.dependency or task.name: task.name for task in app.tasks.values()}
+def unmatched(app: Registry, of: str | None = None) -> list[str]:
+    """Dependencies that are declared and that no task names, and tasks that name one which is not declared and may have
+    meant another that is; of one task only, where `of` names it."""
+    named = {task.dependency or task.name for task in app.tasks.values()}
     unused = [name for name in app.dependencies if name not in named]
-    told = []
-    for name in unused:
-        near = near_miss(name, [other for other in named if other not in app.dependencies and other not in app.tasks])
-        text = f"dependency '{name}' is declared, and no task names it: its limits hold nothing back"
-        meant = f"task {named[near]} names '{near}', which is not declared; did you mean '{name}'?" if near else ""
-        told.append(f"{text}; {meant or f'name it with @app.task(dependency={name!r}), or remove it'}")
+    told, meant = [], set[str]()
+    for task in app.tasks.values():
+        given = task.dependency
+        if given is None or given in app.dependencies or given in app.tasks or of not in (None, task.name):
+            continue
+        near = near_miss(given, unused) or near_miss(given, app.dependencies, _LIKENESS)
+        if near is not None:
+            meant.add(near)
+            text = f"task {task.name} names dependency '{given}', which is not declared; did you mean '{near}'?"
+            told.append(f"{text} (if not, declare it: app.dependency({given!r}))")
+    for name in unused if of is None else ():
+        fix = "" if name in meant else f"; name it with @app.task(dependency={name!r}), or remove it"
+        told.append(f"dependency '{name}' is declared, and no task names it: its limits hold nothing back{fix}")
     return told
 
 

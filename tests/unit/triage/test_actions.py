@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -119,6 +121,29 @@ def test_an_edit_puts_a_new_message_in_the_place_of_the_old(push: App) -> None:
     (entry,) = push.dlq.audit()
     assert (entry.action, entry.ids, entry.count) == ("edit", (old, new.id), 1)
     assert '-  "record_id": "x",' in entry.text and '+  "record_id": 7,' in entry.text and entry.text == done.diff
+
+
+def test_an_edit_changes_a_part_of_an_argument_by_the_path_that_selectors_know(app: App) -> None:
+    @app.task(name="sync")
+    def sync(customer: str, order: dict[str, Any]) -> None: ...
+
+    body = b'{"customer":"acme","order":{"to":{"country":"DE","zip":"8001"},"number":123456789012345678901234567890}}'
+    (old,) = put_dead(app, Draft(task="sync", body=body))
+    new = app.dlq.edit(old, args={"args.order.to.country": "FR", "order.to.zip": msgspec.UNSET}, reason=WHY).id
+    changed = body.replace(b'"DE","zip":"8001"', b'"FR"')
+    assert app.store.find([new])[0].body == changed  # type: ignore[union-attr]  # the number has all its digits
+    (old,) = put_dead(app, Draft(task="sync", body=body))
+    for path, why in {
+        "ordr.to.country": r"no argument 'ordr.to.country'; did you mean 'order.to.country'\?",
+        "order.too.country": r"no argument 'order.too.country'; did you mean 'order.to.country'\?",
+        "custmer": r"no argument 'custmer'; did you mean 'customer'\?",
+        "customer.name": "'customer' is no object, so it has no 'name'",
+        "order.number.of": "'order.number' is no object",
+        "nothing.like.it": "there is 'customer', 'order'",
+    }.items():
+        with pytest.raises(Refused, match=why):
+            app.dlq.edit(old, args={path: "FR"}, reason=WHY)
+    assert app.store.find([old])[0].body == body  # type: ignore[union-attr]
 
 
 def test_a_body_that_does_not_fit_is_refused_and_nothing_changes(push: App) -> None:

@@ -10,12 +10,13 @@ from ..terminal.output import Output
 
 
 @click.command()
-@at_store()
+@at_store(absent=True)
 def doctor(opened: Opened, out: Output) -> int:
     """Check the set-up for damage, risks and slowness; exits 1 if it finds any.
 
     Each line says what is wrong, what may follow, and what to do. It changes nothing. With --app it also checks whether
-    the store fits the app's tasks, as a worker does before it starts, and whether a scheduler runs its schedules. Hung
+    the store fits the app's tasks, as a worker does before it starts, whether a scheduler runs its schedules, and
+    whether its tasks name dependencies that are declared. Before the first message only the app is checked. Hung
     workers are named.
 
     \b
@@ -23,18 +24,19 @@ def doctor(opened: Opened, out: Output) -> int:
     """
     from ...schedule import warning
     from ...status.workers import hung_workers
-    from ...worker.preflight import advice
+    from ...worker.preflight import advice, unmatched
 
-    told = [*opened.store.check(), *opened.store.doctor()]
+    there = opened.store.traits.shared  # else it is one in memory, in place of the app's
+    told = [*opened.store.check(), *opened.store.doctor()] if there else []
     told += [f"{text}; see: {onward('status')}" for text in hung_workers(opened.store)]
     if opened.app is not None:
-        told += advice(opened.app, opened.store)
+        told += advice(opened.app, opened.store) if there else unmatched(opened.app)
         if opened.store.traits.cells and (late := warning(opened.app, opened.store)) is not None:
             told.append(late)
     findings = list(dict.fromkeys(told))
     out.record({"ok": not findings, "findings": findings}, table=lambda: findings or ["ok"])
     if findings:
-        note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {opened.url}")
+        note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {opened.url if there else 'the app'}")
         return FAILED
-    note(f"nothing to mend about {opened.url}")
+    note(f"nothing to mend about {opened.url}" if there else "nothing to mend about the app")
     return DONE

@@ -13,7 +13,7 @@ from ...codec import is_json
 from ...errors import ConfigError, Refused
 from ...message import RESTING, Message
 from ...redact import redact_json
-from ...triage.edit import Editor, Prepared
+from ...triage.edit import Editor, NoArgument, Prepared
 from ...triage.reveal import reveal
 from ..job import found
 from ..opening import Opened, at_store
@@ -27,6 +27,7 @@ from ..terminal.failure import (
     block,
     command,
     completed,
+    corrected,
     note,
     onward,
     typed,
@@ -38,7 +39,11 @@ from ..terminal.types import DURATION
 @click.command()
 @click.argument("id")
 @click.option(
-    "--set", "sets", multiple=True, metavar="NAME=JSON", help="the new value of an argument, as JSON or plain text"
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="NAME=JSON",
+    help="the new value of an argument, or of a part of one (order.country), as JSON or plain text",
 )
 @click.option("--unset", "unsets", multiple=True, metavar="NAME", help="remove an argument")
 @click.option("--body", type=click.File("rb"), metavar="FILE", help="the whole body, from a file ('-' is stdin)")
@@ -110,6 +115,10 @@ def _refused(id: str, error: Refused | ConfigError, show: str) -> Failure:
     text = str(error)
     what, _, why = text.partition("; " if "; " in text else ": ")
     code = REFUSED if isinstance(error, Refused) else USAGE
+    if isinstance(error, NoArgument) and error.near:
+        sets: Sequence[str] = click.get_current_context().params["sets"]
+        given = next((each for each in sets if each.startswith(error.name)), error.name)
+        return Failure(what, why, corrected(given, error.near + given.removeprefix(error.name)), code)
     if "unchecked" in why:
         return Failure(what, why, completed("--unchecked"), code)
     return Failure(what, why, onward(f"{show} show {typed(id)}"), code)

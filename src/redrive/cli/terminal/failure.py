@@ -17,6 +17,7 @@ DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
 CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
 AT = "redrive.at"  # there: the flags that named app and store, for the commands that lead on
+FIELDS_BESIDE = {"PRESET": "--task"}  # by an argument: the option for what else people give there
 RENAMED = {"--why": "--reason", "--note": "--reason"}  # options of older versions
 REASON = "CRM-77: why you do it"  # in a command line that lacks one
 TYPED_MAX = 1000  # characters of a command line that a failure repeats
@@ -55,8 +56,10 @@ def command() -> str:
 
 
 def onward(words: str) -> str:
-    """A next command with the --app and --url of this one, ready to be pasted."""
-    return f"{program()} {words}{_at()}"
+    """A next command with the --app and --url of this one, ready to be pasted. The words may name the app already."""
+    at = _at()
+    app = at.partition(" --app ")[2].partition(" ")[0]
+    return f"{program()} {words}{at.replace(f' --app {app}', '') if app in words.split() else at}"
 
 
 def again(words: str) -> str:
@@ -103,6 +106,11 @@ def _at() -> str:
 def typed(*words: str) -> str:
     """Words of a command, quoted for a shell."""
     return shlex.join(words)
+
+
+def as_module(file: str) -> str:
+    """The name by which Python imports a file, as people type it: shop.py, ./shop.py or web/shop.py."""
+    return file.removesuffix(".py").removeprefix("./").replace("/", ".")
 
 
 def note(text: str) -> None:
@@ -184,6 +192,8 @@ def _not_one_of(what: str, param: click.Parameter, words: Sequence[str], help: s
     given = found[1] if found else ""
     near = _nearest(given, words)
     why = (f"did you mean '{near}'? " if near else "") + f"expected: {', '.join(words)}"
+    if not near and isinstance(param, click.Argument) and (option := FIELDS_BESIDE.get(name)):
+        why, help = f"{why}; {option} takes one of the app", corrected(given, f"{option}={given}")
     what = f"{name} cannot be '{given}'" if found else what
     return Failure(what, why, corrected(given, near) if near and given else help, USAGE)
 
@@ -253,8 +263,8 @@ def _mend_schema(text: str) -> str:
 def _mend(what: str) -> str | None:
     """Where a rejected setting is defined: `config` begins its messages with that."""
     if what.startswith("--app = ") and "MODULE:APP" in what:
-        module = what.partition("'")[2].partition("'")[0]
-        return corrected(module, f"{module}:app")
+        given = what.partition("'")[2].partition("'")[0]
+        return corrected(given, f"{as_module(given)}:app")
     if what.startswith("--"):
         return _with_unit(what) or f"{command()} --help"
     place = what.partition(" = ")[0].partition(": ")[0]
