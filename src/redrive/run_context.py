@@ -291,6 +291,10 @@ class Tracing(Protocol):
         """The store, with spans of what is sent and settled."""
         ...
 
+    def gap(self) -> str | None:
+        """Why nothing is exported, and what to do; None if it is."""
+        ...
+
     def stamped(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """The drafts, with the trace of the code that enqueues them."""
         ...

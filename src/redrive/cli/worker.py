@@ -295,9 +295,9 @@ def _warn(app: App, chosen: Settings) -> None:
 
         if (late := warning(app, app.store)) is not None:
             note(f"warning: {late}")
-    from ..worker.preflight import unmatched
+    from ..worker.preflight import doubts
 
-    for told in unmatched(app):
+    for told in doubts(app):
         note(f"warning: {told}")
     known = {task.queue for task in app.tasks.values()} | {s.queue for s in app.schedules.values()} | set(app.queues)
     for name in chosen.queues or ():

@@ -48,7 +48,13 @@ def lease_seconds(lease: Duration) -> float:
 def advice(app: Registry, store: Store) -> list[str]:
     """The store's objections to this app's tasks on their queues, and its doubts."""
     named = {task.queue for task in app.tasks.values()} | set(app.queues)
-    return [*store.preflight(works(app, sorted(named)), advise=True), *unmatched(app)]
+    return [*store.preflight(works(app, sorted(named)), advise=True), *doubts(app)]
+
+
+def doubts(app: Registry) -> list[str]:
+    """What is allowed about an app, and probably a mistake."""
+    gap = None if app.tracing is None else app.tracing.gap()
+    return [*unmatched(app), *([gap] if gap else ())]
 
 
 def unmatched(app: Registry, of: str | None = None) -> list[str]:

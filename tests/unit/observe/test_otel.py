@@ -86,6 +86,42 @@ def linked(span: ReadableSpan) -> dict[str, int]:
 # -- off
 
 
+def test_a_worker_and_the_doctor_say_that_without_an_sdk_spans_and_metrics_go_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tasks.py").write_text(
+        "from redrive import App\napp = App('sqlite:///work.db')\napp.task(name='a')(lambda: None)\n"
+    )
+    setup = "from opentelemetry import trace\nfrom opentelemetry.sdk.trace import TracerProvider\n"
+    setup += "trace.set_tracer_provider(TracerProvider())\nfrom tasks import app\n"
+    (tmp_path / "traced.py").write_text(setup)
+
+    def said(*words: str) -> str:
+        command = [sys.executable, "-m", "redrive", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False).stderr
+
+    gap = "OpenTelemetry is on without an SDK, so its spans and metrics go nowhere; set a TracerProvider"
+    assert f"warning: {gap}" in said("worker", "tasks:app", "--otel", "--burst", "--log", "off")
+    assert said("worker", "traced:app", "--otel", "--burst", "--log", "off") == ""
+    monkeypatch.setenv("REDRIVE_OTEL", "true")
+    out = subprocess.run(
+        [sys.executable, "-m", "redrive", "doctor", "--app", "tasks:app"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert out.returncode == 1 and gap in out.stdout
+
+
+def test_without_an_sdk_to_import_the_gap_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = App("memory://")
+    app.instrument(metrics=False)
+    assert app.tracing is not None
+    monkeypatch.setattr("redrive.observe.otel.traced_store.find_spec", lambda name: None)
+    assert "; pip install opentelemetry-sdk " in str(app.tracing.gap())
+    given = App("memory://")
+    given.instrument(metrics=False, tracer_provider=TracerProvider(shutdown_on_exit=False))
+    assert given.tracing is not None and given.tracing.gap() is None
+
+
 def test_without_instrument_nothing_of_opentelemetry_is_imported() -> None:
     program = """
 import sys

@@ -24,13 +24,13 @@ def doctor(opened: Opened, out: Output) -> int:
     """
     from ...schedule import warning
     from ...status.workers import hung_workers
-    from ...worker.preflight import advice, unmatched
+    from ...worker.preflight import advice, doubts
 
     there = opened.store.traits.shared  # else it is one in memory, in place of the app's
     told = [*opened.store.check(), *opened.store.doctor()] if there else []
     told += [f"{text}; see: {onward('status')}" for text in hung_workers(opened.store)]
     if opened.app is not None:
-        told += advice(opened.app, opened.store) if there else unmatched(opened.app)
+        told += advice(opened.app, opened.store) if there else doubts(opened.app)
         if opened.store.traits.cells and (late := warning(opened.app, opened.store)) is not None:
             told.append(late)
     findings = list(dict.fromkeys(told))

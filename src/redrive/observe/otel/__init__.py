@@ -43,7 +43,7 @@ def instrument(
     from .instruments import Instruments
     from .traced_store import StoreSpans
 
-    spans = StoreSpans(parent=parent, baggage=frozenset(baggage), provider=tracer_provider)
+    spans = StoreSpans(parent=parent, baggage=frozenset(baggage), provider=tracer_provider, meters=meter_provider)
     app.events.notice_observers.append(spans)
     if metrics:
         app.subscribe(Instruments(app, meter_provider))

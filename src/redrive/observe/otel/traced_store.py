@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from time import time_ns
 from typing import Any
 
 from msgspec.structs import replace
-from opentelemetry.trace import Span
+from opentelemetry.metrics import get_meter_provider
+from opentelemetry.trace import Span, get_tracer_provider
 
 from ...errors import StoreError, Unsupported
 from ...events import complain
@@ -16,6 +18,8 @@ from ...store import Store
 from ...store.wrapper import StoreWrapper
 from .carried import read, written
 from .spans import LINKS_MAX, Run, Sending, Spans, end_with
+
+_API = ("opentelemetry.trace", "opentelemetry.metrics")  # whose own providers do nothing
 
 
 class TracedStore(StoreWrapper):
@@ -159,11 +163,26 @@ class TracedStore(StoreWrapper):
 
 
 class StoreSpans(Spans):
-    """The spans of an app, whose store has to be `fronted`."""
+    """The spans of an app, whose store has to be `fronted`. The providers are the global ones unless given."""
+
+    def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None, meters: Any = None) -> None:
+        super().__init__(parent=parent, baggage=baggage, provider=provider)
+        self._providers = provider, meters
 
     def fronted(self, store: Store) -> Store:
         """The store as the app uses it."""
         return TracedStore(store, self)
+
+    def gap(self) -> str | None:
+        """Why nothing is exported; None where an SDK is set up, of OpenTelemetry or another."""
+        spans, meters = self._providers
+        providers = spans or get_tracer_provider(), meters or get_meter_provider()
+        if not all(type(each).__module__.startswith(_API) for each in providers):
+            return None
+        fix = "set a TracerProvider where the app is declared, or run this by opentelemetry-instrument"
+        if find_spec("opentelemetry.sdk") is None:
+            fix = f"pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http, and {fix}"
+        return f"OpenTelemetry is on without an SDK, so its spans and metrics go nowhere; {fix}"
 
 
 def _traced(settlement: Settlement, run: Run | None) -> Settlement:
