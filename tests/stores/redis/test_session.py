@@ -354,6 +354,15 @@ def test_tls_is_checked_against_the_authority_of_the_url(tmp_path: Path, open_li
         assert connections(server) == before + 2  # one, and that of the look before
         with pytest.raises(ConfigError, match="CERTIFICATE_VERIFY_FAILED"):
             open_link(f"rediss://127.0.0.1:{port}").call("add", [1])
+        with pytest.raises(StoreUnavailable, match=r"\(if the port is one for TLS, write rediss://\)"):
+            open_link(f"redis://127.0.0.1:{port}").call("add", [1])
+
+
+def test_a_url_for_tls_and_a_port_without_it_are_named(redis_server: RedisServer, open_link: Open) -> None:
+    with pytest.raises(
+        StoreUnavailable, match=r"no answer to a TLS handshake \(if the port is one without TLS, write redis://\)"
+    ):
+        open_link(f"rediss://127.0.0.1:{redis_server.port}", "timeout=200ms").call("add", [1])
 
 
 # -- threads, forks, the clock

@@ -19,7 +19,7 @@ from ...errors import ConfigError, ReadOnly, StoreUnavailable
 from ..clock import Clock
 from ..pool import Pool
 from .connection import Connection, Place
-from .errors import SLOW, code_of, is_lost, passes, store_error
+from .errors import LOST, SLOW, code_of, is_lost, passes, store_error
 from .url import Address, RedisUrl
 
 T = TypeVar("T")
@@ -185,11 +185,17 @@ class Link:
             place.give(c)
 
     def _typed(self, error: redis.RedisError) -> Exception:
-        if code_of(error) == SLOW:
+        code, opened = code_of(error), self._opened
+        if code == SLOW and self.url.tls and not opened:
+            text = f"{self.where}: no answer to a TLS handshake (if the port is one without TLS, write redis://)"
+            return StoreUnavailable(f"{text}; nothing was acknowledged")
+        if code == SLOW:
             return StoreUnavailable(
                 f"{self.where}: no answer within {self.url.timeout_s:g} s (?timeout=); nothing was acknowledged"
             )
-        return store_error(error, self.where, opened=self._opened)
+        if code == LOST and not (self.url.tls or opened or "connecting to" in str(error)):  # it was connected
+            return StoreUnavailable(f"{self.where}: {error} (if the port is one for TLS, write rediss://)")
+        return store_error(error, self.where, opened=opened)
 
     # -- connecting
 
