@@ -46,6 +46,11 @@ class Kind(StrEnum):
         return member_of(cls, value)
 
 
+def kind_word(kind: str | None) -> str:
+    """The kind of a fault as people read it: that no rule knew the error is not a class of errors."""
+    return "unclassified" if kind == Kind.DEFAULT else kind or "–"
+
+
 class Crash(Struct, frozen=True, gc=False, omit_defaults=True):
     """How the process of a message died, as far as that is known.
 

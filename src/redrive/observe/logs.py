@@ -18,6 +18,7 @@ from ..config import settings, web_link
 from ..duration import rfc3339, show
 from ..events import Event, Fate, LineLog
 from ..fault import Crash
+from ..fault.model import kind_word
 from ..redact import clip, in_json, many_lines, one_line, redact, shown_traceback
 
 TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
@@ -157,7 +158,7 @@ def _details(fate: Fate) -> str:
     if fate.reason:
         parts.append(f" {_seen(fate.reason)}:")
     if fate.fault and fate.fault != fate.reason:
-        parts.append(f" {fate.fault}:")
+        parts.append(f" {kind_word(fate.fault)}:")
     if fate.error:
         parts.append(f" {_seen(fate.error)}: {one_line(_short(fate.text))}")
     elif fate.text:

@@ -70,9 +70,16 @@ def test_the_command_shows_the_wave_of_retries(tmp_path: Path, capsys: pytest.Ca
     assert run(["upcoming", "crm", "--url", url, "-o", "table"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("2m "))
     assert line.split()[:4] == ["2m", "0", "2", "2"] and line.endswith("▒" * 40)
+    assert run(["upcoming", "--url", url, "-o", "table"]) == 0
+    told = capsys.readouterr()
+    assert [line.split()[0] for line in told.out.splitlines()[1:]] == ["1m", "2m"], "no row of zeros after the last"
+    assert told.err.splitlines()[-1] == "nothing more is scheduled within a day"
+    assert run(["upcoming", "erp", "--url", url, "-o", "table"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.splitlines()[-1] == "nothing is scheduled within a day"
     assert run(["upcoming", "--url", url, "-o", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert len(told["upcoming"]) == 60 + 60 + 24
-    assert [step for step in told["upcoming"] if step["span"] == "1m" and step["retries"]] == [
+    record = json.loads(capsys.readouterr().out)
+    assert len(record["upcoming"]) == 60 + 60 + 24
+    assert [step for step in record["upcoming"] if step["span"] == "1m" and step["retries"]] == [
         {"span": "1m", "from_s": 60, "to_s": 120, "first": 0, "retries": 2, "exact": True}
     ]

@@ -96,6 +96,13 @@ def test_death_is_an_error_with_its_reason() -> None:
     assert (line["level"], line["reason"]) == ("error", "exhausted")
 
 
+def test_a_failure_that_no_rule_knows_is_unclassified_for_people_and_default_for_programs() -> None:
+    fate = Fate(outcome="retry", id="i", task="t", queue="q", attempt=1, fault="default", error="KeyError", text="'DE'")
+    stream = io.StringIO()
+    TextLog(stream)([fate])
+    assert "unclassified: KeyError: 'DE'" in stream.getvalue() and json_lines(fate)[0]["fault"] == "default"
+
+
 @pytest.mark.parametrize("log", [JsonLog, TextLog])
 def test_a_batch_is_one_write(log: type[JsonLog] | type[TextLog]) -> None:
     stream = Writes()

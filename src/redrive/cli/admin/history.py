@@ -117,7 +117,8 @@ def _total(tally: Tally, since: str) -> list[str]:
     by_attempt = tally.by_attempt.get("done", {})
     if len(by_attempt) > 1:
         lines.append("  done at attempt " + ", ".join(f"{band}: {count:,}" for band, count in by_attempt.items()))
-    for name, counts in (("dead by reason", tally.dead), ("faults", tally.faults), ("crashes", tally.crashes)):
+    faults = {views.kind_word(kind): count for kind, count in tally.faults.items()}
+    for name, counts in (("dead by reason", tally.dead), ("faults", faults), ("crashes", tally.crashes)):
         if counts:
             lines.append(f"  {name}: " + ", ".join(f"{key} {count:,}" for key, count in counts.items()))
     if tally.deferrals:

@@ -37,9 +37,11 @@ def upcoming(opened: Opened, out: Output, queue: str | None) -> None:
     spans = (("10s", TEN_S, found.tens), ("1m", MINUTE_S, found.minutes), ("1h", HOUR_S, found.hours))
     if out.is_table:
         rows = list(_rows(found))
-        out.rows(rows, _COLUMNS, limit=0)
-        if not any(wave.all for _, _, waves in spans for wave in waves):
-            note("nothing is scheduled within a day")
+        last = max((n for n, row in enumerate(rows, 1) if row["all"] != 0), default=0)
+        if last:
+            out.rows(rows[:last], _COLUMNS, limit=0)
+        if last < len(rows):
+            note(f"nothing {'more ' if last else ''}is scheduled within a day")
         return
     steps = [
         {"span": span, "from_s": n * step_s, "to_s": (n + 1) * step_s, **asdict(wave)}

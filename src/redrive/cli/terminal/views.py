@@ -14,7 +14,8 @@ from ...blobs import read_reference
 from ...crypto import key_of, shown_text
 from ...duration import rfc3339, show
 from ...errors import Unreadable
-from ...fault import Fault, Kind
+from ...fault import Fault
+from ...fault.model import kind_word as kind_word
 from ...message import (
     ABSENT,
     BLOB,
@@ -192,11 +193,6 @@ def moment(found: Moment) -> dict[str, Any]:
         "claimed": (entry.claimed or None) if entry else None,
         "reason": (entry.reason or None) if entry else None,
     }
-
-
-def kind_word(kind: str | None) -> str:
-    """The kind of a fault as people read it: that no rule knew the error is not a class of errors."""
-    return "unclassified" if kind == Kind.DEFAULT else kind or "–"
 
 
 def without_ids(text: str) -> str:
