@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, ov
 
 import msgspec
 
+from .codec.annotations import first_type
 from .codec.codec import Upcast
 from .duration import Duration, milliseconds
 from .errors import BlobsUnavailable, ConfigError, StoreError
@@ -55,10 +56,20 @@ class Task(TaskSpec, Generic[P, R]):
 
     def __init__(self, app: Registry, handler: Callable[..., R], name: str | None, options: TaskOptions) -> None:
         super().__init__(app, handler, name, options)
+        if options.takes_context:
+            self._check_context()
         self.__name__ = getattr(handler, "__name__", self.name)
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
         self._bound: Bound[P, R] = Bound(self, Options())
+
+    def _check_context(self) -> None:
+        name, kind = first_type(self.handler)
+        if kind is not Any and isinstance(kind, type) and not (issubclass(kind, Context) or issubclass(Context, kind)):
+            raise ConfigError(
+                f"task {self.name!r}: with ctx=True its first parameter takes the Context, and {name} is of type "
+                f"{kind.__name__}; put `ctx: Context` before it, or leave out ctx=True"
+            )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the handler directly: nothing is queued or retried; it gets a local Context.

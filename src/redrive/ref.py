@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -57,7 +58,7 @@ class Ref(msgspec.Struct, Generic[R], frozen=True):
 
     def wait(self, timeout: Duration | None = None) -> R:
         """Wait until the message is done, and return the handler's return value, decoded by its return annotation.
-        It is None, whatever R says, where no `keep_result=` keeps it or it is kept no longer.
+        It is None, whatever R says, where no `keep_result=` keeps it (with a UserWarning) or it is kept no longer.
 
         Queries the store every few milliseconds at first, four times a second in the end. Raises NotDone when the
         message is dead or cancelled (a redrive may still revive it), TimeoutError after `timeout`, RuntimeError inside
@@ -99,11 +100,17 @@ class Ref(msgspec.Struct, Generic[R], frozen=True):
             raise NotDone(self.id, self.task, message.lane.value, message.reason, text)
 
     def _result(self, message: Message | None) -> Any:
+        task = self._app.tasks.get(self.task)
         if message is None:
+            if task is not None and not task.keep_ms and task.codec.returns:
+                warnings.warn(
+                    f"message {self.id} of task {self.task!r} is done and what it returned was not kept, so that this "
+                    "is None; @app.task(keep_result='1h') keeps it",
+                    stacklevel=3,
+                )
             return None
         if message.reason == "cancelled":
             raise NotDone(self.id, self.task, "cancelled")
-        task = self._app.tasks.get(self.task)
         if message.result is None:
             return None
         return msgspec.json.decode(message.result) if task is None else task.codec.decode_result(message.result)

@@ -547,6 +547,20 @@ def test_a_plain_call_passes_a_context_first_where_the_task_wants_one(app: App) 
     assert stored(app, ref).body == b'{"n":1,"dry":true}'
 
 
+def test_a_handler_that_takes_no_context_first_is_refused_where_its_task_asks_for_one(app: App) -> None:
+    def number(x: int) -> None: ...
+    def mapping(x: dict[str, int]) -> None: ...
+    def bare(x) -> None: ...  # type: ignore[no-untyped-def]
+    def anything(x: Any) -> None: ...
+    def unknown(x: Somewhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    for name, handler in (("int", number), ("dict", mapping)):
+        with pytest.raises(ConfigError, match=f"takes the Context, and x is of type {name}; put `ctx: Context` before"):
+            app.task(name=name, ctx=True)(handler)  # type: ignore[type-var]
+    for handler in (bare, anything, unknown):
+        app.task(name=handler.__name__, ctx=True)(handler)
+
+
 def test_a_plain_call_raises_what_the_handler_raises(app: App) -> None:
     @app.task(retry=Retry(max_attempts=3))
     def fails() -> None:

@@ -30,6 +30,18 @@ def argument_types(name: str, handler: Callable[..., Any], parameters: Sequence[
     return found
 
 
+def first_type(handler: Callable[..., Any]) -> tuple[str, Any]:
+    """The name of the first parameter, and its type; Any where none is annotated or it cannot be resolved."""
+    first = next(iter(inspect.signature(handler).parameters.values()))
+    if first.annotation is inspect.Parameter.empty:
+        return first.name, Any
+    try:
+        found = resolved(handler, first.name, first.annotation)
+    except (NameError, AttributeError):  # imported for type checkers only
+        return first.name, Any
+    return first.name, typing.get_origin(found) or found
+
+
 def resolved(handler: Callable[..., Any], name: str, annotation: Any) -> Any:
     """The type that an annotation means, in the module that the handler was written in."""
     scope: dict[str, Any] = getattr(_function(handler), "__globals__", {})

@@ -264,6 +264,11 @@ class Codec:
         except Exception as error:
             raise Unreadable(f"result does not fit what {self.name} returns: {_printable(error)}") from None
 
+    @property
+    def returns(self) -> bool:
+        """Whether the handler is annotated as returning something."""
+        return inspect.signature(self._handler).return_annotation not in (inspect.Signature.empty, None, "None")
+
     @functools.cached_property
     def _result(self) -> Callable[[bytes], Any]:
         annotation = inspect.signature(self._handler).return_annotation

@@ -61,7 +61,8 @@ def test_one_message_may_ask_for_its_result_and_another_not(app: App) -> None:
 
     refs = [one.using(keep_result="10m").enqueue(), one.enqueue(), two.enqueue(), two.using(keep_result=0).enqueue()]
     app.run_worker(burst=True)
-    assert [ref.wait(0) for ref in refs] == [1, None, 2, None]
+    with pytest.warns(UserWarning, match="what it returned was not kept"):  # of the second
+        assert [ref.wait(0) for ref in refs] == [1, None, 2, None]
     assert [app.job(ref.id) is not None for ref in refs] == [True, False, True, False]
 
 
@@ -273,3 +274,20 @@ def test_a_kept_message_is_not_claimed_again(app: App) -> None:
     one.enqueue()
     app.run_worker(burst=True)
     assert app.store.exchange([], [Ask("default", 10, 1000)]).deliveries == [] and app.counts().done == 1
+
+
+def test_waiting_for_a_result_that_is_not_kept_warns(app: App) -> None:
+    @app.task(name="count")
+    def count() -> int:
+        return 3
+
+    @app.task(name="nothing")
+    def nothing() -> None: ...
+
+    refs = count.enqueue(), nothing.enqueue()
+    app.run_worker(burst=True)
+    with pytest.warns(UserWarning, match=r"'count' is done and what it returned was not kept, .*keep_result='1h'"):
+        assert refs[0].wait() is None
+    with pytest.warns(UserWarning, match="was not kept"):
+        assert asyncio.run(refs[0].await_()) is None
+    assert refs[1].wait() is None  # type: ignore[func-returns-value]
