@@ -9,6 +9,7 @@ RedriveError
 │   ├── EncodeError      its arguments cannot be written as JSON
 │   └── TooLarge         its body is over the store's limit
 ├── Unreadable           a stored body does not fit its task (never raised into a handler)
+├── Unroutable           no worker knows its task, version or arguments (never raised into a handler)
 ├── StoreError           the store refused or failed; nothing was done
 │   ├── StoreUnavailable   unreachable, locked or an I/O error: the same call may work later
 │   │   ├── StoreFull      out of space
@@ -97,6 +98,10 @@ class TooLarge(EnqueueError, ValueError):
 
 class Unreadable(RedriveError, ValueError):
     """A stored body cannot be decoded into its task's arguments."""
+
+
+class Unroutable(RedriveError):
+    """No task of that name is registered here, or none of that version, or with those arguments."""
 
 
 class UnknownArguments(Unreadable):

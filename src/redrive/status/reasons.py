@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
+import msgspec
 from msgspec.structs import replace
 
+from ..errors import PlanRefused
 from ..flow import dependency as flow
 from ..flow.dependency import Dependency, State
 from ..message import Counts, Group, Lane, Message, Where
 from ..presence import WorkerInfo
+from ..presence.knowledge import Knowledge
 from ..registry import Registry
 from ..store import Store
 from ..triage.pauses import Pause, paused_by
-from ..triage.redrive.records import Plan
+from ..triage.redrive.records import CHUNK, Plan, read_chunk
 from ..triage.redrive.run import RunView
 from ..worker.flow.local_state import controls
 from ..worker.flow.transitions import Transition, read
@@ -25,6 +28,7 @@ from .workers import told_by, worked
 
 LOOKED = 200  # waiting messages of a queue that are read to find what holds them
 CELLS_AT_ONCE = 100
+MOVED = 50  # messages of a redrive run that are read to find what holds them
 QUEUES_MAX = 20  # of a plan
 NORMAL = ("turn", "delay", "retry")  # kinds that need no explanation beside a queue
 
@@ -55,7 +59,11 @@ class Reasons:
     def _of(self, message: Message) -> Iterator[Hold]:
         if message.queue in self._paused:
             yield self._pause(message.queue)
-        if self._app is not None and self._app.tasks and message.task not in self._app.tasks:
+        unknown = self._unknown(message)
+        if unknown is not None and self._is_known_elsewhere(message, unknown):
+            yield self._release(message)
+            return
+        if unknown is not None and self._app is not None and message.task not in self._app.tasks:
             yield self._unknown_task(message.task, message.queue)
         ahead = message.due_ms is not None and message.due_ms > self.now_ms
         if message.parked and not ahead and message.group is not None:
@@ -67,6 +75,38 @@ class Reasons:
                 yield from flow_holds(state, rule, rule.name, key, self.now_ms, self._history, retries=tried)
         if ahead:
             yield time_hold(message)
+
+    def _unknown(self, message: Message) -> Sequence[str] | None:
+        """The arguments that the app's task does not take, none where it does not know the task or its version; None
+        where it can run the message, as far as names tell."""
+        if self._app is None or not self._app.tasks:
+            return None
+        task = self._app.tasks.get(message.task)
+        if task is None or message.version > task.version:
+            return ()
+        if message.version < task.version or message.content != "json":
+            return None
+        try:
+            given = msgspec.json.decode(message.body, type=dict[str, msgspec.Raw]).keys()
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return sorted(given - task.codec.signature.parameters.keys()) or None
+
+    def _is_known_elsewhere(self, message: Message, arguments: Sequence[str]) -> bool:
+        """Whether a living worker of another release can run it."""
+        if self._knowledge is None:
+            return False
+        known_ms = self._knowledge.known_ms(message.queue, message.task, message.version, arguments)
+        return self._knowledge.is_alive(known_ms)
+
+    @cached_property
+    def _knowledge(self) -> Knowledge | None:
+        """What living workers know; None where they do not tell. Raises StoreError."""
+        if self.told is None:
+            return None
+        found = Knowledge(self._store)
+        found.read()
+        return found
 
     def _due(self, message: Message) -> Hold:
         counts = self._counts.get(message.queue)
@@ -144,9 +184,29 @@ class Reasons:
         return self.of_redrive(plan.by_task, queues, set(plan.dependencies.values()))
 
     def of_run(self, run: RunView, plan: Plan | None) -> tuple[Hold, ...]:
-        """What holds messages that a run has moved and that have not run yet. Raises StoreError."""
-        waits = plan is not None and run.state == "running" and run.counts.get("waiting", 0)
-        return self.of_plan(plan) if waits and plan is not None else ()
+        """What holds messages that a run has moved and that have not run yet: some of them, and what their tasks and
+        queues share. Raises StoreError."""
+        if plan is None or run.state != "running" or not run.counts.get("waiting", 0):
+            return ()
+        found: dict[tuple[str, str], Hold] = {}
+        for message in self._moved(run):
+            for hold in self.of(message):
+                if hold.kind not in (*NORMAL, "spread"):
+                    _add(found, replace(hold, queue=message.queue, count=1))
+        shared = {(hold.kind, hold.by): hold for hold in self.of_plan(plan)}
+        return tuple((shared | found).values())
+
+    def _moved(self, run: RunView) -> Sequence[Message]:
+        """Messages that the run has moved last: a page of them."""
+        last = sum(run.counts.get(name, 0) for name in ("moved", "changed")) - 1
+        if last < 0 or not self._store.traits.finds:
+            return ()
+        try:
+            handles = read_chunk(self._store.cells, run.id, last // CHUNK)
+        except PlanRefused:  # expired, or altered
+            return ()
+        some = [handle.id for handle in handles[: last % CHUNK + 1][-MOVED:]]
+        return [m for m in self._store.find(some) if m is not None and m.run == run.id]
 
     # -- what is read of the store
 
@@ -205,6 +265,12 @@ class Reasons:
         app = (self._app.spec if self._app is not None else None) or "this app"
         text = f"{app} has no task '{task}', and a message of an unknown task dies in time"
         return Hold(kind="no_task", by=task, text=text, next=words("job", "list", "--task", task), needs_person=True)
+
+    def _release(self, message: Message) -> Hold:
+        app = (self._app.spec if self._app is not None else None) or "this app"
+        text = f"task {message.task} is known to workers of another release than {app}, and left to them"
+        next = words("workers")
+        return Hold(kind="release", by=message.task, text=text, next=next, queue=message.queue)
 
     def _group(self, queue: str, name: str) -> Hold:
         if queue not in self._groups:

@@ -14,7 +14,8 @@ _SCHEDULE = "redrive-schedule"
 def time_hold(message: Message) -> Hold:
     """Why a message whose time has not come waits for it. Pure."""
     if parked_since_ms(message) is not None:
-        return _hold(message, "no_task", message.task, message.faults[-1].text, True)
+        text = f"a message of {message.task} waits for a newer worker: {message.faults[-1].text}"
+        return _hold(message, "no_task", message.task, text, True)
     last = message.faults[-1] if message.faults else None
     if last is not None and last.error == LOCKED and last.at_ms >= message.life_ms:
         return _hold(message, "no_key", message.task, f"no worker has its key: {last.text}", True)

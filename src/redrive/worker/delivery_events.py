@@ -22,7 +22,7 @@ from .telemetry.history import Counted
 CAUSES_MAX = 100  # crashes of one message whose causes are not known; a damaged row may claim any number
 _HELD = {
     "parked": "it waits for a worker that can run it",
-    "newer": "it is left to a newer worker, which is alive",
+    "newer": "a worker of another release knows it, and it is left to that one",
     "asked": "the other side asked it to wait (Retry-After)",
     "cancelled": "it is cancelled",
 }

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ..decide import NO_SIGNALS, Policy, Refusal, Signals, admit, is_told_locked, parked_since_ms
 from ..decide import Run as Admitted
-from ..errors import EncodeError, KeyMissing, LeaseLost, RedriveError, Tampered, UnknownArguments, Unreadable
+from ..errors import EncodeError, KeyMissing, LeaseLost, Tampered, UnknownArguments, Unreadable, Unroutable
 from ..fault import Crash, Fault, Kind, classify
 from ..message import (
     BLOB,
@@ -198,10 +198,6 @@ class InFlight:
                     self._ended(run)
                 if self._slots is not None:
                     self._slots.give(run.slot)
-
-
-class Unroutable(RedriveError):
-    """No task of that name is registered, or none of that version, or with those arguments."""
 
 
 def admit_run(run: Execution, tasks: Mapping[str, Any], now_ms: int) -> bool:

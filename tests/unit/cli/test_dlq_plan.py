@@ -49,7 +49,7 @@ def test_a_plan_is_shown_to_people_with_what_it_leaves_out_and_the_next_command(
         "tasks": "push 2, send 1",
         "at rest for": "<1h 3",
         "left out": "quarantined 1",
-        "how": "20/s; canary of 1; slow start; stops if failed>20%; 3 attempts each",
+        "how": "canary of 1; slow start to 20/s; stops if failed>20%; 3 attempts each",
     }
     assert said.err.startswith("nothing was moved; next: ")
 

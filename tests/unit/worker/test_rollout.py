@@ -10,10 +10,12 @@ import pytest
 from msgspec.structs import replace
 from tests.support.workers import Heard, stored, until
 
-from redrive import App, Draft
+from redrive import App, Draft, Retry
 from redrive.errors import StoreUnavailable
-from redrive.message import Ask, Lane, Message, Swap
-from redrive.presence import Knowledge, Teller, release_of, waiting_tasks
+from redrive.fault import classify
+from redrive.message import Ask, DeadLetter, Lane, Message, Settlement, Swap
+from redrive.presence import GONE_MS, Knowledge, Teller, release_of, waiting_tasks
+from redrive.status import Reasons
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
@@ -319,3 +321,46 @@ def test_while_nobody_can_be_asked_nothing_is_decided(app: App, monkeypatch: pyt
     old.run_worker(["default"], drain=True)
     assert not failing[0] and "store_unavailable" in heard.notices
     assert stored(app, id).reason == "unroutable"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_living_worker_of_another_release_knows_is_said_to_be_left_to_it(kind: str) -> None:
+    clock = ManualClock()
+    app = App(store=MemoryStore(clock))
+    old = older(app, kind, [])
+    old.task(name="other")(lambda: None)
+    enqueue = newer(app, kind, asyncio.sleep)
+    message = app.store.find([enqueue(1)])[0]
+    assert message is not None
+
+    def holds() -> list[tuple[str, str]]:
+        return [(hold.kind, hold.text) for hold in Reasons(app.store, old).of(message)]
+
+    assert [kind for kind, _ in holds()] == (["no_task"] if kind == "another task" else ["turn"])
+    Teller(app.store).tell(release_of(["default"], app.tasks))
+    assert holds() == [("release", "task push is known to workers of another release than this app, and left to them")]
+    clock.advance(GONE_MS / 1000)
+    assert [kind for kind, _ in holds()] == (["no_task"] if kind == "another task" else ["no_worker"])
+
+
+def test_a_redrive_run_says_that_no_worker_knows_what_it_has_moved() -> None:
+    """The canary waited for five minutes without a reason: its messages were sent before an argument went away."""
+    app = App("memory://")
+
+    @app.task(name="invoice.send", retry=Retry(max_attempts=1))
+    def send(number: int) -> None: ...
+
+    (id,) = (put(app, Draft(task="invoice.send", body=b'{"number":1,"to":"a@b"}')),)
+    (delivery,) = app.store.exchange([], [Ask("default", 1, 60_000)]).deliveries
+    fault = classify(ConnectionError("the mail server is down"))
+    app.store.exchange([Settlement(delivery.receipt, DeadLetter("exhausted"), fault)], [])
+    run = app.dlq.select("task:invoice.send").plan().start(reason="it is back", actor="ann")
+    app.run_worker(burst=True)
+    view = run.view()
+    assert (view.counts["moved"], view.counts["waiting"], view.per_s) == (1, 1, None)
+    (hold,) = [hold for hold in Reasons(app.store, app).of_run(view, run.plan) if hold.kind == "no_task"]
+    assert hold.text == (
+        "a message of invoice.send waits for a newer worker: body does not fit invoice.send(number: 'int'): "
+        "no argument 'to' is known here"
+    )
+    assert app.store.find([id])[0].faults[-1].error == "redrive.errors.Unroutable"  # type: ignore[union-attr]

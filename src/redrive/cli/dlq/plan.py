@@ -18,7 +18,7 @@ from ...files import output
 from ...ids import is_id
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
-from ...triage.redrive.pacing import CANARY, NEVER, SLOW_START, STOP_IF
+from ...triage.redrive.pacing import CANARY, MAX_PER_S, NEVER, SLOW_START, STOP_IF
 from ...triage.select.terms import Node
 from ...triage.selection import QUARANTINED, Selection
 from ..opening import Opened, at_store
@@ -230,11 +230,10 @@ def _lines(plan: Plan, why: str = "") -> Iterator[str]:
 
 
 def how(s: RedriveSettings) -> Iterator[str]:
-    yield f"{s.rate:.6g}/s" if s.rate else "at full speed"
     if s.canary:
         yield f"canary of {s.canary:,}"
-    if s.slow_start:
-        yield "slow start"
+    per_s = s.rate or MAX_PER_S
+    yield f"{'slow start to ' if s.slow_start and per_s > 1 else ''}{per_s:.6g}/s"
     if s.halve_on_failures:
         yield "half as fast on failures"
     if s.stop_if:

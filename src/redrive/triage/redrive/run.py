@@ -56,7 +56,8 @@ POLL_S = 0.1  # of `wait`
 class RunView(Struct, frozen=True, kw_only=True):
     """A run at one moment. `state` is running, paused, stopped, cancelled or done; `phase` is what it is doing; `why`
     is what it waits for, or why it ended. `counts`: planned, moved, done, failed, skipped, changed, waiting. `per_s` is
-    the present speed, in messages a second. `carried_by` is the worker that runs it. Times are ms of the store's clock.
+    how many messages a second it moves now, None while it moves none. `carried_by` is the worker that runs it. Times
+    are ms of the store's clock.
     """
 
     id: str
@@ -331,7 +332,7 @@ def views(store: Store, limit: int) -> list[RunView]:
 
 
 def _view(id: str, state: RunState, plan: Cell | None, now_ms: int) -> RunView:
-    moving = state.speed is not None and state.status is Status.RUNNING and not state.still_ms
+    moving = state.status is Status.RUNNING and state.phase == "moving" and not state.still_ms
     return RunView(
         id=id,
         state=str(state.status),
