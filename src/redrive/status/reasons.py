@@ -8,6 +8,7 @@ from functools import cached_property
 import msgspec
 from msgspec.structs import replace
 
+from ..decide import parked_since_ms
 from ..errors import PlanRefused
 from ..flow import dependency as flow
 from ..flow.dependency import Dependency, State
@@ -65,6 +66,8 @@ class Reasons:
             return
         if unknown is not None and self._app is not None and message.task not in self._app.tasks:
             yield self._unknown_task(message.task, message.queue)
+        elif unknown is not None and parked_since_ms(message) is None:  # no worker has met it yet
+            yield self._misfit(message, unknown)
         ahead = message.due_ms is not None and message.due_ms > self.now_ms
         if message.parked and not ahead and message.group is not None:
             yield self._group(message.queue, message.group)
@@ -261,14 +264,23 @@ class Reasons:
             reason="" if by is None else by.reason,
         )  # fmt: skip
 
+    @property
+    def _name(self) -> str:
+        return (self._app.spec if self._app is not None else None) or "this app"
+
+    def _misfit(self, message: Message, unknown: Sequence[str]) -> Hold:
+        what = f"no argument {' or '.join(map(repr, unknown))} is" if unknown else f"version {message.version} is not"
+        text = f"a message of {message.task} waits for a newer worker: {what} known to {self._name}"
+        next = words("job", "show", message.id)
+        return Hold(kind="no_task", by=message.task, text=text, next=next, needs_person=True, queue=message.queue)
+
     def _unknown_task(self, task: str, queue: str) -> Hold:
-        app = (self._app.spec if self._app is not None else None) or "this app"
+        app = self._name
         text = f"{app} has no task '{task}', and a message of an unknown task dies in time"
         return Hold(kind="no_task", by=task, text=text, next=words("job", "list", "--task", task), needs_person=True)
 
     def _release(self, message: Message) -> Hold:
-        app = (self._app.spec if self._app is not None else None) or "this app"
-        text = f"task {message.task} is known to workers of another release than {app}, and left to them"
+        text = f"task {message.task} is known to workers of another release than {self._name}, and left to them"
         next = words("workers")
         return Hold(kind="release", by=message.task, text=text, next=next, queue=message.queue)
 
