@@ -208,6 +208,16 @@ def test_a_hold_of_a_breaker_ends_by_itself(app: App, word: str, after: str) -> 
     assert not [need for need in app.status().needs if need.about == "flow/bank"]
 
 
+@pytest.mark.parametrize("word", ["open", "close"])
+def test_a_need_that_somebody_bounded_says_when_it_ends(app: App, word: str) -> None:
+    app.dependency("bank", breaker=Breaker())
+    held = getattr(app.flow, word)("bank", reason="a look", actor="ann", for_="15m")
+    (need,) = [need for need in app.status().needs if need.about == "flow/bank"]
+    assert (need.until_ms, need.since_ms) == (held.until_ms, held.since_ms)
+    assert need.line(held.since_ms).endswith("; ends by itself in 15m"), "and nothing of a time that is zero"
+    assert need.line(held.since_ms + 61_000).endswith("; for 1m1s; ends by itself in 13m59s")
+
+
 def test_a_run_that_stopped_or_waits_for_somebody_is_a_need(app: App) -> None:
     app.scheduler().step()
     for _ in range(7):

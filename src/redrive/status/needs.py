@@ -81,7 +81,8 @@ def _held(hold: Hold) -> Need:
     severity = NOTE if hold.kind == "pause" or hold.actor else PAGE if hold.kind in _SEVERE else TICKET
     return Need(
         area="held", text=hold.text, next=hold.next, severity=severity, about=about, place=place,
-        query=query, since_ms=hold.since_ms, actor=hold.actor, reason=hold.reason,
+        query=query, since_ms=hold.since_ms, until_ms=hold.until_ms if hold.actor else None, actor=hold.actor,
+        reason=hold.reason,
     )  # fmt: skip
 
 
@@ -213,7 +214,8 @@ def _forced(found: Iterable[Control]) -> Iterator[Need]:
         release = words("flow", "set", control.name, "--breaker", "auto", "--reason", "…")
         yield Need(
             area="held", text=text, next=release, severity=NOTE, about=f"flow/{control.name}",
-            place=("flow", control.name), since_ms=control.since_ms, actor=actor, reason=reason,
+            place=("flow", control.name), since_ms=control.since_ms, until_ms=control.until_ms, actor=actor,
+            reason=reason,
         )  # fmt: skip
 
 

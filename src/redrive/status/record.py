@@ -22,8 +22,9 @@ class Need(Struct, frozen=True, kw_only=True):
 
     `severity`: page (now), ticket (today), or note: somebody did it on purpose, and it lasts. `area` of
     `redrive status` that has the details; `about` names the thing as `queue/crm` or `run/ID`, and `place` is the
-    address of its page, in parts. `text` says what it is, `since_ms` since when, as far as that is known. `actor` and
-    `reason` say who did it and why, if a person did. `next` is the command that leads on, without the program's name.
+    address of its page, in parts. `text` says what it is, `since_ms` since when, as far as that is known, and
+    `until_ms` when it ends by itself, if somebody said so. `actor` and `reason` say who did it and why, if a person
+    did. `next` is the command that leads on, without the program's name.
     """
 
     area: str
@@ -34,14 +35,18 @@ class Need(Struct, frozen=True, kw_only=True):
     place: tuple[str, ...] = ()
     query: Mapping[str, str] = {}
     since_ms: int | None = None
+    until_ms: int | None = None
     actor: str = ""
     reason: str = ""
 
     def line(self, now_ms: int) -> str:
-        """The text, with how long it has been so."""
-        if self.since_ms is None:
-            return self.text
-        return f"{self.text}; for {show(max(0, now_ms - self.since_ms) // 1000)}"
+        """The text, with how long it has been so, and how long it will be."""
+        text = self.text
+        if self.since_ms is not None and (past_s := (now_ms - self.since_ms) // 1000) > 0:
+            text += f"; for {show(past_s)}"
+        if self.until_ms is not None:
+            text += f"; ends by itself in {show(max(0, self.until_ms - now_ms) // 1000)}"
+        return text
 
 
 class QueueStatus(Struct, frozen=True, kw_only=True):

@@ -222,6 +222,7 @@ def need_record(need: Need, next: str) -> dict[str, Any]:
         "about": need.about or None,
         "text": need.text,
         "since": views.time(need.since_ms),
+        "until": views.time(need.until_ms),
         "actor": need.actor or None,
         "reason": need.reason or None,
         "next": next,

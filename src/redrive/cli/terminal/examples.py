@@ -36,7 +36,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "flow list": ("flow list",),
     "flow show": ("flow show stripe",),
     "flow set": (
-        'flow set stripe --breaker open --reason "their maintenance"',
+        'flow set stripe --breaker open --for 1h --reason "their maintenance"',
         'flow set stripe --cooldown off --reason "they meant seconds"',
     ),
     "dlq": ("dlq groups", "dlq list 'queue:crm failed:<6h'"),
