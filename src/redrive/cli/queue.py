@@ -27,6 +27,7 @@ from .terminal.failure import (
     typed,
 )
 from .terminal.holding import record
+from .terminal.nothing import unknown
 from .terminal.output import Column, Output, age, bar
 
 if TYPE_CHECKING:
@@ -108,6 +109,10 @@ def _set(opened: Opened, out: Output, names: tuple[str, ...], *, paused: bool, r
     idle = [] if paused else [name for name in names if name not in opened.store.paused()]
     if idle and not set(idle) & set(here(opened).queues()):
         _refuse_idle(opened, idle[0])
+    for name in names if paused else ():
+        known = here(opened).queues()
+        if name not in known and near_miss(name, known):
+            raise unknown("queue", name, sorted(known), opened.url, look="queue list")
     note_unknown_queues(opened, names)
     for name in names:
         (pauses.pause if paused else pauses.resume)(opened.store, name, actor=actor, reason=reason)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from ...errors import near_miss
 from ...triage import pauses
 from ...triage.purge import purge as purge_queue
-from ..ask import Ask, Done
+from ..ask import Ask, Done, Problem
 
 
 def pause(ask: Ask) -> Done:
-    """Stop claims from a queue."""
+    """Stop claims from a queue. A name that nothing knows would be a queue from then on, in every list."""
     name = ask.needed("queue")
+    declared = [] if ask.registry is None else [queue.name for queue in ask.registry.queues_of(None)]
+    known = {*ask.store.queues(), *declared}
+    if name not in known:
+        near = near_miss(name, known)
+        why = f"did you mean {near!r}?" if near else "nothing was ever enqueued in it, and no task names it"
+        raise Problem(f"there is no queue {name!r}", why, "open the page of queues", 404)
     pauses.pause(ask.store, name, actor=ask.actor, reason=ask.text("reason"))
     return Done(f"Queue {name} is paused.", ("queues", name), {"queue": name, "paused": True})
 
