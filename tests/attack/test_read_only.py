@@ -55,7 +55,7 @@ LOOKS_OF_PEOPLE = (
 )
 CHANGES = (
     ["enqueue", "t", "{}"],
-    ["queue", "pause", "default"],
+    ["queue", "pause", "default", "--reason", "x"],
     ["dlq", "discard", "{dead}", "--reason", "x", "--yes"],
     ["dlq", "retry", "{dead}", "--reason", "x"],
     ["job", "cancel", "{waiting}"],

@@ -130,7 +130,7 @@ def test_no_error_acts_on_a_terminal_and_it_is_three_lines(scene: Scene, given: 
     for words in (
         ["job", "show", name], ["dlq", "show", name], ["dlq", "list", f"queue:{name}:"], ["dlq", "rule", name, "none"],
         ["run", "show", name], ["flow", "show", name], ["enqueue", "t", name], ["enqueue", "t", "[]", "--header", name],
-        ["queue", "purge", f"{name}2"], ["queue", "list", "--output", name], [name], ["queue", name],
+        ["queue", "purge", f"{name}2", "--reason", "r"], ["queue", "list", "--output", name], [name], ["queue", name],
         ["store", "info", "--url", name], ["store", "info", "--url", f"redis://h/0?{name}=1"],
         ["group", "resume", name, name], ["worker", f"{name}:app"], ["deliver", name, "--to", f"http://{name}/"],
         ["dlq", "apply", name, "--reason", "x"], ["policy", "preview", name], ["schedule", "run", name],
@@ -155,7 +155,7 @@ def test_a_hint_is_one_command_whatever_a_name_holds(scene: Scene, name: str, tm
     app = ["--app", f"shop{quoted}:app"]
     try:
         hints = [
-            (next_of(scene("queue", "purge", "--", f"{name}2")), f"{name}2"),
+            (next_of(scene("queue", "purge", "--reason", "r", "--", f"{name}2")), f"{name}2"),
             (next_of(scene("group", "resume", "--", name, "none")), name),
             (next_of(scene("enqueue", *app, "--", f"{name}e", "[]")), f"{name}er"),
             (next_of(scene("policy", "preview", "--task", f"{name}e", *app)), f"{name}er"),

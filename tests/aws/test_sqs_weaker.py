@@ -79,7 +79,7 @@ LISTING = ("error: SQS can look at no message that waits or runs in it", "next: 
         (["job", "list"], LISTING),
         (["job", "list", "--state", "done"], LISTING),
         (["job", "cancel", "ID"], ("so none can be cancelled", "whether its work is still wanted")),
-        (["queue", "purge", "crm", "--yes"], ("cannot list what waits", "aws sqs purge-queue")),
+        (["queue", "purge", "crm", "--yes", "--reason", "r"], ("cannot list what waits", "aws sqs purge-queue")),
         (["group", "list", "crm"], ("does not say which groups a queue holds",)),
         (["group", "width", "crm", "3"], ("SQS has no widths of groups",)),
         (["group", "resume", "crm", "g"], ("does not say which groups",)),
@@ -111,7 +111,7 @@ def test_what_is_shared_needs_cells_and_what_rests_a_triage_store(
     app = app_on(bare)
     app.tasks["crm.push"].enqueue(1)
     for words, text in (
-        (["queue", "pause", "crm"], "cells="),
+        (["queue", "pause", "crm", "--reason", "r"], "cells="),
         (["dlq", "list"], "triage="),
         (["dlq", "retry", "--all"], "triage="),
     ):
@@ -123,7 +123,7 @@ def test_what_is_shared_needs_cells_and_what_rests_a_triage_store(
 def test_a_pause_holds_where_there_are_cells(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     app = app_on(url)
     app.tasks["crm.push"].enqueue(1)
-    assert said(capsys, "queue", "pause", "crm", "--url", url)[0] == 0
+    assert said(capsys, "queue", "pause", "crm", "--reason", "r", "--url", url)[0] == 0
     app.run_worker(queues=["crm"], burst=True)
     assert app.counts("crm").ready == 1
     assert said(capsys, "queue", "resume", "crm", "--url", url)[0] == 0

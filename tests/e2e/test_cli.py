@@ -432,7 +432,7 @@ def test_job_cancel_ends_what_waits_and_says_what_it_found(redrive: Call, home: 
 
 def test_paused_queue_is_not_worked_until_it_is_resumed(redrive: Call) -> None:
     good(redrive("enqueue", "ok", "[1]", "--app", "tasks:app"))
-    good(redrive("queue", "pause", "crm", "--app", "tasks:app"))
+    good(redrive("queue", "pause", "crm", "--reason", "a look", "--app", "tasks:app"))
     good(redrive("worker", "tasks:app", "--burst", "--log", "off"))
     rows = jsonl(good(redrive("queue", "list", "--url", "sqlite:///work.db", "-o", "jsonl")))
     assert [(row["ready"], row["paused"]) for row in rows] == [(1, True)]
@@ -446,13 +446,13 @@ def test_purge_asks_first_and_says_what_went(redrive: Call, home: Path) -> None:
     good(redrive("enqueue", "ok", "[1]", "--app", "tasks:app"))
     id = good(redrive("enqueue", "ok", "[1]", "--app", "tasks:app", "--delay", "1h")).strip()
     rests = dead(home)[0]
-    words = ["queue", "purge", "crm", "bulk", "--app", "tasks:app"]
+    words = ["queue", "purge", "crm", "bulk", "--reason", "spam", "--app", "tasks:app"]
     assert jsonl(good(redrive(*words, "--dry-run", "-o", "jsonl"))) == [
         {"queue": "crm", "would_cancel": 2},
         {"queue": "bulk", "would_cancel": 0},
     ]
     what, _, next = failed(redrive(*words), 4)
-    assert "2 of queue 'crm'" in what and next.endswith("queue purge crm bulk --yes")
+    assert "2 of queue 'crm'" in what and next.endswith("queue purge crm bulk --reason spam --app tasks:app --yes")
     assert "nothing was cancelled" in on_terminal(words, home, answer="n\n")
     gone = jsonl(good(redrive(*words, "--yes", "--reason", "a wrong import", "-o", "jsonl")))
     assert gone[0] == {"queue": "crm", "cancelled": 2, "asked_to_stop": 0, "waiting": 0}

@@ -29,7 +29,7 @@ from redrive.web.serve import Server
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "control-room.md"
 PATIENCE_S = 60.0
 TOKEN = "correct-horse-battery-staple"
-TASKS = 'from redrive import App\napp = App("sqlite:///work.db")\n'
+TASKS = 'from redrive import App\napp = App("sqlite:///work.db")\napp.queue("crm")\n'
 
 
 def block(title: str) -> str:
@@ -194,7 +194,7 @@ def test_the_header_of_a_proxy_names_who_acts(recipe: Path) -> None:
         json = {"Accept": "application/json"}
         assert browser.get("/queues", headers=json).status_code == 401
         for user, status in (("eve", 403), ("ann", 200)):
-            done = browser.post("/do/pause-queue", json={"queue": "crm"}, headers={"X-User": user})
+            done = browser.post("/do/pause-queue", json={"queue": "crm", "reason": "r"}, headers={"X-User": user})
             assert done.status_code == status
     assert [entry.claimed for entry in sys.modules["tasks"].app.audit] == ["ann"]
 
@@ -219,7 +219,7 @@ def test_people_sign_in_by_openid_connect(
             assert {*parse_qs(urlsplit(back).query)} == {"code", "state"}
             assert browser.get(back).headers["location"] == "/jobs/"
             assert "<span>ann@example.com</span>" in browser.get("/jobs/queues").text
-            paused = browser.post("/jobs/do/pause-queue", json={"queue": "crm"})
+            paused = browser.post("/jobs/do/pause-queue", json={"queue": "crm", "reason": "r"})
             assert paused.status_code == status
             assert browser.get(f"{back}x").status_code != 303, "a code is taken once"
     actors = [entry.claimed for entry in sys.modules["tasks"].app.audit]

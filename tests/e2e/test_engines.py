@@ -90,11 +90,11 @@ def test_from_enqueue_to_redrive_and_purge(redrive: Call) -> None:
     [group] = good(redrive("dlq", "groups", "-o", "json"))
     assert (group["count"], group["sample_id"]) == (1, bad)
     good(redrive("dlq", "retry", bad))
-    good(redrive("queue", "pause", "crm"))
+    good(redrive("queue", "pause", "crm", "--reason", "a look"))
     good(redrive("worker", "--burst"))
     [row] = good(redrive("queue", "list", "-o", "json"))
     assert (row["ready"], row["scheduled"], row["paused"]) == (1, 1, True)
-    assert good(redrive("queue", "purge", "crm", "--yes", "-o", "json")) == [
+    assert good(redrive("queue", "purge", "crm", "--reason", "spam", "--yes", "-o", "json")) == [
         {"queue": "crm", "cancelled": 2, "asked_to_stop": 0, "waiting": 0}
     ]
     good(redrive("queue", "resume", "crm", "--reason", "all is well", "--actor", "ann"))
@@ -125,7 +125,7 @@ def test_looking_makes_no_store_and_says_so(redrive: Call, url: str) -> None:
     if url.startswith("redis"):  # there is nothing to make
         assert good(redrive("queue", "list", "-o", "json"))[0]["ready"] == 0
         return
-    for words in (("queue", "list"), ("job", "list"), ("store", "doctor")):
+    for words in (("queue", "list"), ("job", "list"), ("store", "info")):
         done = redrive(*words)
         assert done.returncode == 3 and done.stderr.startswith("error: there is no store at ")
     assert not is_there(url)

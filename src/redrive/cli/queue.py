@@ -14,17 +14,16 @@ from ..redact import one_line, redact
 from ..triage.select.terms import as_node
 from .main import Subcommands
 from .opening import Opened, at_store, declared_queues, note_unknown_queues
-from .selecting import here, signature
+from .selecting import here, signature, stated
 from .terminal.failure import (
     DONE,
     FAILED,
     REFUSED,
     Failure,
-    command,
+    completed,
     note,
     onward,
     program,
-    typed,
 )
 from .terminal.holding import record
 from .terminal.nothing import unknown
@@ -87,7 +86,7 @@ def _row(name: str, counts: Counts, paused: bool, reasons: Reasons, told: bool) 
 
 @queue.command()
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
-@signature(required=False)
+@signature()
 @at_store()
 def pause(opened: Opened, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
     """Stop claiming from queues. Messages that run continue, others wait."""
@@ -149,11 +148,13 @@ def purge(
     Workers may continue. Messages that they have claimed run to their end; one that is claimed just before it is
     cancelled is asked to stop, as by `redrive job cancel`. `redrive queue pause` avoids that.
 
-    Refused on SQS, where waiting messages cannot be listed.
+    Refused on SQS, where waiting messages cannot be listed. Needs a --reason, except with --dry-run.
     """
     from ..audit.actor import signed
     from ..triage.purge import Purged, admit, purge
 
+    if not dry_run:
+        stated(reason)
     actor, reason = signed(actor, reason, "purge", needed=False)
     for name in names:
         admit(opened.store, name)
@@ -199,6 +200,6 @@ def _agreed(waiting: Mapping[str, int], opened: Opened) -> bool:
     """Ask on a terminal. Raises Failure if there is none."""
     said = ", ".join(f"{count:,} of queue '{name}'" for name, count in waiting.items())
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        next = f"{command()} {typed(*waiting)} --yes"
-        raise Failure(f"messages wait: {said}", "without a terminal to ask on, --yes must say so", next, REFUSED)
+        why = "without a terminal to ask on, --yes must say so"
+        raise Failure(f"messages wait: {said}", why, completed("--yes"), REFUSED)
     return click.confirm(one_line(redact(f"Cancel what waits in {opened.url}: {said}?")), err=True)

@@ -37,7 +37,7 @@ def first_type(handler: Callable[..., Any]) -> tuple[str, Any]:
         return first.name, Any
     try:
         found = resolved(handler, first.name, first.annotation)
-    except (NameError, AttributeError):  # imported for type checkers only
+    except Exception:  # imported for type checkers only, or written for them
         return first.name, Any
     return first.name, typing.get_origin(found) or found
 

@@ -328,7 +328,8 @@ class Top(App[None]):
             self.say(f"{act.word}: not possible for {act.about(row)} as it is now")
         else:
             question = f"{act.word} {act.about(row)}?"
-            self.push_screen(Ask(question, act.count(row)), lambda reason: self._answered(act, row, reason))
+            asked = Ask(question, act.count(row), optional=act.ends)
+            self.push_screen(asked, lambda reason: self._answered(act, row, reason))
 
     def _answered(self, act: Act, row: Row, reason: str | None) -> None:
         if reason is None:

@@ -23,16 +23,17 @@ class Ask(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "leave it"), ("ctrl+c", "dismiss(None)", "")]
 
-    def __init__(self, question: str, count: int = 1) -> None:
+    def __init__(self, question: str, count: int = 1, *, optional: bool = False) -> None:
         super().__init__()
-        self._question, self._count = line(question), count
+        self._question, self._count, self._optional = line(question), count, optional
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
             yield Lines(id="question", style=Style(bold=True))
             if self._count > CONFIRM_ABOVE:
                 yield Input(id="count", placeholder=f"type {self._count} to confirm", max_length=20, compact=True)
-            yield Input(id="reason", placeholder="why: the audit log keeps it", max_length=REASON_MAX, compact=True)
+            why = "why: the audit log keeps it" + (" (or nothing)" if self._optional else "")
+            yield Input(id="reason", placeholder=why, max_length=REASON_MAX, compact=True)
             yield Lines(id="hint")
 
     def on_mount(self) -> None:
@@ -47,7 +48,7 @@ class Ask(ModalScreen[str | None]):
         typed = {box.id: box.value.strip() for box in self.query(Input)}
         if "count" in typed and typed["count"].replace(",", "") != str(self._count):
             self._missing("count", f"not done: type {self._count} to confirm")
-        elif not typed["reason"]:
+        elif not typed["reason"] and not self._optional:
             self._missing("reason", "not done: say why")
         else:
             self.dismiss(typed["reason"])

@@ -32,7 +32,8 @@ def _one(row: Row) -> int:
 
 
 class Act(NamedTuple):
-    """What an upper-case key does to the chosen row, after a question that needs a reason.
+    """What an upper-case key does to the chosen row, after a question that needs a reason, unless `ends`: it ends what
+    somebody did.
 
     `do(model, row, reason)` runs on a thread and returns a line that says what was done, or a screen to go to. `fits`:
     whether it can be done to this row. Above CONFIRM_ABOVE messages, `count(row)` has to be typed, too.
@@ -44,6 +45,7 @@ class Act(NamedTuple):
     do: Callable[[Model, Row, str], str | Screen]
     fits: Callable[[Row], bool] = _always
     count: Callable[[Row], int] = _one
+    ends: bool = False
 
 
 class Screen:

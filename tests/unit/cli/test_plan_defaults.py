@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.support.redrive_pages import Pages
+from tests.support.sites import JSON, Browser
 
-from redrive.cli.main import cli
+from redrive import App, Draft
+from redrive.cli.main import cli, run
 from redrive.top.model import Model
+from redrive.top.screens import Queues
 from redrive.top.screens.plan import Plan as PlanScreen
 from redrive.triage.redrive.records import RedriveSettings
 
@@ -56,3 +59,31 @@ def test_each_part_of_it_can_be_switched_off(pages: Pages, tmp_path: Path) -> No
     posted = pages.post("plan", q="queue:crm", canary="0", slow_start="off", stop_if="never").json()["id"]
     for id in (typed.stdout.strip(), posted):
         assert pages.app.dlq.plan(id).plan.settings == RedriveSettings()
+
+
+# -- what the command line, the pages and the terminal ask
+
+
+def test_pausing_and_purging_a_queue_need_a_reason_on_every_surface_and_resuming_needs_none(
+    tmp_path: Path,
+) -> None:
+    """Who looks next sees why it stands still."""
+    url = f"sqlite:///{tmp_path}/work.db"
+    app = App(url)
+    app.store.put([Draft(task="push", queue="crm")])
+    browser = Browser(app.dashboard())
+    acts = {act.word: act for act in Queues.acts}
+    for action, words, form in (
+        ("pause", ["queue", "pause", "crm"], {"queue": "crm"}),
+        ("purge", ["queue", "purge", "crm", "--yes"], {"queue": "crm"}),
+    ):
+        assert run([*words, "--url", url]) == 2, action
+        assert browser.post(f"/do/{action}-queue", form, headers=JSON).status_code == 422, action
+        if action in acts:
+            assert not acts[action].ends
+        assert run([*words, "--reason", "r", "--url", url]) == 0, action
+    assert run(["queue", "resume", "crm", "--url", url]) == 0
+    assert run(["queue", "pause", "crm", "--reason", "r", "--url", url]) == 0
+    assert browser.post("/do/resume-queue", {"queue": "crm"}, headers=JSON).status_code == 200
+    assert acts["resume"].ends
+    app.store.close()

@@ -104,7 +104,7 @@ def test_an_act_on_a_name_that_nothing_has_does_nothing_and_looks_first(shop: Sh
             "1 that match are in quarantine: name them by lane:quarantine; task crm.push 3, mail.send 2",
         ),
         ("dlq readmit queue:mail --reason r", "readmitted: 1 is in quarantine, 0 match", "queue crm 1"),
-        ("queue purge mail --yes", "cancelled: nothing waits in queue mail", "what waits: crm 1"),
+        ("queue purge mail --yes --reason r", "cancelled: nothing waits in queue mail", "what waits: crm 1"),
     ],
 )  # fmt: skip
 def test_an_act_that_matches_nothing_fails_and_says_what_is_there(shop: Shop, words: str, what: str, why: str) -> None:

@@ -41,6 +41,22 @@ def test_without_a_reason_nothing_is_changed_and_it_keeps_asking(scene: Scene) -
     assert scene.store.paused() == {"crm"} and scene.entries[0].reason == "maintenance"
 
 
+def test_a_queue_goes_on_without_a_reason(scene: Scene) -> None:
+    async def test(w: Watched) -> None:
+        await w.press("2")
+        await w.sees("crm")
+        await w.answers("P", "their maintenance")
+        await w.sees("PAUSED")
+        await w.answers("R", "")
+        await w.until(lambda: not scene.store.paused())
+
+    scene.watch(test)
+    assert [(entry.action, entry.reason) for entry in scene.entries[:2]] == [
+        ("resume", ""),
+        ("pause", "their maintenance"),
+    ]
+
+
 def test_queue_is_paused_and_resumed_with_its_entries_in_the_audit_log(scene: Scene) -> None:
     async def test(w: Watched) -> None:
         await w.press("2")

@@ -67,7 +67,7 @@ def test_a_form_acts_leads_back_below_the_mount_and_says_what_it_did(mount: Moun
     assert "Queue idle is worked again." in browser.get(f"{mount.root}/queues/idle").text
     to = to.replace("resume", "pause")
     assert browser.request("POST", to, data={"queue": "idle", "csrf": "no"}).status_code == 403
-    answer = browser.request("POST", to, json={"queue": "idle"}, headers=JSON)
+    answer = browser.request("POST", to, json={"queue": "idle", "reason": "r"}, headers=JSON)
     assert answer.json()["at"] == f"{mount.root}/queues/idle"
 
 

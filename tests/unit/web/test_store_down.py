@@ -80,10 +80,10 @@ def test_an_action_on_a_file_that_is_locked_is_refused_and_done_later(
     stocked(app)
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        answer = browser.post("/do/pause-queue", {"queue": "crm"})
+        answer = browser.post("/do/pause-queue", {"queue": "crm", "reason": "r"})
         assert answer.status_code == 503 and "cannot be read" in answer.text
         assert browser.get("/queues").status_code == 200, "readers are not held up"
-    assert browser.post("/do/pause-queue", {"queue": "crm"}).status_code == 303
+    assert browser.post("/do/pause-queue", {"queue": "crm", "reason": "r"}).status_code == 303
     assert "crm" in app.store.paused()
     app.store.close()
 
@@ -119,10 +119,10 @@ def test_pages_of_a_server_that_is_killed_say_so_and_are_back_with_it(
         sorted(paths), len(paths) if soak else 2
     )  # a pool waits for a server, each time
     assert {name: states(browser, paths[name]) for name in chosen} == dict.fromkeys(chosen, (503, 503))
-    assert browser.post("/do/pause-queue", {"queue": "crm"}).status_code == 503
+    assert browser.post("/do/pause-queue", {"queue": "crm", "reason": "r"}).status_code == 503
     server.start()
     assert {name: states(browser, path) for name, path in paths.items()} == dict.fromkeys(paths, (200, 200))
-    assert browser.post("/do/pause-queue", {"queue": "crm"}).status_code == 303
+    assert browser.post("/do/pause-queue", {"queue": "crm", "reason": "r"}).status_code == 303
     app.store.close()
 
 

@@ -88,7 +88,9 @@ def _replaced(word: str, old: str, new: str, field: str) -> str:
 
 def completed(*more: str) -> str:
     """The command line as the user typed it, with more words; the command's help where it is very long."""
-    words = [*_words(), *more]
+    words = list(_words())
+    at = words.index("--") if "--" in words else len(words)  # behind it, options are none
+    words[at:at] = more
     return f"{program()} {shlex.join(words)}" if len(shlex.join(words)) <= TYPED_MAX else f"{command()} --help"
 
 
@@ -110,7 +112,7 @@ def typed(*words: str) -> str:
 
 def as_module(file: str) -> str:
     """The name by which Python imports a file, as people type it: shop.py, ./shop.py or web/shop.py."""
-    return file.removesuffix(".py").removeprefix("./").replace("/", ".")
+    return file.removesuffix(".py").removeprefix("./").replace("/", ".") if file.endswith(".py") else file
 
 
 def note(text: str) -> None:

@@ -77,7 +77,7 @@ def _about(row: Row) -> str:
 
 ACTS = (
     Act("P", "pause", _about, _pause, lambda row: not row["paused"]),
-    Act("R", "resume", _about, _resume, lambda row: bool(row["paused"])),
+    Act("R", "resume", _about, _resume, lambda row: bool(row["paused"]), ends=True),
 )
 
 
