@@ -230,13 +230,16 @@ def _warn_unworked(opened: Opened, queues: Iterable[str]) -> None:
     app, store = opened.app, opened.store
     mine = None if app is None else {queue.name for queue in app.queues_of(None)}
     worker = f"{program()} worker {typed((app and app.spec) or 'MODULE:APP')}"
-    known = worked(told_by(store))
+    told = told_by(store)
+    known, begins = worked(told), told is not None and not told  # nobody has begun to work here: no alarm
     for queue in queues:
         counts = store.counts(queue)
         if queue in store.paused():
             note(f"warning: queue '{queue}' is paused; to go on: {onward(f'queue resume {typed(queue)}')}")
         elif mine is not None and queue not in mine:
             note(f"warning: a worker of this app runs queue '{queue}' only if it is named: {worker} -q {typed(queue)}")
+        elif begins and not counts.leased:
+            note(f"no worker runs yet; to start one: {worker}")
         elif known is not None and queue not in known and not counts.leased:
             note(f"warning: no worker that is alive runs queue '{queue}'; to start one: {worker}")
         elif known is None and counts.ready and not counts.leased and counts.oldest_age_s >= UNWORKED_S:

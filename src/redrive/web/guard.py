@@ -59,7 +59,9 @@ def check_host(request: Request, hosts: Collection[str] | None) -> None:
     if is_loopback(host) or host in hosts:
         return
     why = f"the request names the host {host or 'none'}, which is not one of this site's"
-    raise Denied(403, "this host is not known here", why, f"add it: --allowed-host {host or 'NAME'}")
+    name = host or "NAME"
+    next = f"add it: redrive web --allowed-host {name}, or app.dashboard(hosts=[{name!r}]) where it is mounted"
+    raise Denied(403, "this host is not known here", why, next)
 
 
 def from_elsewhere(request: Request) -> bool:

@@ -44,9 +44,14 @@ def test_a_queue_that_no_living_worker_runs_is_warned_of_at_once(
 ) -> None:
     monkeypatch.setattr(command, "UNWORKED_S", 1000)
     said = warnings(capsys, monkeypatch)
-    assert said.startswith("warning: no worker that is alive runs queue 'crm'; to start one: ")
+    assert said.startswith("no worker runs yet; to start one: "), "before the first worker it is no alarm"
     assert said.rstrip().endswith(" worker worked:app")
     store = SqliteStore(folder / "work.db")
+    other = WorkerInfo(name="vm/worker-1", seen_ms=store.now_ms(), queues=(QueueWork(name="mail", concurrency=1),))
+    Entry(store).write(other)
+    said = warnings(capsys, monkeypatch)
+    assert said.startswith("warning: no worker that is alive runs queue 'crm'; to start one: ")
+    assert said.rstrip().endswith(" worker worked:app")
     idle = WorkerInfo(name="vm/worker-0", seen_ms=store.now_ms(), queues=(QueueWork(name="crm", concurrency=1),))
     Entry(store).write(idle)
     assert warnings(capsys, monkeypatch) == ""

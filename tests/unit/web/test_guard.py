@@ -89,7 +89,11 @@ def test_with_authorize_the_application_decides_on_hosts(app: App) -> None:
         Browser(app.dashboard(authorize=lambda asked: "ann")).get("/keys", headers={"Host": "a.b"}).status_code == 200
     )
     strict = app.dashboard(authorize=lambda asked: "ann", hosts=["a.b"])
-    assert Browser(strict).get("/keys", headers={"Host": "a.c"}).status_code == 403
+    refused = Browser(strict).get("/keys", headers={"Host": "a.c", "Accept": "application/json"})
+    assert refused.status_code == 403
+    assert refused.json()["next"] == (
+        "add it: redrive web --allowed-host a.c, or app.dashboard(hosts=['a.c']) where it is mounted"
+    )
 
 
 # -- forms
