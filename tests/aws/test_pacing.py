@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redrive.aws.redriver.pace import TRIES, Known, Pace, Shared, Wish
+from redrive.aws.redriver.pace import TENTHS, TRIES, Known, Pace, Shared, Wish
 from redrive.aws.redriver.steps import STATE, Move, Raw, entry_of, next_step
 from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Cell, Isolate, Swap
@@ -44,11 +44,12 @@ def test_a_second_that_another_took_meanwhile_is_not_given_twice() -> None:
 
     def another() -> None:
         if not others:
-            others.extend(Shared(cells.cells, "https://sqs/1/dlq").take(10, [WISH] * 10, NOW_S))
+            others.extend(Shared(cells.cells, "https://sqs/1/dlq").take(10, [WISH] * 10, NOW_MS))
 
     cells = Between(another)
-    found = Shared(cells, "https://sqs/1/dlq").take(10, [WISH] * 10, NOW_S)
-    assert (others, found) == ([NOW_S] * 10, [NOW_S + 1] * 10)
+    found = Shared(cells, "https://sqs/1/dlq").take(10, [WISH] * 10, NOW_MS)
+    assert others == [NOW_S + n for n in range(10)], "each in a second of its own"
+    assert found == [NOW_S] * 9 + [NOW_S + 1], "of which this tenth is taken, and the second is full after nine more"
 
 
 def test_one_that_others_are_always_faster_than_gives_nothing() -> None:
@@ -61,22 +62,22 @@ def test_one_that_others_are_always_faster_than_gives_nothing() -> None:
         cells.cells.swap([Swap("redriver/pace/dlq", cell.version if cell else 0, b"", 60_000)])
 
     cells = Between(another)
-    assert Shared(cells, "https://sqs/1/dlq").take(10, [WISH], NOW_S) == [None] and looks == TRIES
+    assert Shared(cells, "https://sqs/1/dlq").take(10, [WISH], NOW_MS) == [None] and looks == TRIES
 
 
 def test_each_dead_letter_queue_has_a_rate_of_its_own() -> None:
     cells = MemoryStore(ManualClock()).cells
     for name in ("orders-dlq", "mails-dlq", "orders-dlq.fifo"):
-        assert Shared(cells, f"https://sqs/1/{name}").take(1, [WISH], NOW_S) == [NOW_S]
-    assert Shared(cells, "https://sqs/1/mails-dlq").take(1, [WISH], NOW_S) == [NOW_S + 1]
+        assert Shared(cells, f"https://sqs/1/{name}").take(1, [WISH], NOW_MS) == [NOW_S]
+    assert Shared(cells, "https://sqs/1/mails-dlq").take(1, [WISH], NOW_MS) == [NOW_S + 1]
 
 
 def test_what_was_known_before_counts() -> None:
     known = Known()
-    known.learn({NOW_S: 9, NOW_S + 1: 10})
-    assert known.take(10, [WISH] * 3, NOW_S) == [NOW_S, NOW_S + 2, NOW_S + 2]
-    assert known.lasts_s(NOW_S) == 2 and known.lasts_s(NOW_S + 2) == 0
-    assert known.to_come(NOW_S + 3) == {NOW_S + 2: 2} and known.to_come(NOW_S + 60) == {}
+    known.learn({NOW_S * TENTHS: 9, (NOW_S + 1) * TENTHS + 7: 10})
+    assert known.take(10, [WISH] * 3, NOW_MS + 450) == [NOW_S, NOW_S + 2, NOW_S + 3]
+    assert known.lasts_s(NOW_S) == 3 and known.lasts_s(NOW_S + 3) == 0
+    assert known.to_come(NOW_S + 4) == {(NOW_S + 3) * TENTHS + 4: 1} and known.to_come(NOW_S + 60) == {}
 
 
 def test_poison_asks_for_no_second() -> None:

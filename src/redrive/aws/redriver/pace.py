@@ -3,7 +3,11 @@
 SQS delays by whole seconds, so a message is given a second. Any T seconds of the clock together have room for
 rate·T + 1 messages, so T seconds that begin anywhere see rate·(T + 1) + 1 at most: the rate, and a second of it.
 
-The seconds that were given are in a cell that all re-drivers of a dead-letter queue share (`Shared`). Without cells
+Within its second a message comes in the tenth in which it was sent, so all of a batch would come at once. Therefore a
+tenth of a second gets a tenth of the rate, rounded up, as long as there are other seconds: the messages of a batch come
+in seconds of their own, and a second gets messages of batches that were sent in different tenths.
+
+The tenths that were given are in a cell that all re-drivers of a dead-letter queue share (`Shared`). Without cells
 each re-driver knows its own (`Known`) and passes them on with the message that calls the next one (`work_queue.py`).
 """
 
@@ -13,7 +17,9 @@ import base64
 import binascii
 import math
 import threading
-from collections.abc import Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -31,8 +37,11 @@ ROOM_S = 60  # when to look again where there was no room
 TRIES = 20  # to write the cell, while others write it too
 TTL_MS = 3_600_000
 KEPT_S = 2  # how long a second is known once it has begun
+TENTHS = 10  # of a second
+_BYTES_MAX = 100_000  # of slots
 
-Slots = Mapping[int, int]  # by the second, of the epoch
+Slots = Mapping[int, int]  # by the tenth of a second, of the epoch
+_Fits = Callable[[int], bool]  # whether a second has room
 
 
 class Wish(Struct, frozen=True):
@@ -53,58 +62,80 @@ def room(per_s: float, second: int) -> int:
     return math.floor((second + 1) * per_s) - math.floor(second * per_s)
 
 
-def take(slots: Slots, per_s: float, wishes: Sequence[Wish]) -> tuple[Slots, list[int | None]]:
-    """The second for each wish, in order, None where all of its seconds are full; and the slots with those taken."""
+def take(
+    slots: Slots, per_s: float, wishes: Sequence[Wish], tenth: int = 0, *, evenly: bool = True
+) -> tuple[Slots, list[int | None]]:
+    """The second for each wish, in order, None where all of its seconds are full; and the slots with those taken. All
+    come in this tenth of their seconds; unless `evenly`, as many at once as a second has room for."""
     taken, found = dict(slots), list[int | None]()
-    after: dict[int, int] = {}  # the next second that may not be full, of those that are: wishes are much alike
+    sums = Counter[int]()
+    for at, count in slots.items():
+        sums[at // TENTHS] += count
+    most = math.ceil(per_s / TENTHS)
+
+    def has_room(second: int) -> bool:
+        return sums[second] < room(per_s, second)
+
+    def is_even(second: int) -> bool:
+        return has_room(second) and taken.get(second * TENTHS + tenth, 0) < most
+
+    ways = [_Way(fits) for fits in ((is_even, has_room) if evenly else (has_room,))]
     for wish in wishes:
-        second = _later(taken, per_s, wish, after)
-        if second is None:
-            second = next((s for s in range(wish.at_s - 1, wish.first_s - 1, -1) if not _full(taken, per_s, s)), None)
+        second = next((second for way in ways if (second := way.find(wish)) is not None), None)
         if second is not None:
-            taken[second] = taken.get(second, 0) + 1
+            sums[second] += 1
+            at = second * TENTHS + tenth
+            taken[at] = taken.get(at, 0) + 1
         found.append(second)
     return taken, found
 
 
-def _later(taken: Slots, per_s: float, wish: Wish, after: dict[int, int]) -> int | None:
-    """The first second that is not full, from the one wished for on."""
-    passed: list[int] = []
-    second = wish.at_s
-    while second <= wish.last_s and (second in after or _full(taken, per_s, second)):
-        passed.append(second)
-        second = after.get(second, second + 1)
-    after.update(dict.fromkeys(passed, second))
-    return second if second <= wish.last_s else None
+class _Way:
+    """Finds seconds that fit. Those that do not fit never will: what is taken stays taken."""
 
+    def __init__(self, fits: _Fits) -> None:
+        self._fits = fits
+        self._after: dict[int, int] = {}  # the next second that may fit, of those that do not: wishes are much alike
 
-def _full(taken: Slots, per_s: float, second: int) -> bool:
-    return taken.get(second, 0) >= room(per_s, second)
+    def find(self, wish: Wish) -> int | None:
+        """The first that fits from the one wished for on; or else the last before it."""
+        passed: list[int] = []
+        second = wish.at_s
+        while second <= wish.last_s and (second in self._after or not self._fits(second)):
+            passed.append(second)
+            second = self._after.get(second, second + 1)
+        self._after.update(dict.fromkeys(passed, second))
+        if second <= wish.last_s:
+            return second
+        return next((s for s in range(wish.at_s - 1, wish.first_s - 1, -1) if self._fits(s)), None)
 
 
 def merged(one: Slots, other: Slots) -> Slots:
-    """What two know of the same slots: of each second the higher number, as neither knows of too many."""
-    return {second: max(one.get(second, 0), other.get(second, 0)) for second in one.keys() | other.keys()}
+    """What two know of the same slots: of each the higher number, as neither knows of too many."""
+    return {at: max(one.get(at, 0), other.get(at, 0)) for at in one.keys() | other.keys()}
 
 
 def current(slots: Slots, now_s: int) -> Slots:
     """Without what is past."""
-    return {second: count for second, count in slots.items() if second > now_s - KEPT_S}
+    return {at: count for at, count in slots.items() if at // TENTHS > now_s - KEPT_S}
 
 
 def encode(slots: Slots) -> bytes:
-    """The numbers from the first second to the last: a byte or so for each."""
+    """The numbers from the first tenth to the last, compressed: most are 0 or the same."""
     if not slots:
         return b""
     first = min(slots)
-    return msgspec.msgpack.encode((first, [slots.get(s, 0) for s in range(first, max(slots) + 1)]))
+    return zlib.compress(msgspec.msgpack.encode((first, [slots.get(at, 0) for at in range(first, max(slots) + 1)])))
 
 
 def decode(value: bytes) -> Slots:
     """The slots of these bytes; none where they are not understood."""
     try:
-        first, counts = msgspec.msgpack.decode(value, type=tuple[int, list[int]])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        reader = zlib.decompressobj()
+        first, counts = msgspec.msgpack.decode(reader.decompress(value, _BYTES_MAX), type=tuple[int, list[int]])
+    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    if not reader.eof:
         return {}
     return {first + n: count for n, count in enumerate(counts) if count > 0}
 
@@ -128,7 +159,7 @@ def of_text(text: str) -> Slots:
 class Book(Protocol):
     """Which seconds were given."""
 
-    def take(self, per_s: float, wishes: Sequence[Wish], now_s: int) -> list[int | None]:
+    def take(self, per_s: float, wishes: Sequence[Wish], now_ms: int, *, evenly: bool = True) -> list[int | None]:
         """Give a second for each wish, None for those that have no room. Raises StoreError."""
         ...
 
@@ -139,11 +170,11 @@ class Shared:
     def __init__(self, cells: Cells, dead: str) -> None:
         self._cells, self._key = cells, f"redriver/pace/{dead.rpartition('/')[2]}"
 
-    def take(self, per_s: float, wishes: Sequence[Wish], now_s: int) -> list[int | None]:
+    def take(self, per_s: float, wishes: Sequence[Wish], now_ms: int, *, evenly: bool = True) -> list[int | None]:
         for _ in range(TRIES):
             cell = self._cells.read([self._key])[0]
-            known = current(decode(cell.value) if cell else {}, now_s)
-            taken, found = take(known, per_s, wishes)
+            known = current(decode(cell.value) if cell else {}, now_ms // 1000)
+            taken, found = take(known, per_s, wishes, _tenth(now_ms), evenly=evenly)
             if found.count(None) == len(found):
                 break
             # cut off after this, the seconds stay given, and nothing comes in them
@@ -160,9 +191,10 @@ class Known:
         self._slots: Slots = {}
         self._lock = threading.Lock()
 
-    def take(self, per_s: float, wishes: Sequence[Wish], now_s: int) -> list[int | None]:
+    def take(self, per_s: float, wishes: Sequence[Wish], now_ms: int, *, evenly: bool = True) -> list[int | None]:
         with self._lock:
-            self._slots, found = take(current(self._slots, now_s), per_s, wishes)
+            known = current(self._slots, now_ms // 1000)
+            self._slots, found = take(known, per_s, wishes, _tenth(now_ms), evenly=evenly)
         return found
 
     def learn(self, more: Slots) -> None:
@@ -177,7 +209,7 @@ class Known:
 
     def lasts_s(self, now_s: int) -> int:
         """In how many seconds the last one is past; 0: it is."""
-        return max(0, max(self.to_come(now_s), default=now_s) - now_s)
+        return max(0, max(self.to_come(now_s), default=0) // TENTHS - now_s)
 
 
 class Pace:
@@ -211,7 +243,7 @@ class Pace:
         moves = [(raw, step) for raw, step in steps if isinstance(step, Move)]
         now_s = now_ms // 1000
         wishes = [self._wish(raw, step, now_s) for raw, step in moves]
-        given = iter(self._book.take(self._auto.rate, wishes, now_s) if wishes else ())
+        given = iter(self._book.take(self._auto.rate, wishes, now_ms) if wishes else ())
         return [(raw, self._step(raw, step, next(given), now_s) if isinstance(step, Move) else step)
                 for raw, step in steps]  # fmt: skip
 
@@ -219,7 +251,8 @@ class Pace:
         """How many of so many may come back right now: what a FIFO queue takes has no delay. What the last second left
         may be had too. Raises StoreError."""
         now_s = now_ms // 1000
-        given = self._book.take(self._auto.rate, [Wish(now_s - 1, now_s, now_s)] * count, now_s) if count else []
+        wishes = [Wish(now_s - 1, now_s, now_s)] * count
+        given = self._book.take(self._auto.rate, wishes, now_ms, evenly=False) if count else []
         return count - given.count(None)
 
     def _wish(self, raw: Raw, step: Move, now_s: int) -> Wish:
@@ -237,6 +270,10 @@ class Pace:
         if step.delay_s > DELAY_MAX_S:
             return replace(step, delay_s=self.wait_s(raw, step), comes_s=comes_s)
         return replace(step, delay_s=comes_s, comes_s=comes_s)
+
+
+def _tenth(now_ms: int) -> int:
+    return now_ms % 1000 * TENTHS // 1000
 
 
 def _draw(raw: Raw, step: Move) -> float:
