@@ -14,7 +14,7 @@ from ...message import Ack, Delivery, Settled
 from ..settlement import Outcome, first_due_ms
 
 _LAST = ATTEMPTS - 1  # attempts from here on are counted together
-_CRASHED_S = 0.25  # how long the store thread waits until crashes are written: what runs next may crash this worker
+_CRASHED_S = 1.0  # how long nothing is claimed until crashes are written: what runs next may crash this worker
 _RESTS = ("dead", "quarantined")
 
 
