@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -65,6 +66,13 @@ def test_group_shows_frames_texts_and_what_failing_bodies_share(app: App, pages:
     assert not [each for each in shown["shared"] if each["field"] == "password"]
     assert shown["versions"] == [{"text": "1", "count": 10, "share": 1.0}]
     assert [row["id"] for row in shown["rows"]] == [message.id for message in dead(app)]
+
+
+def test_a_text_that_scrolls_in_a_box_of_its_own_is_reached_by_keys(app: App, pages: Pages) -> None:
+    """A traceback of sixty frames is higher than its box: who has no mouse read its first half."""
+    for path in (f"/groups/{fingerprint(app)}", f"/messages/{dead(app)[0].id}"):
+        boxes = re.findall(r"<pre[^>]*>", pages.html(path).text)
+        assert boxes and all('tabindex="0" role="region" aria-label="' in each for each in boxes), path
 
 
 def test_group_whose_last_message_left_is_shown_empty_and_a_name_of_another_form_is_not_found(
