@@ -24,6 +24,7 @@ LINES_MAX = 1_500  # of a function
 TEMPLATES_MAX = 64  # of a function or a class
 HOLES_MAX = 12
 VALUE_MAX = 100  # characters; what is longer is a text of its own
+_WORD_MIN = 4  # letters of the program's own words in a place: `'s' if n > 1 else ''` tells nothing
 _CODES_MAX = 1_024
 _CLASSES_MAX = 512
 _VALUE = "00000"  # normalized as any number is, so that failures that differ by a number keep their fingerprint
@@ -211,6 +212,8 @@ def _name(node: ast.AST) -> str:
             return name
         case ast.Call(func=ast.Name(id="str" | "repr"), args=[inner, *_]):
             return _name(inner)
+        case ast.IfExp(body=ast.Constant(value=str(one)), orelse=ast.Constant(value=str(other))):
+            return "reason" if min(len(one), len(other)) >= _WORD_MIN else ""
         case ast.Call(func=function):
             return _name(function)
         case _:

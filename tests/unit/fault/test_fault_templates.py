@@ -83,6 +83,7 @@ def test_without_source_words_stay_and_a_source_that_cannot_be_read_is_none() ->
         ('raise Refused(value % "acme")', "tenant %s is over its limit", "tenant %s has no plan"),
         ("raise Refused(TEXT % value)", "basic", "gold"),
         ('text = "gate {} is shut"; raise Refused(text.format(value))', "north", "south gate"),
+        ("""raise Refused(f"{value} part{'s' if value > 1 else ''} {'are' if value > 1 else 'is'} lost")""", 1, 7),
     ],
 )
 def test_where_a_template_may_stand(body: str, one: str, other: str) -> None:
@@ -102,6 +103,8 @@ def test_where_a_template_may_stand(body: str, one: str, other: str) -> None:
         ('raise Refused(f"cannot sync: {value}")', "the server is down for now", "nobody may do this on Sundays"),
         ('raise Refused(f"cannot sync {value}")', "x: the key is missing", "x: the key is wrong"),
         ('raise Refused(f"tenant {value} is over its limit")', None, "acme"),
+        # the program's own words fill it
+        ("""raise Refused(f"export failed: {'timed out' if value else 'no such bucket'}")""", True, False),
         # no word is between the places
         ('raise Refused(f"{value}: {value}")', "declined", "expired"),
         # another message of the function, which looks as if the template had made it
