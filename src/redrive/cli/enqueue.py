@@ -231,7 +231,7 @@ def _warn_unworked(opened: Opened, queues: Iterable[str]) -> None:
     mine = None if app is None else {queue.name for queue in app.queues_of(None)}
     worker = f"{program()} worker {typed((app and app.spec) or 'MODULE:APP')}"
     told = told_by(store)
-    known, begins = worked(told), told is not None and not told  # nobody has begun to work here: no alarm
+    known, begins = worked(told), told is not None and not told  # no worker was ever seen here, which is how it begins
     for queue in queues:
         counts = store.counts(queue)
         if queue in store.paused():
