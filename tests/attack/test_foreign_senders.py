@@ -118,6 +118,21 @@ def test_an_exception_of_one_message_in_the_outbox_is_that_messages(world: World
     assert left.body == b"2" and "ArithmeticError: a bug" in left.faults[-1].text
 
 
+def test_status_counts_what_waits_in_the_outbox_and_asks_for_a_person_when_it_stays(world: World) -> None:
+    store = world.open(triage=True)
+    store.put([Draft(task="push", body=body) for body in (b"1", b"2", b"3")])
+    dead = died(world, store, 3)
+    app = App(store=store)
+    assert not [hold for hold in app.status().holds if hold.kind == "outbox"]
+    world.server.faults.fail_entries("SendMessageBatch", 100)
+    store.triage([message.handle for message in dead], Redrive())
+    [hold] = [hold for hold in app.status().holds if hold.kind == "outbox"]
+    assert (hold.count, hold.queue, hold.needs_person) == (3, "default", False)
+    world.clock.advance("2m")
+    [need] = [need for need in app.status().needs if "outbox" in need.text]
+    assert "queue default wait in the outbox to be sent back; the queue takes nothing" in need.text
+
+
 @pytest.mark.parametrize(
     ("foreign", "task"),
     [

@@ -23,7 +23,7 @@ class Hold(Struct, frozen=True, kw_only=True):
     """One reason why messages do not run now.
 
     `kind`: pause, no_task, release, no_key, group, breaker, cool-down, budget, rate, ramp, concurrency, idempotency,
-    retry, spread, delay, turn or no_worker. `by` names the dependency, queue, task or group that holds them.
+    retry, spread, delay, turn, outbox or no_worker. `by` names the dependency, queue, task or group that holds them.
     `until_ms` is when that ends by itself, as far as it is known. `next` is the command that leads on, without the
     program's name. `count` is how many of the messages that were read it holds, and `queue` their queue, where it is
     only one. `since_ms` is since when, where that is known; `actor` and `reason` say who did it and why, if a person

@@ -24,7 +24,7 @@ from ..worker.flow.local_state import controls
 from ..worker.flow.transitions import Transition, read
 from .flow import flow_holds
 from .hold import Hold, words
-from .timing import IDLE_MS, due_hold, no_worker, time_hold
+from .timing import IDLE_MS, due_hold, no_worker, outbox_hold, time_hold
 from .workers import told_by, worked
 
 LOOKED = 200  # waiting messages of a queue that are read to find what holds them
@@ -134,6 +134,8 @@ class Reasons:
             _add(found, replace(self._pause(queue), count=counts.ready + counts.scheduled))
         if not self._store.traits.finds and counts.ready and not counts.leased:
             found |= self._of_unseen(queue, counts)
+        if queue in self._outbox:
+            _add(found, outbox_hold(queue, self._outbox[queue]))
         held = [hold for hold in found.values() if hold.kind not in NORMAL]
         return tuple(sorted(held, key=lambda hold: (not hold.needs_person, -hold.count)))
 
@@ -222,6 +224,10 @@ class Reasons:
     def worked(self) -> frozenset[str] | None:
         """The queues that a living worker claims from; None where workers do not tell. Raises StoreError."""
         return worked(self.told)
+
+    @cached_property
+    def _outbox(self) -> Mapping[str, Counts]:
+        return self._store.outgoing()
 
     @cached_property
     def _paused(self) -> frozenset[str]:

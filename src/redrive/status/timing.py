@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..decide import LOCKED, parked_since_ms
-from ..message import Message
+from ..message import Counts, Message
 from .flow import deferral_hold
 from .hold import Hold, words
 
 IDLE_MS = 10_000  # how long a message is due, with none of its queue leased, before a worker is missing
+STUCK_S = 60.0  # how long a message is due in the outbox before somebody should look
 _SCHEDULE = "redrive-schedule"
 
 
@@ -50,6 +51,17 @@ def no_worker(queue: str, *, known: bool, count: int) -> Hold:
         text = f"no worker that is alive runs queue {queue}" + (", and a message is due" if count else "")
     next = words("worker", "-q", queue)
     return Hold(kind="no_worker", by=queue, text=text, next=next, needs_person=True, queue=queue, count=count)
+
+
+def outbox_hold(queue: str, counts: Counts) -> Hold:
+    """Redriven messages that the service has not got back yet."""
+    count = counts.ready + counts.scheduled + counts.leased
+    stuck = counts.oldest_age_s >= STUCK_S
+    text = f"redriven messages of queue {queue} wait in the outbox to be sent back"
+    text += "; the queue takes nothing, or no worker runs" if stuck else ""
+    return Hold(
+        kind="outbox", by=queue, text=text, next=words("doctor"), needs_person=stuck, queue=queue, count=count,
+    )  # fmt: skip
 
 
 def _hold(message: Message, kind: str, by: str, text: str, needs_person: bool = False, next: str | None = None) -> Hold:

@@ -71,6 +71,12 @@ class QueryOperations(StoreBase):
     def queues(self) -> list[str]:
         """The names of all queues that hold messages or settings, sorted."""
 
+    def outgoing(self) -> dict[str, Counts]:
+        """By queue, the redriven messages that are not sent back yet to the service that delivers them, which `counts`
+        contains; `oldest_age_s` is the time since the redrive of the first one. Empty for a store that delivers by
+        itself."""
+        return {}
+
     @abstractmethod
     def peek(
         self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None

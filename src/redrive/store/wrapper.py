@@ -132,6 +132,9 @@ class StoreWrapper(Store):
     def queues(self) -> list[str]:
         return self.inner.queues()
 
+    def outgoing(self) -> dict[str, Counts]:
+        return self.inner.outgoing()
+
     def peek(
         self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
     ) -> Page:

@@ -105,8 +105,7 @@ class SqsStore(Store):
         self.state_dir: Path | None = state_dir(f"sqs/{at.endpoint_host or at.region}/{at.prefix}")
         self.requests: Counter[str] = self._sqs.requests
         self._beside = beside = Beside(at, triage, cells, open_store, open_cells)
-        self.triage_store, self.cells = beside.triage, beside.cells
-        self.routes = Routes()
+        self.triage_store, self.cells, self.routes = beside.triage, beside.cells, Routes()
         self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # its part of a blob storage that others use too
         self.traits = traits_of(at, cells=beside.some_cells is not None, triage=self.triage_store is not None)
         self._at_once = at.poll_s == 0  # with short polls a call does all it can before it returns
@@ -288,6 +287,9 @@ class SqsStore(Store):
     def queues(self) -> list[str]:
         resting = [] if self.triage_store is None else self.triage_store.queues()
         return sorted({*self.sqs_queues.names(), *resting})
+
+    def outgoing(self) -> dict[str, Counts]:
+        return {} if self._triage is None else self._triage.outgoing()
 
     def peek(
         self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None

@@ -10,12 +10,15 @@ from msgspec.structs import replace
 from ...errors import ConfigError, EnqueueError, StoreError, TooLarge
 from ...ids import new_id
 from ...message import (
+    Counts,
     Handle,
+    Lane,
     Message,
     Redrive,
     Replace,
     Swap,
     Verdict,
+    Where,
 )
 from ...store import Store, Traits
 from .. import lifecycle, validation
@@ -23,6 +26,8 @@ from .client import EntryRefused
 from .keys import Send, TrackedSends
 from .outbox import Outbox, Tell
 from .wire import ANY_BODY_MAX
+
+OLDEST_OF = 100  # messages of the outbox that are read to find the oldest
 
 
 class Triage:
@@ -76,6 +81,22 @@ class Triage:
         if words == [True]:
             tracked_sends.hand_over([made], key_for_ms=draft.key_for_ms)
         return words
+
+    def outgoing(self) -> dict[str, Counts]:
+        """As `Store.outgoing`."""
+        found = self._store.counts_by_queue()
+        return {
+            queue: replace(counts, oldest_age_s=self._waits_s(queue))
+            for queue, counts in found.items()
+            if counts.ready + counts.scheduled + counts.leased
+        }
+
+    def _waits_s(self, queue: str) -> float:
+        """How long ago the first of its messages in the outbox was redriven."""
+        lanes = Lane.READY, Lane.LEASED
+        firsts = [self._store.peek(lane, where=Where(queue=queue), limit=OLDEST_OF).messages for lane in lanes]
+        since_ms = min((message.life_ms for some in firsts for message in some), default=self._now_ms())
+        return max(0, self._now_ms() - since_ms) / 1000
 
     def restore(self, messages: Sequence[Message], swaps: Sequence[Swap]) -> list[bool]:
         """As `Store.restore`."""
