@@ -97,7 +97,7 @@ class TooLarge(EnqueueError, ValueError):
 
 
 class Unreadable(RedriveError, ValueError):
-    """A stored body cannot be decoded into its task's arguments."""
+    """A stored body cannot be decoded into its task's arguments, or a cell into what it should hold."""
 
 
 class Unroutable(RedriveError):

@@ -24,11 +24,11 @@ from tests.support.aws.sqs_world import FAULT, World, claim, settle
 from redrive import App
 from redrive.aws.dead_letters.message import dead_letter
 from redrive.aws.lambda_.events import is_whole, raw_of, records_of
-from redrive.codec import Routes
+from redrive.codec import Codec, Routes
 from redrive.contrib.celery import CeleryBridge
 from redrive.contrib.celery.envelope import CeleryUnsupported, Sent, key_of, read
 from redrive.contrib.celery.source import Taken
-from redrive.errors import ConfigError, EnqueueError
+from redrive.errors import ConfigError, EnqueueError, Unreadable
 from redrive.message import DeadLetter, Draft, Lane, Message, Redrive
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.wire import read as read_sqs
@@ -204,6 +204,28 @@ def test_whatever_a_queue_of_sqs_holds_is_read(raw: dict[str, Any], body: Any) -
     assert not any("\0" in text for text in (*message.headers, *message.headers.values()))
     letter = dead_letter(raw, queue="q", lane=Lane.DEAD, routes=Routes(), now_ms=1).message
     write_sqs(letter, prefix="shop")
+
+
+HANDLERS: list[Any] = [
+    lambda body: None,
+    lambda event: None,
+    lambda bucket, key, size=0: None,
+    lambda number, text="": None,
+]
+HANDLERS[1].__annotations__ = {"event": dict[str, int]}
+HANDLERS[3].__annotations__ = {"number": int, "text": str}
+bodies = st.binary(max_size=60) | odd.map(lambda value: json.dumps(value).encode())
+s3 = st.fixed_dictionaries({"bucket": odd, "object": odd}).map(lambda s3: {"Records": [{"s3": s3}]})
+
+
+@given(bodies | (odd | s3).map(lambda value: json.dumps(value).encode()), st.sampled_from(HANDLERS))
+@example(b"[" * 10**5, HANDLERS[0])
+@example(b'{"key": ' * 10**4 + b"1" + b"}" * 10**4, HANDLERS[2])
+def test_any_body_of_a_foreign_message_is_arguments_or_unreadable(body: bytes, handler: Any) -> None:
+    codec = Codec(handler, "push")
+    codec.has_nothing(body)
+    with contextlib.suppress(Unreadable):
+        codec.decode(body, 1, raw=True)
 
 
 # -- Lambda

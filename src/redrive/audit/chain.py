@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ..errors import ConfigError
+from ..message import UNREADABLE
 
 SHOWN = 1000  # findings that are named
 KEPT_MS = 400 * 86_400_000  # entries younger than this are never dropped
@@ -145,7 +146,7 @@ class Verifier:
     def _one(self, record: Record) -> None:
         try:
             link = link_of(record.entry)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             self._say(f"the entry after entry {self._seq} cannot be read")
             return
         if digest(record.entry) != record.hash:
@@ -193,7 +194,7 @@ def newest(found: Sequence[Record]) -> Link:
     """The place of the last of these; one of zeros where that cannot be read."""
     try:
         return link_of(found[-1].entry) if found else Link()
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return Link()
 
 

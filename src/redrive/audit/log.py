@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from ..chance import uniform
 from ..errors import Conflict
-from ..message import Cell, Swap, version_of
+from ..message import UNREADABLE, Cell, Swap, version_of
 from ..redact import redact
 from ..store import Store
 from . import chain
@@ -169,7 +169,7 @@ class Audit:
         try:
             if cell is not None:
                 return chain.head_of(cell.value)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             pass
         left: dict[int, Cell] = {}
         for begin in numbers_from(1, PROBED):
@@ -342,7 +342,7 @@ def again(write: Callable[[], T]) -> T:
 def _records(cell: Cell | None) -> tuple[Record, ...]:
     try:
         return () if cell is None else chain.records(cell.value)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return ()
 
 
@@ -354,7 +354,7 @@ def _entry(record: Record) -> Entry | None:
     """The entry; None for one that is damaged, which `verify` names."""
     try:
         return _decode(record.entry)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 

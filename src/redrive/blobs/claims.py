@@ -33,6 +33,7 @@ from ..message import (
     Settlement,
     Swap,
     Verdict,
+    decoded,
     version_of,
 )
 from ..store import Store
@@ -328,7 +329,7 @@ class ClaimCheck(StoreWrapper):
         if not self.traits.finds:
             return None
         now_ms, cell = self.inner.now_ms(), self.inner.cells.read([SWEPT_CELL])[0]
-        if cell is not None and 0 <= now_ms - int(cell.value) < SWEEP_EVERY_MS:
+        if cell is not None and 0 <= now_ms - decoded(cell, int, 0) < SWEEP_EVERY_MS:
             return None  # a time ahead was noted under a clock that was wrong
         if not self.inner.cells.swap([Swap(SWEPT_CELL, version_of(cell), str(now_ms).encode())])[0]:
             return None

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from ..message import Swap
+from ..message import Swap, decoded
 from ..store import Store
 from .ingest import Ledger, Record, record_key
 from .lines import Checked, walk
@@ -41,7 +41,7 @@ class Growth:
     def _read(self) -> None:
         cell = self._store.cells.read([self._key])[0]
         self._version = 0 if cell is None else cell.version
-        self._contents = [] if cell is None else msgspec.json.decode(cell.value, type=list[Content])
+        self._contents = decoded(cell, msgspec.json.Decoder(list[Content]).decode, [])
 
     def remember(self, checked: Checked) -> None:
         """Remember that this content is sent. Where another process changes the cell meanwhile, only the offer to

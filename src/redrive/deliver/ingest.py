@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import Conflict, RedriveError
-from ..message import Draft, Swap
+from ..message import Draft, Swap, required
 from ..registry import Registry
 from ..store import Store
 from .lines import Checked, Line, Stamp, stamp, walk
@@ -51,6 +51,9 @@ class Record(msgspec.Struct, frozen=True):
         return self.done >= self.total
 
 
+_record = msgspec.json.Decoder(Record).decode
+
+
 def record_key(digest: str, url: str) -> str:
     """Return the cell of a file's record: named by the file's content and target, not by its name."""
     return "deliver:" + hashlib.blake2b(f"{digest}\n{url}".encode(), digest_size=16).hexdigest()
@@ -71,7 +74,7 @@ class Ledger:
         """Read the record from the store."""
         cell = self._store.cells.read([self._key])[0]
         self._version = cell.version if cell is not None else 0
-        self.record = msgspec.json.decode(cell.value, type=Record) if cell is not None else None
+        self.record = required(self._key, cell, _record, None)
 
     def swap(self, record: Record | None) -> Swap:
         """Return the swap that replaces the record that was read last; call `read` once it is committed."""

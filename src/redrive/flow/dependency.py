@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import ConfigError
-from ..message import Cell, Message
+from ..message import Cell, Message, decoded
 from . import breaker as breakers
 from . import budget as budgets
 from . import limits
@@ -137,10 +137,7 @@ _decode = msgspec.json.Decoder(State).decode
 
 def decode(cell: Cell | None) -> State:
     """The stored state; a fresh one if there is none, or another version of redrive wrote it."""
-    try:
-        return State() if cell is None else _decode(cell.value)
-    except msgspec.DecodeError:
-        return State()
+    return decoded(cell, _decode, State())
 
 
 def ttl_ms(state: State) -> int | None:

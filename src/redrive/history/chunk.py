@@ -15,10 +15,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from ..message import UNREADABLE
 from .tally import is_histogram
 
 NONCES = 16  # writes that a cell remembers: one whose answer was lost is found again among them
 NONCE_BYTES = 3
+BYTES_MAX = 4 * 1024 * 1024  # of a chunk, unpacked; what is longer is damaged
+SHIFT_MAX = 63  # bits of a count
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 
@@ -69,9 +72,9 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 def read_chunk(value: bytes | None) -> Chunk:
     """The chunk in a cell; an empty one where there is none, or it is damaged."""
     try:
-        stored = _Stored({}) if value is None else _decode(zlib.decompress(value))
+        stored = _Stored({}) if value is None else _decode(zlib.decompressobj().decompress(value, BYTES_MAX))
         counts = {key: _numbers(packed) for key, packed in stored.counts.items()}
-    except (zlib.error, msgspec.DecodeError):
+    except (zlib.error, *UNREADABLE):
         return Chunk({}, [])
     found = stored.nonces
     return Chunk(counts, [found[at : at + NONCE_BYTES] for at in range(0, len(found), NONCE_BYTES)])
@@ -116,6 +119,8 @@ def _packed(numbers: Sequence[int]) -> bytes:
 def _numbers(packed: bytes) -> list[int]:
     found, before, rest, shift = [], 0, 0, 0
     for byte in packed:
+        if shift > SHIFT_MAX:
+            raise ValueError("a count is too large")
         rest |= (byte & 127) << shift
         shift += 7
         if byte < 128:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 import msgspec
 
 from ..chance import uniform
-from ..message import Cell, Swap, version_of
+from ..message import Cell, Swap, decoded, version_of
 from ..store import Store
 from .chunk import HOURS
 from .recorder import OTHER, Name
@@ -68,9 +68,8 @@ class Names:
         return before  # the next flush tries again
 
 
+_decode = msgspec.msgpack.Decoder(list[tuple[str, str, int]]).decode
+
+
 def _days(cell: Cell | None) -> Days:
-    try:
-        found = [] if cell is None else msgspec.msgpack.decode(cell.value, type=list[tuple[str, str, int]])
-    except msgspec.DecodeError:
-        return {}  # damaged: the next flush writes it
-    return {(queue, task): day for queue, task, day in found}
+    return {(queue, task): day for queue, task, day in decoded(cell, _decode, [])}

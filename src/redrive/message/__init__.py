@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .exchange import (
     SKIP_LOOKED,
+    UNREADABLE,
     Ack,
     Ask,
     Cell,
@@ -22,6 +23,8 @@ from .exchange import (
     Settlement,
     Started,
     Swap,
+    decoded,
+    required,
     version_of,
 )
 from .message import (
@@ -86,6 +89,7 @@ __all__ = [
     "SEALED",
     "SKIP_LOOKED",
     "TREND_MS",
+    "UNREADABLE",
     "Ack",
     "Ask",
     "Before",
@@ -129,6 +133,8 @@ __all__ = [
     "Swap",
     "Verdict",
     "Where",
+    "decoded",
     "is_closed",
+    "required",
     "version_of",
 ]

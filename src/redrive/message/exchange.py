@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
+from ..errors import Unreadable
 from ..fault import Fault
 from .message import Deferral, Draft, Message
 
+T = TypeVar("T")
+D = TypeVar("D")
+UNREADABLE = (MsgspecError, ValueError, RecursionError)  # from decoding bytes that are damaged, or in another form
 SKIP_LOOKED = 1000  # how many due messages of a priority a claim with `skip` examines
 
 
@@ -133,6 +138,27 @@ class Cell(Struct, frozen=True, gc=False):
 def version_of(cell: Cell | None) -> int:
     """Return the version that a swap of this cell compares with: 0 where there is no cell."""
     return 0 if cell is None else cell.version
+
+
+def decoded(cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | D:
+    """Return what a cell holds; the default where there is none, or where it cannot be read: its bytes are damaged, or
+    another version wrote it in another form. For looks, which a damaged cell must not stop, and for what is soon known
+    again: then the next change writes it anew. `redrive store check` names it."""
+    try:
+        return default if cell is None else decode(cell.value)
+    except UNREADABLE:
+        return default
+
+
+def required(key: str, cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | D:
+    """As `decoded`, for what is acted on and changed. Raises Unreadable where it cannot be read, so that nothing
+    overwrites it."""
+    try:
+        return default if cell is None else decode(cell.value)
+    except UNREADABLE as error:
+        raise Unreadable(
+            f"cell {key!r} cannot be read ({error}); `redrive store check` names what is damaged"
+        ) from None
 
 
 class Settlement(Struct, frozen=True, gc=False):

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from ..duration import Duration, milliseconds, rfc3339
 from ..events import Event, Fate, Notice
-from ..message import Swap
+from ..message import Swap, decoded, version_of
 from ..redact import clip, many_lines, redact
 from ..registry import Registry
 from ..triage.annotations import NOTHING, read_annotations
@@ -283,7 +283,7 @@ class Watch:
 
     def _read(self, key: str) -> tuple[int, Told]:
         cell = self._app.store.cells.read([key])[0]
-        return (0, Told()) if cell is None else (cell.version, msgspec.json.decode(cell.value, type=Told))
+        return version_of(cell), decoded(cell, msgspec.json.Decoder(Told).decode, Told())
 
     def _key(self, subject: Subject) -> str:
         key = "/".join(("alert", self._channel, *filter(None, subject)))

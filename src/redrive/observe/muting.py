@@ -14,7 +14,7 @@ from ..audit.actor import signed
 from ..audit.log import Audit, Entry
 from ..duration import Duration, milliseconds, rfc3339
 from ..errors import ConfigError
-from ..message import Swap, version_of
+from ..message import Swap, decoded, required, version_of
 from ..registry import Registry
 from ..store import Store
 from ..triage.controls import Controls
@@ -75,10 +75,8 @@ def read_mutes(store: Store, app: Registry) -> Mutes:
 def listed(store: Store) -> tuple[Mute, ...]:
     """The mutes of queues and dependencies that have not ended, those that end first first. Raises StoreError."""
     (cell,) = store.cells.read([CELL])
-    if cell is None:
-        return ()
     now_ms = store.now_ms()
-    left = [mute for mute in _decode(cell.value).values() if mute.until_ms > now_ms]
+    left = [mute for mute in decoded(cell, _decode, {}).values() if mute.until_ms > now_ms]
     return tuple(sorted(left, key=lambda mute: (mute.until_ms, mute.about)))
 
 
@@ -155,7 +153,7 @@ class Muting:
         def write(swaps: Sequence[Swap]) -> None:
             (cell,) = self._store.cells.read([CELL])
             now_ms = self._store.now_ms()
-            known = {} if cell is None else _decode(cell.value)
+            known = required(CELL, cell, _decode, {})
             left = {key: mute for key, mute in known.items() if mute.until_ms > now_ms and key != about}
             if made is not None:
                 left[about] = made

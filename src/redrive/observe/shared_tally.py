@@ -20,6 +20,7 @@ from ..config import is_shared
 from ..errors import Refused
 from ..events import Event, Notice
 from ..files import NotOurs, make_folder, open_file, read_regular, rewrite
+from ..message import UNREADABLE
 from ..registry import Registry
 from .tally import Counting, Labels, Numbers, Series, empty, merge, put_by
 
@@ -99,7 +100,7 @@ def _read(path: Path) -> Series:
     """The counts in a file; none if it does not exist yet, or a power failure truncated it."""
     try:
         return {name: dict(of) for name, of in _decode(read_regular(path)).items()}
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return {}
 
 

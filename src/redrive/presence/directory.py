@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from .. import message
 from ..chance import uniform
 from ..errors import Unsupported
 from ..message import Cell, Swap, version_of
@@ -148,7 +149,4 @@ def _key(token: str) -> str:
 
 
 def _tokens(cell: Cell | None) -> list[str]:
-    try:
-        return [] if cell is None else msgspec.json.decode(cell.value, type=list[str])
-    except msgspec.DecodeError:
-        return []  # altered by hand; the next process that starts writes it
+    return message.decoded(cell, msgspec.json.Decoder(list[str]).decode, [])

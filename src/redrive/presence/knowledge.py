@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..message import Cell, Swap, version_of
+from ..message import Cell, Swap, decoded, version_of
 from ..store import Store
 from .directory import GONE_MS, RENEW_S, TRIES
 
@@ -157,17 +157,11 @@ def _newest(times: Mapping[str, int], since_ms: int, most: int) -> dict[str, int
 
 
 def _times(cell: Cell | None) -> dict[str, int]:
-    try:
-        return {} if cell is None else msgspec.json.decode(cell.value, type=dict[str, int])
-    except msgspec.DecodeError:
-        return {}  # altered by hand; the next renewal writes it
+    return decoded(cell, msgspec.json.Decoder(dict[str, int]).decode, {})
 
 
 def _release(cell: Cell | None) -> Release | None:
-    try:
-        return None if cell is None else msgspec.json.decode(cell.value, type=Release)
-    except msgspec.DecodeError:
-        return None
+    return decoded(cell, msgspec.json.Decoder(Release).decode, None)
 
 
 def _key(digest: str) -> str:

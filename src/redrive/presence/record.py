@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .. import message
 from ..message import Cell, Counts
 
 LISTED_MAX = 100  # messages, runs and schedules that a record lists
@@ -130,12 +131,12 @@ def with_claimed(counts: Mapping[str, Counts], told: Iterable[WorkerInfo] | None
     return found
 
 
+_info_of = msgspec.json.Decoder(WorkerInfo).decode
+
+
 def decoded(cell: Cell | None) -> WorkerInfo | None:
     """The record in a cell; None where there is none, or another version wrote it in another form."""
-    try:
-        return None if cell is None else msgspec.json.decode(cell.value, type=WorkerInfo)
-    except msgspec.DecodeError:
-        return None
+    return message.decoded(cell, _info_of, None)
 
 
 class _Request(Struct, frozen=True):
@@ -149,7 +150,4 @@ _request_of = msgspec.json.Decoder(_Request).decode
 
 def is_asked(cell: Cell | None) -> bool:
     """Whether the record in this cell asks its process to drain."""
-    try:
-        return cell is not None and _request_of(cell.value).drain_asked
-    except msgspec.DecodeError:
-        return False  # altered by hand
+    return message.decoded(cell, _request_of, _Request()).drain_asked

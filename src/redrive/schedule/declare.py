@@ -16,7 +16,7 @@ from ..duration import Duration, milliseconds, rfc3339
 from ..enqueue import Ref, Task
 from ..errors import ConfigError, EnqueueError, near_miss
 from ..ids import new_id
-from ..message import Cell, Draft, Swap
+from ..message import Cell, Draft, Swap, decoded
 from ..registry import Registry
 from ..run_context import refuse_loop
 from .cron import Cron, Every, times
@@ -116,10 +116,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 def state_in(cell: Cell | None) -> State | None:
     """Decode the state; one that cannot be read counts as none, so that the schedule starts from now."""
-    try:
-        return None if cell is None else _to_state(cell.value)
-    except msgspec.DecodeError:
-        return None
+    return decoded(cell, _to_state, None)
 
 
 def swap_of(schedule: Schedule, cell: Cell | None, state: State) -> Swap:

@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import StoreError
 from ..events import Notify
-from ..message import Swap, version_of
+from ..message import Swap, decoded, version_of
 from ..registry import Registry
 from ..store import Store
 from ..worker.services import Service
@@ -25,6 +25,7 @@ LATELY_MS = 60_000  # a schedule without a scheduler for that long has none
 WATCH_S = 5.0  # how long after its start a worker looks: a scheduler may start beside it
 _KEPT_MS = 30 * 86_400_000
 _TRIES = 3
+_times = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class Presence:
@@ -39,7 +40,7 @@ class Presence:
             return
         for _ in range(_TRIES):  # a scheduler of another app writes other names
             (cell,) = self._store.cells.read([CELL])
-            known = {} if cell is None else _decoded(cell.value)
+            known = decoded(cell, _times, {})
             fresh = {name: at_ms for name, at_ms in known.items() if now_ms - at_ms < _KEPT_MS}
             value = msgspec.json.encode(fresh | dict.fromkeys(names, now_ms))
             if self._store.cells.swap([Swap(CELL, version_of(cell), value, _KEPT_MS)], durable=False)[0]:
@@ -50,7 +51,7 @@ class Presence:
 def last_seen(store: Store) -> Mapping[str, int]:
     """When a scheduler last ran each schedule, in ms; those that none ever ran are left out. Raises StoreError."""
     (cell,) = store.cells.read([CELL])
-    return {} if cell is None else _decoded(cell.value)
+    return decoded(cell, _times, {})
 
 
 def unattended(app: Registry, store: Store) -> list[str]:
@@ -99,10 +100,3 @@ class SchedulerWatch(Service):
         if told is not None:
             self._notify("no_scheduler", told)
             self._app.events.warn(told)
-
-
-def _decoded(value: bytes) -> dict[str, int]:
-    try:
-        return msgspec.json.decode(value, type=dict[str, int])
-    except msgspec.DecodeError:
-        return {}  # another version wrote it

@@ -21,7 +21,7 @@ from msgspec import Struct
 from ..duration import rfc3339
 from ..errors import StoreError, Unsupported
 from ..events import Notify, complain
-from ..message import Swap, Where, version_of
+from ..message import Swap, Where, decoded, version_of
 from ..observe.alert import Alert, page_of, place_of, runbook_of, shell_line, spec_of, visible
 from ..observe.alerts import NotTold
 from ..registry import Registry
@@ -117,7 +117,7 @@ class Watching:
     def _one(self, store: Store, figures: Figures, around: Surroundings, watched: Watched) -> None:
         (cell,) = store.cells.read([watched.cell])
         now_ms = store.now_ms()
-        kept = _Kept() if cell is None else _decoded(cell.value)
+        kept = decoded(cell, _kept, _Kept())
         if 0 <= now_ms - kept.looked_ms < LOOK_S * 900:
             return  # another process has just looked
         found = figures.of(watched.rule)
@@ -190,11 +190,7 @@ def _begun(states: Mapping[str, State], group: Sequence[Subject]) -> State:
     return State(above_ms=min(since, default=0))
 
 
-def _decoded(value: bytes) -> _Kept:
-    try:
-        return msgspec.json.decode(value, type=_Kept)
-    except msgspec.DecodeError:
-        return _Kept()
+_kept = msgspec.json.Decoder(_Kept).decode
 
 
 def place_in_words(subject: Subject) -> str:

@@ -19,9 +19,9 @@ from ..audit.log import Audit, Entry
 from ..duration import Duration, milliseconds, rfc3339
 from ..errors import ConfigError, near_miss
 from ..flow.auto_redrive import AutoRedrive
-from ..message import Swap, version_of
+from ..message import Swap, decoded, version_of
 from ..store import Store
-from .auto.rules import RULES, Kind, Rule, encode, read_rules, rules
+from .auto.rules import RULES, Kind, Rule, encode, read_rules, readable_rules, rules
 
 RULES_MAX = 1000
 NOTE_MAX, OWNER_MAX = 2000, 200  # characters
@@ -53,11 +53,11 @@ _decode = msgspec.json.Decoder(Annotation).decode
 def read_annotations(store: Store, fingerprints: Sequence[str]) -> dict[str, Annotation]:
     """The annotations of these groups; groups without one are left out. Raises StoreError."""
     found: dict[str, Annotation] = {}
-    standing = rules(store)
+    standing = readable_rules(store)
     for at in range(0, len(fingerprints), READ_AT_ONCE):
         some = fingerprints[at : at + READ_AT_ONCE]
-        for fingerprint, cell in zip(some, store.cells.read([_key(each) for each in some]), strict=True):
-            about = NOTHING if cell is None else _decode(cell.value)
+        for fingerprint, cell in zip(some, store.cells.read([cell_of(each) for each in some]), strict=True):
+            about = decoded(cell, _decode, NOTHING)
             about = replace(about, rule=standing.get(fingerprint))
             if about != NOTHING:
                 found[fingerprint] = about
@@ -149,12 +149,12 @@ class Annotations:
 
     def _say(self, fingerprint: str, entry: Entry, change: Callable[[Annotation], Annotation]) -> Annotation:
         def write(swaps: list[Swap]) -> None:
-            cell = self._store.cells.read([_key(fingerprint)])[0]
-            said = change(NOTHING if cell is None else _decode(cell.value))
+            cell = self._store.cells.read([cell_of(fingerprint)])[0]
+            said = change(decoded(cell, _decode, NOTHING))
             empty = said == replace(NOTHING, by=said.by, at_ms=said.at_ms, reason=said.reason)
             signed_by = replace(said, by=entry.claimed or entry.actor, at_ms=entry.at_ms, reason=entry.reason)
             value = None if empty else encode(signed_by)
-            swap = Swap(_key(fingerprint), version_of(cell), value)
+            swap = Swap(cell_of(fingerprint), version_of(cell), value)
             self._store.put([], swaps=swaps if cell is None and empty else [swap, *swaps])
 
         self.audit().commit(entry, write)
@@ -174,7 +174,8 @@ class Annotations:
         self._store.put([], swaps=[*mine, *swaps])
 
 
-def _key(fingerprint: str) -> str:
+def cell_of(fingerprint: str) -> str:
+    """The cell with the annotation of a failure group."""
     return f"group/{fingerprint}"
 
 

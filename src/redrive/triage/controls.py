@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +20,7 @@ from ..flow import dependency as flow
 from ..flow import limits, ramp, window
 from ..flow.breaker import Breaker, Word
 from ..flow.dependency import Dependency, State
-from ..message import Lane, Swap, Where, version_of
+from ..message import Lane, Swap, Where, decoded, version_of
 from ..registry import Registry
 from ..worker.flow.local_state import controls, is_rate
 from ..worker.flow.shared_state import NAMES
@@ -85,7 +85,7 @@ class Controls:
 
     def names(self) -> Sequence[str]:
         """The names of all dependencies, sorted. Raises StoreError."""
-        return sorted({*self._rules(), *_known(self._store)})
+        return sorted({*self._rules(), *names(self._store)})
 
     def list(self, *, waiting: bool = True) -> list[Control]:
         """All dependencies by name, without their keys; `waiting=False` reads no messages. Raises StoreError."""
@@ -234,10 +234,10 @@ class Controls:
         ]
 
 
-def _known(store: Store) -> Iterator[str]:
-    """The names of dependencies that workers have used."""
+def names(store: Store) -> list[str]:
+    """The names of dependencies that workers have used. Raises StoreError."""
     (cell,) = store.cells.read([NAMES])
-    yield from () if cell is None else msgspec.json.decode(cell.value, type=list[str])
+    return decoded(cell, msgspec.json.Decoder(list[str]).decode, [])
 
 
 def _control(name: str, key: str, state: State, rule: Dependency | None, now_ms: int) -> Control:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
 
 from ..audit.log import Audit
-from ..message import Cancel, Swap, version_of
+from ..message import Cancel, Swap, decoded, version_of
 from ..store import Store
 from ..worker.leases import KILL_MS, kill_cell
 
@@ -88,7 +87,7 @@ def _group(queue: str, group: str | None) -> str:
 def _set(store: Store, queue: str, *, paused: bool, actor: str | None, reason: str) -> None:
     audit = Audit(store)
     entry = audit.by_hand("pause" if paused else "resume", f"queue/{queue}", actor, reason)
-    key = _cell(queue)
+    key = cell_of(queue)
 
     def write(swaps: list[Swap]) -> None:
         if store.traits.cells:
@@ -101,18 +100,18 @@ def _set(store: Store, queue: str, *, paused: bool, actor: str | None, reason: s
     audit.commit(entry, write)
 
 
+_pause = msgspec.json.Decoder(Pause).decode
+
+
 def paused_by(store: Store, queues: Sequence[str]) -> dict[str, Pause]:
     """Who paused these queues; without those that were paused otherwise, as by an older version. Raises StoreError."""
     if not queues or not store.traits.cells:
         return {}
-    cells = store.cells.read([_cell(queue) for queue in queues])
-    found: dict[str, Pause] = {}
-    for queue, cell in zip(queues, cells, strict=True):
-        if cell is not None:
-            with contextlib.suppress(msgspec.DecodeError):  # another version wrote it in another form
-                found[queue] = msgspec.json.decode(cell.value, type=Pause)
-    return found
+    cells = store.cells.read([cell_of(queue) for queue in queues])
+    found = {queue: decoded(cell, _pause, None) for queue, cell in zip(queues, cells, strict=True)}
+    return {queue: pause for queue, pause in found.items() if pause is not None}
 
 
-def _cell(queue: str) -> str:
+def cell_of(queue: str) -> str:
+    """The cell that says who paused a queue, and why."""
     return f"pause/{queue}"

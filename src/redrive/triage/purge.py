@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ..audit.log import Audit
 from ..errors import Unsupported
-from ..message import Cancel, Lane, Message, Swap, Where
+from ..message import Cancel, Lane, Message, Swap, Where, decoded, version_of
 from ..store import Store
 from .search import fitting
 
@@ -22,7 +22,6 @@ PAGE = 500  # messages that are cancelled in one commit
 LOOK_MAX = 20_000
 NOTES_MAX = 20  # of one queue
 KEPT_MS = 24 * 3600 * 1000  # as long as a cancelled message is kept
-_CELL = "redrive:purges:"
 
 
 class PurgeNote(Struct, frozen=True):
@@ -106,9 +105,14 @@ def purge_behind(store: Store, message: Message) -> PurgeNote | None:
     return None
 
 
+def cell_of(queue: str) -> str:
+    """The cell with the purges of a queue."""
+    return f"redrive:purges:{queue}"
+
+
 def _notes(store: Store, queue: str) -> tuple[int, list[PurgeNote]]:
-    cell = store.cells.read([_CELL + queue])[0]
-    return (0, []) if cell is None else (cell.version, msgspec.json.decode(cell.value, type=list[PurgeNote]))
+    cell = store.cells.read([cell_of(queue)])[0]
+    return version_of(cell), decoded(cell, msgspec.json.Decoder(list[PurgeNote]).decode, [])
 
 
 def _write(store: Store, queue: str, note: PurgeNote) -> None:
@@ -121,4 +125,4 @@ def _with(store: Store, queue: str, note: PurgeNote) -> Swap:
     """The swap that adds the note to those of its queue."""
     version, notes = _notes(store, queue)
     others = [n for n in notes if (n.began_ms, n.actor) != (note.began_ms, note.actor)]
-    return Swap(_CELL + queue, version, msgspec.json.encode([*others, note][-NOTES_MAX:]), KEPT_MS)
+    return Swap(cell_of(queue), version, msgspec.json.encode([*others, note][-NOTES_MAX:]), KEPT_MS)

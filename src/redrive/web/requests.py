@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.requests import Request
 
+from ..message import UNREADABLE
 from .ask import Problem
 
 BODY_MAX = 16 * 1024 * 1024  # bytes
@@ -60,7 +61,7 @@ async def _body(request: Request, most: int) -> bytes:
 def _of_json(body: bytes) -> Form:
     try:
         found = msgspec.json.decode(body or b"{}", type=dict[str, str | int | float | bool | list[str] | None])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Problem("the request is not an object of texts, numbers and lists of texts", str(error)) from None
     lists = {
         name: value if isinstance(value, list) else [_text(value)] for name, value in found.items() if value is not None

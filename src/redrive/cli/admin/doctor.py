@@ -23,11 +23,12 @@ def doctor(opened: Opened, out: Output) -> int:
       redrive doctor --app tasks:app
     """
     from ...schedule import warning
+    from ...status.cells import problems
     from ...status.workers import hung_workers
     from ...worker.preflight import advice, doubts
 
     there = opened.store.traits.shared  # else it is one in memory, in place of the app's
-    told = [*opened.store.check(), *opened.store.doctor()] if there else []
+    told = [*problems(opened.store), *opened.store.doctor()] if there else []
     told += [f"{text}; see: {onward('status')}" for text in hung_workers(opened.store)]
     if opened.app is not None:
         told += advice(opened.app, opened.store) if there else doubts(opened.app)

@@ -53,16 +53,19 @@ def store() -> None:
 def check(opened: Opened, out: Output, repair: bool, copy: str | None) -> int:
     """Look for damage; exits 1 if there is any.
 
-    Names each message that cannot be read, or that would never be claimed. --repair puts a message back into its queue
+    Names each message that cannot be read, or that would never be claimed, and settings, counters and cells that cannot
+    be right. --repair puts a message back into its queue
     if only its index is wrong; a message that lost a field becomes dead, with the rest of its fields. One that lost its
     task or its body stays in quarantine: these are never made up.
     """
+    from ...status.cells import problems
+
     if repair:
         return _repair(opened, out, copy)
-    problems = opened.store.check()
-    out.record({"ok": not problems, "problems": problems}, table=lambda: problems or ["ok"])
-    if problems:
-        one = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    found = problems(opened.store)
+    out.record({"ok": not found, "problems": found}, table=lambda: found or ["ok"])
+    if found:
+        one = "1 problem" if len(found) == 1 else f"{len(found)} problems"
         note(f"{one} in {opened.url}; stop the workers and {_keep(opened)} before anything else")
         return FAILED
     note(f"no damage found in {opened.url}")
@@ -71,10 +74,12 @@ def check(opened: Opened, out: Output, repair: bool, copy: str | None) -> int:
 
 def _repair(opened: Opened, out: Output, copy: str | None) -> int:
     """Exits 1 if damage is left."""
+    from ...status.cells import problems
+
     path = Path(copy or f"redrive-repair-{opened.store.now_ms()}.jsonl")
     with Copies(path) as copies:
         done = opened.store.repair(copies.keep)
-    left = opened.store.check()
+    left = problems(opened.store)
     out.record({"repaired": done, "problems": left}, table=lambda: [*done, *left] or ["ok"])
     if done:
         note(f"{len(done)} looked at; as they were they stand in {path}")

@@ -19,7 +19,7 @@ from ...audit.log import Audit
 from ...config.resolve import near_miss
 from ...errors import ConfigError
 from ...flow.auto_redrive import AutoRedrive
-from ...message import Cell, Swap, version_of
+from ...message import Cell, Swap, decoded, required, version_of
 from ...store import Store
 from ..redrive.records import Line
 
@@ -80,8 +80,8 @@ def story_cell(scope: str) -> str:
 
 
 def decode(cell: Cell | None, scope: str) -> Machine:
-    """The stored machine; a new one if there is none."""
-    return Machine(scope=scope) if cell is None else _decode(cell.value)
+    """The stored machine; a new one if there is none. Raises Unreadable."""
+    return required(state_cell(scope), cell, _decode, Machine(scope=scope))
 
 
 def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) -> list[Swap]:
@@ -91,7 +91,7 @@ def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) ->
     kept = [Swap(state_cell(scope), version_of(cell), _encode(replace(after, story=())), KEPT_MS)]
     if lines:
         (told,) = store.cells.read([story_cell(scope)])
-        story = () if told is None else _lines(told.value)
+        story = decoded(told, _lines, ())
         kept.append(Swap(story_cell(scope), version_of(told), _encode((*story, *lines)[-STORY_MAX:]), KEPT_MS))
     if cell is None:
         (named,) = store.cells.read([INDEX])
@@ -104,15 +104,16 @@ def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) ->
 def machines(store: Store, scope: str | None = None) -> list[Machine]:
     """All machines, or the one with this scope, each with its story. Raises ConfigError for an unknown scope,
     StoreError."""
-    known = _scopes(store.cells.read([INDEX])[0])
+    known = all_scopes(store)
     scopes = known if scope is None else [_known(scope, known)]
     found: list[Machine] = []
     for at in range(0, len(scopes), READ_AT_ONCE):
         some = scopes[at : at + READ_AT_ONCE]
         cells = store.cells.read([*map(state_cell, some), *map(story_cell, some)])
-        for name, cell, told in zip(some, cells, cells[len(some) :], strict=False):
-            if cell is not None:  # it may have expired
-                found.append(replace(decode(cell, name), story=() if told is None else _lines(told.value)))
+        for cell, told in zip(cells, cells[len(some) :], strict=False):
+            machine = decoded(cell, _decode, None)
+            if machine is not None:  # it may have expired, or cannot be read
+                found.append(replace(machine, story=decoded(told, _lines, ())))
     return found
 
 
@@ -148,7 +149,7 @@ def _change(
     actor: str | None,
     reason: str,
 ) -> Machine:
-    scope = _known(scope, _scopes(store.cells.read([INDEX])[0]))
+    scope = _known(scope, all_scopes(store))
     who, why = signed(actor, reason, f"{action} {scope}")
     audit = Audit(store)
     entry = audit.entry(action, who, why, about=scope)
@@ -175,5 +176,10 @@ def _known(scope: str, known: list[str]) -> str:
     raise ConfigError(f"no machine redrives {scope!r}; {meant}known: {', '.join(known[:20]) or 'none'}")
 
 
+def all_scopes(store: Store) -> list[str]:
+    """The scopes of all machines. Raises StoreError."""
+    return _scopes(store.cells.read([INDEX])[0])
+
+
 def _scopes(cell: Cell | None) -> list[str]:
-    return [] if cell is None else msgspec.json.decode(cell.value, type=list[str])
+    return decoded(cell, msgspec.json.Decoder(list[str]).decode, [])

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ...flow.auto_redrive import AutoRedrive
-from ...message import version_of
+from ...message import decoded, required, version_of
 from ...store import Store
 
 RULES = "rules"
@@ -40,11 +40,17 @@ def rules(store: Store) -> dict[str, Rule]:
 
 
 def read_rules(store: Store, known: Versioned | None = None) -> Versioned:
-    """All standing rules and their version, 0 if there are none; returns `known` itself if nothing changed."""
+    """All standing rules and their version, 0 if there are none; returns `known` itself if nothing changed. Raises
+    StoreError, Unreadable."""
     (cell,) = store.cells.read([RULES])
     if known is not None and version_of(cell) == known[0]:
         return known
-    return (0, {}) if cell is None else (cell.version, _decode(cell.value))
+    return version_of(cell), required(RULES, cell, _decode, {})
+
+
+def readable_rules(store: Store) -> dict[str, Rule]:
+    """As `rules`, for looks: none where they cannot be read. Raises StoreError."""
+    return decoded(store.cells.read([RULES])[0], _decode, {})
 
 
 def held_fingerprints(store: Store) -> set[str]:

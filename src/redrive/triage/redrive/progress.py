@@ -87,7 +87,8 @@ class UnitOfWork:
         """The marks of chunk n, to be changed in place."""
         if n not in self._marks:
             (cell,) = store.cells.read([marks_cell(self.id, n)])
-            self._marks[n] = bytearray(Mark.LEFT.encode() * size if cell is None else cell.value)
+            left = Mark.LEFT.encode() * size
+            self._marks[n] = bytearray(cell.value if cell is not None and len(cell.value) == size else left)
             self._versions[n] = version_of(cell)
         return self._marks[n]
 

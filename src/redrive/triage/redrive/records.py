@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from ...errors import PlanRefused
 from ...flow.gates import Gates
-from ...message import Cell, Handle, Swap, version_of
+from ...message import UNREADABLE, Cell, Handle, Swap, decoded, required, version_of
 from ...store import Cells, Store
 from .pacing import Speed
 
@@ -89,6 +89,9 @@ class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str = ""
 
 
+_ids = msgspec.json.Decoder(list[str]).decode
+
+
 def plan_cell(id: str) -> str:
     return f"run/{id}/plan"
 
@@ -96,7 +99,7 @@ def plan_cell(id: str) -> str:
 def recent_plans(cells: Cells) -> list[str]:
     """The ids of plans that were drawn up lately, the newest first."""
     (cell,) = cells.read([RECENT])
-    return [] if cell is None else msgspec.json.decode(cell.value, type=list[str])
+    return decoded(cell, _ids, [])
 
 
 def note_recent(cells: Cells, id: str) -> None:
@@ -104,7 +107,7 @@ def note_recent(cells: Cells, id: str) -> None:
     people to find a plan again."""
     for _ in range(3):
         (cell,) = cells.read([RECENT])
-        known = [] if cell is None else msgspec.json.decode(cell.value, type=list[str])
+        known = decoded(cell, _ids, [])
         ids = msgspec.json.encode([id, *known][:RECENT_MAX])
         if all(cells.swap([Swap(RECENT, version_of(cell), ids, PLAN_KEPT_MS)])):
             return
@@ -122,7 +125,7 @@ def read_plan(cells: Cells, id: str) -> Plan | None:
         return None
     try:
         return msgspec.json.decode(cell.value, type=Plan)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise PlanRefused(f"plan {id} cannot be read: it was altered", f"{error}", "altered") from error
 
 
@@ -133,7 +136,7 @@ def read_chunk(cells: Cells, id: str, n: int) -> list[Handle]:
         raise _no_chunk(id, n)
     try:
         return msgspec.json.decode(cell.value, type=list[Handle])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise PlanRefused(f"chunk {n} of plan {id} cannot be read: it was altered", f"{error}", "altered") from error
 
 
@@ -333,8 +336,13 @@ def failures_cell(id: str) -> str:
     return f"run/{id}/failed"
 
 
+decode_state = msgspec.json.Decoder(RunState).decode
+decode_index = msgspec.json.Decoder(Index).decode
+
+
 def read_state(cell: Cell | None) -> RunState | None:
-    return None if cell is None else msgspec.json.decode(cell.value, type=RunState)
+    """The state in a cell; None where there is none. Raises Unreadable."""
+    return required("run/ID", cell, decode_state, None)
 
 
 def index(store: Store) -> Index:
@@ -348,15 +356,15 @@ def state_of(store: Store, id: str) -> RunState | None:
 
 
 def read_index(cell: Cell | None) -> Index:
-    return Index() if cell is None else msgspec.json.decode(cell.value, type=Index)
+    return required(INDEX, cell, decode_index, Index())
 
 
 def read_story(cell: Cell | None) -> list[Line]:
-    return [] if cell is None else msgspec.json.decode(cell.value, type=list[Line])
+    return decoded(cell, msgspec.json.Decoder(list[Line]).decode, [])
 
 
 def read_failures(cell: Cell | None) -> list[Failure]:
-    return [] if cell is None else msgspec.json.decode(cell.value, type=list[Failure])
+    return decoded(cell, msgspec.json.Decoder(list[Failure]).decode, [])
 
 
 def longer(story: list[Line], lines: list[Line]) -> list[Line]:

@@ -15,7 +15,7 @@ from ...audit.actor import signed, user
 from ...audit.log import Audit
 from ...duration import Duration, seconds
 from ...errors import ConfigError, PlanRefused, Refused
-from ...message import Cell, Swap, version_of
+from ...message import Cell, Swap, decoded, version_of
 from ...presence import Keeper, WorkerInfo
 from ...registry import Registry
 from ...run_context import refuse_loop
@@ -25,13 +25,15 @@ from .records import (
     INDEX,
     KEPT_MS,
     Failure,
+    Index,
     Line,
     Plan,
     RunState,
     Status,
+    decode_index,
+    decode_state,
     encode,
     failures_cell,
-    index,
     keep,
     longer,
     plan_cell,
@@ -80,7 +82,10 @@ class RunView(Struct, frozen=True, kw_only=True):
 class _Selector(Struct):
     """The part of a plan that a list of runs reads."""
 
-    selector: str
+    selector: str = ""
+
+
+_selector = msgspec.json.Decoder(_Selector).decode
 
 
 class Run:
@@ -324,10 +329,11 @@ def _opened(cell: Cell | None, id: str) -> Swap:
 
 def views(store: Store, limit: int) -> list[RunView]:
     """The last runs: open ones first, then closed ones, each with the newest first. Raises StoreError."""
-    known = index(store)
+    known = decoded(store.cells.read([INDEX])[0], decode_index, Index())
     ids = [*reversed(known.open), *reversed(known.over)][: max(0, limit)]
     cells, plans = store.cells.read([*map(state_cell, ids)]), store.cells.read([*map(plan_cell, ids)])
-    found, now_ms = zip(ids, map(read_state, cells), plans, strict=True), store.now_ms()
+    states, now_ms = [decoded(cell, decode_state, None) for cell in cells], store.now_ms()
+    found = zip(ids, states, plans, strict=True)
     return [_view(id, state, plan, now_ms) for id, state, plan in found if state is not None]
 
 
@@ -338,7 +344,7 @@ def _view(id: str, state: RunState, plan: Cell | None, now_ms: int) -> RunView:
         state=str(state.status),
         phase=state.phase,
         why=state.why,
-        selector="" if plan is None else msgspec.json.decode(plan.value, type=_Selector).selector,
+        selector=decoded(plan, _selector, _Selector()).selector,
         counts=state.counts,
         actor=state.actor,
         reason=state.reason,

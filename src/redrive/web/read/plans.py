@@ -10,10 +10,11 @@ import msgspec
 from ...cli.dlq import plan as plans_cli
 from ...duration import milliseconds, show
 from ...errors import Misread, PlanRefused, Unsupported
+from ...message import UNREADABLE, decoded
 from ...triage.lookup import run_ids
 from ...triage.redrive.pacing import CANARY, MAX_PER_S, SLOW_START, STEP_MS, STOP_IF
 from ...triage.redrive.plan import MAX_AGE, PlanHandle
-from ...triage.redrive.records import Plan, plan_cell, read_state, recent_plans, state_cell, state_of
+from ...triage.redrive.records import Plan, decode_state, plan_cell, recent_plans, state_cell, state_of
 from ...triage.search import pages
 from ...triage.select.terms import LANES, NONE
 from ...triage.selection import Selection, of_lane, split
@@ -68,12 +69,12 @@ def recent(ask: Ask) -> list[Record]:
     ids = recent_plans(cells)[:PLANS]
     found, states = cells.read([*map(plan_cell, ids)]), cells.read([*map(state_cell, ids)])
     rows = []
-    for cell, state in zip(found, map(read_state, states), strict=True):
+    for cell, state in zip(found, (decoded(state, decode_state, None) for state in states), strict=True):
         if cell is None:
             continue  # it has expired
         try:
             plan = msgspec.json.decode(cell.value, type=Plan)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue  # its own page says that it was altered
         rows.append(
             {

@@ -14,6 +14,7 @@ from ...config import sources
 from ...errors import Unsupported
 from ...presence import WorkerInfo
 from ...schedule import warning
+from ...status.cells import problems
 from ...worker.preflight import advice
 from ..access import Permission
 from ..ask import Ask, Record
@@ -68,7 +69,7 @@ def _doctor(ask: Ask) -> Record:
 
 def _damage(ask: Ask) -> Record:
     """What `redrive store check` finds, which reads every message."""
-    kept = ask.kept("system/check", lambda: list(ask.store.check()))
+    kept = ask.kept("system/check", lambda: problems(ask.store))
     return {"ok": not kept.value, "problems": kept.value, "age_s": kept.age_s}
 
 

@@ -20,7 +20,7 @@ from ...errors import StoreError, StoreUnavailable
 from ...flow import calls
 from ...flow import dependency as flow
 from ...flow.dependency import Seen, State
-from ...message import Swap, version_of
+from ...message import Swap, decoded, version_of
 from .local_state import Guard, Guards
 from .transitions import Transition, note
 
@@ -142,7 +142,7 @@ class SharedState:
         try:
             for _ in range(TRIES):
                 (cell,) = self._store.cells.read([NAMES])
-                known = set() if cell is None else set(msgspec.json.decode(cell.value, type=list[str]))
+                known = {*decoded(cell, msgspec.json.Decoder(list[str]).decode, [])}
                 if mine <= known:
                     break
                 value = msgspec.json.encode(sorted(known | mine))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from ...message import Swap
+from ...message import Swap, decoded, version_of
 
 if TYPE_CHECKING:
     from ...store import Cells
@@ -29,6 +29,9 @@ class Transition(Struct, frozen=True):
     reason: str = ""
 
 
+_decode = msgspec.json.Decoder(list[Transition]).decode
+
+
 def read(cells: Cells, about: str) -> list[Transition]:
     """The last transitions of `NAME` or `NAME/KEY`, oldest first. Raises StoreError."""
     return _read(cells, [about])[0][1]
@@ -43,7 +46,7 @@ def note(cells: Cells, turned: Sequence[tuple[str, Transition]], *, durable: boo
     for _ in range(_TRIES):
         found = zip(left.items(), _read(cells, [*left]), strict=True)
         swaps = [
-            Swap(_cell(about), version, msgspec.json.encode([*kept, *more][-KEPT:]), KEPT_MS)
+            Swap(cell_of(about), version, msgspec.json.encode([*kept, *more][-KEPT:]), KEPT_MS)
             for (about, more), (version, kept) in found
         ]
         won = cells.swap(swaps, durable=durable)
@@ -54,11 +57,10 @@ def note(cells: Cells, turned: Sequence[tuple[str, Transition]], *, durable: boo
 
 def _read(cells: Cells, abouts: Sequence[str]) -> list[tuple[int, list[Transition]]]:
     """Of each the cell's version, and what it has."""
-    return [
-        (0, []) if cell is None else (cell.version, msgspec.json.decode(cell.value, type=list[Transition]))
-        for cell in cells.read([_cell(about) for about in abouts])
-    ]
+    found = cells.read([cell_of(about) for about in abouts])
+    return [(version_of(cell), decoded(cell, _decode, [])) for cell in found]
 
 
-def _cell(about: str) -> str:
+def cell_of(about: str) -> str:
+    """The cell with the last transitions of `NAME` or `NAME/KEY`."""
     return f"flow-log/{about}"
