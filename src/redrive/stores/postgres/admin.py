@@ -30,6 +30,7 @@ from ...message import (
     Verdict,
 )
 from .. import validation
+from ..groups import setting_told
 from ..validation import judged_lanes, key_is_held
 from . import cells, groups
 from . import writes as changes
@@ -180,6 +181,7 @@ class PostgresAdmin(PostgresDatabase):
         stuck = self._look("stuck_groups")
         told = "a message is parked though a place is free"
         found += [f"queue {queue!r}, group {name!r}: {told}" for queue, name in stuck]
+        found += [setting_told(*row) for row in self._look("odd_settings")]
         damaged = self._damaged()
         found += [f"message {m.id}: {m.damage.why if m.damage else ''}" for m in damaged[:TOLD_MOST]]
         return found + ([f"and {len(damaged) - TOLD_MOST:,} more messages"] if len(damaged) > TOLD_MOST else [])
@@ -209,6 +211,14 @@ class PostgresAdmin(PostgresDatabase):
             queue = {found.queue}
             if self._link.run(lambda c, id=id: self._st.rows(c, "put_back", id, now), wake=queue):  # type: ignore[misc]
                 told.append(f"message {id} is back in queue {found.queue!r}")
+        stuck = {(queue, name) for queue, name in self._look("stuck_groups")}
+
+        def admit_stuck(c: Connection) -> None:
+            groups.lock(self._st, c, stuck, (), self._st.now())
+            groups.admit(self._st, c, stuck, self._st.now())
+
+        if stuck:
+            self._link.run(admit_stuck, wake={queue for queue, _ in stuck})
         return told
 
     def doctor(self) -> list[str]:

@@ -167,6 +167,12 @@ def passes(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError) and not isinstance(error, TooSlow) and not is_refusal(error)
 
 
+def is_beyond(error: BaseException) -> bool:
+    """Whether a number of a row is at the end of its range, and something was to be added to it."""
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and code_of(cause) == "22003"
+
+
 def is_refusal(error: psycopg.Error) -> bool:
     """Whether the server, or the name service, refused what the URL says."""
     return not error.sqlstate and any(words in str(error) for words in _REFUSED) and "starting up" not in str(error)

@@ -5,6 +5,7 @@ The server keeps every column to its type. What can be damaged is the JSON in it
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,28 +14,78 @@ from msgspec.structs import replace
 
 from ...message import DAMAGED, Damage, Lane, Message
 from ..meta import read_deferral, read_meta
-from .rows import read_faults, to_message
+from . import groups
+from .rows import ids, read_faults, to_message
+from .session import Link
+from .statements import Connection, Statements
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError)
 META, DEFERRAL = 15, 16  # places in the rare columns
-MENDED = frozenset(("meta", "faults", "deferral", "fence", "lane"))
+COUNTS = {"crashes": 0, "crashes_alone": 1, "redrives": 2, "held_ms": 5, "attempts_allowed": 7}  # and those of counters
+AGAIN_S = 60.0  # how long what cannot be added to is not looked for again where there was none
 
 
 def readable(row: tuple[Any, ...]) -> Message:
     """One row of COLUMNS; of one that cannot be read what of it can be, with its damage."""
     try:
-        return to_message(row)
+        if row[3] >= 0 and row[4] >= 0:
+            return to_message(row)
     except UNREADABLE:
-        return stand_in(row)[0]
+        pass
+    return stand_in(row)[0]
 
 
-def stand_in(row: tuple[Any, ...]) -> tuple[Message, Mapping[str, str]]:
-    """What of it can be read; and which columns cannot, with why."""
+class Beyond:
+    """Messages with a counter or a time at the end of its range: no statement can add to it, and each that tries fails
+    for all others, too. They are looked for once that happened, among all, and set aside."""
+
+    def __init__(self, link: Link, st: Statements) -> None:
+        self._link, self._st = link, st
+        self._moved = list[Message]()
+        self._none_s = -AGAIN_S  # when there was none
+
+    def mend(self) -> bool:
+        """Set them aside; whether there were any."""
+        if time.monotonic() - self._none_s < AGAIN_S:
+            return False
+        rows = self._link.read(lambda c: self._st.rows(c, "beyond"))
+        if not rows:
+            self._none_s = time.monotonic()
+            return False
+        names = {(queue, group) for _, queue, group in rows if group is not None}
+
+        def work(c: Connection) -> list[str]:
+            now = self._st.now()
+            if names:
+                groups.lock(self._st, c, names, (), now)
+            moved = self._st.rows(c, "set_aside_beyond", ids([row[0] for row in rows]), now)
+            groups.admit(self._st, c, names, now)
+            return [id for (id,) in moved]
+
+        moved = self._link.run(work, wake={queue for _, queue, _ in rows})
+        found = self._link.read(lambda c: self._st.rows(c, "find", ids(moved)))
+        self._moved += [
+            replace(readable(row), damage=Damage("a number of it is at the end of its range")) for row in found
+        ]
+        return bool(moved)
+
+    def take(self) -> list[Message]:
+        """Those that were set aside since the last call, to be reported."""
+        moved, self._moved = self._moved, []
+        return moved
+
+
+def stand_in(row: tuple[Any, ...], *, claimed: bool = False) -> tuple[Message, Mapping[str, str]]:
+    """What of it can be read; and which columns cannot, with why. `claimed`: as a claim left it, which counts its
+    attempt."""
     parts, wrong = [*row], dict[str, str]()
     rare = None if row[9] is None else msgspec.json.decode(row[9])
-    raw = {"task": row[1], "fence": str(row[3]), "lane": row[12], "faults": row[10] or ""}
+    raw = {"task": row[1], "fence": str(row[3]), "attempt": str(row[4]), "lane": row[12], "faults": row[10] or ""}
     if rare is not None:
         raw |= {"meta": rare[META] or "", "deferral": rare[DEFERRAL] or ""}
+        for name, at in COUNTS.items():
+            if rare[at] is not None and rare[at] < 0:
+                raw[name], wrong[name], rare[at] = str(rare[at]), f"{rare[at]} counts nothing", None
         for name, at, read in (("meta", META, read_meta), ("deferral", DEFERRAL, read_deferral)):
             if rare[at] is not None and not _reads(read, rare[at], name, wrong):
                 rare[at] = None
@@ -43,8 +94,10 @@ def stand_in(row: tuple[Any, ...]) -> tuple[Message, Mapping[str, str]]:
         parts[10] = None
     if not _reads(Lane, row[12], "lane", wrong):
         parts[12] = Lane.QUARANTINE.value
-    if row[3] < 0:
-        parts[3], wrong["fence"] = 0, f"{row[3]} is no fence"
+    if row[3] < claimed:
+        parts[3], wrong["fence"] = 0, f"{row[3] - claimed} is no fence"
+    if row[4] < claimed:
+        parts[4], wrong["attempt"] = 0, f"{row[4] - claimed} counts nothing"
     why = "; ".join(f"column {name}: {why}" for name, why in wrong.items())
     return replace(to_message(tuple(parts)), reason=DAMAGED, damage=Damage(why, raw)), wrong
 

@@ -21,6 +21,7 @@ from ..failpoints import no_seam
 from ..state_dir import state_dir
 from . import cells, groups
 from . import writes as changes
+from .damage import Beyond
 from .doctor import preflight
 from .exchange import Exchanges
 from .floors import Floors
@@ -52,7 +53,9 @@ class PostgresDatabase(Store):
             raise
         self.traits = replace(type(self).traits, read_only=why)
         self._floors = Floors()
-        self._exchanges = Exchanges(self._link, self._st, self._floors, self._at)
+        beyond = Beyond(self._link, self._st)
+        self._link.mend = beyond.mend
+        self._exchanges = Exchanges(self._link, self._st, self._floors, beyond, self._at)
         self._listener = Listener(self._link, now_ms=self.now_ms, tick_s=TICK_S if clock_ms else inf)
         self._link.store_ms, self._link.on_late = self.now_ms, self._floors.expect
         self._floors.on_kept = self._listener.attend

@@ -30,7 +30,7 @@ from ...message import (
 )
 from . import groups
 from .cells import names_of, swap_all
-from .damage import UNREADABLE, stand_in
+from .damage import UNREADABLE, Beyond, stand_in
 from .floor import Told, spots_of
 from .floors import Floors, Looking, Parts, wake_ms
 from .rows import (
@@ -66,8 +66,8 @@ _tuple = tuple.__new__
 class Exchanges:
     """Runs exchanges on a link. Where groups are unused they cost one read of an empty index."""
 
-    def __init__(self, link: Link, st: Statements, floors: Floors, seam: Callable[[str], None]) -> None:
-        self._link, self._st, self._floors, self._seam = link, st, floors, seam
+    def __init__(self, link: Link, st: Statements, floors: Floors, beyond: Beyond, seam: Callable[[str], None]) -> None:
+        self._link, self._st, self._floors, self._beyond, self._seam = link, st, floors, beyond, seam
         self._groups_seen_s = -GROUPS_SEEN_FOR_S
 
     def run(self, settlements: Sequence[Settlement], asks: Sequence[Ask], swaps: Sequence[Swap]) -> Exchange:
@@ -87,11 +87,12 @@ class Exchanges:
                 one.deliveries[n] = found
             one.clogged = one.clogged - {ask.queue for ask in again.asks} | again.clogged
         found = [d for found in one.deliveries for d in found]
-        return Exchange(one.words, found, frozenset(one.clogged), self._set_aside(one.bad) if one.bad else ())
+        damaged = (*self._beyond.take(), *(self._set_aside(one.bad) if one.bad else ()))
+        return Exchange(one.words, found, frozenset(one.clogged), damaged)
 
     def _set_aside(self, bad: Sequence[tuple[Any, ...]]) -> tuple[Message, ...]:
         """Claims that cannot be read, as rows of COLUMNS: out of the way of all others."""
-        found = [stand_in(row) for row in bad]
+        found = [stand_in(row, claimed=True) for row in bad]
         messages = [message for message, _ in found]
         whys = [message.damage.why if message.damage else "" for message in messages]
         names = {(m.queue, m.group) for m in messages if m.group is not None}
@@ -246,7 +247,9 @@ class _One:
         for row in rows:
             id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq, due = row
             mark = PLAIN
-            if rare is None and faults is None and fence > 0:  # the way of most messages: as few steps as there can be
+            if (
+                rare is None and faults is None and fence > 0 and attempt > 0
+            ):  # the way of most messages: as few steps as there can be
                 message = Message(
                     id,
                     task,
@@ -271,7 +274,7 @@ class _One:
                 except UNREADABLE:
                     self.bad.append((*row[:11], queue, leased.value, until, worker))
                     continue
-                if fence <= 0:
+                if fence <= 0 or attempt <= 0:
                     self.bad.append((*row[:11], queue, leased.value, until, worker))
                     continue
                 if message.key is not None:
@@ -281,7 +284,7 @@ class _One:
                 self.groups_seen = True
             else:
                 end = queue
-            handle = f"{id}{mark}{seq:016x}{end}"
+            handle = f"{id}{mark}{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}{end}"
             found.append(Delivery(message, _tuple(Receipt, (handle, fence)), until, due or 0))
         return found
 

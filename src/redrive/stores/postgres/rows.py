@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import psycopg
@@ -51,6 +51,14 @@ BEFORE = """jsonb_strip_nulls(jsonb_build_object('lane', m.lane, 'redrives', coa
  'deadline_ms', m.deadline_ms, 'attempts_allowed', m.attempts_allowed, 'fingerprint', m.fingerprint, 'error', m.error,
  'run', m.run, 'blocked', m.place is not null, 'expires_ms', m.expires_ms, 'result', encode(m.result, 'hex'),
  'progress', case when m.lane = 'done' then encode(m.progress, 'hex') end))"""
+
+
+# To such a message nothing can be added: the server refuses every statement that touches it.
+BEYOND = """(greatest(fence, attempt, crashes, crashes_alone, redrives) >= 2147483647
+ or greatest(enqueued_ms, life_ms, held_ms, deadline_ms, due_ms, wake_ms, parked_ms, rested_ms,
+  expires_ms) >= 4611686018427387904
+ or least(enqueued_ms, life_ms, held_ms, deadline_ms, due_ms, wake_ms, parked_ms, rested_ms,
+  expires_ms) <= -4611686018427387904)"""
 
 
 class Array(bytes):
@@ -243,17 +251,20 @@ def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
 # -- what is read
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]  # what a version of ours writes; anything else is damage
+
+
 class Rare(msgspec.Struct, array_like=True, gc=False):
     """The rare columns, in their order."""
 
-    crashes: int | None
-    crashes_alone: int | None
-    redrives: int | None
+    crashes: _Count | None
+    crashes_alone: _Count | None
+    redrives: _Count | None
     suspect: int | None
     cancel: bool | None
-    held_ms: int | None
+    held_ms: _Count | None
     deadline_ms: int | None
-    attempts_allowed: int | None
+    attempts_allowed: _Count | None
     version: int | None
     key: str | None
     run: str | None
@@ -327,7 +338,7 @@ def full_message(
         crashes_alone=rare.crashes_alone or 0,
         redrives=rare.redrives or 0,
         suspect=rare.suspect is not None,
-        cancel=rare.cancel is not None,
+        cancel=rare.cancel is True,
         held_ms=rare.held_ms or 0,
         deadline_ms=rare.deadline_ms,
         attempts_allowed=rare.attempts_allowed,
@@ -358,6 +369,11 @@ PLAIN, KEYED, GROUPED = ".", "=", "/"
 
 
 SEQ = slice(ID + 1, ID + 17)
+
+
+def hex_of(seq: int) -> str:
+    """A message's own number as it stands in a handle; a negative one, which no version of ours gives, as its bits."""
+    return f"{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
 
 def seq_of(handle: int | str) -> str:

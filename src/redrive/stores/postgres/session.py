@@ -18,7 +18,7 @@ import psycopg
 from msgspec import Struct
 
 from ...chance import uniform
-from ...errors import ConfigError, ReadOnly, StoreUnavailable
+from ...errors import ConfigError, ReadOnly, StoreError, StoreUnavailable
 from ...urls import shown
 from ..clock import Clock
 from ..pool import Pool
@@ -28,6 +28,7 @@ from .connection import (
     Standby,
     TooSlow,
     code_of,
+    is_beyond,
     is_lost,
     open_error,
     passes,
@@ -84,6 +85,8 @@ class Link:
         # and here who must know where in the due index something may have come (told.py)
         self.on_late: Callable[[str, Sequence[Spot]], None] = lambda queue, spots: None
         self.store_ms: Callable[[], int] = self.now_ms  # the store's clock, which tests set by hand
+        # Sets aside messages to which nothing can be added, after a statement failed for one; whether there were any.
+        self.mend: Callable[[], bool] = lambda: False
         self._seam, self._clock, self._opening = seam, Clock(), Lock()
         self._silent = False  # whether a notification was ever refused
         self._first: Server | None = None
@@ -150,7 +153,12 @@ class Link:
     def _transact(self, do: Callable[[Connection], T], wake: Iterable[str], again: bool, locked: bool = True) -> T:
         if self.read_only:
             raise ReadOnly(f"{self.where}: {self.read_only}; nothing was changed")
-        value = self._attempt(do, again, locked)
+        try:
+            value = self._attempt(do, again, locked)
+        except StoreError as error:
+            if not (is_beyond(error) and self.mend()):
+                raise
+            value = self._attempt(do, again, locked)
         self._seam("committed")
         self.on_change(wake)
         return value

@@ -10,6 +10,7 @@ import psycopg
 
 from .rows import (
     BEFORE,
+    BEYOND,
     CLAIMED,
     COLUMNS,
     LEASE,
@@ -65,7 +66,14 @@ def _parts(found: re.Match[str]) -> str:
 
 def _spelt(sql: str, schema: str) -> str:
     sql = re.sub(r"\{free (\$\d+)\}", r"(lane <> 'leased' or due_ms <= \1::bigint)", sql)
-    named = {"{lease}": LEASE, "{claimed}": CLAIMED, "{s}": schema, "{columns}": COLUMNS, "{before}": BEFORE}
+    named = {
+        "{beyond}": BEYOND,
+        "{lease}": LEASE,
+        "{claimed}": CLAIMED,
+        "{s}": schema,
+        "{columns}": COLUMNS,
+        "{before}": BEFORE,
+    }
     for word, meant in named.items():
         sql = sql.replace(word, meant)
     return re.sub(r"\{now (\$\d+)\}", _NOW, sql)

@@ -444,14 +444,14 @@ from moved
 
 -- name: held_now
 -- $1 ids, $2 fences, $3 seqs: those that are the current claim, and whether a cancel was asked for. Locked until the end of the transaction.
-select m.seq, m.fence, m.cancel is not null from {s}.message m
+select m.seq, m.fence, m.cancel is true from {s}.message m
 where (m.id, m.fence, m.seq) in (select * from unnest($1::uuid[], $2::int[], $3::bigint[])) and m.lane = 'leased' order by m.id for no key update
 
 -- name: extend
 -- $1 ids, $2 fences, $3 seqs, $4 lease, $5 now, $6 whether each runs alone from now on
 update {s}.message m set due_ms = {now $5} + $4::bigint, suspect = case when $6::boolean then 2 else m.suspect end
 from (select * from unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq) order by id) r
-where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.seq, m.fence, m.cancel is not null
+where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.seq, m.fence, m.cancel is true
 
 -- name: lapse
 -- $1 worker, $2 now, $3 a fault or null, which each of them keeps: all its leases end now. They have no owner from then on: a worker of that name that is killed
@@ -608,7 +608,7 @@ select id::text from {s}.message where id between $1::uuid and $2::uuid order by
 
 -- name: counts
 -- $1 queue, $2 now: lane, how many, and of what is ready the longest due
-select case when lane = 'leased' then lane when due_ms <= {now $2} then 'ready' else 'scheduled' end, count(*), {now $2} - min(due_ms)
+select case when lane = 'leased' then lane when due_ms <= {now $2} then 'ready' else 'scheduled' end, count(*), {now $2} - greatest(min(due_ms), 0)
 from {s}.message where due_ms is not null and queue = $1::text and priority between 0 and 3 group by 1
 union all
 select 'scheduled', count(*), null from {s}.message where turn is not null and queue = $1::text
@@ -645,7 +645,7 @@ where low is not null group by n order by n
 
 -- name: counts_by_queue
 -- $1 now; a pass over each index that holds all of a lane, whatever the number of queues
-select queue, coalesce({now $1} - min(oldest), 0), sum(ready)::bigint, sum(scheduled)::bigint, sum(leased)::bigint, sum(dead)::bigint,
+select queue, coalesce({now $1} - greatest(min(oldest), 0), 0), sum(ready)::bigint, sum(scheduled)::bigint, sum(leased)::bigint, sum(dead)::bigint,
   sum(quarantine)::bigint, sum(done)::bigint from (
   select queue,
     count(*) filter (where lane = 'ready' and due_ms <= {now $1}) ready,
@@ -918,6 +918,13 @@ select name, width, 0, 0, null from {s}.line l where queue = $1::text and name >
   and not exists (select from {s}.message where queue = $1::text and grp = l.name and turn is not null)
 order by 1
 
+-- name: odd_settings
+-- what no version of ours writes: queue, group or '', setting, value
+select name, '', 'group_width', group_width::text from {s}.queue where group_width < 1
+union all select name, '', 'group_order', group_order from {s}.queue where group_order not in ('turns', 'strict')
+union all select name, '', 'on_dead', on_dead from {s}.queue where on_dead not in ('skip', 'block')
+union all select queue, name, 'width', width::text from {s}.line where width < 1 limit 20
+
 -- name: stuck_groups
 -- groups in which a message is parked though a place is free, and such that have more places taken than there are
 select p.queue, p.grp from (select distinct queue, grp from {s}.message where turn is not null) p
@@ -931,9 +938,27 @@ update {s}.message m set
   before = jsonb_build_object('damaged', to_jsonb(m) - 'before', 'why', r.why, 'wrong', r.wrong), lane = 'quarantine', reason = 'damaged',
   rested_ms = {now $5}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null, deferral = null,
   meta = case when 'meta' <> all(string_to_array(r.wrong, ',')) then m.meta end,
-  faults = case when 'faults' <> all(string_to_array(r.wrong, ',')) then m.faults end, fence = greatest(m.fence, 0)
+  faults = case when 'faults' <> all(string_to_array(r.wrong, ',')) then m.faults end, fence = greatest(m.fence, 0),
+  attempt = greatest(m.attempt, 0), crashes = case when m.crashes >= 0 then m.crashes end, crashes_alone = case when m.crashes_alone >= 0 then m.crashes_alone end,
+  redrives = case when m.redrives >= 0 then m.redrives end, held_ms = case when m.held_ms >= 0 then m.held_ms end, attempts_allowed = case when m.attempts_allowed >= 0 then m.attempts_allowed end
 from unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) r(id, fence, why, wrong)
 where m.id = r.id and m.fence = r.fence and m.lane = 'leased'
+
+-- name: beyond
+-- Messages to which nothing can be added: a counter or a time of theirs is at the end of its range. Their queues and groups.
+select id::text, queue, grp from {s}.message where {beyond} limit 1000
+
+-- name: set_aside_beyond
+-- $1 ids, $2 now: they go to quarantine with numbers that can be counted on. Their rows as they were.
+update {s}.message m set
+  before = jsonb_build_object('damaged', to_jsonb(m) - 'before', 'why', 'a number of it is at the end of its range', 'wrong', ''),
+  lane = 'quarantine', reason = 'damaged', rested_ms = {now $2}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null,
+  deferral = null, expires_ms = null, fence = least(greatest(m.fence, 0), 1000000000), attempt = least(greatest(m.attempt, 0), 1000000),
+  crashes = case when m.crashes < 2147483647 then m.crashes end, crashes_alone = case when m.crashes_alone < 2147483647 then m.crashes_alone end, redrives = case when m.redrives < 2147483647 then m.redrives end,
+  held_ms = case when m.held_ms < 4611686018427387904 then m.held_ms end, life_ms = case when m.life_ms between 0 and 4611686018427387904 then m.life_ms end,
+  deadline_ms = case when m.deadline_ms between 0 and 4611686018427387904 then m.deadline_ms end,
+  enqueued_ms = case when m.enqueued_ms between 0 and 4611686018427387904 then m.enqueued_ms else {now $2} end
+from (select unnest($1::uuid[]) id order by 1) r where m.id = r.id and {beyond} returning m.id::text
 
 -- name: kept_before
 -- $1 ids: what rows were that were set aside
@@ -944,18 +969,21 @@ select id::text, before::text from {s}.message where id = any($1::uuid[]) and la
 update {s}.message m set lane = 'dead', reason = 'damaged', rested_ms = coalesce(m.rested_ms, {now $3}), due_ms = null, place = null,
   turn = null, wake_ms = null, parked_ms = null, before = null, deferral = null,
   meta = case when 'meta' <> all($2::text[]) then m.meta end, faults = case when 'faults' <> all($2::text[]) then m.faults end,
-  fence = greatest(m.fence, 0)
+  fence = greatest(m.fence, 0), attempt = greatest(m.attempt, 0), crashes = case when m.crashes >= 0 then m.crashes end,
+  crashes_alone = case when m.crashes_alone >= 0 then m.crashes_alone end, redrives = case when m.redrives >= 0 then m.redrives end, held_ms = case when m.held_ms >= 0 then m.held_ms end,
+  attempts_allowed = case when m.attempts_allowed >= 0 then m.attempts_allowed end
 where m.id = $1::uuid
 
 -- name: put_back
 -- $1 id, $2 now: it could never have been claimed
-update {s}.message m set due_ms = {now $2}, priority = least(greatest(m.priority, 0), 3) where m.id = $1::uuid
+update {s}.message m set due_ms = {now $2}, priority = least(greatest(m.priority, 0), 3),
+  seq = case when m.seq < 0 then nextval('{s}.message_seq') else m.seq end where m.id = $1::uuid
   and m.lane in ('ready', 'leased') and m.rested_ms is null
-  and (m.priority not between 0 and 3 or (m.due_ms is null and m.turn is null and m.wake_ms is null)) returning m.queue
+  and (m.priority not between 0 and 3 or m.seq < 0 or (m.due_ms is null and m.turn is null and m.wake_ms is null)) returning m.queue
 
 -- name: misplaced
 -- messages that can become due and do not stand in a line, or rest and do, or have a priority that no claim looks at
-select id::text, lane from {s}.message where priority not between 0 and 3 or case when rested_ms is not null then lane in ('ready', 'leased') or due_ms is not null
+select id::text, lane from {s}.message where priority not between 0 and 3 or seq < 0 or case when rested_ms is not null then lane in ('ready', 'leased') or due_ms is not null
   else lane not in ('ready', 'leased') or (due_ms is null and turn is null and wake_ms is null) end limit 100
 
 -- name: about

@@ -34,7 +34,7 @@ from . import exchange
 from . import writes as changes
 from .admin import PostgresAdmin
 from .floor import Told
-from .rows import ids, ints, seq_of
+from .rows import hex_of, ids, ints, seq_of
 from .search import PostgresQueries
 from .statements import Connection, Cursor
 from .transaction import connection_of, tell, within
@@ -95,7 +95,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             return self._st.do(c, "extend", *changes.named(receipts), lease_ms, self._st.now(), alone)
 
         rows = self._link.pipeline(work).fetchall()
-        held = {(f"{seq:016x}", fence): cancel for seq, fence, cancel in rows}
+        held = {(hex_of(seq), fence): cancel for seq, fence, cancel in rows}
         return [_HOLD[held.get((seq_of(handle), fence))] for handle, fence in receipts]
 
     def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:

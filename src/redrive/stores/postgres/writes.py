@@ -29,6 +29,7 @@ from .rows import (
     byteas,
     flags,
     group_of,
+    hex_of,
     ids,
     ints,
     jsons,
@@ -365,7 +366,7 @@ def settle_each(
     """Decide settlement by settlement which hold: the words, what remains to be written, and what follows from them."""
     current = st.do(c, "held_now", *named([s.receipt for s in settlements]))
     cells = Cells(st, c, [swap.key for s in settlements for swap in s.swaps], now)
-    held = {(f"{seq:016x}", fence): cancel for seq, fence, cancel in current.fetchall()}
+    held = {(hex_of(seq), fence): cancel for seq, fence, cancel in current.fetchall()}
     words, batch, drafts = list[Settled](), Batch(), list[Draft]()
     for s in settlements:
         # Popped: the same receipt twice is stale the second time.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -37,9 +37,10 @@ from .exchange import swap_rows
 from .namespace import RedisNamespace
 from .preflight import about, findings
 from .rows import LETTERS, id_bytes, id_text
-from .search import found_of
+from .search import QUEUES_AT_ONCE, found_of
 
 CHECKED_MAX = 100  # damaged messages that `check` names
+ODD_MAX = 20  # and what sets hold that is no message's
 
 
 _CANCELS = (Cancel.UNKNOWN, Cancel.CANCELLED, Cancel.REQUESTED, Cancel.TOO_LATE)
@@ -136,14 +137,34 @@ class RedisAdmin(RedisNamespace):
         return removed[0], removed[1]
 
     def check(self) -> list[str]:
-        stored, stand, stuck = self._call("check", (self._queues(),))
+        stored, stand, stuck, wrong = self._call("check", (self._queues(),))
         found = [] if stored == stand else [f"{stored} messages are stored, but {stand} stand in a lane"]
         for n in range(0, len(stuck), 2):
-            queue, group = stuck[n].decode(), stuck[n + 1].decode()
+            queue, group = _shown(stuck[n]), _shown(stuck[n + 1])
             found.append(f"queue {queue!r}, group {group!r}: a message is parked though a place is free")
+        for n in range(0, len(wrong), 3):
+            what, queue, value = map(_shown, wrong[n : n + 3])
+            found.append((f"queue {queue!r}: " if queue else "") + f"{what} cannot be {value!r}")
+        found += [
+            f"set {_shown(key)!r} has {member!r}: {why}" for key, member, why, _, _ in islice(self._odd(), ODD_MAX)
+        ]
         bad = self._bad()
         found += [f"message {id_text(id.hex())}: {why}" for id, why in islice(bad.items(), CHECKED_MAX)]
         return found + ([f"and {len(bad) - CHECKED_MAX:,} more messages"] if len(bad) > CHECKED_MAX else [])
+
+    def _odd(self) -> Iterator[tuple[bytes, bytes, str, bytes, bytes]]:
+        """What sets hold that is no message's: key, member, why, and the queue and group whose place it holds."""
+        queues, names = self._queues(), self._looks.failure_names()
+        for first in range(0, max(len(queues), len(names), 1), QUEUES_AT_ONCE):
+            last, at, cursor = first + QUEUES_AT_ONCE, 0, "0"
+            while True:
+                at, leads_on, found = self._call("odd", (queues[first:last], names[first:last], at, cursor, not first))
+                for n in range(0, len(found), 5):
+                    key, member, why, queue, group = found[n : n + 5]
+                    yield key, member, why.decode(), queue, group
+                cursor = leads_on.decode()
+                if not at:
+                    break
 
     def _bad(self) -> dict[bytes, str]:
         """The messages that cannot be read, that were set aside, or that stand in no lane, each with why."""
@@ -166,6 +187,12 @@ class RedisAdmin(RedisNamespace):
 
     def repair(self, keep: Callable[[Message], None]) -> list[str]:
         told = []
+        for key, member, *_, queue, group in [*self._odd()]:
+            self._call("drop_odd", ((),), key, queue, group, member)
+            told.append(f"set {_shown(key)!r} is without {member!r}")
+        queues = self._queues()
+        for first in range(0, len(queues), QUEUES_AT_ONCE):
+            self._call("drop_odd", (queues[first : first + QUEUES_AT_ONCE],))
         for id, why in self._bad().items():
             (found,) = found_of(self._call, [id])
             if found is None:
@@ -184,6 +211,10 @@ class RedisAdmin(RedisNamespace):
 
     def info(self) -> dict[str, str | int]:
         return about(self._link)
+
+
+def _shown(raw: bytes) -> str:
+    return raw.decode(errors="backslashreplace")
 
 
 def _drafts(verdict: Verdict) -> list[Draft]:

@@ -22,7 +22,7 @@ from ..url import REDIS_GROUPS_BY
 from .arguments import Arguments
 from .exchange import swap_rows
 from .preflight import preflight
-from .rows import id_text
+from .rows import id_text, names_of
 from .search import Looks
 from .session import Link
 from .url import RedisUrl
@@ -90,7 +90,7 @@ class RedisNamespace(Store):
     def _named(self) -> tuple[set[str], set[str]]:
         """The queues that ever held messages, and those that were told anything."""
         held, said = self._call("queues", None)
-        return {name.decode() for name in held}, {name.decode() for name in said}
+        return {*names_of(held)}, {*names_of(said)}
 
 
 class RedisCells:

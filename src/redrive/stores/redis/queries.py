@@ -19,7 +19,7 @@ from ...message import (
 )
 from .. import validation
 from .namespace import RedisNamespace
-from .rows import id_bytes, id_text
+from .rows import id_bytes, id_text, names_of
 from .search import QUEUES_AT_ONCE, found_of
 
 GROUPS_AT_ONCE = 500
@@ -87,16 +87,16 @@ class RedisQueries(RedisNamespace):
 
     def groups(self, queue: str) -> list[Group]:
         standing, own = self._call("group_names", (queue,))
-        names = sorted({*standing, *own} - {b""})
+        names = sorted({*names_of(standing), *names_of(own)} - {""})
         found: list[Group] = []
         for first in range(0, len(names), GROUPS_AT_ONCE):
-            some = [name.decode() for name in names[first : first + GROUPS_AT_ONCE]]
+            some = names[first : first + GROUPS_AT_ONCE]
             for name, (width, taken, parked, blocked) in zip(some, self._call("groups", (queue, some)), strict=True):
                 found.append(Group(queue, name, width, taken, parked, id_text(blocked.hex()) if blocked else None))
         return found
 
     def paused(self) -> frozenset[str]:
-        return frozenset(name.decode() for name in self._call("paused", None))
+        return frozenset(names_of(self._call("paused", None)))
 
 
 def _counted(numbers: Sequence[int], oldest_ms: int) -> Counts:

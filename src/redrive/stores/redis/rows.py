@@ -6,7 +6,8 @@ The bytes are described in `redis/scripts/_states.lua`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -80,6 +81,15 @@ _rows = msgspec.msgpack.Decoder(list[Row]).decode
 _cold = msgspec.msgpack.Decoder(Cold).decode
 _faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 _NO_RARE, _NO_COLD = Rare(), Cold()
+
+
+def names_of(found: Iterable[bytes]) -> list[str]:
+    """The names of queues or groups in a set. What is not UTF-8 is no name that redrive wrote, and is left out."""
+    names = []
+    for raw in found:
+        with suppress(UnicodeDecodeError):
+            names.append(raw.decode())
+    return names
 
 
 def id_bytes(id: str) -> bytes:
@@ -297,6 +307,8 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
         else:
             message, due = _first_claim(id, row, worker, until), row[1] + row[3]
             receipt = _tuple(Receipt, (handle + where, 1))  # half the time that Receipt(…) takes
+        if message.queue != queue:
+            raise ValueError(f"it stands in queue {queue!r} and names {message.queue!r}")
         found.append(Delivery(message, receipt, until, due))
     return found
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ...errors import StoreError
 from ...fault import Fault
 from ...ids import is_id
 from ...message import (
@@ -28,7 +29,7 @@ from ...message import (
 )
 from .. import lifecycle, validation
 from ..failure_groups import grouped
-from .rows import LETTERS, fatal_of, id_text, member_number, readable
+from .rows import LETTERS, fatal_of, id_text, member_number, names_of, readable
 
 Call = Callable[..., Any]  # call(script, asked, *blobs)
 Place = tuple[int, bytes]  # when it came to rest (0: it does not rest), its member
@@ -53,6 +54,8 @@ def _placed(call: Call, ids: Sequence[bytes]) -> list[tuple[Place, Found] | None
     while True:  # as many at a time as one answer holds
         some = ids[len(found) : len(found) + FIND_AT_ONCE]
         _, messages, states, *beside = call("find", None, b"".join(some))
+        if some and not messages:
+            raise StoreError(f"the server answered nothing for {len(some):,} messages")
         for id, message, state, *rest in zip(some, messages, states, *beside, strict=False):
             if message is None:
                 found.append(None)
@@ -137,7 +140,11 @@ class Looks:
                     yield place, found
             if not places and looked is None:
                 return
-            after = looked or places[-1]
+            before, after = after, looked or places[-1]
+            if after <= before:
+                raise StoreError(
+                    f"what follows {before[1].hex()} in its set comes before it: `redrive store check` says more"
+                )
 
     def _by_id(self, ids: Sequence[bytes], after: Place) -> Iterator[tuple[Place, Found]]:
         yield from (found for found in _placed(self._call, ids) if found is not None and found[0] > after)
@@ -166,16 +173,19 @@ class Looks:
 
     def _failures(self, where: Where) -> list[str] | None:
         """The names of the groups of dead messages of these fingerprints and tasks; None where there are many."""
-        names: list[str] = []
+        names = self.failure_names(where, GROUPS_MOST + 1)
+        return names if len(names) <= GROUPS_MOST else None
+
+    def failure_names(self, where: Where = Where(), most: int | None = None) -> list[str]:
+        """The names of these groups of dead messages; hardly more than `most`."""
+        names = dict[str, None]()
         cursor = "0"
         while True:
             found, page = self._call("failures", (cursor, _map(where.fingerprint), _map(where.task)))
-            names += [name.decode() for name in page]
+            names |= dict.fromkeys(names_of(page))
             cursor = found.decode()
-            if len(names) > GROUPS_MOST:
-                return None
-            if cursor == "0":
-                return list(dict.fromkeys(names))
+            if cursor == "0" or (most is not None and len(names) >= most):
+                return list(names)
 
     def _at_rest(
         self, keys: Sequence[tuple[str, str]], where: Where, after: Place, limit: int, look: int
@@ -210,7 +220,7 @@ class Looks:
             cursor = found.decode()
             if cursor == "0":
                 break
-        named = [(*name.decode().split("\0", 1), *row) for name, row in rows.items()]
+        named = [(*name.split("\0", 1), *rows[name.encode()]) for name in names_of(rows) if "\0" in name]
         fits = lifecycle.fits
         named = [row for row in named if fits(where.task, row[1]) and fits(where.fingerprint, row[0])]
         groups: list[FailureGroup] = []

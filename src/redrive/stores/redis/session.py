@@ -30,7 +30,7 @@ BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 LOOKS = frozenset(
     (
         *("check", "counts", "damage", "due_counts", "failure_groups", "failures", "find", "group_names", "groups"),
-        *("ids", "live", "look", "look_probe", "paused", "queues", "read_cells", "resting", "scan", "verify"),
+        *("ids", "live", "look", "look_probe", "odd", "paused", "queues", "read_cells", "resting", "scan", "verify"),
     )
 )
 HOPS_MAX = 5  # how often a call follows MOVED at once before it waits between

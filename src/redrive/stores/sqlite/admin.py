@@ -20,6 +20,7 @@ from ...message import (
     Verdict,
 )
 from .. import validation
+from ..groups import setting_told
 from ..meta import text
 from . import cells
 from .file import SqliteFile
@@ -144,6 +145,8 @@ class SqliteAdmin(SqliteFile):
         try:
             found = [row[0] for row in self._read("pragma integrity_check")]
             found += [stuck for queue in self.queues() for stuck in self._stuck_groups(queue)]
+            found += [setting_told(*row) for row in self._read(self._sql["odd_settings"])]
+            found += [f"cell {row[0]!r} is not what redrive writes" for row in self._read(self._sql["odd_cells"])]
             bad = bad_rows(self._read, self._sql)
             found += [one.told for one in islice(bad, CHECKED_MAX)]
             if more := sum(1 for _ in bad):
@@ -159,6 +162,14 @@ class SqliteAdmin(SqliteFile):
         for bad in [*bad_rows(self._read, self._sql)]:
             keep(bad.message)
             told.append(self._writer.run(lambda c, bad=bad: repairs.mend(c, bad, self._clock_ms())))  # type: ignore[misc]
+        told += [f"cell {row[0]!r} is gone" for row in self._read(self._sql["odd_cells"])]
+
+        def rest(c: sqlite3.Connection) -> None:
+            c.execute(self._sql["mend_cells"])
+            c.execute(self._sql["mend_versions"], (self._clock_ms(),))
+            self._groups.admit_everywhere(c, self._clock_ms())
+
+        self._writer.run(rest)
         self._waker.wake_all()
         return told
 

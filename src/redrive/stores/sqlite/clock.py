@@ -254,7 +254,7 @@ def read(found: bytes | None) -> Mark | None:
     """The mark that the store has; one that cannot be read counts as none."""
     try:
         return None if found is None else _decode(found)
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, TypeError):
         return None
 
 

@@ -205,4 +205,6 @@ class Groups:
 
 
 def to_group(queue: str, row: tuple[str, int, int, int, str | None]) -> Group:
-    return Group(queue, *row)
+    name, width, taken, parked, blocked = row
+    # (`check` names a width that is none)
+    return Group(queue, name, width if type(width) is int else 0, taken, parked, blocked)

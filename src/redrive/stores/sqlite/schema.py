@@ -26,6 +26,7 @@ _BY_LANE = ("claimable", "claimable_but", "due", "due_but", "next_due", "next_du
 _LEFT_ALONE = re.compile(r"due_ms (<= \?2|is not null)")
 _OURS = """(lane in ('ready', 'leased', 'dead', 'quarantine', 'done') or typeof(lane) <> 'text' or length(lane) > 40
  or lane glob '[^a-z]*' or lane glob '*[^a-z0-9_-]*' or lane = '')"""
+_SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # the version of a cell
 _PAIRS = [f"'{name}', {name}" for name in _TAKEN]
 BEFORE = f"json_object({', '.join(_PAIRS)}, 'blocked', coalesce(turn = 0, 0))"
 
@@ -34,7 +35,7 @@ def statements() -> dict[str, str]:
     """The named parts of statements.sql."""
     text = (files(__package__) / "statements.sql").read_text()
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
-    words = {"{columns}": COLUMNS, "{skip_looked}": str(SKIP_LOOKED), "{before}": BEFORE}
+    words = {"{sound}": _SOUND, "{columns}": COLUMNS, "{skip_looked}": str(SKIP_LOOKED), "{before}": BEFORE}
     for word, meant in words.items():
         parts = [part.replace(word, meant) for part in parts]
     named = {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}

@@ -557,13 +557,18 @@ with recursive
     union all select (select min(queue) from message indexed by message_wake where wake_ms is not null and turn is null and queue > woken.queue) from woken
     where woken.queue is not null
   ),
+  line(queue) as (
+    select (select min(queue) from message indexed by message_group where turn is not null)
+    union all select (select min(queue) from message indexed by message_group where turn is not null and queue > line.queue) from line
+    where line.queue is not null
+  ),
   rest(queue) as (
     select (select min(queue) from message indexed by message_rest_queue where rested_ms is not null)
     union all select (select min(queue) from message indexed by message_rest_queue where rested_ms is not null and queue > rest.queue) from rest
     where rest.queue is not null
   )
 select queue from (
-  select queue from due union select queue from woken union select queue from rest union select name from queue
+  select queue from due union select queue from woken union select queue from line union select queue from rest union select name from queue
 ) where queue is not null
 
 -- name: failure_groups
@@ -712,12 +717,36 @@ where taken < coalesce((select width from group_width w where w.queue = ?1 and w
 -- name: read_cells
 -- ?1 keys (JSON), ?2 now
 select json_group_array(json_array(key, version, hex(value))) from cell
-where key in (select value from json_each(?1)) and value is not null and (expires_ms is null or expires_ms > ?2)
+where key in (select value from json_each(?1)) and value is not null and (expires_ms is null or expires_ms > ?2) and {sound}
 
 -- name: cells_now
--- ?1 keys (JSON), ?2 now: the highest version of what is gone, and of those that are there [[key, version, whether it is live], …]
-select (select version from cell_gone), json_group_array(json_array(key, version, value is not null and (expires_ms is null or expires_ms > ?2)))
+-- ?1 keys (JSON), ?2 now: the highest version of what is gone, and of those that are there [[key, version, whether it is live], …]. A version that
+-- is none counts as one that cannot have been given yet, of a cell that is not there.
+select (select iif({sound}, version, ?2 * 16) from cell_gone), json_group_array(json_array(key, iif({sound}, version, ?2 * 16),
+  {sound} and value is not null and (expires_ms is null or expires_ms > ?2)))
 from cell where key in (select value from json_each(?1))
+
+-- name: odd_settings
+-- what no version of ours writes: queue, group or '', setting, value
+select name, '', 'group_width', quote(group_width) from queue where typeof(group_width) not in ('integer', 'null') or group_width < 1
+union all select name, '', 'group_order', quote(group_order) from queue where group_order not in ('turns', 'strict')
+union all select name, '', 'on_dead', quote(on_dead) from queue where on_dead not in ('skip', 'block')
+union all select name, '', 'paused', quote(paused) from queue where paused not in (0, 1)
+union all select queue, name, 'width', quote(width) from group_width where typeof(width) <> 'integer' or width < 1 limit 20
+
+-- name: odd_cells
+-- those of which something is not what a version of ours writes
+select key from cell where not {sound} or typeof(key) <> 'text' or typeof(value) not in ('blob', 'null')
+  or typeof(expires_ms) not in ('integer', 'null')
+union all select 'the counter of cells' from cell_gone where not {sound} limit 20
+
+-- name: mend_cells
+delete from cell where not {sound} or typeof(key) <> 'text' or typeof(value) not in ('blob', 'null')
+  or typeof(expires_ms) not in ('integer', 'null')
+
+-- name: mend_versions
+-- ?1 now
+update cell_gone set version = ?1 * 16 where not {sound}
 
 -- name: write_cells
 -- ?1 [[key, version, where its value begins (null: deleted), how long it is, expires], …], ?2 the values
@@ -728,7 +757,7 @@ on conflict(key) do update set version = excluded.version, value = excluded.valu
 
 -- name: expired_cells
 -- ?1 now: how many a sweep would remove, and their highest version
-select count(*), max(version) from (select version from cell where expires_ms <= ?1 order by expires_ms limit 1000)
+select count(*), max(iif({sound}, version, 0)) from (select version from cell where expires_ms <= ?1 order by expires_ms limit 1000)
 
 -- name: keep_versions
 update cell_gone set version = max(version, ?1)

@@ -15,10 +15,9 @@ local MESSAGES, STATES, FAULTS, PROGRESS, RESULTS = root .. 'm', root .. 's', ro
 local READY, LEASED, DEAD, QUARANTINE, DONE = 'R', 'L', 'D', 'Q', 'K'
 local TIME_MAX = 2 ^ 48 - 1 -- a wait ends in the year 10889 at the latest
 
-local CHUNK = 4000 -- even, and well below what unpack can put on Lua's stack
-
 -- A command over any number of arguments; what it finds, in one table.
 local function each(command, key, args)
+  local CHUNK = 4000 -- even, and well below what unpack can put on Lua's stack
   local n = #args
   if n == 0 then return {} end
   if n <= CHUNK then return call(command, key, unpack(args)) end

@@ -6,9 +6,12 @@ local cells, swapped, counted = {}, {}, nil
 local cell_of, read_cells, swap_cell
 do -- (a script has 200 local names at most)
 
+-- One that cannot be read is none: a swap writes it anew.
 local function unpack_cell(packed)
   if not packed then return {version = 0, live = false} end
+  if #packed < 17 then return {version = 0, live = false, stored = true} end
   local version, expires, there = struct.unpack(CELL, packed)
+  if version > 2 ^ 52 then return {version = 0, live = false, stored = true} end
   return {version = version, live = there == 1 and (expires == 0 or expires > now), stored = true}
 end
 
@@ -26,9 +29,15 @@ function read_cells(keys)
   for i, packed in ipairs(each('HMGET', CELLS, keys)) do cells[keys[i]] = unpack_cell(packed) end
 end
 
+-- What the counter gave last; where it is no number, more than it can have given.
+local function last_version()
+  local last = tonumber(call('GET', CELL_VERSIONS) or 0)
+  return last and last >= 0 and last <= 2 ^ 52 and math.floor(last) or now * 16
+end
+
 -- A version above all that the counter gave, and above this one, which an older program may have made.
 local function next_version(above)
-  counted = math.max(counted or tonumber(call('GET', CELL_VERSIONS) or 0), above) + 1
+  counted = math.max(counted or last_version(), above) + 1
   return counted
 end
 

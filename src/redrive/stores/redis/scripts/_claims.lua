@@ -25,12 +25,13 @@ local function leased(messages, packed, ids, members, first, worker, untl, answe
   local states, fresh, again = {}, {}, {}
   for i = 1, #ids do
     local state = packed[i]
-    if not messages[i] then error('what was put is gone') end
+    if not messages[i] or #ids[i] ~= 16 then error('what was put is gone') end
     if state and byte(state, 1) == 82 and byte(state, 6) < ALONE then -- 82: R; nothing of it is rare
       local fence, flags, attempt = struct.unpack('>I4BI4', state, 2)
       if #state < TAIL - 1 then error('its state is cut off') end
       if attempt > 0 then again[#again + 1] = members[first + i - 1] end
       local due = struct.unpack('>I8', state, 24)
+      if fence >= 2 ^ 31 or attempt >= 2 ^ 31 or due > 2 ^ 53 then error('a number of its state is out of its range') end
       state = struct.pack('>c1I4BI4', LEASED, fence + 1, flags, attempt + 1) .. sub(state, 11, 23) .. ends
         .. sub(state, 32, 47) .. worker
       states[2 * i] = state

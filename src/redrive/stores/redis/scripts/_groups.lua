@@ -1,21 +1,14 @@
 -- Groups: who has a place (a set per group), who is parked for one (a sorted set by turn), who waits for its time (a
 -- sorted set per queue). Whatever frees a place or brings somebody ends with `admit`, in the same script.
-local TURN = 2 ^ 50 -- a turn: the priority, where it counts, above the number by which one joined
-local ADMIT_MAX = 1000 -- in one script; the groups that want more stand in `unfinished`
-local WOKEN_MIN = 100
 local unfinished = root .. 'ga'
 local touched, rules_of, admitted, admitted_to = {}, {}, 0, {}
 
 local function places_key(queue, group) return root .. 't:' .. queue .. '\0' .. group end
-local function parked_key(queue, group) return root .. 'p:' .. queue .. '\0' .. group end
-local function names_key(queue) return root .. 'gn:' .. queue end
-local function count_parked(queue, by) call('HINCRBY', root .. 'pn', queue, by) end
 
 local function rules(queue)
   local found = rules_of[queue]
   if not found then
-    local packed = call('HGET', root .. 'set', queue)
-    local said = packed and cmsgpack.unpack(packed) or {}
+    local said = settings_of(call('HGET', root .. 'set', queue))
     local strict = said.order == 'strict'
     found = {said = said, paused = said.paused, strict = strict, block = strict and said.on_dead == 'block',
       width = said.width or 1}
@@ -26,7 +19,7 @@ end
 
 local function width_of(queue, group)
   local own = call('HMGET', root .. 'gw:' .. queue, group, '')
-  return tonumber(own[1] or own[2] or rules(queue).width)
+  return tonumber(own[1] or own[2] or rules(queue).width) or 1
 end
 
 local function touch(queue, group)
@@ -38,7 +31,8 @@ local function touch(queue, group)
   groups[group] = true
 end
 
-local function turn_of(strict, priority, number) return strict and number or priority * TURN + number end
+-- A turn: the priority, where it counts, above the number by which one joined.
+local function turn_of(strict, priority, number) return strict and number or priority * 2 ^ 50 + number end
 
 local function park(record, number)
   local cold = record.state.cold
@@ -102,6 +96,7 @@ local function place(record, places)
 end
 
 local function admit_to(queue, group)
+  local ADMIT_MAX = 1000 -- in one script; the groups that want more stand in `unfinished`
   local places, parked = places_key(queue, group), parked_key(queue, group)
   local taken, width = call('SCARD', places), width_of(queue, group)
   while taken < width do
@@ -109,10 +104,12 @@ local function admit_to(queue, group)
       call('SADD', unfinished, queue .. '\0' .. group)
       return
     end
-    local first = call('ZPOPMIN', parked)[1]
+    local first
+    repeat first = call('ZPOPMIN', parked)[1] until not first or is_member(first)
     if not first then break end
     local id = sub(first, 7)
     local state, why = state_of(call('HGET', STATES, id))
+    if state and not has(state, GROUP) then state, why = nil, 'its state names no group' end
     local rests = state and (state.lane == DEAD or state.lane == QUARANTINE or state.lane == DONE)
     if state and not rests then
       place({id = id, member = first, queue = queue, state = state}, places)
@@ -147,14 +144,15 @@ end
 
 -- Let those whose wait is over join their lines, the longest due first.
 local function wake(queue, limit)
-  local woken = call('ZRANGEBYSCORE', wait_key(queue), '-inf', now, 'LIMIT', 0, math.max(limit, WOKEN_MIN))
+  local woken = call('ZRANGEBYSCORE', wait_key(queue), '-inf', now, 'LIMIT', 0, math.max(limit, 100))
   if #woken == 0 then return end
   each('ZREM', wait_key(queue), woken)
+  woken = members_of(woken)
   local number = next_numbers(#woken)
   for i, member in ipairs(woken) do
     local id = sub(member, 7)
     local state, why = state_of(call('HGET', STATES, id))
-    if state and state.cold.g then
+    if state and has(state, GROUP) then
       state.cold.wk = nil
       park({id = id, member = member, queue = queue, group = state.cold.g, priority = state.cold.pr, state = state},
         number + i - 1)

@@ -13,16 +13,21 @@ local function hold_key(name, id, until_ms)
   if until_ms > 0 then call('ZADD', KEYS_UNTIL, until_ms, name) else call('ZREM', KEYS_UNTIL, name) end
 end
 
+-- Who holds a key, and until when; nobody where that cannot be read.
+local function holder_of(name)
+  local held = call('HGET', KEYS_OF, name)
+  return held and #held >= 24 and held
+end
+
 -- What a message held for its life only is free again.
 local function free_key(id, message)
   local name = key_name(message.task, message.rare.k)
-  local held = call('HGET', KEYS_OF, name)
+  local held = holder_of(name)
   if held and sub(held, 1, 16) == id and struct.unpack('>I8', held, 17) == 0 then call('HDEL', KEYS_OF, name) end
 end
 
-local WORDS = {[LEASED] = 'leased', [DEAD] = 'dead', [QUARANTINE] = 'quarantine', [DONE] = 'done'}
-
 local function word_of(record)
+  local WORDS = {[LEASED] = 'leased', [DEAD] = 'dead', [QUARANTINE] = 'quarantine', [DONE] = 'done'}
   local state = record.state
   if state.lane == READY then
     local parked = has(state, GROUP) and state.cold.t ~= PLACE
@@ -33,7 +38,7 @@ end
 
 -- Who holds this key: id and the word for its state, or nil.
 local function holder(name)
-  local held = call('HGET', KEYS_OF, name)
+  local held = holder_of(name)
   if not held then return end
   local id, until_ms = sub(held, 1, 16), (struct.unpack('>I8', held, 17))
   if given_up[name] == id then return end

@@ -22,7 +22,7 @@ local function widths_of(queue)
 end
 
 local function each_record(queue, group, members, work)
-  for _, member in ipairs(members) do
+  for _, member in ipairs(members_of(members)) do
     local id = sub(member, 7)
     local state, why = state_of(call('HGET', STATES, id))
     if state and state.cold.pr then

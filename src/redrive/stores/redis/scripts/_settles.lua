@@ -1,6 +1,5 @@
 -- Settling. `plan_moves` says what each settlement comes to and writes nothing but what is collected for later.
 local ACK, RETRY, DIE, POISON = 0, 1, 2, 3
-local CANCELLED_KEPT = 24 * 3600 * 1000
 local EXPIRIES, FAILURES = root .. 'ex', root .. 'fg'
 local OK, STALE, CANCELLED = 0, 1, 2
 
@@ -41,7 +40,7 @@ end
 
 local function cancelled(record)
   rest(record, DONE, 'cancelled')
-  expire(record, now + CANCELLED_KEPT)
+  expire(record, now + 24 * 3600 * 1000)
 end
 
 -- What a done message had, while a run has it again: its checkpoint and its result.

@@ -9,6 +9,16 @@ local HEAD, TAIL = '>c1I4BI4I4I4I4BI8I8I8', 48
 local PLACE = 0 -- the turn of a message that holds a place in its group; parked ones have higher turns, all others none
 
 local function number_of(member) return (struct.unpack('>I6', member)) end
+-- What else a set has is no message's, and is left out wherever a set is read.
+local function is_member(member) return #member == 22 end
+
+local function members_of(members)
+  local found = {}
+  for _, member in ipairs(members) do
+    if is_member(member) then found[#found + 1] = member end
+  end
+  return found
+end
 
 local function has(state, flag) return bit.band(state.flags, flag) ~= 0 end
 local function mark(state, flag) state.flags = bit.bor(state.flags, flag) end
@@ -82,6 +92,31 @@ local function record_of(id, message, packed)
   return record
 end
 
+local function parked_key(queue, group) return root .. 'p:' .. queue .. '\0' .. group end
+local function names_key(queue) return root .. 'gn:' .. queue end
+
+-- What was said of a queue. Where that cannot be read it counts as paused: it may have been, and a resume writes it anew.
+local function settings_of(packed)
+  if not packed then return {} end
+  local whole, said = pcall(cmsgpack.unpack, packed)
+  if not whole or type(said) ~= 'table' then return {paused = true} end
+  if type(said.width) ~= 'number' then said.width = nil end
+  return said
+end
+
+local function parked_in(queue)
+  local parked = 0
+  for _, group in ipairs(call('SMEMBERS', names_key(queue))) do parked = parked + call('ZCARD', parked_key(queue, group)) end
+  return parked
+end
+
+-- Add to how many of a queue are parked in its groups; they are counted anew where that is no number.
+local function count_parked(queue, by)
+  if type(redis.pcall('HINCRBY', root .. 'pn', queue, by)) ~= 'number' then
+    call('HSET', root .. 'pn', queue, parked_in(queue))
+  end
+end
+
 -- Damage. Whatever reads a message before it writes anything asks first whether it can be read. One that cannot is set
 -- aside: it leaves every place it stands in for the quarantine lane, and its member and its state as it was are kept in a
 -- hash beside.
@@ -105,6 +140,10 @@ function state_of(packed)
     if kind == 'number' and value and not (value >= 0 and value <= 2 ^ 53 and value % 1 == 0) then
       return nil, 'part ' .. name .. ' of its state is out of its range'
     end
+  end
+  if math.max(state.fence, state.attempt, state.crashes, state.alone, state.redrives) >= 2 ^ 31
+    or math.max(state.due, state.life, state.held) > 2 ^ 53 then
+    return nil, 'a number of its state is out of its range'
   end
   local cold = state.cold
   if has(state, GROUP) then
@@ -139,7 +178,7 @@ local function left(member, queue, groups)
   for _, group in pairs(groups) do
     local name = queue .. '\0' .. group
     local parked = call('ZREM', root .. 'p:' .. name, member)
-    if parked == 1 then call('HINCRBY', root .. 'pn', queue, -1) end
+    if parked == 1 then count_parked(queue, -1) end
     if parked + call('SREM', root .. 't:' .. name, member) > 0 then
       call('SADD', root .. 'ga', name) -- the next exchange lets in who waits for its place
       return true
@@ -169,6 +208,7 @@ function set_aside(member, queue, priority, why)
   end
   call('ZREM', wait_key(queue), member)
   for _, lane in ipairs({DEAD, QUARANTINE, DONE}) do call('ZREM', rest_key(lane, queue), member) end
+  if not is_member(member) then return end
   leave_group(member, queue, message, packed)
   if not message and not packed then return end
   call('HSETNX', DAMAGED, id, member .. (packed or ''))
@@ -250,4 +290,13 @@ local function flush()
   dropped, added, gone, kept = {}, {}, {}, {}
 end
 
-local function next_numbers(count) return call('INCRBY', root .. 'n', count) - count + 1 end
+-- The first of so many numbers that no message has. Where the counter is none, or beyond what a member holds, it goes on
+-- where it cannot have been yet: at sixteen for each millisecond of the clock.
+local function next_numbers(count)
+  local last = redis.pcall('INCRBY', root .. 'n', count)
+  if type(last) ~= 'number' or last < count or last >= 2 ^ 48 then
+    last = now * 16 + count
+    call('SET', root .. 'n', text_of(last))
+  end
+  return last - count + 1
+end

@@ -10,7 +10,7 @@ for i, queue in ipairs(asked[1]) do
     ready, waiting = ready + due, waiting + call('ZCARD', key) - due
     leased = leased + call('ZCARD', lease_key(priority, queue))
   end
-  waiting = waiting + call('ZCARD', wait_key(queue)) + tonumber(call('HGET', root .. 'pn', queue) or 0)
+  waiting = waiting + call('ZCARD', wait_key(queue)) + math.max(0, tonumber(call('HGET', root .. 'pn', queue) or 0) or 0)
   counted[i] = {ready, waiting, leased, call('ZCARD', rest_key(DEAD, queue)), call('ZCARD', rest_key(QUARANTINE, queue)),
     call('ZCARD', rest_key(DONE, queue)), now - oldest}
 end

@@ -1,11 +1,16 @@
 -- {cursor, how long lately is, how long the while before}: a page of the groups of dead messages: {cursor that leads on, {name, count, first, last,
 -- member of the last, how many came to rest lately, how many in the while before, …}}.
+local LAST_LOOKED = 10
 local page, answer = call('SSCAN', root .. 'fg', asked[1], 'COUNT', 300), {}
 local lately = now - asked[2]
 for _, name in ipairs(page[2]) do
   local key = root .. 'f:' .. name
-  local first, last = call('ZRANGE', key, 0, 0, 'WITHSCORES'), call('ZRANGE', key, -1, -1, 'WITHSCORES')
-  if first[1] then
+  local first, last = call('ZRANGE', key, 0, 0, 'WITHSCORES'), call('ZREVRANGE', key, 0, LAST_LOOKED - 1, 'WITHSCORES')
+  while #last > 0 and #last[1] ~= 22 do -- no message's
+    table.remove(last, 1)
+    table.remove(last, 1)
+  end
+  if first[1] and last[1] then
     local recent, earlier = 0, 0
     if tonumber(last[2]) >= lately - asked[3] then
       recent = call('ZCOUNT', key, lately, '+inf')

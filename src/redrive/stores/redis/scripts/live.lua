@@ -7,7 +7,7 @@ local function take(key)
   if n > INLINE or #members > 4 * INLINE then
     large[#large + 1] = n > 0 and key or nil
   elseif n > 0 then
-    for _, member in ipairs(call('ZRANGE', key, 0, -1)) do members[#members + 1] = member end
+    for _, member in ipairs(members_of(call('ZRANGE', key, 0, -1))) do members[#members + 1] = member end
   end
 end
 for _, queue in ipairs(asked[1]) do

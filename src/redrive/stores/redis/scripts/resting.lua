@@ -56,8 +56,8 @@ local function take(key)
     local rows = call('ZRANGEBYSCORE', key, asked[2], asked[3], 'WITHSCORES', 'LIMIT', offset, page)
     local some = {}
     for i = 1, #rows, 2 do
-      local at_ms = tonumber(rows[i + 1])
-      if at_ms > asked[2] or comes_before(ARGV[3], rows[i]) then some[#some + 1] = {at_ms, rows[i]} end
+      local at_ms = math.floor(tonumber(rows[i + 1])) -- as an answer has it
+      if is_member(rows[i]) and (at_ms > asked[2] or comes_before(ARGV[3], rows[i])) then some[#some + 1] = {at_ms, rows[i]} end
     end
     for _, place in ipairs(chosen(some)) do
       found[#found + 1] = place

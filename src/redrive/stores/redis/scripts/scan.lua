@@ -7,8 +7,8 @@ local cursor, rows = unpack(call('ZSCAN', asked[1], asked[2], 'COUNT', PAGE))
 local found = {}
 for i = 1, #rows, 2 do
   local member = rows[i]
-  local number = number_of(member)
-  if number >= from and number <= to and comes_before(ARGV[3], member) and (ARGV[4] == '' or comes_before(member, ARGV[4])) then
+  local number = number_of(member, 0)
+  if #member == 22 and number >= from and number <= to and comes_before(ARGV[3], member) and (ARGV[4] == '' or comes_before(member, ARGV[4])) then
     found[#found + 1] = member
   end
 end

@@ -10,16 +10,16 @@ local function sweep_cells()
     local page = call('HSCAN', CELLS, cursor, 'COUNT', SWEPT_ONCE)
     cursor = page[1]
     for i = 1, #page[2], 2 do
-      local version, expires, there = struct.unpack(CELL, page[2][i + 1])
       seen, bytes = seen + 1, bytes + #page[2][i + 1]
-      if there == 0 or (expires > 0 and expires <= now) then
-        gone[#gone + 1] = page[2][i]
-        last = math.max(last, version)
+      if #page[2][i + 1] >= 17 then -- else it stays, and a check names it
+        local version, expires, there = struct.unpack(CELL, page[2][i + 1])
+        if version <= 2 ^ 52 then last = math.max(last, version) end
+        if there == 0 or (expires > 0 and expires <= now) then gone[#gone + 1] = page[2][i] end
       end
     end
   until cursor == '0' or seen >= 2 * SWEPT_ONCE or bytes >= SWEPT_BYTES
   each('HDEL', CELLS, gone)
-  if #gone > 0 and last > tonumber(call('GET', CELL_VERSIONS) or 0) then call('SET', CELL_VERSIONS, text_of(last)) end
+  if last > (tonumber(call('GET', CELL_VERSIONS) or 0) or 0) then call('SET', CELL_VERSIONS, text_of(last)) end
   if cursor == '0' then call('DEL', SWEPT_AT) else call('SET', SWEPT_AT, cursor) end
   return cursor ~= '0' and 10 * #gone >= seen
 end

@@ -184,7 +184,7 @@ end
 -- that was to be held.
 local function planned(record)
   local draft, drafts = verdict[2][1], verdict[2]
-  local held = draft[5] and call('HGET', KEYS_OF, draft[5])
+  local held = draft[5] and holder_of(draft[5])
   if held and sub(held, 1, 16) == record.id then
     given_up[draft[5]] = record.id
     draft[6] = math.max(draft[6], (struct.unpack('>I8', held, 17)) - now)

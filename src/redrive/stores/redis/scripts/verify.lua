@@ -53,14 +53,16 @@ for i = 1, #page[2], 2 do
     elseif record then
       local key, score = place_of(record)
       local ours = ({R = true, L = true, D = true, Q = true, K = true})[record.state.lane] -- not a newer version's
-      if ours and not call('ZSCORE', key, record.member) then
+      local at = ours and tonumber(call('ZSCORE', key, record.member) or nil)
+      local early = record.state.lane == READY and record.group and record.state.cold.t ~= PLACE -- a line has its own order
+      if ours and (not at or (not early and at ~= score)) then
         if asked[2] then
           if record.state.lane == READY or record.state.lane == LEASED then score = math.min(score, now) end
           call('ZADD', key, text_of(score), record.member)
           call('SADD', root .. 'qs', record.queue)
           wake_waiters(record.queue)
         end
-        tell(id, 'it stands in no lane', 'it stands in its lane again')
+        tell(id, at and 'it stands at another time than its own' or 'it stands in no lane', 'it stands in its lane again')
       end
     else
       local state = state_of(packed)
