@@ -67,5 +67,5 @@ def web(
     with socket:
         server = Server(site, ready)
         for each in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them once more when it has ended
-            signal.signal(each, server.stop)
+            signal.signal(each, server.end)
         server.run([socket])

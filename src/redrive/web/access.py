@@ -17,11 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import ConfigError, near_miss
-from .tries import Tries
+from .tries import WRONG_BY_PROXY_MAX, WRONG_MAX, Tries
 
 SESSION = "redrive_session"
 SESSION_S = 12 * 3600
 TOKEN_MIN, DISTINCT_MIN = 16, 6  # characters; different ones
+NAMED_MAX = 64  # characters of an address that a proxy names
 _STRETCHED = 100_000  # rounds: who guesses tokens by their cookies pays them for each guess
 # Headers that proxies add. The versions of HTTP that nginx speaks to a server unless it is told otherwise are another
 # trace of one: a browser has spoken 1.1 for 25 years.
@@ -168,12 +169,13 @@ class Access:
         return given is not None and self._is_right(request, given)
 
     def _is_right(self, request: Request, token: str) -> bool:
-        client = client_of(request)
-        if wait_s := self.tries.wait_s(client):
+        clients = clients_of(request)
+        if wait_s := max(self.tries.wait_s(*client) for client in clients):
             raise Denied(429, "too many wrong tokens came from here", "", f"try again in {wait_s} s")
         right = self._token is not None and _same(token, self._token)
         if not right:
-            self.tries.wrong(client)
+            for client in clients:
+                self.tries.wrong(*client)
         return right
 
     def _has_session(self, request: Request) -> bool:
@@ -211,6 +213,16 @@ def client_of(request: Request) -> str:
     if request.client is not None:
         return request.client.host
     return str(request.scope.get("wsgi_environ", {}).get("REMOTE_ADDR", ""))
+
+
+def clients_of(request: Request) -> tuple[tuple[str, int], ...]:
+    """Whose wrong tokens count together, and how many are taken of them within the time. A proxy on this machine says
+    for whom it asks, and so may anybody else on it: all that come by it have a bound of their own."""
+    client = client_of(request)
+    named = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+    if named and is_loopback(client):
+        return (f"{client} for {named[:NAMED_MAX]}", WRONG_MAX), (f"by {client}", WRONG_BY_PROXY_MAX)
+    return ((client, WRONG_MAX),)
 
 
 async def _awaited(found: Awaitable[Any]) -> Any:

@@ -154,14 +154,18 @@ def _clock(site: Home) -> Callable[[], int]:
     return now_ms
 
 
+@cache
+def _own_files() -> frozenset[str]:
+    return frozenset(each.name for each in files("redrive.web").joinpath("static").iterdir())
+
+
 async def static(request: Request) -> Response:
     """A file of the site's own."""
     name = request.path_params["file"]
     kind = name.rpartition(".")[2]
-    found = files("redrive.web").joinpath("static", name)
-    if kind not in _TYPES or "/" in name or not found.is_file():
+    if kind not in _TYPES or name not in _own_files():
         response = Response("there is no such file\n", 404, media_type="text/plain")
     else:
-        response = Response(found.read_bytes(), media_type=_TYPES[kind])
+        response = Response(files("redrive.web").joinpath("static", name).read_bytes(), media_type=_TYPES[kind])
     harden(MutableHeaders(raw=response.raw_headers), cached=response.status_code == 200)
     return response

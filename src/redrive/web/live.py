@@ -72,6 +72,12 @@ class Glance:
         self._store().nudge()
 
 
+class _Watcher:
+    """One stream; `ended`: another one has its place."""
+
+    ended = False
+
+
 class Live:
     """The number of the last change, and who waits for the next one. It looks only while somebody waits.
 
@@ -88,13 +94,13 @@ class Live:
         self._looking: asyncio.Future[tuple[bytes, float]] | None = None
         self._glance, self._every_s = glance, every_s
         self._changed: asyncio.Event = asyncio.Event()
-        self._watchers = 0
+        self._watching: dict[Any, list[_Watcher]] = {}  # by reader, the oldest first
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
     def watchers(self) -> int:
-        return self._watchers
+        return sum(map(len, self._watching.values()))
 
     @property
     def looks(self) -> bool:
@@ -110,17 +116,21 @@ class Live:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def events(self) -> AsyncIterator[str]:
+    async def events(self, reader: Any = "") -> AsyncIterator[str]:
         """Lines of server-sent events for one browser: the number of the last change, now and at each change. They end
-        after a while, and the browser asks again: who may not see the pages any more is found then."""
-        self._watchers += 1
-        ends = asyncio.get_running_loop().time() + LASTS_S
+        after a while, and the browser asks again: who may not see the pages any more is found then. Beyond
+        WATCHERS_MAX the oldest stream ends of the reader who has most."""
+        watcher, ends = _Watcher(), asyncio.get_running_loop().time() + LASTS_S
+        if self.watchers >= WATCHERS_MAX:
+            self._end_oldest()
+        mine = self._watching.setdefault(reader, [])
+        mine.append(watcher)
         if not self.looks:
             self._task = asyncio.create_task(self._watch())
         try:
             told = self.version
             yield f"retry: 2000\nevent: version\ndata: {told}\n\n"
-            while not self._closed and asyncio.get_running_loop().time() < ends:
+            while not (self._closed or watcher.ended) and asyncio.get_running_loop().time() < ends:
                 # Changes while the line before was sent have set an event that is no longer this one.
                 if self.version == told and not await _set(self._changed):
                     yield ": still here\n\n"
@@ -128,13 +138,21 @@ class Live:
                     told = self.version
                     yield f"event: version\ndata: {told}\n\n"
         finally:
-            self._watchers -= 1
+            if watcher in mine:
+                mine.remove(watcher)
+            if not mine and self._watching.get(reader) is mine:
+                del self._watching[reader]
+
+    def _end_oldest(self) -> None:
+        most = max(self._watching.values(), key=len)
+        most.pop(0).ended = True
+        self._wake()
 
     async def _watch(self) -> None:
         thread = ThreadPoolExecutor(1, "redrive-live")  # a store's wait belongs to the thread it is called on
         last, looks, woken = b"", 0, False
         try:
-            while self._watchers:
+            while self.watchers:
                 looks, began, quiet = looks + 1, time.monotonic(), False
                 try:
                     found, pause_s = await self._looked(thread)
@@ -145,7 +163,7 @@ class Live:
                 if found != last or looks % SLOW_EVERY == 0:  # at first too: the page was read before the first look
                     self.bump()
                     last = found
-                woken = await self._rest(thread, max(pause_s, self._watchers / PAGES_PER_S), quiet)
+                woken = await self._rest(thread, max(pause_s, self.watchers / PAGES_PER_S), quiet)
         finally:
             thread.shutdown(wait=False)
 

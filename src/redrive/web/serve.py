@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import uvicorn
+from msgspec.structs import replace
 
+from .connections import Bounds, Connections, protocol, raise_descriptors
 from .site import Site
 
 GRACE_S = 2  # for answers that are under way when the server is asked to stop
+ENDED_S = 3.0  # beyond that, until threads that still work for an answer are left to the end of the process
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -22,13 +28,28 @@ def listening(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """Call `ready` with the address of the pages once requests are answered; end live updates when it stops."""
 
-    def __init__(self, site: Site, ready: Callable[[str], object]) -> None:
-        super().__init__(uvicorn.Config(site, log_level="warning", lifespan="off", timeout_graceful_shutdown=GRACE_S))
+    def __init__(self, site: Site, ready: Callable[[str], object], bounds: Bounds | None = None) -> None:
+        bounds = bounds or Bounds()
+        gate = Connections(replace(bounds, most=min(bounds.most, raise_descriptors())))
+        # Whom a proxy names is looked at in `access.py`, which knows what to believe of it.
+        config = uvicorn.Config(
+            site, http=protocol(gate), ws="none", proxy_headers=False, log_level="warning", lifespan="off",
+            timeout_graceful_shutdown=GRACE_S,
+        )  # fmt: skip
+        super().__init__(config)
         self._site, self._ready = site, ready
 
-    def stop(self, *_: object) -> None:
-        """Stop soon. A handler of signals."""
+    def stop(self) -> None:
+        """Stop soon."""
         self.should_exit = True
+
+    def end(self, number: int, *_: object) -> None:
+        """Stop soon, and end the process within a grace, whatever the threads of answers do: it would wait for them. A
+        handler of signals."""
+        self.should_exit = True
+        last = threading.Timer(GRACE_S + ENDED_S, partial(_leave, number))
+        last.daemon = True
+        last.start()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -43,3 +64,11 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._site.close()
         await super().shutdown(sockets)
+
+
+def _leave(number: int) -> None:
+    """End the process now, as by the signal, though some of its threads do not end."""
+    sys.stdout.flush()
+    print(f"redrive web: answers were still being made {GRACE_S + ENDED_S:g} s after the signal", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(128 + number)

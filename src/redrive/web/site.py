@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
@@ -25,7 +25,7 @@ from ..errors import ConfigError, RedriveError
 from ..redact.visible import one_line
 from ..urls import shown
 from . import answers
-from .access import SESSION, SESSION_S, Access, Answered, Authorize, Permission, User
+from .access import SESSION, SESSION_S, Access, Answered, Authorize, Permission, User, client_of, cookies
 from .ask import Ask, Done, Download, Problem, Record, Told
 from .guard import (
     CSRF,
@@ -44,7 +44,7 @@ from .guard import (
     say,
     set_cookie,
 )
-from .live import BILLED_EVERY_S, EVERY_S, WATCHERS_MAX, Glance, Live
+from .live import BILLED_EVERY_S, EVERY_S, Glance, Live
 from .requests import LOGIN_MAX, form_of, wants_json
 from .sums import Kept, Sums
 from .table import ACTIONS, PAGES, Action, Page
@@ -127,7 +127,7 @@ class Site:
         own = [
             Route("/live", self._guarded(self._stream)),
             Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
-            Route("/static/{file}", answers.static),
+            Route("/static/{file}", self._guarded(answers.static)),
             Route(f"/{{rest:{_NAME}}}", self._guarded(self._nowhere), methods=["GET", "POST"]),
         ]
         return [*actions, *own[:3], *pages, own[3]]
@@ -192,6 +192,8 @@ class Site:
                 response: Response = await answer(request)
             except Answered as answered:
                 return answered.response
+            except ClientDisconnect:  # or it was too slow
+                return Response(status_code=400)
             except Exception as error:  # each becomes a page that says what, why and what next
                 return self._failed(request, error)
             return response
@@ -238,7 +240,7 @@ class Site:
         told = record if isinstance(record, Told) else Told(record)
         if wants_json(request) or told.to:
             return await self._show(page, request, ask.user, told, version)
-        key = (*key_of(request, ask), ask.user.name, root_of(request), "lost" in told)
+        key = (*key_of(request, ask), root_of(request), "lost" in told)
         html = partial(answers.html, self, request, ask.user, page, told, csrf=_ANY_CSRF, said="", version=version)
         shared = await self.readings.once(key, version, html)
         csrf = csrf_of(request)
@@ -295,13 +297,14 @@ class Site:
 
     async def _stream(self, request: Request) -> Response:
         """Server-sent events; 204 under WSGI, which would keep a thread for each browser."""
-        await self._admitted(request, Permission.VIEW)
-        if "wsgi_environ" in request.scope or self.live.watchers >= WATCHERS_MAX:
+        user = await self._admitted(request, Permission.VIEW)
+        if "wsgi_environ" in request.scope:
             return Response(status_code=204)
         headers = {"X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return Response(media_type="text/event-stream", headers=headers)
-        return StreamingResponse(self.live.events(), media_type="text/event-stream", headers=headers)
+        reader = user.name, client_of(request), *cookies(request, SESSION)
+        return StreamingResponse(self.live.events(reader), media_type="text/event-stream", headers=headers)
 
     async def _login(self, request: Request) -> Response:
         if not self.access.takes_token:

@@ -8,33 +8,34 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 WRONG_MAX = 10  # tokens of one client within the time
+WRONG_BY_PROXY_MAX = 100  # and of all clients that come by one proxy
 WITHIN_S = 60.0
 CLIENTS_MAX = 1_000  # the one that was wrong longest ago is forgotten first
 
 
 class Tries:
-    """Wrong tokens by client. After ten within a minute, none of that client's is looked at for a minute: the right one
-    neither, or the refusal would say which it is. Sessions that are open go on."""
+    """Wrong tokens by client. After so many within a minute, none of that client's is looked at for a minute: the right
+    one neither, or the refusal would say which it is. Sessions that are open go on."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()
 
-    def wait_s(self, client: str) -> int:
+    def wait_s(self, client: str, most: int = WRONG_MAX) -> int:
         """How long this client has to wait; 0: it may try."""
         with self._lock:
             times = self._wrong.get(client, [])
-            left = times[-1] + WITHIN_S - self._clock() if len(times) >= WRONG_MAX else 0.0
-            if left <= 0 and len(times) >= WRONG_MAX:
+            left = times[-1] + WITHIN_S - self._clock() if len(times) >= most else 0.0
+            if left <= 0 and len(times) >= most:
                 del self._wrong[client]
             return max(0, int(left + 0.999))
 
-    def wrong(self, client: str) -> None:
+    def wrong(self, client: str, most: int = WRONG_MAX) -> None:
         """This client gave a wrong token."""
         with self._lock:
             now = self._clock()
             times = [at for at in self._wrong.pop(client, []) if now - at < WITHIN_S]
-            self._wrong[client] = [*times, now][-WRONG_MAX:]
+            self._wrong[client] = [*times, now][-most:]
             while len(self._wrong) > CLIENTS_MAX:
                 self._wrong.popitem(last=False)

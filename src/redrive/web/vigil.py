@@ -118,11 +118,12 @@ class Readings:
         shown, since = self._vigil.last(key), rfc3339(round(self._vigil.answered_s * 1000))
         if shown is None or wants_json(request):
             raise problem or StoreUnavailable(f"it has not answered since {since}")
-        return Told({**shown, "lost": {"since": since, "store": self._url}}, status=503)
+        lost = {**shown, "lost": {"since": since, "store": self._url}}
+        return Told(lost, status=503, typed=shown.typed if isinstance(shown, Told) else None)
 
     async def once(self, key: Any, version: int, read: Callable[[], T]) -> T:
-        """What one browser's request read for this version of the store answers the others' too: those with the same
-        permissions, for no record depends on more. Without watchers nothing counts versions, so none is kept long."""
+        """What one browser's request read for this version of the store answers the others' too: those of the same
+        name and permissions. Without watchers nothing counts versions, so none is kept long."""
         now = asyncio.get_running_loop().time()
         if version != self._version or len(self._shared) > _SHARED_MAX or now - self._since > _SHARED_S:
             self._shared.clear()
@@ -139,8 +140,8 @@ class Readings:
 
 
 def key_of(request: Request, ask: Ask) -> tuple[Any, ...]:
-    """What a record depends on."""
-    return request.scope["path"], request.scope.get("query_string"), ask.user.permissions
+    """What a record depends on: a run's page says who may approve it."""
+    return request.scope["path"], request.scope.get("query_string"), ask.user
 
 
 def _read(page: Page, ask: Ask) -> Record:

@@ -1,0 +1,173 @@
+"""Keep a server open: bound how long a request may take to arrive, and how many connections wait for one.
+
+Whoever opens connections and sends nothing, or a byte now and then, would hold every descriptor of the process. So a
+request has to arrive within a time, and where there are too many connections, the one that has waited longest for a
+request makes room: a visitor whose request arrives at once gets in, however many wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import Any
+
+from msgspec import Struct
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+DESCRIPTORS_WANTED, DESCRIPTORS_OWN = 16_384, 200  # of the process; those that are not connections
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """Of connections: `most` in all, `waiting_of_one` of one address that wait for a request; `head_s` and `body_s` for
+    the head and the body of a request to arrive, `taken_s` without a byte taken of an answer that waits to be."""
+
+    most: int = 2_000
+    waiting_of_one: int = 200
+    head_s: float = 10.0
+    body_s: float = 30.0
+    taken_s: float = 30.0
+
+
+def raise_descriptors() -> int:
+    """Let the process have as many descriptors as it may; how many connections that leaves room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if wanted > soft:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except ValueError:  # macOS has a smaller bound beside that one
+            pass
+    return soft - DESCRIPTORS_OWN
+
+
+class Connections:
+    """Those of one server. Used on its event loop alone."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self._count = 0
+        self._waiting: dict[str, dict[Bounded, None]] = {}  # by address, in the order in which they began to wait
+
+    def open(self, one: Bounded) -> bool:
+        """Count a new connection; False where there is no room for it."""
+        self._count += 1
+        if self._count <= self.bounds.most:
+            return True
+        crowd = max(self._waiting.values(), key=len, default={})
+        if not crowd:
+            self._count -= 1
+            return False
+        next(iter(crowd)).give_way()
+        return True
+
+    def wait(self, one: Bounded) -> None:
+        """It waits for a request, or for the rest of one."""
+        crowd = self._waiting.setdefault(one.address, {})
+        crowd[one] = None
+        if len(crowd) > self.bounds.waiting_of_one:
+            next(iter(crowd)).give_way()
+
+    def work(self, one: Bounded) -> None:
+        """Its request has arrived."""
+        crowd = self._waiting.get(one.address)
+        if crowd is not None:
+            crowd.pop(one, None)
+            if not crowd:
+                del self._waiting[one.address]
+
+    def close(self, one: Bounded) -> None:
+        """It is gone."""
+        self._count -= 1
+        self.work(one)
+
+
+class Bounded(H11Protocol):
+    """A connection of uvicorn's that gives way. `gate`: those of its server."""
+
+    gate: Connections
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.address = ""
+        self._counted, self._state, self._left = False, "", 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        super().connection_made(transport)
+        self._counted = self.gate.open(self)
+        if self._counted:
+            self._look()
+        else:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        if self._counted:
+            self._counted = False
+            self.gate.close(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if not self._state:
+            self._start(self.gate.bounds.taken_s)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self._state:
+            self._stop()
+
+    def give_way(self) -> None:
+        """End it at once, for it was too slow, or others need its place."""
+        self.gate.work(self)
+        self.transport.abort()
+
+    def _look(self) -> None:
+        """Start the clock of a head or a body that is awaited, once; stop it when the request is there."""
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is None or (cycle.response_complete and not cycle.more_body):
+            state = "head"
+        else:
+            state = "body" if cycle.more_body else ""
+        if state == self._state or self.transport.is_closing():
+            return
+        self._stop()
+        self._state = state
+        if not state:
+            self.gate.work(self)
+            return
+        self.gate.wait(self)
+        self._start(self.gate.bounds.head_s if state == "head" else self.gate.bounds.body_s)
+
+    def _start(self, within_s: float) -> None:
+        self._stop()
+        self._left = self.transport.get_write_buffer_size()
+        self._timer = self.loop.call_later(within_s, self._late, within_s)
+
+    def _late(self, within_s: float) -> None:
+        """End it, unless it goes on taking an answer."""
+        if 0 < self.transport.get_write_buffer_size() < self._left:
+            self._start(within_s)
+        else:
+            self.give_way()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def protocol(gate: Connections) -> type[Bounded]:
+    """The protocol for one server."""
+    return type("Bounded", (Bounded,), {"gate": gate})
