@@ -269,8 +269,13 @@ class Quarantine(Steer):
         super().__init__(why)
 
 
+MEANT_MAX = 300  # characters of a word that is likened to others
+
+
 def near_miss(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the known word that was probably meant, for an error message; None if there is none."""
     import difflib
 
+    if len(word) > MEANT_MAX:  # comparing takes the square of the length
+        return None
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)), None)

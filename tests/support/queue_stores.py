@@ -271,7 +271,7 @@ class QueueLikeStore(Store):
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         validation.admit_width(width, 0)
-        validation.admit_group(group)
+        validation.admit_names(queue, group)
         raise Unsupported("this store has no widths of groups")
 
     def groups(self, queue: str) -> list[Group]:

@@ -33,7 +33,7 @@ from .chain import KEPT_MS, Head, Record, Verified, Verifier
 
 CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in the head, and bytes from which on it takes no more
 IDS_MAX = 500  # messages that an entry names; `count` says how many there were
-TEXT_MAX = 4000  # characters
+TEXT_MAX, LOOKED_MAX = 4000, 64_000  # characters of what it was done to and of what it says; of what is looked through
 AMENDED_MS = 3_600_000  # how long after an entry it may be corrected
 TRIES = 100  # of a commit; each one that fails is another's success
 PAUSE_S = 0.05  # between two tries, at most
@@ -96,9 +96,7 @@ class Audit:
         """Make an entry with the present time, not written yet, its texts without secrets; `count` None: the number of
         `ids`. `actor` is the given name; the user of the process is recorded too. Raises StoreError."""
         count = len(ids) if count is None else count
-        reason, text, about = redact(reason), redact(text), redact(about)
-        if len(text) > TEXT_MAX:  # cut once its secrets are hidden: a half of one is not known for one
-            text = text[: TEXT_MAX - 1] + "…"
+        reason, text, about = redact(reason), _bounded(text), _bounded(about)
         real, now_ms = user(), self._store.now_ms()
         claimed = "" if actor == real else redact(actor)
         return Entry(
@@ -337,6 +335,12 @@ def again(write: Callable[[], T]) -> T:
         except Conflict:
             time.sleep(uniform(0, min(PAUSE_S, 0.001 * 2 ** min(tried, 10))))
     return write()
+
+
+def _bounded(text: str) -> str:
+    """Without secrets, and cut only then: a half of one is not known for one."""
+    text = redact(text[:LOOKED_MAX])
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
 
 def _records(cell: Cell | None) -> tuple[Record, ...]:

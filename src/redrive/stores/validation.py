@@ -228,12 +228,17 @@ def admit_width(width: int | None, least: int) -> None:
         raise ConfigError(f"group width is {width}, expected {least} to {WIDTH_MAX}")
 
 
-def admit_group(group: str | None) -> None:
-    """Raises ConfigError for a group without a name; None stands for all."""
+def admit_names(queue: str, group: str | None = None) -> None:
+    """Raises ConfigError for names that no message could have; None stands for all groups of the queue."""
     if group == "":
         raise ConfigError("the group has an empty name; name one, or give None for all groups of the queue")
-    if group is not None and len(group) > NAME_MAX:
-        raise ConfigError(f"the group's name has {len(group)} characters, expected at most {NAME_MAX}")
+    if not queue:
+        raise ConfigError("the queue has an empty name; name one")
+    for what, name in (("queue", queue), ("group", group or "")):
+        if len(name) > NAME_MAX:
+            raise ConfigError(f"the {what}'s name has {len(name):,} characters, expected at most {NAME_MAX}")
+    if (why := _unwritable([queue, group])) is not None:
+        raise ConfigError(f"queue {queue!a}: {why}")
 
 
 def _too_long(draft: Draft) -> str | None:

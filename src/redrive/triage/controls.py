@@ -22,6 +22,7 @@ from ..flow.breaker import Breaker, Word
 from ..flow.dependency import Dependency, State
 from ..message import Lane, Swap, Where, decoded, version_of
 from ..registry import Registry
+from ..stores.validation import KEY_BYTES_MAX, NAME_MAX
 from ..worker.flow.local_state import controls, is_rate
 from ..worker.flow.shared_state import NAMES
 from ..worker.flow.transitions import Transition, note, read
@@ -187,6 +188,9 @@ class Controls:
     def _change(self, name: str, act: Act, what: str, reason: str, actor: str | None, key: str) -> None:
         """Change its state by `act(state, now_ms)`, which returns the new state and the text of the audit entry: one
         commit."""
+        if not 0 < len(name) <= NAME_MAX or len(key) > KEY_BYTES_MAX:
+            told = f"a dependency of {len(name):,} and a key of {len(key):,} characters"
+            raise ConfigError(f"{told}; expected a name of 1 to {NAME_MAX} and a key of at most {KEY_BYTES_MAX}")
         who, why = signed(actor, reason, f"the {what} of {name!r}")
         cell, about = flow.cell_of(name, key), flow.about_of(name, key)
 

@@ -15,6 +15,7 @@ from ..audit.log import Audit
 from ..errors import Unsupported
 from ..message import Cancel, Lane, Message, Swap, Where, decoded, version_of
 from ..store import Store
+from ..stores.validation import admit_names
 from .search import fitting
 
 PAGE = 500  # messages that are cancelled in one commit
@@ -41,7 +42,8 @@ class Purged(Struct, frozen=True):
 
 
 def admit(store: Store, queue: str) -> None:
-    """Raises Unsupported where the store cannot list what waits in the queue."""
+    """Raises ConfigError for a name that no queue has, Unsupported where the store cannot list what waits in one."""
+    admit_names(queue)
     if not store.traits.finds:
         raise Unsupported(
             f"queue {queue!r}: store {store.traits.name} cannot list what waits, so there is nothing to cancel by; "

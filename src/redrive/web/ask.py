@@ -15,6 +15,8 @@ from ..triage.dlq import DeadLetters
 from .access import Permission, User
 from .sums import OLD_S, WAITED_S
 
+TEXT_MAX, SELECTOR_MAX = 4_000, 100_000  # characters of a field of a form, and of a selector
+
 if TYPE_CHECKING:
     from ..read_model import ReadModel
     from ..registry import Registry
@@ -156,8 +158,12 @@ class Ask:
     # -- reading forms: each raises Problem for what it cannot take
 
     def text(self, name: str, default: str = "") -> str:
-        """A field of the form or, without one, of the query, without white space around it."""
-        return (self.form.get(name) or self.query.get(name) or default).strip()
+        """A field of the form or, without one, of the query, without white space around it. Raises Problem for one
+        that is too long for what fields hold: names, reasons, numbers; a selector may list messages."""
+        given = self.form.get(name) or self.query.get(name) or default
+        if len(given) > (most := SELECTOR_MAX if name == "q" else TEXT_MAX):
+            raise Problem(f"{name} is too long", f"it has {len(given):,} characters; at most {most:,}", status=413)
+        return given.strip()
 
     def needed(self, name: str, what: str = "") -> str:
         """A field that must not be empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
@@ -11,7 +12,9 @@ from starlette.requests import Request
 from ..message import UNREADABLE
 from .ask import Problem
 
-BODY_MAX = 16 * 1024 * 1024  # bytes
+FORM_MAX = 1024 * 1024  # bytes of a form
+BODY_MAX = 4 * 1024 * 1024  # and of one that holds the body of a message, in which most signs take three
+ASIDE = 64 * 1024  # a longer form is read on a thread: others wait for the event loop
 LOGIN_MAX = 16 * 1024  # bytes of a form that anyone may send
 FIELDS_MAX = 20_000
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
@@ -28,17 +31,20 @@ def _type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def form_of(request: Request, most: int = BODY_MAX) -> Form:
+async def form_of(request: Request, most: int = FORM_MAX) -> Form:
     """The fields of a form or of a JSON object of at most so many bytes: the last value of each, and all values. Raises
     Problem."""
     if request.method != "POST":
         return {}, {}
-    body = await _body(request, most)
-    if _type(request) == _JSON:
-        return _of_json(body)
-    if body and _type(request) != _FORM:
-        why = f"it is {_type(request) or 'of no type'}; expected {_FORM} or {_JSON}"
+    body, kind = await _body(request, most), _type(request)
+    if body and kind not in (_FORM, _JSON):
+        why = f"it is {kind or 'of no type'}; expected {_FORM} or {_JSON}"
         raise Problem("the request cannot be read", why, status=415)
+    read = _of_json if kind == _JSON else _of_form
+    return await asyncio.to_thread(read, body) if len(body) > ASIDE else read(body)
+
+
+def _of_form(body: bytes) -> Form:
     lists: dict[str, list[str]] = {}
     try:
         for name, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX):

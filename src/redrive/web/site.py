@@ -222,7 +222,7 @@ class Site:
         if from_elsewhere(request):
             return answers.once_more(request)
         user = await self._admitted(request, page.permission)
-        form, lists = await form_of(request)
+        form, lists = await form_of(request, page.most)
         if request.method == "POST":
             check_origin(request, form, bears_token=self.access.bears_token(request))
         ask = self._ask(request, user, form, lists)
@@ -270,7 +270,7 @@ class Site:
             problem = Problem("this site is read-only; nothing was done", why, "use the command line", 405)
             return answers.failed(self, request, problem, allow="GET")
         user = await self._admitted(request, action.permission)
-        form, lists = await form_of(request)
+        form, lists = await form_of(request, action.most)
         check_origin(request, form, bears_token=self.access.bears_token(request))
         ask = self._ask(request, user, form, lists)
         try:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .access import Permission
 from .ask import Ask, Done, Download, Record, Told
+from .requests import BODY_MAX, FORM_MAX
 
 P = Permission
 
@@ -23,6 +24,7 @@ class Page(NamedTuple):
     permission: Permission = P.VIEW
     key: str = ""  # pressed after `g`; a page with one is in the menu
     form: bool = False
+    most: int = FORM_MAX  # bytes of its form
 
     @property
     def needs_store(self) -> bool:
@@ -40,6 +42,7 @@ class Action(NamedTuple):
     name: str
     permission: Permission
     where: str
+    most: int = FORM_MAX  # bytes of its form
 
     @property
     def act(self) -> Callable[[Ask], Done | Download | Told]:
@@ -59,7 +62,7 @@ PAGES = (
     Page("groups", "/groups", "Failure groups", "groups:groups", key="f"),
     Page("group", "/groups/{fingerprint}", "Failure group", "group:group"),
     Page("messages", "/messages", "Messages", "messages:messages", key="m"),
-    Page("edit", "/messages/{id}/edit", "Edit a message", "edit:edit", P.EDIT, form=True),
+    Page("edit", "/messages/{id}/edit", "Edit a message", "edit:edit", P.EDIT, form=True, most=BODY_MAX),
     Page("message", "/messages/{id}", "Message", "message:message"),
     Page("planning", "/plans", "Plan a redrive", "plans:planning", key="p"),
     Page("plan", "/plans/{id}", "Plan", "plans:plan"),
@@ -92,7 +95,7 @@ ACTIONS = (
     Action("discard", P.DISCARD, "messages:discard"),
     Action("quarantine", P.DISCARD, "messages:quarantine"),
     Action("readmit", P.RETRY, "messages:readmit"),
-    Action("edit", P.EDIT, "edit:commit"),
+    Action("edit", P.EDIT, "edit:commit", BODY_MAX),
     Action("plan", P.REDRIVE, "plans:freeze"),
     Action("apply", P.REDRIVE, "plans:apply"),
     Action("pause-run", P.REDRIVE, "runs:pause"),

@@ -276,6 +276,7 @@ class MemoryStore(Store):
         on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
+        validation.admit_names(queue)
         validation.admit_width(group_width, 1)
         order = validation.word(GroupOrder, group_order, "group_order")
         dead = validation.word(OnDead, on_dead, "on_dead")
@@ -295,7 +296,7 @@ class MemoryStore(Store):
         swaps: Sequence[Swap] = (),
     ) -> None:
         validation.admit_width(width, 0)
-        validation.admit_group(group)
+        validation.admit_names(queue, group)
         with self._commit() as (tables, now):
             if width is not None:
                 tables.set_width(queue, group, width)

@@ -122,6 +122,7 @@ class PostgresAdmin(PostgresDatabase):
         on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
+        validation.admit_names(queue)
         validation.admit_width(group_width, 1)
         order = validation.word(GroupOrder, group_order, "group_order")
         dead = validation.word(OnDead, on_dead, "on_dead")
@@ -149,7 +150,7 @@ class PostgresAdmin(PostgresDatabase):
         swaps: Sequence[Swap] = (),
     ) -> None:
         validation.admit_width(width, 0)
-        validation.admit_group(group)
+        validation.admit_names(queue, group)
 
         def work(c: Connection) -> None:
             groups.configure_group(self._st, c, queue, group, width, resume, self._st.now())

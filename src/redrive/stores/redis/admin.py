@@ -96,6 +96,7 @@ class RedisAdmin(RedisNamespace):
         on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
+        validation.admit_names(queue)
         validation.admit_width(group_width, 1)
         order = validation.word(GroupOrder, group_order, "group_order")
         dead = validation.word(OnDead, on_dead, "on_dead")
@@ -116,7 +117,7 @@ class RedisAdmin(RedisNamespace):
         swaps: Sequence[Swap] = (),
     ) -> None:
         validation.admit_width(width, 0)
-        validation.admit_group(group)
+        validation.admit_names(queue, group)
         arguments = Arguments()
         asked = queue, group or "", width, resume, swap_rows(swaps, arguments)
         reply = self._link.call("configure_group", arguments.listed(self._now(), asked), again=not swaps)

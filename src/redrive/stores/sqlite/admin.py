@@ -96,6 +96,7 @@ class SqliteAdmin(SqliteFile):
         on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
+        validation.admit_names(queue)
         validation.admit_width(group_width, 1)
         order = validation.word(GroupOrder, group_order, "group_order")
         dead = validation.word(OnDead, on_dead, "on_dead")
@@ -122,7 +123,7 @@ class SqliteAdmin(SqliteFile):
         swaps: Sequence[Swap] = (),
     ) -> None:
         validation.admit_width(width, 0)
-        validation.admit_group(group)
+        validation.admit_names(queue, group)
 
         def work(c: sqlite3.Connection) -> None:
             now = self._clock_ms()

@@ -122,6 +122,7 @@ class Queues:
         self, queue: str, group_width: int | None, group_order: GroupOrder | str | None, on_dead: OnDead | str | None
     ) -> None:
         """Raises Unsupported for settings of groups that are not what SQS does anyway."""
+        validation.admit_names(queue)
         validation.admit_width(group_width, 1)
         order = validation.word(GroupOrder, group_order, "group_order")
         dead = validation.word(OnDead, on_dead, "on_dead")

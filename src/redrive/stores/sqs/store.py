@@ -351,7 +351,7 @@ class SqsStore(Store):
         swaps: Sequence[Swap] = (),
     ) -> None:
         validation.admit_width(width, 0)
-        validation.admit_group(group)
+        validation.admit_names(queue, group)
         if width not in (None, 0, 1) or resume:
             raise Unsupported(f"queue {queue!r}: SQS has no widths of groups, and no group waits for a dead message")
         apply_swaps(self.cells, swaps)
