@@ -30,7 +30,7 @@ from .terminal.nothing import unknown
 from .terminal.output import Column, Output, age, bar
 
 if TYPE_CHECKING:
-    from ..status import Reasons
+    from ..status import Hold
 
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 _COLUMNS = (
@@ -69,18 +69,22 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
     found |= opened.store.counts_by_queue()
     reasons, told = Reasons(opened.store, opened.app), out.form in ("json", "jsonl")
     found = with_claimed(found, reasons.told)
-    rows = [_row(name, counts, name in paused, reasons, told) for name, counts in sorted(found.items())]
+    holds = reasons.of_queues(found)
+    shown_ms = reasons.now_ms
+    rows = [_row(name, counts, name in paused, holds[name], shown_ms, told) for name, counts in sorted(found.items())]
     shown = _COLUMNS if not out.is_table or any(row["held"] for row in rows) else _COLUMNS[:-1]
     count = out.rows(rows, shown, id="queue", limit=limit)
     if not count:
         note(f"no queues: nothing was ever enqueued in {opened.url}")
+    if reasons.unread:
+        note(f"what holds the messages of {reasons.unread:,} queues was not read, only of those that wait longest")
     note_outside(opened)
 
 
-def _row(name: str, counts: Counts, paused: bool, reasons: Reasons, told: bool) -> dict[str, Any]:
+def _row(name: str, counts: Counts, paused: bool, holds: Sequence[Hold], now_ms: int, told: bool) -> dict[str, Any]:
     """`told`: with what holds its messages as records, and not in few words."""
-    lanes, holds = {lane: getattr(counts, lane) for lane in _LANES}, reasons.of_queue(name, counts)
-    held = [record(hold) for hold in holds] if told else "; ".join(hold.short(reasons.now_ms) for hold in holds)
+    lanes = {lane: getattr(counts, lane) for lane in _LANES}
+    held = [record(hold) for hold in holds] if told else "; ".join(hold.short(now_ms) for hold in holds)
     return {"queue": name, **lanes, "oldest_age_s": counts.oldest_age_s, "paused": paused, "held": held}
 
 

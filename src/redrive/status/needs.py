@@ -118,6 +118,8 @@ def _object(hold: Hold) -> tuple[str, tuple[str, ...], Mapping[str, str]]:
             return f"queue/{hold.queue or hold.by}", ("queues", hold.queue or hold.by), {}
         case "no_task" | "no_key":
             return f"task/{hold.by}", ("messages",), {"task": hold.by, "state": "any"}
+        case _ if not hold.queue:
+            return "queues", ("queues",), {}
         case _:
             return f"queue/{hold.queue}", ("queues", hold.queue), {}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -16,12 +17,18 @@ from ..triage.annotations import read_annotations
 from ..triage.auto.machine import machines
 from ..triage.controls import Control, Controls
 from ..triage.redrive.run import views
-from .hold import Hold
+from .hold import Hold, words
 from .needs import Seen, needs_of
 from .reasons import Reasons
 from .record import QueueStatus, Status
 from .workers import workers_of
 
+HOLDS_MAX = 100  # of one kind
+_MORE = {
+    "no_worker": "no worker runs {:,} more queues, and messages are due there",
+    "pause": "{:,} more queues are paused",
+    "group": "{:,} more groups wait",
+}
 RUNS_MAX = 100
 FAILURES_MAX = 100
 
@@ -44,6 +51,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
         schedules=schedule_statuses(app, store) if app is not None and keeps_cells else (),
         runs=tuple(run for run in runs if not run.closed),
         queues=queues,
+        unread=reasons.unread,
     )
     seen = Seen(
         status=found,
@@ -65,12 +73,14 @@ def _queues(store: Store, app: Registry | None, reasons: Reasons) -> tuple[Queue
     declared = {task.queue for task in app.tasks.values()} | set(app.queues) if app is not None else set[str]()
     counts = dict.fromkeys(sorted(declared), Counts()) | store.counts_by_queue()
     counts = with_claimed(counts, reasons.told)
-    paused = store.paused()
-    found = [
-        QueueStatus(name=name, counts=of, paused=name in paused, holds=reasons.of_queue(name, of))
-        for name, of in counts.items()
-    ]
-    return tuple(sorted(found, key=lambda queue: (-queue.counts.oldest_age_s, queue.name)))
+    paused, holds = store.paused(), reasons.of_queues(counts)
+    found = [QueueStatus(name=name, counts=of, paused=name in paused, holds=holds[name]) for name, of in counts.items()]
+    return tuple(sorted(found, key=_order))
+
+
+def _order(queue: QueueStatus) -> tuple[float, int, str]:
+    counts = queue.counts
+    return -counts.oldest_age_s, -(counts.dead + counts.quarantine), queue.name
 
 
 def _holds(queues: tuple[QueueStatus, ...], controls: Sequence[Control], reasons: Reasons) -> tuple[Hold, ...]:
@@ -92,7 +102,25 @@ def _all(queues: tuple[QueueStatus, ...]) -> tuple[Hold, ...]:
         else:
             queue = hold.queue if hold.queue == known.queue else ""
             found[hold.kind, hold.by] = replace(known, count=known.count + hold.count, queue=queue)
-    return tuple(sorted(found.values(), key=lambda hold: (not hold.needs_person, -hold.count)))
+    return tuple(_folded(sorted(found.values(), key=lambda hold: (not hold.needs_person, -hold.count))))
+
+
+def _folded(holds: Sequence[Hold]) -> Iterator[Hold]:
+    """The first HOLDS_MAX of each kind, and one for the others: nobody reads fifty thousand lines."""
+    seen, more = Counter[str](), dict[str, list[Hold]]()
+    for hold in holds:
+        seen[hold.kind] += 1
+        if seen[hold.kind] <= HOLDS_MAX:
+            yield hold
+        else:
+            more.setdefault(hold.kind, []).append(hold)
+    for kind, some in more.items():
+        text = _MORE.get(kind, "{:,} more of that kind hold messages").format(len(some))
+        count, person = sum(hold.count for hold in some), some[0].needs_person
+        yield Hold(
+            kind="more", by=f"{kind}, {len(some):,} more", text=text, next=words("queue", "list"), needs_person=person,
+            count=count,
+        )  # fmt: skip
 
 
 def _stopped(control: Control) -> bool:

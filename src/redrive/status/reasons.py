@@ -31,6 +31,7 @@ LOOKED = 200  # waiting messages of a queue that are read to find what holds the
 CELLS_AT_ONCE = 100
 MOVED = 50  # messages of a redrive run that are read to find what holds them
 QUEUES_MAX = 20  # of a plan
+QUEUES_READ = 300  # whose messages are read for one answer about all queues
 NORMAL = ("turn", "delay", "retry")  # kinds that need no explanation beside a queue
 
 
@@ -43,6 +44,7 @@ class Reasons:
 
     def __init__(self, store: Store, app: Registry | None = None) -> None:
         self._store, self._app, self.now_ms = store, app, store.now_ms()
+        self.unread = 0  # queues with waiting messages that were not read
         self._states: dict[str, State] = {}
         self._groups: dict[str, Mapping[str, Group]] = {}
         self._counts: dict[str, Counts] = {}
@@ -119,6 +121,25 @@ class Reasons:
         return due_hold(message, leased=counts.leased, waiting=counts.ready, worked=worked, now_ms=self.now_ms)
 
     # -- of queues
+
+    def of_queues(self, counts: Mapping[str, Counts]) -> Mapping[str, tuple[Hold, ...]]:
+        """As `of_queue`, for all of these. The messages of at most QUEUES_READ queues are read: of those whose first
+        due message has waited longest, and of those where nothing is due, but much waits. Of the others a pause is
+        said. Raises StoreError."""
+        self._counts |= counts
+        waiting = [name for name, of in counts.items() if of.ready + of.scheduled]
+        due = sorted((name for name in waiting if counts[name].ready), key=lambda name: -counts[name].oldest_age_s)
+        later = sorted((name for name in waiting if not counts[name].ready), key=lambda name: -counts[name].scheduled)
+        first = due[: max(QUEUES_READ // 2, QUEUES_READ - len(later))]
+        read = {*first, *later[: QUEUES_READ - len(first)]}
+        self.unread = len(waiting) - len(read)
+        return {
+            name: self.of_queue(name, of) if name in read else self._of_unread(name, of) for name, of in counts.items()
+        }
+
+    def _of_unread(self, queue: str, counts: Counts) -> tuple[Hold, ...]:
+        waits = counts.ready + counts.scheduled
+        return (replace(self._pause(queue), count=waits),) if queue in self._paused else ()
 
     def of_queue(self, queue: str, counts: Counts) -> tuple[Hold, ...]:
         """What holds the waiting messages of a queue, the most messages first; what is normal (a turn, a delay, a

@@ -65,7 +65,8 @@ class Status(Struct, frozen=True, kw_only=True):
     `tell` that they are alive, idle ones included, or that hold leases; where they do not tell, an idle one is not
     seen. `holds` are what keeps messages from running, over all queues. `failures` are the groups of dead messages, the
     largest first, with `annotations` by fingerprint. `schedules` are those of the app, late ones first. `runs` are the
-    open redrive runs. `queues` are sorted by the age of their oldest message that is due.
+    open redrive runs. `queues` are sorted by the age of their oldest message that is due,
+    then by what is dead in them; of `unread` more queues it was not read what holds their messages.
     """
 
     at_ms: int
@@ -78,6 +79,7 @@ class Status(Struct, frozen=True, kw_only=True):
     schedules: tuple[ScheduleStatus, ...] = ()
     runs: tuple[RunView, ...] = ()
     queues: tuple[QueueStatus, ...] = ()
+    unread: int = 0
 
     @property
     def ok(self) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ...triage.redrive.run import RunView
 
 SHOWN = 5  # failure groups, holds and runs on the screen; `-o json` has more
+NEEDS_SHOWN, QUEUES_SHOWN = 100, 100  # also of JSON, which has their number: `queue list` has all queues
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine")
 _QUEUES = (
     Column("queue", shrinks=True),
@@ -79,9 +80,11 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
 
     count = len(found.needs)
     yield f"{count} thing{'s' * (count != 1)} need{'s' * (count == 1)} a person" if count else "all is well"
-    for need in found.needs:
+    for need in found.needs[:NEEDS_SHOWN]:
         yield from wrapped(need.line(now_ms))
         yield leads(need.next, _page(need))
+    if count > NEEDS_SHOWN:
+        yield f"  {count - NEEDS_SHOWN:,} more"
     yield from ("", "workers" if found.tell else "workers, by the leases they hold")
     for worker in found.workers:
         yield from wrapped(_worker(worker, now_ms))
@@ -115,13 +118,14 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
         yield leads(f"run watch {typed(run.id)}", web_link("runs", run.id))
     yield from _more(len(found.runs), "runs", "run list", out)
     yield from ("", f"queues of {opened.url}")
-    rows = [_queue(queue, now_ms) for queue in found.queues]
+    rows = [_queue(queue, now_ms) for queue in found.queues[:QUEUES_SHOWN]]
     yield from (f"  {line}" for line in (table(rows, _QUEUES, wide - 2).lines if rows else ["none"]))
+    yield from _more(len(found.queues), "queues", "queue list", out, QUEUES_SHOWN)
 
 
-def _more(count: int, what: str, words: str, out: Output) -> Iterator[str]:
-    if count > SHOWN:
-        yield f"  {count - SHOWN:,} more {what}"
+def _more(count: int, what: str, words: str, out: Output, shown: int = SHOWN) -> Iterator[str]:
+    if count > shown:
+        yield f"  {count - shown:,} more {what}"
         yield out.dim(f"    {onward(words)}")
 
 
@@ -194,7 +198,7 @@ def _queue(queue: QueueStatus, now_ms: int) -> dict[str, Any]:
 
 def _rows(found: Status) -> Iterable[dict[str, Any]]:
     """A row for each entry, for pipes."""
-    for need in found.needs:
+    for need in found.needs[:NEEDS_SHOWN]:
         yield {"area": "needs", "text": need.line(found.at_ms), "next": onward(need.next)}
     for worker in found.workers:
         yield {"area": "worker", "text": _worker(worker, found.at_ms), "until": views.time(worker.until_ms)}
@@ -208,7 +212,7 @@ def _rows(found: Status) -> Iterable[dict[str, Any]]:
         yield {"area": "schedule", "text": text, "until": views.time(schedule.next_ms)}
     for run in found.runs:
         yield {"area": "run", "text": _ran(run), "next": onward(f"run watch {typed(run.id)}")}
-    for queue in found.queues:
+    for queue in found.queues[:QUEUES_SHOWN]:
         lanes = _some({lane: getattr(queue.counts, lane) for lane in _LANES})
         text = joined(queue.name, f": {lanes}; oldest {age(queue.counts.oldest_age_s)}")
         yield {"area": "queue", "text": text, "next": onward("queue list")}
@@ -237,8 +241,9 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
         "url": opened.url,
         "needs": [
             need_record(need, onward(need.next)) | ({"page": page} if (page := _page(need)) else {})
-            for need in found.needs
+            for need in found.needs[:NEEDS_SHOWN]
         ],
+        "need_count": len(found.needs),
         "workers": [
             {
                 "name": w.name,
@@ -278,6 +283,7 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
                 "paused": queue.paused,
                 "held": [hold_record(hold) for hold in queue.holds],
             }
-            for queue in found.queues
+            for queue in found.queues[:QUEUES_SHOWN]
         ],
+        "queue_count": len(found.queues),
     }

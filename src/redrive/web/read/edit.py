@@ -22,6 +22,7 @@ from ..hidden import Veiled
 from . import fields
 from .message import gone
 
+EDITED_MAX = 1024 * 1024  # bytes of a body that a form holds
 FORM = ("body", "headers", "delay", "unchecked")
 
 
@@ -68,6 +69,11 @@ class Attempt:
         self._unread = ""
         try:
             body = self.editor.body(self.message)
+            if len(body) > EDITED_MAX:
+                self._unread = (
+                    f"the body has {len(body):,} bytes, and pages edit {EDITED_MAX:,}; use `redrive dlq edit`"
+                )
+                return
             if not is_json(body):
                 self._unread = "the body is not JSON, and a text field would not keep its bytes"
                 return

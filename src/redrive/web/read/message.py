@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...blobs import whole_body
 from ...cli.terminal import views
 from ...cli.terminal.holding import holds_of
@@ -20,7 +22,9 @@ from .. import outside
 from ..ask import Ask, Problem, Record, Told
 from . import fields, selecting
 
-BODY_MAX = 1024 * 1024  # bytes of a blob that a page reads
+BODY_MAX = 256 * 1024  # bytes of a body, a result or a checkpoint that a page looks through for secrets
+ROW_MAX = 10_000  # characters of a column of a damaged row
+_PARTS = {"body": "body", "result": "result", "progress": "checkpoint"}
 _PRIVATE = ("body", "result", "progress", "headers", "row")
 _MAYBE = (
     "attempts_allowed",
@@ -79,7 +83,7 @@ def gone(ask: Ask, id: str) -> Problem:
 
 def _record(ask: Ask, found: Message) -> Record:
     now_ms = ask.store.now_ms()
-    record: Record = dict.fromkeys(_MAYBE) | views.full(found, now_ms)
+    record: Record = dict.fromkeys(_MAYBE) | views.full(_without_large(found), now_ms) | _large(found)
     moments = timeline(found, by_hand(ask.store, found) if ask.store.traits.cells else ())
     record["held"] = [fields.hold(ask, hold) for hold in _holds(ask, found)]
     record["timeline"] = [_moment(found, moment) for moment in moments]
@@ -107,6 +111,25 @@ def _record(ask: Ask, found: Message) -> Record:
     else:
         record["withheld"] = None
     return record
+
+
+def _large(found: Message) -> Record:
+    """Which of its parts are too large for a page."""
+    sizes = {name: len(getattr(found, name) or b"") for name in _PARTS}
+    large = {name: size for name, size in sizes.items() if size > BODY_MAX}
+    told = [
+        f"the {_PARTS[name]} has {size:,} bytes; the command below shows it with --body" for name, size in large.items()
+    ]
+    return {**dict.fromkeys(large), "large": told, "bytes": len(found.body)} if large else {"large": []}
+
+
+def _without_large(found: Message) -> Message:
+    empty = {name: b"null" for name in _PARTS if len(getattr(found, name) or b"") > BODY_MAX}
+    damage = found.damage
+    if damage is not None and any(len(text) > ROW_MAX for text in damage.raw.values()):
+        raw = {name: text if len(text) <= ROW_MAX else text[:ROW_MAX] + "…" for name, text in damage.raw.items()}
+        empty["damage"] = replace(damage, raw=raw)  # type: ignore[assignment]
+    return replace(found, **empty) if empty else found
 
 
 def _holds(ask: Ask, found: Message) -> tuple[Any, ...]:

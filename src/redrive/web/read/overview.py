@@ -10,6 +10,7 @@ from ..ask import Ask, Record
 from . import fields
 
 SHOWN = 8  # rows of each table
+NEEDS_SHOWN = 100
 
 
 def overview(ask: Ask) -> Record:
@@ -23,8 +24,9 @@ def overview(ask: Ask) -> Record:
         "ok": status.ok,
         "needs": [
             need_record(need, fields.leads(ask, need.next)) | {"place": list(need.place), "query": dict(need.query)}
-            for need in status.needs
+            for need in status.needs[:NEEDS_SHOWN]
         ],
+        "need_count": len(status.needs),
         "counts": _sum(status),
         "past": fields.past(ask, back=back),
         "sinces": list(fields.SINCE),

@@ -16,15 +16,18 @@ from ..ask import Ask, Problem, Record
 from . import fields
 
 PAST_MAX = 20  # queues whose last hour is read for the list
+QUEUES_SHOWN = 100  # on a page
 GROUPS_MAX = 100
 
 
 def queues(ask: Ask) -> Record:
-    """All queues with their lanes, the last hour, and what holds their messages back."""
+    """A page of the queues with their lanes, the last hour, and what holds their messages back: the queue whose first
+    due message has waited longest first."""
     kept = ask.status()
     hours = ask.kept("hours", lambda: _hours(ask, kept.value)).value
+    every, number = kept.value.queues, ask.number("page", 1, least=1)
     rows = []
-    for each in kept.value.queues:
+    for each in every[(number - 1) * QUEUES_SHOWN : number * QUEUES_SHOWN]:
         rows.append(
             {
                 "queue": each.name,
@@ -34,7 +37,15 @@ def queues(ask: Ask) -> Record:
                 "past": hours.get(each.name),
             }
         )
-    return {"queues": rows, "age_s": kept.age_s, "command": fields.command(ask, "queue", "list")}
+    return {
+        "queues": rows,
+        "number": number,
+        "pages": -(-len(every) // QUEUES_SHOWN),
+        "queue_count": len(every),
+        "unread": kept.value.unread,
+        "age_s": kept.age_s,
+        "command": fields.command(ask, "queue", "list"),
+    }
 
 
 def _hours(ask: Ask, status: Status) -> dict[str, Record]:

@@ -5,9 +5,10 @@ for i, queue in ipairs(asked[1]) do
   local ready, waiting, leased, oldest = 0, 0, 0, now
   for priority = 0, 3 do
     local key = due_key(priority, queue)
-    local due = call('ZCOUNT', key, '-inf', now)
+    local every = call('ZCARD', key)
+    local due = every > 0 and call('ZCOUNT', key, '-inf', now) or 0
     if due > 0 then oldest = math.min(oldest, tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])) end
-    ready, waiting = ready + due, waiting + call('ZCARD', key) - due
+    ready, waiting = ready + due, waiting + every - due
     leased = leased + call('ZCARD', lease_key(priority, queue))
   end
   waiting = waiting + call('ZCARD', wait_key(queue)) + math.max(0, tonumber(call('HGET', root .. 'pn', queue) or 0) or 0)
