@@ -347,8 +347,8 @@ def progress_of(kept: bytes | None) -> Any:
 
 def refuse_loop(what: str, instead: str) -> None:
     """Raise RuntimeError inside a running event loop, which a blocking call would stop. Does not import asyncio."""
-    events = sys.modules.get("asyncio.events")
-    if events is not None and events._get_running_loop() is not None:
+    running = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)  # none while a thread imports it
+    if running is not None and running() is not None:
         raise RuntimeError(
             f"{what} was called inside a running event loop, which it would block; use `{instead}` there"
         )

@@ -32,6 +32,7 @@ def test_a_page_that_many_watch_says_to_each_what_that_one_may_do(app: App) -> N
 def test_a_login_named_like_the_processs_user_stays_a_name_of_its_own(app: App) -> None:
     from redrive.audit.actor import user
 
+    app.store.configure("crm")
     site = app.dashboard(authorize=lambda request: request.headers["x-user"], hosts=["127.0.0.1"])
     assert Browser(site, x_user=user()).post("/do/pause-queue", {"queue": "crm", "reason": "r"}).status_code == 303
     [entry] = app.dlq.audit()

@@ -137,11 +137,21 @@ def aging(rng: random.Random, message: Message, plan: Plan) -> tuple[Message, Pl
     return replace(message, faults=(), **fields), dataclasses.replace(plan, elapsed_s=rng.choice(PLAN["elapsed_s"]))
 
 
+def parking(rng: random.Random, message: Message, signals: Signals) -> tuple[Message, Signals]:
+    """Every tenth parked already, near a bound of its wait for a worker that knows it."""
+    if rng.random() < 0.9:
+        return message, signals
+    fault = Fault(**(some(rng, FAULT) | {"kind": Kind.UNROUTABLE, "at_ms": rng.choice(FAULT["at_ms"])}))
+    times = {name: rng.choice(SIGNALS[name]) for name in ("park_ms", "known_ms")}
+    return replace(message, faults=(fault,), life_ms=LONG_AGO), replace(signals, unroutable="why", **times)
+
+
 def wrong_admission(rng: random.Random) -> str | None:
     """What is wrong with the answer for some message; None if nothing is."""
     retry = Retry(max_retry_after=rng.choice((HOURS_6, HOURS_6, 60)))
     message, policy = crashing(rng, a_message(rng), Policy(retry, **some(rng, POLICY)))
-    case = message, policy, Signals(**some(rng, SIGNALS))
+    message, signals = parking(rng, message, Signals(**some(rng, SIGNALS)))
+    case = message, policy, signals
     return _wrong(case, decide.admit(*case, NOW), admitted(*case, NOW))
 
 

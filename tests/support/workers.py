@@ -21,9 +21,9 @@ PATIENCE_S = 30.0  # long, for a busy machine: what is waited for comes at once 
 SOON = Retry(max_attempts=3, backoff=Backoff.fixed("10ms"))
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def until(condition: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     """Return once the condition holds; fail where it never does."""
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end_s, "what was waited for did not come"
         await asyncio.sleep(0.003)

@@ -171,6 +171,7 @@ def test_queue_is_paused_resumed_and_purged_without_scripts(home: Room, browser:
         page = at.open("/queues/mail")
         for word, paused in (("Pause", {"mail"}), ("Resume", set())):
             page.locator("summary", has_text=word).click()
+            page.locator("details[open].do").get_by_label("Reason").fill("a change of the mail server")
             page.locator("details[open].do").get_by_role("button", name=word).click()
             expect(page.locator(".said")).to_be_visible()
             assert set(home.app.store.paused()) == paused

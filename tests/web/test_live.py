@@ -168,6 +168,7 @@ def test_one_browser_sees_what_another_does(home: Room, browser: Browser, site: 
     with tab(browser, site) as other:
         acting = other.open("/queues/mail")
         acting.locator("summary", has_text="Pause").click()
+        acting.locator("details[open]").get_by_label("Reason").fill("a change of the mail server")
         acting.locator("details[open]").get_by_role("button", name="Pause").click()
         expect(acting.get_by_role("status").first).to_contain_text("paused")
         expect(page.locator('[data-part="counts"]')).to_contain_text("No worker claims from this queue")

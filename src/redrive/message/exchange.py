@@ -143,7 +143,7 @@ def version_of(cell: Cell | None) -> int:
 def decoded(cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | D:
     """Return what a cell holds; the default where there is none, or where it cannot be read: its bytes are damaged, or
     another version wrote it in another form. For looks, which a damaged cell must not stop, and for what is soon known
-    again: then the next change writes it anew. `redrive store check` names it."""
+    again: then the next change writes it again. `redrive store check` names it."""
     try:
         return default if cell is None else decode(cell.value)
     except UNREADABLE:

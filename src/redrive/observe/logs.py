@@ -109,9 +109,11 @@ class TextLog(LineLog):
         if not isinstance(event, Fate):
             about = f"{_seen(event.about)}: " if event.about else ""
             colour = _YELLOW if event.name in _WARNINGS else _DIM
-            text, *more = many_lines(redact(event.text)).split("\n")
+            text, more = redact(event.text), list[str]()
+            if event.name == "worker_hung":  # its stack
+                text, *more = many_lines(text).split("\n")
             lines = [
-                f"{time} {event.name:<9} {about}{text} ({one_line(event.worker)})",
+                f"{time} {event.name:<9} {about}{one_line(text)} ({one_line(event.worker)})",
                 *(f"    {line}" for line in more),
             ]
             return self._paint("\n".join(lines), colour)

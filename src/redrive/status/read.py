@@ -106,7 +106,7 @@ def _all(queues: tuple[QueueStatus, ...]) -> tuple[Hold, ...]:
 
 
 def _folded(holds: Sequence[Hold]) -> Iterator[Hold]:
-    """The first HOLDS_MAX of each kind, and one for the others: nobody reads fifty thousand lines."""
+    """The first HOLDS_MAX of each kind, and one for the others: no one reads fifty thousand lines."""
     seen, more = Counter[str](), dict[str, list[Hold]]()
     for hold in holds:
         seen[hold.kind] += 1

@@ -1,6 +1,6 @@
 """Keep a server open: bound how long a request may take to arrive, and how many connections wait for one.
 
-Whoever opens connections and sends nothing, or a byte now and then, would hold every descriptor of the process. So a
+Who opens connections and sends nothing, or a byte now and then, would hold every descriptor of the process. So a
 request has to arrive within a time, and where there are too many connections, the one that has waited longest for a
 request makes room: a visitor whose request arrives at once gets in, however many wait.
 """

@@ -608,7 +608,7 @@ select id::text from {s}.message where id between $1::uuid and $2::uuid order by
 
 -- name: counts
 -- $1 queue, $2 now: lane, how many, and of what is ready the longest due
-select case when lane = 'leased' then lane when due_ms <= {now $2} then 'ready' else 'scheduled' end, count(*), {now $2} - greatest(min(due_ms), 0)
+select case when lane = 'leased' then lane when due_ms <= {now $2} then 'ready' else 'scheduled' end, count(*), {now $2} - min(greatest(due_ms, 0))
 from {s}.message where due_ms is not null and queue = $1::text and priority between 0 and 3 group by 1
 union all
 select 'scheduled', count(*), null from {s}.message where turn is not null and queue = $1::text
@@ -645,14 +645,14 @@ where low is not null group by n order by n
 
 -- name: counts_by_queue
 -- $1 now; a pass over each index that holds all of a lane, whatever the number of queues
-select queue, coalesce({now $1} - greatest(min(oldest), 0), 0), sum(ready)::bigint, sum(scheduled)::bigint, sum(leased)::bigint, sum(dead)::bigint,
+select queue, coalesce({now $1} - min(oldest), 0), sum(ready)::bigint, sum(scheduled)::bigint, sum(leased)::bigint, sum(dead)::bigint,
   sum(quarantine)::bigint, sum(done)::bigint from (
   select queue,
     count(*) filter (where lane = 'ready' and due_ms <= {now $1}) ready,
     count(*) filter (where lane = 'ready' and due_ms > {now $1}) scheduled,
     count(*) filter (where lane = 'leased') leased,
     0 dead, 0 quarantine, 0 done,
-    min(due_ms) filter (where lane = 'ready' and due_ms <= {now $1}) oldest
+    min(greatest(due_ms, 0)) filter (where lane = 'ready' and due_ms <= {now $1}) oldest
   from {s}.message where due_ms is not null group by queue
   union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where turn is not null group by queue
   union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where wake_ms is not null and turn is null group by queue
