@@ -1,4 +1,4 @@
-"""Sixty secrets in forty-six shapes lie in bodies, headers, results and faults; no output shows a part of one.
+"""Sixty secrets in fifty-five shapes lie in bodies, headers, results and faults; no output shows a part of one.
 
 Outputs are those of the commands in every form, of errors, logs, alerts, webhooks, metrics and exports, and the names
 of files. `--reveal` shows them, and the audit log says who asked for it.

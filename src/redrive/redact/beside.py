@@ -13,7 +13,10 @@ _CLOSING = {q: re.compile(rf"(?:[^\\{q}]|\\.){{0,{QUOTED_MAX}}}+", re.S) for q i
 _BARE = re.compile(r"[^\s\"'`,;<>]++")
 _OPENING = re.compile(QUOTE, re.I)
 
-_FLAG = re.compile(rf"(?P<list>{QUOTE}\s{{0,4}},)?[ \t]{{1,8}}(?P<quote>{QUOTE})?(?P<value>[^\s\"'`\\,\]]++)", re.I)
+NEXT = r"[ \t]{0,8}(?:\\{1,7}(?:\r?\n|[ \t])|\\{2,8}n)[ \t]{0,64}"  # a line that goes on, also as repr writes it
+_FLAG = re.compile(
+    rf"(?P<list>{QUOTE}\s{{0,4}},)?(?:{NEXT}|[ \t]{{1,8}})(?P<quote>{QUOTE})?(?P<value>[^\s\"'`\\,\]]++)", re.I
+)
 _PAIR = re.compile(rf"{QUOTE}\s{{0,4}},\s{{0,4}}[bBuU]?(?P<quote>{QUOTE})", re.I)  # ('x-api-key', 'abc')
 _PAIR_BEGIN = re.compile(r"[(\[]\s{0,4}[bBuU]?\\{0,7}[\"'`]\Z")
 _PAIR_END = re.compile(r"\s{0,4}[)\]]")
@@ -28,6 +31,8 @@ _ELEMENT = re.compile(r"(?:\s[^<>]{0,300})?(?:>|&gt;)(?P<value>(?:(?!&lt;)[^<]){
 _ELEMENT_BEGIN = re.compile(r"(?:<|&lt;)(?:[\w-]{1,32}:)?\Z")
 _SPACED = re.compile(r"[ \t]{1,4}(?P<quote>\\{0,7}[\"'`])?(?P<value>[^\s\"'`\\]++)")
 _SPACED_BEGIN = re.compile(r"(?:\blogin\s{1,4}\S{1,100}\s{1,4}|\bENV\s{1,4}|\bset\s{1,4}-\w{1,4}\s{1,4})\Z", re.I)
+_SAID = re.compile(r"[ \t]{1,4}(?:is|was|were|are)[ \t]{1,4}(?P<quote>[\"'`])?(?P<value>[^\s\"'`]++)", re.I)
+_DRAWN = re.compile(r"(?=\S*\d)(?=\S*[^\W\d])\S{6,}|\S*[a-z]\S*[A-Z]\S{4,}|\S{16,}")  # and no word
 _NEAR = 64  # characters before a name that show its surroundings
 
 Span = tuple[int, int]
@@ -67,7 +72,7 @@ class Beside:
             return form.span("value")
         if _ELEMENT_BEGIN.search(self.near) and (element := _ELEMENT.match(self.text, self.end)):
             return None if _says_nothing(element["value"]) else element.span("value")
-        return self._spaced()
+        return self._spaced() or self._said()
 
     def _flag(self) -> Span | None:
         """`--password abc`, and `'--password', 'abc'` in a list."""
@@ -112,6 +117,19 @@ class Beside:
         digits = len(value) >= 6 and any(c.isdigit() for c in value)
         spoken = digits and self.word.startswith(("passw", "passp", "pwd"))  # wrong password 'hunter2'
         return (begin, end) if quoted and (self.name == "PASSWORD" or spoken) else None
+
+    def _said(self) -> Span | None:
+        """`the password was 'abc'`, `token is a1b2c3`: of what stands without quotes, what looks like no word."""
+        found = None if self.in_code else _SAID.match(self.text, self.end)
+        if found is None:
+            return None
+        begin, value = found.start("value"), found["value"].rstrip(".,:;!?)")
+        if not found["quote"]:
+            return (begin, begin + len(value)) if _DRAWN.fullmatch(value) and not is_said_already(value) else None
+        end = closing(self.text, found["quote"], begin)
+        value = self.text[begin:end]
+        named = value.lower() in PROSE or (value.replace("_", "").isalpha() and telling(value))
+        return None if _says_nothing(value) or named else (begin, end)
 
 
 def _says_nothing(value: str) -> bool:

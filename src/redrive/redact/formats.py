@@ -57,7 +57,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("azdo", rf"{_BEGIN}[A-Za-z0-9]{{72,80}}AZDO[A-Za-z0-9]{{4}}{_END}"),
     # Models: OpenAI, Anthropic, Hugging Face, Groq, Perplexity, Replicate, xAI
     ("sk-", rf"{_BEGIN_RUN}sk-(?=[\w-]*\d)[\w-]{{20,}}+"),
-    ("hf_", rf"{_BEGIN}hf_[A-Za-z]{{30,}}+"),
+    ("hf_", rf"{_BEGIN}hf_[A-Za-z0-9]{{20,}}+"),
     ("api_org_", r"api_org_[A-Za-z]{30,}+"),
     ("gsk_", rf"{_BEGIN}gsk_[A-Za-z0-9]{{32,}}+"),
     ("pplx-", r"pplx-[A-Za-z0-9]{32,}+"),

@@ -12,9 +12,9 @@ import re
 from bisect import bisect_right
 from typing import NamedTuple
 
-from .beside import QUOTE, Beside, closing
+from .beside import NEXT, QUOTE, Beside, closing
 from .formats import HIDDEN
-from .names import WORDS, counts, harmless, telling
+from .names import FIELDS, WORDS, counts, drawn, harmless, telling
 from .plain import CALL, COUNT, PATH, PROSE, begins_prose, is_message, is_said_already
 from .schemes import COOKIES, CREDENTIAL, PARAMETERS, SCHEME
 
@@ -26,7 +26,8 @@ _NUMBER = re.compile(r"[_-]?\d{0,2}(?![\w-])")  # what may follow a name: passwo
 _SIGN = re.compile(
     rf"(?P<closing>{QUOTE})?\]?(?:[ ](?:provided|used|given|was|is))?[ \t]{{0,8}}"
     r"(?P<sign>=>|:=|=(?!=)|:(?![:=/])|%(?:25){0,3}3[ad]|&#(?:61|x3d|58|x3a);)[ \t]{0,8}"
-    r"(?P<block>[|>][-+]?\d?[ \t]{0,8}\r?\n[ \t]{1,64})?",
+    r"(?P<block>[|>][-+]?\d?[ \t]{0,8}\r?\n[ \t]{1,64})?"
+    rf"(?:{NEXT})?",
     re.I,
 )
 # What a language writes around a value: b"…", SecretStr('…'), Some("…"), string(7) "…", ["…"].
@@ -41,10 +42,18 @@ _BARE = re.compile(
     r"(?:[^\s\"'`&,;)}\]<>|\\]|\\(?![nrt\"'`]|u002[27])|<(?![/!])[^<>\s]{1,200}>"
     r"|[&,;)}\]|](?![\s\"'`{(\[<]|\Z|[\w.%$-]{1,64}\s{0,3}[=:]|\\[nrt\"']|amp;|quot;|#\d))++"
 )
+# Words of a passphrase, which are all of its line; a number with blanks.
+_PHRASE = re.compile(r"[a-z]{2,12}(?:[ -][a-z]{2,12}){2,24}(?=[\"'`]|[ \t]*$)", re.M)
 _ENCODED_BARE = tuple(  # by how often it is encoded
     re.compile(rf"(?:(?!%{more}(?:26|2c|0a|0d|20|2[27]|3b))[^\s\"'`&,;)}}\]<>\\])++", re.I)
     for more in ("25" * level for level in range(4))
 )
+_FIELD = re.compile(  # {"session": "a1b2c3d4"}
+    rf"(?P<keep>(?P<quote>\\{{0,7}}[\"'])(?P<name>[\w-]{{0,40}}?(?:{FIELDS}))(?P=quote)\s{{0,4}}(?:=>|:)\s{{0,4}}"
+    r"[bBuU]?(?P<open>\\{0,7}[\"']))(?P<value>(?:[^\"'\\\r\n]|\\u[0-9a-f]{4}){8,4096}+)(?=(?P=open))",
+    re.I,
+)
+_FIELD_WORDS = ("session", "sig", "bearer", "csrf", "xsrf", "dsn", "iban", "card")
 _WITHIN = ("pass", "auth", "otp", "otps", "cvc", "cvv", "jwt")  # words that other words hold
 _PASSWORDS = ("pass", "pwd", "secret", "api", "access", "private", "conn", "require", "master")
 _WEAK = ("jwt", "otp", "cv", "cookie", "sess", "credential", "connect.sid")
@@ -74,7 +83,12 @@ def hide_named(text: str, low: str) -> str:
         if found is not None and found.begin < found.end:
             parts += [text[at : found.begin], HIDDEN]
             at = found.end
-    return "".join((*parts, text[at:])) if parts else text
+    text = "".join((*parts, text[at:])) if parts else text
+    return _FIELD.sub(_hide_field, text) if any(word in low for word in _FIELD_WORDS) else text
+
+
+def _hide_field(found: re.Match[str]) -> str:
+    return found["keep"] + HIDDEN if drawn(found["name"], found["value"]) else found[0]
 
 
 class _Code:
@@ -184,6 +198,9 @@ class _Name:
         value = found[0].rstrip(".") if colon else found[0]
         if is_said_already(value) or not value.strip(".-*_") or "://" in value[:24]:
             return None  # of a URL its own secrets are hidden
+        phrase = _PHRASE.match(self.text, at) if self.word.startswith("pass") else None
+        if phrase and not PROSE.intersection(phrase[0].split()) and not begins_prose(self.text, at, value):
+            return Found(at, phrase.end())
         if (counts(self.name) and COUNT.fullmatch(value)) or PATH.fullmatch(value):
             return None
         if (colon and (self._is_weak(value) or (spaced and self._is_prose(at, value)))) or (

@@ -8,9 +8,10 @@ from functools import lru_cache
 _KINDS = """access account api app application auth authentication client consumer crypt deploy encryption hmac
     integration license licence master private secret service[_-]?account shared shared[_-]?access signing
     storage[_-]?account subscription webhook"""
-_SINGLE = """password passwd passphrase passcode passwort pwd secret token credential authorization cookie jwt
-    otp(?!s?[a-rt-z]) cvv cvc2? session[_.-]?id sessid sessionid phpsessid connect\\.sid connection[_.-]?string
-    conn[_-]?str requirepass masterauth x-amz-signature x-amz-credential x-goog-signature x-goog-credential"""
+_SINGLE = """pass[_\\s-]?word passwd passphrase passcode passwort kennwort pwd secret[_-]?value secret token credential
+    authorization cookie jwt otp(?!s?[a-rt-z]) cvv cvc2? session[_.-]?id sessid sessionid phpsessid connect\\.sid
+    connection[_.-]?string conn[_-]?str requirepass masterauth x-amz-signature x-amz-credential x-goog-signature
+    x-goog-credential"""
 # In lower case, since what is searched is; each begins with a letter, by which the search skips what cannot be one.
 WORDS = "|".join(
     (*_SINGLE.split(), *(f"{kind}[_. -]?key" for kind in _KINDS.split()), "session id", "connection string")
@@ -26,6 +27,10 @@ _HARMLESS = re.compile(
     r"new|next_page|nextpage|id_or|fencing|fence|lock|unexpected|delimiter|cancel|cancellation)[_. -]?tokens?$"
     r"|(?:^|[^a-z])(?:oldpwd|public[_-]?keys?)$"
 )
+# Names of fields whose values are secrets if they look like some, for other things have these names, too.
+FIELDS = "session|sig|signature|bearer|csrf|xsrf|dsn|iban|card[_-]?(?:number|no)"
+_FIELD = re.compile(rf"(?:^|[^a-z])(?:{FIELDS})$")
+_DRAWN = re.compile(r"(?![\w.]+\()(?:(?=[^\d]*\d)\S{8,}|\S{16,})|[A-Z]{2}\d\d[ -][A-Z0-9 -]{10,34}|[\d -]{12,30}")
 _COUNTED = re.compile(r"(?:token|secret|key|cookie|password|credential|otp)s$")  # a plural, where a number is a count
 
 
@@ -42,6 +47,16 @@ def telling(name: str) -> bool:
         name = name[-256:]
     low = _PARTS.sub("_", name).lower().strip()
     return TELLING.search(low) is not None and _HARMLESS.search(low) is None
+
+
+def drawn(name: str, value: str) -> bool:
+    """Return whether this value of a field of this name looks like a secret, where the name alone does not say it.
+
+    >>> drawn("session", "k3j4h5k3j4h5"), drawn("session", "morning"), drawn("cardNumber", "4111 1111 1111 1111")
+    (True, False, True)
+    """
+    low = _PARTS.sub("_", name[-256:]).lower()
+    return _FIELD.search(low) is not None and _DRAWN.fullmatch(value) is not None
 
 
 def counts(name: str) -> bool:

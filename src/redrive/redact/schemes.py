@@ -29,11 +29,17 @@ _WITH_PARAMETERS = re.compile(
 )
 _PARAMETER_WORDS = ("digest ", "hawk ", "oauth ", "signature ", "mac ", "hmac-sha256 ", "scram-sha-256 ")
 _PROOFS = re.compile(r"(?:response|signature|oauth_signature|oauth_token|mac|credential|p)[ \t]?=", re.I)
+_ARGUMENTS = r"[\"',]{0,3}(?:\s{1,4}(?![\"']?-p)\S{1,200}){0,12}+\s{1,4}[\"']?"
 _COMMANDS = tuple(
     (word, re.compile(rf"(?P<keep>{before})(?P<value>{value})", flags))
     for word, before, value, flags in (
         ("auth", r"\bAUTH (?:PLAIN|LOGIN|XOAUTH2|CRAM-MD5) ", r"[A-Za-z0-9+/=_-]{4,}+", 0),  # SMTP
         ("auth", r"\"AUTH\" (?:\"[^\"]{1,64}\" )?\"", r"[^\"\n]++", 0),  # Redis
+        ("auth", r"\bAUTH default ", r"[^\s\"'`]++", 0),
+        # as a command, alone on its line: "AUTH failed" is none
+        ("auth", r"(?:^|(?<=[>$#] ))AUTH ", r"(?=\S{0,200}[\d\W_]|\S{12})[^\s\"'`]{6,}+(?=[ \t]*$)", re.M),
+        ("mysql", rf"\bmysql\w{{0,12}}{_ARGUMENTS}-p[\"']?", r"[^\s\"'`]++", 0),
+        ("mariadb", rf"\bmariadb[\w-]{{0,12}}{_ARGUMENTS}-p[\"']?", r"[^\s\"'`]++", 0),
         ("curl", r"(?:\s-u\s?|--(?:proxy-)?user[= ])[\"']?[^\s:\"']{1,100}:", r"[^\s\"']++", 0),
         ("sshpass", r"\bsshpass\s{1,4}-p\s?[\"']?", r"[^\s\"']++", 0),
         ("identified", r"\bidentified\s{1,4}by\s{1,4}(?:password\s{1,4})?[\"']", r"[^\"'\n]++", re.I),

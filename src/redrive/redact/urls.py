@@ -30,7 +30,8 @@ _SERVER_WORDS = """postgres redis valkey mysql mariadb mongodb amqp mssql oracle
     clickhouse cassandra snowflake cockroach memcache bolt neo4j couch influx rabbit stomp mqtt socks sqs db2 vertica
     trino presto jdbc"""
 _SERVERS = _SERVER_WORDS.split()
-_OWN_TOKEN = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w-]{20,}")
+_OWN_TOKEN = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w%.~+-]{12,}")
+_WATCHER = re.compile(r"@[\w.-]{0,200}sentry[\w.:-]{0,200}/")  # a DSN of Sentry: its user is its key
 
 _SIGNERS = (
     "sig|signature|code|hmac|assertion|samlresponse|x-amz-(?:signature|credential|security-token)"
@@ -129,7 +130,8 @@ def _hide_user(rest: str, scheme: str) -> str:
     user, colon, password = rest[:at].partition(":")
     if colon:
         return f"{user}:{HIDDEN}{rest[at:]}" if not is_said_already(password.strip("[]<>")) else rest
-    return f"{HIDDEN}{rest[at:]}" if _OWN_TOKEN.fullmatch(user) and scheme.startswith("http") else rest
+    key = _OWN_TOKEN.fullmatch(user) or (user and _WATCHER.match(rest, at) and not is_said_already(user))
+    return f"{HIDDEN}{rest[at:]}" if key and "http" in scheme else rest
 
 
 def _hide_encoded(rest: str, more: str) -> str:

@@ -210,8 +210,31 @@ SHAPES = (
     ),
     Shape("form encoded", lambda v: f"grant_type=password&username=ann&password={url(v)}&scope=all", url),
     Shape("sql", lambda v: f"syntax error in: CREATE USER ann PASSWORD '{v.replace(chr(39), chr(39) * 2)}'"),
+    Shape("sentry", lambda v: f"Sentry responded 403: https://{url(v)}@o42.ingest.sentry.io/4711", url),
+    Shape("mysql", lambda v: f"mysqldump --host db -uann -p{shlex.quote(v)} shop: exit 2", shlex.quote),
+    Shape("redis as a user", lambda v: f"> AUTH default {word(v)}"),
+    Shape("docker", lambda v: json.dumps({"auths": {"https://i.example.com": {"auth": basic(v)}}}), basic),
+    Shape("said in quotes", lambda v: f"refused: the password was {v!r}", lambda v: repr(v)[1:-1]),
+    Shape("next line", lambda v: f"psql --host db --password \\\n  {shlex.quote(v)} shop", shlex.quote),
+    Shape("assigned on the next line", lambda v: f"password=\\\n{word(v)}"),
+    Shape("two words", lambda v: f"pass word: {word(v)}"),
+    Shape("german", lambda v: f"kennwort={word(v)}"),
     Shape("camel case", lambda v: f"Client(id='ann', clientSecret={v!r}, retries=3)", lambda v: repr(v)[1:-1]),
 )
+
+# Where prose, names and ids stand as well, so that only what looks like no word is known for a secret.
+LOOKS = (
+    Shape("token as user", lambda v: f"clone https://{url(v)}@git.example.com/shop.git failed", url),
+    Shape("redis command", lambda v: f"> AUTH {word(v)}"),
+    Shape("said", lambda v: f"the token is {word(v)}, code 3"),
+    Shape("quoted field", lambda v: f"bad cookie {json.dumps({'session': v})}", lambda v: json.dumps(v)[1:-1]),
+)
+FIELDS = ("session", "signature", "sig", "bearer", "csrf", "xsrf", "dsn", "iban", "card_number", "cardNumber")
+
+
+def looks_drawn(value: str) -> bool:
+    """Whether a password looks like no word of a language."""
+    return len(value) >= 12 and any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
 
 
 def xml(value: str) -> str:

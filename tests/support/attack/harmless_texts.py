@@ -85,6 +85,25 @@ passenger: 12A
 tokenize=true detokenizer=fast
 jwt: audience does not match
 secretary: bob
+the session is open since 08:15
+session: closed by the peer
+{"session": "morning", "signature": "push(order_id: int)", "sig": "kill"}
+{"session_count": 1234567890123, "card_number": "none", "dsn": "unset"}
+the token is expired, the password was wrong
+token is invalid: expected three parts
+the password is 'required'
+AUTH failed
+AUTH extension is not supported
+mysql -p asks for the password
+mysqldump -P3306 -h db shop
+password: must not be empty today
+passphrase: the old one is wrong
+the signature is unverified
+card declined: insufficient funds
+https://ann.miller@git.example.com/shop.git
+https://deploy@registry.example.com/v2/
+authority: none
+author: "ann"
 monkey: business
 """
 
