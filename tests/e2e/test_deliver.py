@@ -96,6 +96,14 @@ def test_each_line_is_posted_once_with_its_exact_bytes(deliver: Deliver) -> None
     assert len({request.key for request in endpoint.requests}) == 7
 
 
+def test_a_redirect_to_what_is_no_url_is_dead_at_once(deliver: Deliver) -> None:
+    deliver.write([1])
+    with Endpoint(lambda _: Answer(302, {"Location": "http://[::bad/"})) as endpoint:
+        code, summary = deliver.summary(endpoint.url)
+    assert (code, summary["dead"], len(endpoint.requests)) == (5, 1, 1)
+    assert "which points to no URL" in summary["groups"][0]["text"]
+
+
 def test_requests_share_few_connections(deliver: Deliver) -> None:
     deliver.write(list(range(60)))
     with Endpoint() as endpoint:
@@ -434,6 +442,9 @@ def test_what_is_removed_by_hand_does_not_count_as_delivered(deliver: Deliver) -
         ("--retry", "forever"),
         ("--header", "nothing"),
         ("--header", "webhook-id: mine"),
+        ("--header", "Transfer-Encoding: chunked"),
+        ("--header", "X : a"),
+        ("--header", "X(y): a"),
         ("--header-env", "Authorization"),
         ("--header-env", "Authorization=NOT_SET"),
         ("--header-env", "webhook-id=HOME"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -314,11 +315,11 @@ def _headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
     for text in texts:
         name, colon, value = text.partition(":")
         shown = f"--header {name.strip()!r}"
-        if not colon or not _fits(name.strip(), text):
+        if not colon or not _fits(name, text):
             raise Failure(
                 f"{shown} is refused", "expected 'Name: value' in ASCII", f"{program()} deliver --help", USAGE
             )
-        yield _admitted(name.strip(), shown), value.strip()
+        yield _admitted(name, shown), value.strip()
 
 
 def _secret_headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -340,14 +341,15 @@ def _secret_headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _fits(name: str, text: str) -> bool:
-    return bool(name) and text.isprintable() and text.isascii()
+    """Whether the name is a token of RFC 9110, and the whole printable ASCII."""
+    return re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) is not None and text.isprintable() and text.isascii()
 
 
 def _admitted(name: str, shown: str) -> str:
     from ..deliver.sending import OWN_HEADERS
 
     if name.lower() in OWN_HEADERS:
-        why = "it says which line this is, or what it holds, and stays the same through every retry"
+        why = "redrive sets it: it says which line this is, or how the request is sent"
         raise Failure(f"{shown} cannot be set", why, f"{program()} deliver --help", USAGE)
     return name
 

@@ -36,7 +36,8 @@ EXCERPT_MAX = 4096  # bytes kept of an answer that is not a success
 ANSWER_MAX = 256 * 1024  # bytes read of an answer, to keep its connection; a longer one is cut off
 NOTE_MAX = 300
 OWN_HEADERS = frozenset(
-    {"idempotency-key", "webhook-id", "webhook-timestamp", "webhook-signature", "host", "content-length"}
+    {"idempotency-key", "webhook-id", "webhook-timestamp", "webhook-signature", "host"}
+    | {"content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"}  # the client frames the request
 )
 _MARGIN_S = 60.0
 
@@ -167,7 +168,8 @@ class Lanes(httpx.AsyncBaseTransport):
             raise
         assert isinstance(answer.stream, httpx.AsyncByteStream)
         stream = _Stream(answer.stream, lambda: self._give(lane))
-        return httpx.Response(answer.status_code, headers=answer.headers, stream=stream, extensions=answer.extensions)
+        headers = _followable(answer.headers)
+        return httpx.Response(answer.status_code, headers=headers, stream=stream, extensions=answer.extensions)
 
     async def aclose(self) -> None:
         for lane in self._all:
@@ -215,9 +217,24 @@ def check_url(url: str) -> str:
 
 
 def show_url(url: str) -> str:
-    """Return the URL without user, password and query, which may be secret."""
-    parts = urlsplit(url)
+    """Return the URL without user, password and query, which may be secret; "no URL" for what an endpoint made up."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "no URL"
+    if not parts.netloc:
+        return parts.path or "no URL"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _followable(headers: httpx.Headers) -> httpx.Headers:
+    """The headers of an answer, its Location empty where it is no URL: httpx parses it though it follows none, and
+    would raise as for a lost connection, which is retried."""
+    try:
+        httpx.URL(headers.get("location", ""))
+    except httpx.InvalidURL:
+        headers["location"] = ""
+    return headers
 
 
 def _failure(answer: httpx.Response, shown: str) -> httpx.HTTPStatusError:
