@@ -46,11 +46,17 @@ NEWER = (
     ("fault/model.py", f"{FAULT}, omit_defaults=True):", f"{FAULT}):"),
     ("fault/model.py", CRASH, f'    mood: str = "blue"\n{CRASH}'),
     ("message/message.py", 'DEAD = "dead"', 'DEAD = "graveyard"'),
+    ("stores/sqlite/schema.py", '"migration_6")', '"migration_6", "migration_7")'),
+    (
+        "stores/sqlite/statements.sql",
+        "-- name: put\n",
+        "-- name: migration_7\n-- compatible from 6\ncreate index message_newer on message(seq);\n\n-- name: put\n",
+    ),
 )
 
 
 def newer_version(folder: Path) -> None:
-    """A copy of this version that writes a kind, a lane and a field which this one does not know."""
+    """A copy of this version that writes a kind, a lane and a field which this one does not know, and adds an index."""
     package = folder / "redrive"
     shutil.copytree(Path(redrive.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     for name, old, new in NEWER:
@@ -89,7 +95,7 @@ def test_versions_side_by_side_lose_and_damage_nothing(tmp_path: Path) -> None:
         assert any(fault.kind == "cosmic" for message in left for fault in message.faults)
         (faults,) = store._read('select count(*) from message where faults like \'%"mood":"blue"%\'')
         assert faults[0] > 0
-        assert store.check() == []
+        assert store.check() == [] and store.info()["schema"] == 7
 
 
 def everything(store: Store) -> list[Message]:

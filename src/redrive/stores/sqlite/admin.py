@@ -22,7 +22,7 @@ from ...message import (
 from .. import validation
 from ..groups import setting_told
 from ..meta import text
-from . import cells
+from . import cells, schema
 from .file import SqliteFile
 from .repair import Repairs, bad_rows
 from .upkeep import findings
@@ -190,7 +190,7 @@ class SqliteAdmin(SqliteFile):
         parts = [self.path, self.path.with_name(f"{self.path.name}-wal")]
         return {
             "engine": f"SQLite {sqlite3.sqlite_version}",
-            "schema": self._read("pragma user_version")[0][0],
+            "schema": self._read("pragma user_version")[0][0] % schema.SCALE,
             "path": str(self.path),
             "size_bytes": sum(part.stat().st_size for part in parts if part.exists()),
         }

@@ -1,4 +1,9 @@
-"""The schema of an SQLite file, brought up to date by numbered migrations when it is opened."""
+"""The schema of an SQLite file, brought up to date by numbered migrations when it is opened.
+
+A migration is a part `migration_N` of statements.sql. One whose first line is `-- compatible from V` leaves the file to
+every redrive that knows schema V or later, which goes on beside this one. The pragma user_version holds both: the
+number, and above it, times SCALE, that V. Where it holds no V, only a redrive that knows the number uses the file.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +32,7 @@ _LEFT_ALONE = re.compile(r"due_ms (<= \?2|is not null)")
 _OURS = """(lane in ('ready', 'leased', 'dead', 'quarantine', 'done') or typeof(lane) <> 'text' or length(lane) > 40
  or lane glob '[^a-z]*' or lane glob '*[^a-z0-9_-]*' or lane = '')"""
 _SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # the version of a cell
+SCALE = 10_000
 _PAIRS = [f"'{name}', {name}" for name in _TAKEN]
 BEFORE = f"json_object({', '.join(_PAIRS)}, 'blocked', coalesce(turn = 0, 0))"
 
@@ -44,19 +50,37 @@ def statements() -> dict[str, str]:
 
 def version(c: sqlite3.Connection) -> int:
     """The version that the file is at; 0 where there is nothing of ours."""
-    found: int = c.execute("pragma user_version").fetchone()[0]
-    return found
+    return _versions(c)[0]
+
+
+def require_known(c: sqlite3.Connection, path: Path) -> None:
+    """Raises SchemaError for a file of a newer schema that says nothing of this one."""
+    number, compatible_from = _versions(c)
+    if compatible_from > len(MIGRATIONS):
+        raise SchemaError(
+            f"{path} has schema {number}, for redrive that knows {compatible_from} or later; this one knows up to "
+            f"{len(MIGRATIONS)}; upgrade redrive"
+        )
+
+
+def _versions(c: sqlite3.Connection) -> tuple[int, int]:
+    compatible_from, number = divmod(c.execute("pragma user_version").fetchone()[0], SCALE)
+    return number, compatible_from or number
+
+
+def _mark(number: int, sql: str) -> str:
+    said = re.match(r"-- compatible from (\d+)\n", sql)
+    return f"pragma user_version={number + (SCALE * int(said[1]) if said else 0)}"
 
 
 def migrate(c: sqlite3.Connection, sql: Mapping[str, str], path: Path) -> None:
     """Run the migrations that are missing, in the transaction that is open. Raises SchemaError."""
+    require_known(c, path)
     at = version(c)
-    if at > len(MIGRATIONS):
-        raise SchemaError(f"{path} has schema {at}, this redrive knows up to {len(MIGRATIONS)}; upgrade redrive")
     for number, name in enumerate(MIGRATIONS[at:], at + 1):
         for statement in _split(sql[name]):
             c.execute(statement)
-        c.execute(f"pragma user_version={number}")
+        c.execute(_mark(number, sql[name]))
 
 
 def version_of(path: Path) -> int:
@@ -72,7 +96,7 @@ def ddl() -> str:
     """All that is run on an empty file, to read: redrive makes and changes its file by itself."""
     sql = statements()
     steps = [
-        f"begin;\n{sql[name]}\npragma user_version={number};\ncommit;\n" for number, name in enumerate(MIGRATIONS, 1)
+        f"begin;\n{sql[name]}\n{_mark(number, sql[name])};\ncommit;\n" for number, name in enumerate(MIGRATIONS, 1)
     ]
     return f"-- redrive: an SQLite file at schema {len(MIGRATIONS)}\npragma journal_mode=wal;\n\n" + "\n".join(steps)
 

@@ -114,6 +114,7 @@ create index message_rest_reason on message(reason, lane, rested_ms) where reaso
 create index message_rest_group on message(lane, fingerprint, task, rested_ms) where rested_ms is not null;
 
 -- name: migration_6
+-- compatible from 5
 -- Those that have failed before and may be claimed: a claim gives some of its places to them first.
 create index message_retry on message(queue, priority, due_ms) where lane = 'ready' and attempt > 0 and due_ms is not null;
 
