@@ -18,6 +18,8 @@ from tests.support.attack.hostile_texts import UNITS, grown
 from redrive.redact import HIDDEN, redact, redact_bytes, redact_json, redact_value
 
 CPU_S = 100  # for 10 MB of a hostile text
+VALUE_CPU_S = 60  # for 1 MB of one value behind each of these, of which a linear search needs a sixth
+BEFORE_VALUES = ("token is ", "the password was '", "> AUTH ", "passphrase: ", '{"session": "', "mysql -h ", "https://")
 
 
 def test_there_are_sixty_canaries_in_fifty_five_shapes(seed: int) -> None:
@@ -59,6 +61,11 @@ def test_a_field_that_may_hold_a_secret_hides_what_looks_like_one(name: str, see
 @pytest.mark.parametrize("text", ["passphrase: {}", "db:\n  password: {}\n  port: 5432", "PASSPHRASE={}"])
 def test_a_passphrase_of_several_words_is_hidden_whole(text: str) -> None:
     assert redact(text.format("correct horse battery staple")) == text.format(HIDDEN)
+
+
+@pytest.mark.parametrize("text", ["AUTH failed\nretry in 3 s", "> AUTH failed\n> QUIT", "AUTH required\t\n"])
+def test_a_word_behind_auth_is_no_password_for_the_line_that_follows(text: str) -> None:
+    assert redact(text) == text
 
 
 @pytest.mark.parametrize("around", ["{}", "x {} y", "({})", '"{}"', "\\n{}\\n", "%20{}%20", "a={};b", "<{}>", "\n{}\n"])
@@ -169,8 +176,8 @@ def test_what_is_left_of_a_cookie_does_not_become_another_cookie(around: str) ->
 @pytest.mark.slow
 def test_ten_megabytes_made_to_take_long_end_in_time(soak: bool, seed: int) -> None:
     """In a process that may take only so much of the processor's time: what is not linear takes days."""
+    most_s = CPU_S * (len(UNITS) if soak else 1)
     units = UNITS if soak else (("password='", "://a:")[seed % 2],)
-    most_s = CPU_S * len(units)
     program = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, ({most_s}, {most_s}))
@@ -179,6 +186,20 @@ for unit in {units!r}:
     redact((unit * (10_000_000 // len(unit) + 1))[:10_000_000])
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=most_s).returncode == 0
+
+
+@pytest.mark.slow
+def test_one_value_of_a_megabyte_ends_in_time() -> None:
+    """No unit again and again, but one long value behind what announces it: what is quadratic takes half an hour."""
+    program = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_CPU, ({VALUE_CPU_S}, {VALUE_CPU_S}))
+from redrive.redact import redact
+for before in {BEFORE_VALUES!r}:
+    for first, last in ("Aa", "aA", "a1", "a/", "a "):
+        redact(before + first * 500_000 + last * 500_000)
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=10 * VALUE_CPU_S).returncode == 0
 
 
 @pytest.mark.parametrize("unit", UNITS)

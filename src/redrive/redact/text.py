@@ -13,10 +13,10 @@ from .formats import hide_formats
 _URL_SIGNS = """@ 40 sig code= code% hmac assertion samlresponse x-amz- x-goog- hook ifttt chat.googleapis logic.azure
     powerplatform telegram pagerduty make.com"""
 _NAME_ROOTS = """pass pwd secret token key credential authorization cookie sess jwt otp cv conn x-amz- x-goog-
-    masterauth _auth auth" auth' auth\\ auth= auth: kennwort signature sig" sig' sig\\ csrf xsrf bearer dsn iban card"""
+    masterauth _auth auth" auth' auth\\ auth= auth: kennwort signature sig" sig' sig\\ csrf xsrf dsn iban
+    cardn card_n card-n bearer" bearer' bearer\\"""
 _SCHEME_ROOTS = """bearer basic token apikey api-key geniekey negotiate ntlm dpop ssws digest hawk oauth signature mac
-    sha256 auth sshpass identified oracle curl
-    mysql mariadb"""
+    sha256 auth sshpass identified oracle curl mysql mariadb"""
 _URLS, _NAMES, _SCHEMES = (roots.split() for roots in (_URL_SIGNS, _NAME_ROOTS, _SCHEME_ROOTS))
 # Ids, fingerprints, hashes, numbers, times and names, which most short texts are. A provider's token in mixed case has
 # 16 characters or more, and may have no digit.

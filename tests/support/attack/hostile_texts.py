@@ -17,6 +17,8 @@ UNITS = (
     "SG.aaaaaaaa.", "hvs.", "api-", "4b1d", "a:aa", "1:AA", "aQ~", "a1Q~", "a-us", "EAAA", "A3-",
     "MMMMMMMMMMMMMMMMMMMMMMMM.", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\nAAAAAAAAAAAAAAAAAAAAA\n",
     "Private-Lines: 1\nAAA ", 'File "', '\n  File "x", line 1\n', '\n  File "x", line 1\n    token = ', '{"a":', "[[",
+    "token is ", "token is 'a\\", "passphrase: aa ", "password=\\\n", "--password \\\n", "mysql a ", "> AUTH a1bcdef ",
+    "\nAUTH aaaaaaa", '"session":"aaaaaaaa', '\\"session":', "https://a@sentry",
 )  # fmt: skip
 
 
