@@ -59,7 +59,7 @@ def measure(place: Place, times: int, browsers: int, seconds: float) -> list[Rea
     calls, port = place.folder / "calls", place.folder / "port"
     port.unlink(missing_ok=True)
     with Child(place.folder, "site", place.url, calls, port) as child:
-        at = _address(child, port)
+        at = address_of(child, port)
         with closing(Client(at)) as client:
             found = _pages(child, client, addresses, times, calls)
             plain, sent = client.first_load("/")
@@ -71,7 +71,7 @@ def measure(place: Place, times: int, browsers: int, seconds: float) -> list[Rea
     return found
 
 
-def _address(child: Child, port: Path) -> str:
+def address_of(child: Child, port: Path) -> str:
     end_s = time.monotonic() + 60
     while not (port.exists() and (at := port.read_text())):
         if child.process.poll() is not None or time.monotonic() > end_s:
