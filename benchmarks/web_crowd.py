@@ -57,9 +57,17 @@ def _measured(place: Place, root: Path, suffix: str, wanted: str) -> list[Readin
         with Child(place.folder, "site", place.url, place.folder / "calls", port, root=root) as child:
             host = urlsplit(address_of(child, port)).netloc
             with crowd(host):
-                waits = [_visit_ms(host) for _ in range(VISITS)]
+                waits = _waits_ms(host)
         found.append(Reading(f"visitor's wait p95, beside {name}{suffix}", "ms", [percentile(waits, 0.95)], wanted))
     return found
+
+
+def _waits_ms(host: str) -> list[float]:
+    """Of VISITS visits, or of those that began within a minute."""
+    waits, end_s = list[float](), time.monotonic() + 60
+    while len(waits) < VISITS and time.monotonic() < end_s:
+        waits.append(_visit_ms(host))
+    return waits
 
 
 def _visit_ms(host: str) -> float:
