@@ -13,9 +13,6 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from redrive.stores import open_store
-
-from .dead import fill
 from .harness import ROOT, Child, Options, Place, Reading, fresh, percentile
 from .web import address_of
 
@@ -29,20 +26,13 @@ Crowd = Callable[[str], contextlib.AbstractContextManager[object]]
 def web_crowd(options: Options) -> list[Reading]:
     """How long a visitor of the pages waits beside 1,000 half-open connections, 10,000 slow bodies, forms of 15 MiB and
     500 streams; with `--before`, as that checkout serves them, too."""
-    place = fresh(options, "web_crowd")
-    store = open_store(place.url)
-    fill(store, min(options.dead, 10_000))
-    store.close()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        found = _measured(place, ROOT, "", "≤ 1000")
-        return found if options.before is None else found + _measured(place, Path(options.before), ", then", "")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    found = _measured(fresh(options, "web_crowd"), ROOT, "", "≤ 1000")
+    if options.before is not None:
+        found += _measured(fresh(options, "web_crowd_then"), Path(options.before), ", then", None)
+    return found
 
 
-def _measured(place: Place, root: Path, suffix: str, wanted: str) -> list[Reading]:
+def _measured(place: Place, root: Path, suffix: str, wanted: str | None) -> list[Reading]:
     crowds: dict[str, Crowd] = {
         "nobody": lambda _: contextlib.nullcontext(),
         f"{HALF_OPEN:,} half-open connections": lambda at: _held(at, HALF_OPEN, lambda _: b"GET /queues HT"),
@@ -56,10 +46,21 @@ def _measured(place: Place, root: Path, suffix: str, wanted: str) -> list[Readin
         port.unlink(missing_ok=True)
         with Child(place.folder, "site", place.url, place.folder / "calls", port, root=root) as child:
             host = urlsplit(address_of(child, port)).netloc
-            with crowd(host):
+            with _descriptors(), crowd(host):
                 waits = _waits_ms(host)
         found.append(Reading(f"visitor's wait p95, beside {name}{suffix}", "ms", [percentile(waits, 0.95)], wanted))
     return found
+
+
+@contextlib.contextmanager
+def _descriptors() -> Iterator[None]:
+    """Let this process have all that it may, and not the server, which began before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _waits_ms(host: str) -> list[float]:
