@@ -65,7 +65,8 @@ def test_running_messages_stay_with_their_workers_when_the_clock_is_set(place: P
             worker.ends_well()
     ledger = balanced(place)
     assert ledger.done == set(ids) and all(len(starts) == 1 for starts in ledger.starts.values())
-    assert {r.note for r in records(place, "fate")} == {"done"}
+    # A worker that a busy machine held up as it started has given back what it had not begun.
+    assert {"done"} <= {r.note for r in records(place, "fate")} <= {"done", "released"}
 
 
 @pytest.mark.fault("the machine's clock is set by an hour")
