@@ -46,7 +46,6 @@ from .top import top
 from .upcoming import upcoming
 from .volume import backlog, enqueue, memory
 from .web import web
-from .web_crowd import web_crowd
 
 BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
     f.__name__.replace("_", "-"): f
@@ -89,7 +88,6 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         sqs,
         aws_calls,
         web,
-        web_crowd,
     )
 }
 OWN = ("folder", "engine")
