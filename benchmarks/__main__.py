@@ -17,6 +17,7 @@ import msgspec
 import redrive
 
 from .aws_calls import aws_calls
+from .crowded import crowded
 from .dead import dead
 from .encryption import encryption
 from .engines import ENGINES
@@ -88,6 +89,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         sqs,
         aws_calls,
         web,
+        crowded,
     )
 }
 OWN = ("folder", "engine")
@@ -140,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--idle-s", type=float, default=10.0, help="idle, top: seconds watched per round")
     p.add_argument("--starts", type=int, default=11, help="startup: starts of each program; testkit: tests")
     p.add_argument("--waiting", type=int, default=10_000, help="fairness: messages of the large tenant")
-    p.add_argument("--dead", type=int, default=100_000, help="plan, dead, top, web: dead messages in the store")
+    p.add_argument("--dead", type=int, default=100_000, help="plan, dead, top, web, crowded: dead messages")
     p.add_argument(
         "--suspects", default="500x15ms,100x2s", help="suspects: messages under way, and how long each takes"
     )
@@ -155,7 +157,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--workers", type=int, default=6, help="freezing: worker processes, half of them under each supervisor"
     )
-    p.add_argument("--before", type=Path, metavar="DIR", help="before: another checkout of this project")
+    p.add_argument("--before", type=Path, metavar="DIR", help="before, crowded: another checkout of this project")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")
     p.add_argument("--json", type=Path, metavar="FILE", help="keep every value of every round here")
     return p

@@ -16,7 +16,7 @@ import msgspec
 from redrive import App
 from redrive.fault import Fault
 
-from . import aws_libraries, floors, late, rollout, sqs_roles, tenants, web_site
+from . import aws_libraries, crowded, floors, late, rollout, sqs_roles, tenants, web_site
 from .tasks import Records, make_app
 
 
@@ -144,6 +144,7 @@ ROLES: dict[str, Callable[..., None]] = {
         late.late_worker,
         aws_libraries.library,
         web_site.site,
+        crowded.crowd,
         rollout.rolling,
         tenants.tenants_endpoint,
         tenants.tenants_worker,
