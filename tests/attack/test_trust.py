@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import os
@@ -408,3 +409,52 @@ def test_app_that_init_writes_runs_whatever_the_umask(tmp_path: Path, monkeypatc
 @needs_root
 def test_team_is_nobody_where_a_group_is_not_listed() -> None:
     assert not trust._is_alone(TEAM, frozenset({0, ANNE.uid}))
+
+
+# Calls that import a module by a name that is no constant. None has the name from a message.
+IMPORTERS = {
+    "__init__.py": "redrive's own, from a table",
+    "testing/__init__.py": "the same",
+    "cli/main.py": "the same",
+    "web/table.py": "the same",
+    "cli/opening.py": "the app that a person names",
+    "testing/plugin.py": "the same, in a test's settings",
+    "worker/executors/app_import.py": "the same, and the modules of its tasks, once more in a child",
+}
+EVALUATORS = {"eval", "exec", "__import__"}
+UNPICKLERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "yaml"}
+
+
+def evaluates(node: ast.AST) -> bool:
+    """Whether a node runs text as code, or imports what makes objects of bytes."""
+    match node:
+        case ast.Call(func=ast.Name(id=name)):
+            return name in EVALUATORS
+        case ast.Import(names=names):
+            return any(alias.name.partition(".")[0] in UNPICKLERS for alias in names)
+        case ast.ImportFrom(module=str(module), level=0):
+            return module.partition(".")[0] in UNPICKLERS
+        case _:
+            return False
+
+
+def imports_by_name(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[first, *_]):
+            return not isinstance(first, ast.Constant)
+        case _:
+            return False
+
+
+def test_only_code_that_a_person_names_is_imported_and_nothing_is_evaluated() -> None:
+    source = Path(__file__).parents[2] / "src/redrive"
+    importers: set[str] = set()
+    odd: list[tuple[str, int]] = []
+    for path in source.rglob("*.py"):
+        name = str(path.relative_to(source))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if evaluates(node):
+                odd.append((name, getattr(node, "lineno", 0)))
+            if imports_by_name(node):
+                importers.add(name)
+    assert odd == [] and importers == IMPORTERS.keys()
