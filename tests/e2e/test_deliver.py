@@ -96,9 +96,20 @@ def test_each_line_is_posted_once_with_its_exact_bytes(deliver: Deliver) -> None
     assert len({request.key for request in endpoint.requests}) == 7
 
 
-def test_a_redirect_to_what_is_no_url_is_dead_at_once(deliver: Deliver) -> None:
+def test_a_packed_answer_is_read_as_it_comes_and_up_to_a_bound(deliver: Deliver) -> None:
     deliver.write([1])
-    with Endpoint(lambda _: Answer(302, {"Location": "http://[::bad/"})) as endpoint:
+    packed = gzip.compress(bytes(200 * 1024 * 1024))
+    with Endpoint(lambda request: Answer(422, {"Content-Encoding": "gzip"}, packed)) as endpoint:
+        code, summary = deliver.summary(endpoint.url)
+    assert (code, summary["dead"], len(endpoint.requests)) == (5, 1, 1)
+    (dead,) = deliver.store.peek(None).messages
+    assert len(dead.faults) == 1 and len(dead.faults[0].text + dead.faults[0].traceback) < 10_000
+
+
+@pytest.mark.parametrize("location", ["http://[::bad/", "http://h:x:y/", "//["])
+def test_a_redirect_to_what_is_no_url_is_dead_at_once(deliver: Deliver, location: str) -> None:
+    deliver.write([1])
+    with Endpoint(lambda _: Answer(302, {"Location": location})) as endpoint:
         code, summary = deliver.summary(endpoint.url)
     assert (code, summary["dead"], len(endpoint.requests)) == (5, 1, 1)
     assert "which points to no URL" in summary["groups"][0]["text"]
