@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -50,7 +51,8 @@ NEWER = (
     (
         "stores/sqlite/statements.sql",
         "-- name: put\n",
-        "-- name: migration_7\n-- compatible from 6\ncreate index message_newer on message(seq);\n\n-- name: put\n",
+        "-- name: migration_7\n-- older programs go on beside it\n"
+        "create index if not exists message_newer on message(seq);\n\n-- name: put\n",
     ),
 )
 
@@ -96,6 +98,60 @@ def test_versions_side_by_side_lose_and_damage_nothing(tmp_path: Path) -> None:
         (faults,) = store._read('select count(*) from message where faults like \'%"mood":"blue"%\'')
         assert faults[0] > 0
         assert store.check() == [] and store.info()["schema"] == 7
+
+
+OLDER = """
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from redrive import Draft
+from redrive.stores.sqlite import schema
+from redrive.stores.sqlite.store import SqliteStore
+
+schema.MIGRATIONS = schema.MIGRATIONS[:5]  # what the first release knows
+if Path("work.db").exists():
+    with closing(sqlite3.connect("work.db")) as c:
+        ((at,),) = c.execute("pragma user_version")  # and all that it looks at
+        assert at <= 5, f"has schema {at}, this redrive knows up to 5"
+with closing(SqliteStore("work.db")) as store:
+    store.put([Draft(task="work", body=b"{}")])
+    print(store.counts("default").ready, store._read("pragma user_version")[0][0])
+"""
+LOOKS = ("status", "queue list", "dlq list", "store check", "doctor", "store upgrade")
+
+
+def test_an_older_release_works_a_file_that_this_one_looked_at(tmp_path: Path) -> None:
+    def older() -> str:
+        command = [sys.executable, "-c", OLDER]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    told = [older()]
+    for words in LOOKS:
+        command = [sys.executable, "-m", "redrive", *words.split(), "--url", "sqlite:///work.db"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode in (0, 1), done.stderr
+        told.append(older())
+    assert told == [f"{n} 5\n" for n in range(1, len(LOOKS) + 2)]
+    with closing(SqliteStore(tmp_path / "work.db")) as store:
+        assert store.info()["schema"] == 6 and store.check() == []
+
+
+@pytest.mark.parametrize("made", ["no table", "no row", "no number", "twice"])
+def test_a_note_of_the_schema_that_is_damaged_costs_nothing_but_an_index_made_again(tmp_path: Path, made: str) -> None:
+    damage = {
+        "no table": "drop table schema_at",
+        "no row": "delete from schema_at",
+        "no number": "update schema_at set version = 'six'",
+        "twice": "insert into schema_at values (1)",
+    }
+    SqliteStore(tmp_path / "work.db").close()
+    with closing(sqlite3.connect(tmp_path / "work.db")) as c:
+        c.execute(damage[made])
+        c.commit()
+    with closing(SqliteStore(tmp_path / "work.db")) as store:
+        store.put([Draft(task="work", body=b"{}")])
+        assert store.info()["schema"] == 6 and store.check() == []
 
 
 def everything(store: Store) -> list[Message]:

@@ -190,7 +190,7 @@ class SqliteAdmin(SqliteFile):
         parts = [self.path, self.path.with_name(f"{self.path.name}-wal")]
         return {
             "engine": f"SQLite {sqlite3.sqlite_version}",
-            "schema": self._read("pragma user_version")[0][0] % schema.SCALE,
+            "schema": schema.version(self._read),
             "path": str(self.path),
             "size_bytes": sum(part.stat().st_size for part in parts if part.exists()),
         }

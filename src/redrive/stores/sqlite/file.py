@@ -298,7 +298,8 @@ class SqliteFile(Store):
             )
 
     def _migrate(self, reader: sqlite3.Connection) -> None:
-        if schema.version(reader) != len(schema.MIGRATIONS):
+        schema.require_known(reader.execute, self.path)
+        if schema.version(reader.execute) < len(schema.MIGRATIONS):
             self._writer.run(lambda c: schema.migrate(c, self._sql, self.path))
 
     def now_ms(self) -> int:

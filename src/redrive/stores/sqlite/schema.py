@@ -1,18 +1,19 @@
 """The schema of an SQLite file, brought up to date by numbered migrations when it is opened.
 
-A migration is a part `migration_N` of statements.sql. One whose first line is `-- compatible from V` leaves the file to
-every redrive that knows schema V or later, which goes on beside this one. The pragma user_version holds both: the
-number, and above it, times SCALE, that V. Where it holds no V, only a redrive that knows the number uses the file.
+`user_version` is the number that a program must know to work the file, and all that the first releases look at. A
+migration whose first line is `-- older programs go on beside it` leaves it as it is: it makes what nothing but speed
+depends on, once or again, and its number stands in the table `schema_at`.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from ...errors import SchemaError
 from ...message import SKIP_LOOKED
@@ -28,11 +29,15 @@ _TAKEN = (
 # The statements that look for what is due, once more: a word of a newer version's in `lane` is left alone, what is no
 # word is looked at, and set aside.
 _BY_LANE = ("claimable", "claimable_but", "due", "due_but", "next_due", "next_due_but")
+_BESIDE_OLDER = "-- older programs go on beside it\n"
+_SET_AT = """create table if not exists schema_at (version integer not null);
+delete from schema_at;
+insert into schema_at values (%d);
+"""
 _LEFT_ALONE = re.compile(r"due_ms (<= \?2|is not null)")
 _OURS = """(lane in ('ready', 'leased', 'dead', 'quarantine', 'done') or typeof(lane) <> 'text' or length(lane) > 40
  or lane glob '[^a-z]*' or lane glob '*[^a-z0-9_-]*' or lane = '')"""
 _SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # the version of a cell
-SCALE = 10_000
 _PAIRS = [f"'{name}', {name}" for name in _TAKEN]
 BEFORE = f"json_object({', '.join(_PAIRS)}, 'blocked', coalesce(turn = 0, 0))"
 
@@ -48,46 +53,50 @@ def statements() -> dict[str, str]:
     return named | {f"{name}_by_lane": _LEFT_ALONE.sub(rf"\g<0> and {_OURS}", named[name]) for name in _BY_LANE}
 
 
-def version(c: sqlite3.Connection) -> int:
+Ask = Callable[[str], Iterable[tuple[Any, ...]]]  # a statement that reads: its rows
+
+
+def needed(ask: Ask) -> int:
+    """The version that a program must know to work the file; 0 where there is nothing of ours."""
+    ((at,),) = ask("pragma user_version")
+    return int(at)
+
+
+def version(ask: Ask) -> int:
     """The version that the file is at; 0 where there is nothing of ours."""
-    return _versions(c)[0]
+    at = needed(ask)
+    if not list(ask("select 1 from sqlite_master where name = 'schema_at' and type = 'table'")):
+        return at
+    ((beyond,),) = ask("select max(version) from schema_at where typeof(version) = 'integer'")
+    return max(at, beyond or 0)
 
 
-def require_known(c: sqlite3.Connection, path: Path) -> None:
-    """Raises SchemaError for a file of a newer schema that says nothing of this one."""
-    number, compatible_from = _versions(c)
-    if compatible_from > len(MIGRATIONS):
-        raise SchemaError(
-            f"{path} has schema {number}, for redrive that knows {compatible_from} or later; this one knows up to "
-            f"{len(MIGRATIONS)}; upgrade redrive"
-        )
-
-
-def _versions(c: sqlite3.Connection) -> tuple[int, int]:
-    compatible_from, number = divmod(c.execute("pragma user_version").fetchone()[0], SCALE)
-    return number, compatible_from or number
-
-
-def _mark(number: int, sql: str) -> str:
-    said = re.match(r"-- compatible from (\d+)\n", sql)
-    return f"pragma user_version={number + (SCALE * int(said[1]) if said else 0)}"
+def require_known(ask: Ask, path: Path) -> None:
+    """Raises SchemaError for a file of a newer redrive that this one must not work."""
+    if (at := needed(ask)) > len(MIGRATIONS):
+        raise SchemaError(f"{path} has schema {at}, this redrive knows up to {len(MIGRATIONS)}; upgrade redrive")
 
 
 def migrate(c: sqlite3.Connection, sql: Mapping[str, str], path: Path) -> None:
     """Run the migrations that are missing, in the transaction that is open. Raises SchemaError."""
-    require_known(c, path)
-    at = version(c)
+    require_known(c.execute, path)
+    at = version(c.execute)
     for number, name in enumerate(MIGRATIONS[at:], at + 1):
-        for statement in _split(sql[name]):
+        for statement in _split(_step(sql[name], number)):
             c.execute(statement)
-        c.execute(_mark(number, sql[name]))
+
+
+def _step(migration: str, number: int) -> str:
+    """A migration, and the note that it is done."""
+    note = _SET_AT % number if migration.startswith(_BESIDE_OLDER) else f"pragma user_version={number};\n"
+    return f"{migration}\n{note}"
 
 
 def version_of(path: Path) -> int:
     """The version of the file that is there, without changing it. Raises StoreError."""
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as c:
-            return version(c)
+            return version(c.execute)
     except sqlite3.Error as error:
         raise store_error(error, f"cannot read {path}") from error
 
@@ -95,9 +104,7 @@ def version_of(path: Path) -> int:
 def ddl() -> str:
     """All that is run on an empty file, to read: redrive makes and changes its file by itself."""
     sql = statements()
-    steps = [
-        f"begin;\n{sql[name]}\n{_mark(number, sql[name])};\ncommit;\n" for number, name in enumerate(MIGRATIONS, 1)
-    ]
+    steps = [f"begin;\n{_step(sql[name], number)}commit;\n" for number, name in enumerate(MIGRATIONS, 1)]
     return f"-- redrive: an SQLite file at schema {len(MIGRATIONS)}\npragma journal_mode=wal;\n\n" + "\n".join(steps)
 
 

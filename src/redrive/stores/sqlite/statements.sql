@@ -114,9 +114,10 @@ create index message_rest_reason on message(reason, lane, rested_ms) where reaso
 create index message_rest_group on message(lane, fingerprint, task, rested_ms) where rested_ms is not null;
 
 -- name: migration_6
--- compatible from 5
--- Those that have failed before and may be claimed: a claim gives some of its places to them first.
-create index message_retry on message(queue, priority, due_ms) where lane = 'ready' and attempt > 0 and due_ms is not null;
+-- older programs go on beside it
+-- Those that have failed before and may be claimed: a claim gives some of its places to them first. Builds between two releases made this
+-- index as message_retry, and can do so still.
+create index if not exists message_again on message(queue, priority, due_ms) where lane = 'ready' and attempt > 0 and due_ms is not null;
 
 -- name: put
 insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body)
