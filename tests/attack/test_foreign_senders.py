@@ -165,6 +165,15 @@ def test_a_forged_envelope_runs_no_other_task_than_foreign_names(world: World) -
     store.put([Draft(task="safe")])
 
 
+@pytest.mark.parametrize("foreign", [None, lambda body, attributes: "safe"], ids=["no foreign=", "a function"])
+def test_a_forged_envelope_names_its_task_where_foreign_names_none(world: World, foreign: Any) -> None:
+    store = world.open()
+    if foreign is not None:
+        store.route("default", foreign)
+    sent(world, write_sqs(store_message("danger", {}), prefix="shop")[0])
+    assert [delivery.message.task for delivery in claim(store)] == ["danger"]
+
+
 def store_message(task: str, headers: dict[str, str]) -> Message:
     id = "01890000-0000-7000-8000-000000000001"
     return Message(id, task, "default", b"{}", id, headers=headers, due_ms=1, enqueued_ms=1, life_ms=1)
