@@ -115,16 +115,6 @@ def test_a_redirect_to_what_is_no_url_is_dead_at_once(deliver: Deliver, location
     assert "which points to no URL" in summary["groups"][0]["text"]
 
 
-def test_a_packed_answer_is_read_as_it_comes_and_up_to_a_bound(deliver: Deliver) -> None:
-    deliver.write([1])
-    packed = gzip.compress(bytes(200 * 1024 * 1024))
-    with Endpoint(lambda request: Answer(422, {"Content-Encoding": "gzip"}, packed)) as endpoint:
-        code, summary = deliver.summary(endpoint.url)
-    assert (code, summary["dead"], len(endpoint.requests)) == (5, 1, 1)
-    (dead,) = deliver.store.peek(None).messages
-    assert len(dead.faults) == 1 and len(dead.faults[0].text + dead.faults[0].traceback) < 10_000
-
-
 def test_requests_share_few_connections(deliver: Deliver) -> None:
     deliver.write(list(range(60)))
     with Endpoint() as endpoint:
