@@ -8,6 +8,7 @@ import random
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support.urls import url_of
 
 from redrive import App, Backoff, Reject, Retry
 from redrive.cli.main import run
+from redrive.history import flusher
 from redrive.history.chunk import MINUTE_MS
 from redrive.history.tally import ENQUEUED
 from redrive.history.writer import Writer
@@ -88,6 +90,39 @@ def test_enqueued_counts_commits_and_not_what_a_rollback_took_back(
     assert enqueued(app) == 4 and app.counts("crm").ready == 2
     assert len(app.flusher._open) == 1, "only the transaction that was rolled back is asked for again"
     for connection in (kept, taken_back, later):
+        connection.close()
+    app.store.close()
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_a_put_that_is_dropped_while_the_commits_are_read_stops_no_count(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond OPEN_MAX a put of another thread drops the oldest, at any moment of a turn."""
+    monkeypatch.setattr(flusher, "OPEN_MAX", 1)
+    app = App(url_of(engine, request, tmp_path))
+
+    @app.task(name="push", queue="crm")
+    def push(n: int) -> None: ...
+
+    assert app.flusher is not None and app.store.now_ms()
+    first, second = (connect(str(app.url), tmp_path / "work.db") for _ in range(2))
+    push.using(tx=first).enqueue(1)
+    first.commit()
+    read = app.store.cells.read
+
+    def read_beside_a_put(keys: Sequence[str]) -> Any:
+        monkeypatch.undo()
+        monkeypatch.setattr(flusher, "OPEN_MAX", 1)
+        push.using(tx=second).enqueue(2)
+        second.commit()
+        return read(keys)
+
+    monkeypatch.setattr(app.store.cells, "read", read_beside_a_put)
+    app.flusher.flush()
+    app.flusher.flush()
+    assert enqueued(app) == 2 and not app.flusher._open
+    for connection in (first, second):
         connection.close()
     app.store.close()
 

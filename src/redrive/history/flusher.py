@@ -35,6 +35,7 @@ class Flusher:
         self.writer = Writer(store)
         self._writing = threading.Lock()
         self._open: dict[str, tuple[float, Mapping[Name, int]]] = {}  # puts in transactions, by the cells beside them
+        self._noting = threading.Lock()
         self.asked = False  # whether the thread has it
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
@@ -51,9 +52,10 @@ class Flusher:
         mark = Swap(key, 0, b"1", round(OPEN_S * 1000)) if drafts else None
         puts = self.store.put(drafts, swaps=swaps if mark is None else [*swaps, mark], tx=tx)
         if mark is not None:
-            while len(self._open) >= OPEN_MAX:
-                self._open.pop(next(iter(self._open)), None)
-            self._open[key] = time.monotonic(), _names(drafts, puts)
+            with self._noting:
+                while len(self._open) >= OPEN_MAX:
+                    del self._open[next(iter(self._open))]
+                self._open[key] = time.monotonic(), _names(drafts, puts)
             self.counted()
         return puts
 
@@ -66,17 +68,20 @@ class Flusher:
 
     def _committed(self) -> None:
         """Count the puts whose transactions have been committed since."""
-        keys = [*self._open]
+        with self._noting:
+            noted = dict(self._open)  # while the cells are read, others put and drop
+        keys = [*noted]
         for at in range(0, len(keys), CELLS_AT_ONCE):
             some = keys[at : at + CELLS_AT_ONCE]
             there = {key: cell for key, cell in zip(some, self.store.cells.read(some), strict=True) if cell is not None}
             self.store.cells.swap([Swap(key, cell.version, None) for key, cell in there.items()], durable=False)
             for key in some:
-                began_s, names = self._open[key]
+                began_s, names = noted[key]
                 if key in there:
                     self.recorder.enqueued(names, self.store.now_ms())
                 if key in there or time.monotonic() - began_s > OPEN_S:
-                    del self._open[key]
+                    with self._noting:
+                        self._open.pop(key, None)
 
     def counted(self) -> None:
         """Something was counted. From any thread."""
