@@ -112,8 +112,8 @@ def _set(opened: Opened, out: Output, names: tuple[str, ...], *, paused: bool, r
     idle = [] if paused else [name for name in names if name not in opened.store.paused()]
     if idle and not set(idle) & set(here(opened).queues()):
         _refuse_idle(opened, idle[0])
+    known = here(opened).queues() if paused else []
     for name in names if paused else ():
-        known = here(opened).queues()
         if name not in known and near_miss(name, known):
             raise unknown("queue", name, sorted(known), opened.url, look="queue list")
     note_unknown_queues(opened, names)

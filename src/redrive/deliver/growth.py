@@ -28,6 +28,9 @@ class Content(msgspec.Struct, frozen=True):
     size: int
 
 
+_decode = msgspec.json.Decoder(list[Content]).decode
+
+
 class Growth:
     """The contents that were sent to a URL, of files with the first line of this one."""
 
@@ -41,7 +44,7 @@ class Growth:
     def _read(self) -> None:
         cell = self._store.cells.read([self._key])[0]
         self._version = 0 if cell is None else cell.version
-        self._contents = decoded(cell, msgspec.json.Decoder(list[Content]).decode, [])
+        self._contents = decoded(cell, _decode, [])
 
     def remember(self, checked: Checked) -> None:
         """Remember that this content is sent. Where another process changes the cell meanwhile, only the offer to

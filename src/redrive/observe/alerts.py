@@ -59,6 +59,9 @@ class Told(Struct, frozen=True, array_like=True):
     pile: Pile = Pile()
 
 
+_told_of = msgspec.json.Decoder(Told).decode
+
+
 class Watch:
     """Observes events of these `names`, and sends at most one alert for each subject in `every_ms`.
 
@@ -283,7 +286,7 @@ class Watch:
 
     def _read(self, key: str) -> tuple[int, Told]:
         cell = self._app.store.cells.read([key])[0]
-        return version_of(cell), decoded(cell, msgspec.json.Decoder(Told).decode, Told())
+        return version_of(cell), decoded(cell, _told_of, Told())
 
     def _key(self, subject: Subject) -> str:
         key = "/".join(("alert", self._channel, *filter(None, subject)))

@@ -31,6 +31,8 @@ CELLS_AT_ONCE = 100
 NOT_KEPT = "not kept: name cells= in the store's URL, and workers tell there who is alive"
 _PAUSE_S = 0.005  # between two tries, at random and growing
 
+_decode = msgspec.json.Decoder(list[str]).decode
+
 
 class Entry:
     """The cell of one process, and its place in the lists. Used by one thread."""
@@ -149,4 +151,4 @@ def _key(token: str) -> str:
 
 
 def _tokens(cell: Cell | None) -> list[str]:
-    return message.decoded(cell, msgspec.json.Decoder(list[str]).decode, [])
+    return message.decoded(cell, _decode, [])

@@ -56,6 +56,10 @@ def release_of(queues: Sequence[str], tasks: Mapping[str, Any]) -> Release:
     return Release(tuple(sorted(queues)), known)
 
 
+_decode_times = msgspec.json.Decoder(dict[str, int]).decode
+_decode_release = msgspec.json.Decoder(Release).decode
+
+
 class Teller:
     """Tells what the workers of this release know. Used by one thread."""
 
@@ -157,11 +161,11 @@ def _newest(times: Mapping[str, int], since_ms: int, most: int) -> dict[str, int
 
 
 def _times(cell: Cell | None) -> dict[str, int]:
-    return decoded(cell, msgspec.json.Decoder(dict[str, int]).decode, {})
+    return decoded(cell, _decode_times, {})
 
 
 def _release(cell: Cell | None) -> Release | None:
-    return decoded(cell, msgspec.json.Decoder(Release).decode, None)
+    return decoded(cell, _decode_release, None)
 
 
 def _key(digest: str) -> str:

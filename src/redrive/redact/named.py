@@ -42,7 +42,7 @@ _BARE = re.compile(
     r"(?:[^\s\"'`&,;)}\]<>|\\]|\\(?![nrt\"'`]|u002[27])|<(?![/!])[^<>\s]{1,200}>"
     r"|[&,;)}\]|](?![\s\"'`{(\[<]|\Z|[\w.%$-]{1,64}\s{0,3}[=:]|\\[nrt\"']|amp;|quot;|#\d))++"
 )
-# Words of a passphrase, which are all of its line; a number with blanks.
+# Words of a passphrase, which are all of its line.
 _PHRASE = re.compile(r"[a-z]{2,12}(?:[ -][a-z]{2,12}){2,24}(?=[\"'`]|[ \t]*$)", re.M)
 _ENCODED_BARE = tuple(  # by how often it is encoded
     re.compile(rf"(?:(?!%{more}(?:26|2c|0a|0d|20|2[27]|3b))[^\s\"'`&,;)}}\]<>\\])++", re.I)

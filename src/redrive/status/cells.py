@@ -59,8 +59,9 @@ def _kinds(store: Store) -> Iterator[Kinds]:
             records.story_cell(id): list[records.Line],
             records.failures_cell(id): list[records.Failure],
         }
-    yield {machine.state_cell(scope): machine.Machine for scope in machine.all_scopes(store)}
-    yield {machine.story_cell(scope): tuple[records.Line, ...] for scope in machine.all_scopes(store)}
+    scopes = machine.all_scopes(store)
+    yield {machine.state_cell(scope): machine.Machine for scope in scopes}
+    yield {machine.story_cell(scope): tuple[records.Line, ...] for scope in scopes}
     if store.traits.triages:
         groups = store.failure_groups()[:GROUPS_MAX]
         yield {notes.cell_of(group.fingerprint): notes.Annotation for group in groups}

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -24,7 +23,7 @@ from ..message import Lane, Swap, Where, decoded, version_of
 from ..registry import Registry
 from ..stores.validation import KEY_BYTES_MAX, NAME_MAX
 from ..worker.flow.local_state import controls, is_rate
-from ..worker.flow.shared_state import NAMES
+from ..worker.flow.shared_state import NAMES, names_of
 from ..worker.flow.transitions import Transition, note, read
 
 if TYPE_CHECKING:
@@ -241,7 +240,7 @@ class Controls:
 def names(store: Store) -> list[str]:
     """The names of dependencies that workers have used. Raises StoreError."""
     (cell,) = store.cells.read([NAMES])
-    return decoded(cell, msgspec.json.Decoder(list[str]).decode, [])
+    return decoded(cell, names_of, [])
 
 
 def _control(name: str, key: str, state: State, rule: Dependency | None, now_ms: int) -> Control:

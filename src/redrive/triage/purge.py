@@ -34,6 +34,9 @@ class PurgeNote(Struct, frozen=True):
     reason: str
 
 
+_decode = msgspec.json.Decoder(list[PurgeNote]).decode
+
+
 class Purged(Struct, frozen=True):
     """What a purge did: messages that it cancelled, and messages that were claimed first and were asked to stop."""
 
@@ -114,7 +117,7 @@ def cell_of(queue: str) -> str:
 
 def _notes(store: Store, queue: str) -> tuple[int, list[PurgeNote]]:
     cell = store.cells.read([cell_of(queue)])[0]
-    return version_of(cell), decoded(cell, msgspec.json.Decoder(list[PurgeNote]).decode, [])
+    return version_of(cell), decoded(cell, _decode, [])
 
 
 def _write(store: Store, queue: str, note: PurgeNote) -> None:

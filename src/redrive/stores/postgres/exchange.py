@@ -247,9 +247,8 @@ class _One:
         for row in rows:
             id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq, due = row
             mark = PLAIN
-            if (
-                rare is None and faults is None and fence > 0 and attempt > 0
-            ):  # the way of most messages: as few steps as there can be
+            # The way of most messages: as few steps as there can be.
+            if rare is None and faults is None and fence > 0 and attempt > 0:
                 message = Message(
                     id,
                     task,
@@ -284,7 +283,7 @@ class _One:
                 self.groups_seen = True
             else:
                 end = queue
-            handle = f"{id}{mark}{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}{end}"
+            handle = f"{id}{mark}{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}{end}"  # `hex_of`, without a call
             found.append(Delivery(message, _tuple(Receipt, (handle, fence)), until, due or 0))
         return found
 

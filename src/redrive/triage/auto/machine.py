@@ -68,6 +68,7 @@ class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _decode = msgspec.json.Decoder(Machine).decode
 _lines = msgspec.json.Decoder(tuple[Line, ...]).decode
+_names = msgspec.json.Decoder(list[str]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -182,4 +183,4 @@ def all_scopes(store: Store) -> list[str]:
 
 
 def _scopes(cell: Cell | None) -> list[str]:
-    return decoded(cell, msgspec.json.Decoder(list[str]).decode, [])
+    return decoded(cell, _names, [])

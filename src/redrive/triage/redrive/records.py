@@ -338,6 +338,8 @@ def failures_cell(id: str) -> str:
 
 decode_state = msgspec.json.Decoder(RunState).decode
 decode_index = msgspec.json.Decoder(Index).decode
+_lines = msgspec.json.Decoder(list[Line]).decode
+_failures = msgspec.json.Decoder(list[Failure]).decode
 
 
 def read_state(cell: Cell | None) -> RunState | None:
@@ -360,11 +362,11 @@ def read_index(cell: Cell | None) -> Index:
 
 
 def read_story(cell: Cell | None) -> list[Line]:
-    return decoded(cell, msgspec.json.Decoder(list[Line]).decode, [])
+    return decoded(cell, _lines, [])
 
 
 def read_failures(cell: Cell | None) -> list[Failure]:
-    return decoded(cell, msgspec.json.Decoder(list[Failure]).decode, [])
+    return decoded(cell, _failures, [])
 
 
 def longer(story: list[Line], lines: list[Line]) -> list[Line]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...cli.admin.status import need_record
+from ...cli.admin.status import NEEDS_SHOWN, need_record
 from ...errors import Unsupported
 from ...message import Counts
 from ...status import Status
@@ -10,7 +10,6 @@ from ..ask import Ask, Record
 from . import fields
 
 SHOWN = 8  # rows of each table
-NEEDS_SHOWN = 100
 
 
 def overview(ask: Ask) -> Record:

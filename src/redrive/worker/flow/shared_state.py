@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FRESH_MS = 250  # how old a copy may be, and how long counts wait to be written
 NAMES = "flow"  # the cell that lists the dependencies
+names_of = msgspec.json.Decoder(list[str]).decode
 LOCAL_MS = 1000  # how long to use the copies before the cells are tried again
 TRIES = 20  # of a swap that other workers keep winning; then the copy decides
 EXHAUSTED_EVERY_MS = 60_000  # how often a worker reports that one budget is spent
@@ -142,7 +143,7 @@ class SharedState:
         try:
             for _ in range(TRIES):
                 (cell,) = self._store.cells.read([NAMES])
-                known = {*decoded(cell, msgspec.json.Decoder(list[str]).decode, [])}
+                known = {*decoded(cell, names_of, [])}
                 if mine <= known:
                     break
                 value = msgspec.json.encode(sorted(known | mine))
