@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from redrive.stores import open_store
 
 from .dead import fill
-from .harness import ROOT, Broken, Child, Options, Place, Reading, fresh, percentile
+from .harness import ROOT, Child, Options, Place, Reading, fresh, percentile
 
 DESCRIPTORS = 1_024  # that the site begins with, as a shell's child does
 PATIENCE_S, PAUSE_S = 10.0, 0.05  # after which a visitor gives up; between two visits
@@ -56,24 +56,15 @@ def _beside(place: Place, root: Path, crowd: str, count: int, named: str, visits
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     try:
-        at = _written(port, site)
+        at = site.written(port)
         if not count:
             return _visits(at, named, visits)
         with Child(place.folder, "crowd", at, crowd, count, ready) as others:
-            _written(ready, others)
+            others.written(ready)
             return _visits(at, named, visits)
     finally:
         site.kill()
         site.__exit__(None, None, None)
-
-
-def _written(path: Path, by: Child) -> str:
-    end_s = time.monotonic() + 60
-    while not (path.exists() and (text := path.read_text())):
-        if by.process.poll() is not None or time.monotonic() > end_s:
-            raise Broken(f"{path.name} was not written; {by.last_words()}")
-        time.sleep(0.02)
-    return text
 
 
 def _visits(at: str, named: str, count: int) -> list[Reading]:

@@ -171,6 +171,15 @@ class Child:
         if self.process.wait(timeout=120) != 0:
             raise Broken(f"ended with {self.process.returncode}; {self.last_words()}")
 
+    def written(self, path: Path) -> str:
+        """What it writes into a file that is not there yet, such as the address of what it serves. Raises Broken."""
+        end_s = time.monotonic() + 60
+        while not (path.exists() and (text := path.read_text())):
+            if self.process.poll() is not None or time.monotonic() > end_s:
+                raise Broken(f"{path.name} was not written; {self.last_words()}")
+            time.sleep(0.02)
+        return text
+
     def count(self) -> int:
         """How many records there are; -1 while there is no file for them."""
         return self.records.stat().st_size // RECORD.size if self.records.exists() else -1

@@ -16,7 +16,7 @@ from redrive.stores.postgres.store import PostgresStore
 
 from .dead import fill, vacuum
 from .engines import server_cpu_s
-from .harness import Broken, Child, Options, Place, Reading, fresh, percentile, worker
+from .harness import Child, Options, Place, Reading, fresh, percentile, worker
 from .tasks import make_app
 from .web_client import Client, reacts_ms, watch
 from .web_site import calls_of, fill_history, fill_waiting, web_app
@@ -59,7 +59,7 @@ def measure(place: Place, times: int, browsers: int, seconds: float) -> list[Rea
     calls, port = place.folder / "calls", place.folder / "port"
     port.unlink(missing_ok=True)
     with Child(place.folder, "site", place.url, calls, port) as child:
-        at = address_of(child, port)
+        at = child.written(port)
         with closing(Client(at)) as client:
             found = _pages(child, client, addresses, times, calls)
             plain, sent = client.first_load("/")
@@ -69,15 +69,6 @@ def measure(place: Place, times: int, browsers: int, seconds: float) -> list[Rea
             found.append(Reading("until the overview reacts, Chromium", "ms", reacted, "≤ 1000"))
         found += _watched(place, child, at, calls, browsers, seconds)
     return found
-
-
-def address_of(child: Child, port: Path) -> str:
-    end_s = time.monotonic() + 60
-    while not (port.exists() and (at := port.read_text())):
-        if child.process.poll() is not None or time.monotonic() > end_s:
-            raise Broken(f"the pages were not served; {child.last_words()}")
-        time.sleep(0.02)
-    return at
 
 
 def _addresses(url: str) -> Mapping[str, str]:
