@@ -60,24 +60,28 @@ def test_who_held_a_message_when_the_store_went_away_settles_it(store: Away, tas
     # On a server a coroutine is ended before its lease is: the server may be away for this worker alone.
     run_s = 1.0 if task == "coroutine" and on_a_server else AWAY_S - 0.5
     app, journal = make_app(store.url), tmp_path / "journal"
-    ids = [ref.id for ref in app.enqueue_many([app.tasks[task].draft() for _ in range(20)])]
     argv = [sys.executable, str(PROGRAM), store.url, str(journal), str(run_s)]
     with contextlib.ExitStack() as ending:
         workers = [ending.enter_context(subprocess.Popen(argv, stderr=subprocess.DEVNULL)) for _ in range(4)]
         for worker in workers:
             ending.callback(worker.kill)
-        _until(lambda: journal.exists() and _count(journal)["start"] >= 20)
+        _until(lambda: _count(journal)["ready"] == 4)
+        ids = [ref.id for ref in app.enqueue_many([app.tasks[task].draft() for _ in range(20)])]
+        _until(lambda: _count(journal)["start"] >= 20)
         with store.away():
             time.sleep(AWAY_S)
+        _until(lambda: _count(journal)["end"] >= 20 and not app.counts().leased)
+        for worker in workers:
+            worker.terminate()
         assert [worker.wait(PATIENCE_S) for worker in workers] == [0, 0, 0, 0]
-    assert Counter(journal.read_text().split("\n")[:-1]) == Counter(
-        f"{what} {id}" for what in ("start", "end") for id in ids
+    assert Counter(journal.read_text().splitlines()) == Counter(
+        ["ready"] * 4 + [f"{what} {id}" for what in ("start", "end") for id in ids]
     )
     app.store.close()
 
 
 def _count(journal: Path) -> Counter[str]:
-    return Counter(line.split()[0] for line in journal.read_text().splitlines())
+    return Counter(line.split()[0] for line in journal.read_text().splitlines()) if journal.exists() else Counter()
 
 
 def _until(condition: object) -> None:

@@ -1,6 +1,6 @@
-"""A worker whose handlers outlast a store that is away: `away.py URL JOURNAL SECONDS`. It drains, and ends.
+"""A worker whose handlers outlast a store that is away: `away.py URL JOURNAL SECONDS`. It works until SIGTERM.
 
-Each start and end of a handler is a line in the journal, written by one write(2).
+A line in the journal, written by one write(2): that the worker is ready, and each start and end of a handler.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import redrive
 from redrive import App
+from redrive.events import Event, Notice
 
 
 def make_app(url: str, journal: str = os.devnull, seconds: float = 0.0) -> App:
@@ -35,6 +38,14 @@ def make_app(url: str, journal: str = os.devnull, seconds: float = 0.0) -> App:
     return app
 
 
+def _say_ready(events: Sequence[Event], journal: Path) -> None:
+    if any(isinstance(event, Notice) and event.name == "started" for event in events):
+        with journal.open("ab", buffering=0) as file:
+            file.write(b"ready\n")
+
+
 if __name__ == "__main__":
     url, journal, seconds = sys.argv[1:]
-    make_app(url, journal, float(seconds)).run_worker(concurrency=20, prefetch=0, lease="2s", drain=True)
+    app = make_app(url, journal, float(seconds))
+    app.subscribe(lambda events: _say_ready(events, Path(journal)))
+    app.run_worker(concurrency=20, prefetch=0, lease="2s")
