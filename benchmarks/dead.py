@@ -9,7 +9,7 @@ from functools import partial
 
 from redrive.fault import Fault, Kind
 from redrive.ids import new_id
-from redrive.message import Discard, Handle, Lane, Message, Redrive, Return, Where
+from redrive.message import Discard, Filter, Handle, Lane, Message, Redrive, Return
 from redrive.store import Store
 from redrive.stores import open_store
 from redrive.stores.postgres.store import PostgresStore
@@ -19,16 +19,16 @@ from .harness import PUT_AT_ONCE, Options, Reading, fresh
 QUEUES, TASKS, FAULTS, ERRORS, RARE = 20, 50, 500, 30, 5_000
 REASONS = ("exhausted", "permanent", "elapsed", "deadline", "rejected")
 PAGES = {
-    "queue:": Where(queue="q1"),
-    "task:": Where(task="t1"),
-    "reason:": Where(reason="exhausted"),
-    "error:": Where(error="Error1"),
-    "fingerprint:": Where(fingerprint="print1"),
-    "queue:(a,b,c)": Where(queue=("q1", "q2", "q3")),
-    "a rare reason": Where(reason="rare"),
-    "a rare error of a task": Where(error="RareError", task="t1"),
-    "a reason that none has": Where(reason="none"),
-    "a queue and a task that never meet": Where(queue="q1", task="t2"),
+    "queue:": Filter(queue="q1"),
+    "task:": Filter(task="t1"),
+    "reason:": Filter(reason="exhausted"),
+    "error:": Filter(error="Error1"),
+    "fingerprint:": Filter(fingerprint="print1"),
+    "queue:(a,b,c)": Filter(queue=("q1", "q2", "q3")),
+    "a rare reason": Filter(reason="rare"),
+    "a rare error of a task": Filter(error="RareError", task="t1"),
+    "a reason that none has": Filter(reason="none"),
+    "a queue and a task that never meet": Filter(queue="q1", task="t2"),
 }
 
 

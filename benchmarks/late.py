@@ -15,7 +15,7 @@ from pathlib import Path
 
 from redrive import App, Backoff, Context, Reject, Retry
 from redrive.flow.breaker_rule import Breaker
-from redrive.message import Ask, Delivery, Draft, Lane, Where
+from redrive.message import ClaimRequest, Delivery, Draft, Filter, Lane
 
 from .harness import Broken, Child, Options, Place, Reading, fresh
 from .snapshot import held, on_postgres
@@ -183,7 +183,7 @@ class _Cases:
 
     def _claimed(self, index: int, lease_ms: int) -> Delivery:
         """A message that this process was faster to claim than the workers."""
-        ask = Ask("default", 1, lease_ms, worker="bench")
+        ask = ClaimRequest("default", 1, lease_ms, worker="bench")
         for n in range(CLAIMS_MAX):
             self._store.put([Draft(task="note", body=b'{"i":%d}' % (index + n))])
             for delivery in self._store.exchange([], [ask]).deliveries:
@@ -213,7 +213,7 @@ class _Cases:
         """Its breaker is open, and some of its messages wait in front."""
         self._app.enqueue_many([self._down.draft(n) for n in range(30)])
         time.sleep(3)
-        waiting = self._store.peek(Lane.READY, where=Where(task="down")).messages
+        waiting = self._store.peek(Lane.READY, where=Filter(task="down")).messages
         if not any((m.due_ms or 0) < self._store.now_ms() for m in waiting):
             raise Broken("no message waits for its breaker")
         return self.committed_late(index)

@@ -10,7 +10,7 @@ from functools import partial
 
 from redrive import App
 from redrive.fault import Fault, classify
-from redrive.message import Ask, DeadLetter, Draft, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Draft, Settlement
 from redrive.store import Store
 
 from .harness import PUT_AT_ONCE, ROOT, Options, Reading, fresh, interleaved, ratio
@@ -47,7 +47,7 @@ def bury(store: Store, count: int) -> None:
     for at in range(0, count, PUT_AT_ONCE):
         some = range(at, min(count, at + PUT_AT_ONCE))
         store.put([Draft(task=f"task-{i % TASKS}", queue=f"queue-{i % QUEUES}", body=b'{"i":%d}' % i) for i in some])
-        asks = [Ask(f"queue-{n}", PUT_AT_ONCE, 60_000) for n in range(QUEUES)]
+        asks = [ClaimRequest(f"queue-{n}", PUT_AT_ONCE, 60_000) for n in range(QUEUES)]
         found = store.exchange([], asks).deliveries
         store.exchange([Settlement(d.receipt, DeadLetter("exhausted"), fault) for d in found], [])
 

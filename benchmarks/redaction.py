@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable
 
-from redrive.events import Fate
+from redrive.events import DeliveryEvent
 from redrive.observe.logs import JsonLog
 from redrive.redact import redact, redact_json
 
@@ -34,7 +34,7 @@ def redaction(options: Options) -> list[Reading]:
         for name, text in TEXTS.items()
     }
     runs[BODY[0]] = lambda: _cpu_us(lambda: redact_json(BODY[1]))
-    log, fate = JsonLog(io.StringIO()), Fate(outcome="done", id="i", task="crm.push", queue="crm", attempt=1)
+    log, fate = JsonLog(io.StringIO()), DeliveryEvent(outcome="done", id="i", task="crm.push", queue="crm", attempt=1)
     runs["the log line of a message that is done"] = lambda: _cpu_us(lambda: log([fate] * 100)) / 100
     return [Reading(name, "µs", values) for name, values in interleaved(options.rounds, runs).items()]
 

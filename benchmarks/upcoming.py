@@ -6,7 +6,7 @@ import random
 import time
 
 from redrive import App
-from redrive.message import Ask, Draft, RetryAt, Settlement
+from redrive.message import ClaimRequest, Draft, RetryAt, Settlement
 from redrive.status.upcoming import Upcoming
 from redrive.store import Store
 from redrive.stores.postgres.store import PostgresStore
@@ -53,7 +53,7 @@ def _fill(store: Store, count: int) -> list[int]:
     now_ms = store.now_ms()
     for at in range(0, failed, PUT_AT_ONCE):
         store.put([Draft(task="noop", queue=QUEUE, body=b"[1]")] * min(PUT_AT_ONCE, failed - at))
-        again = store.exchange([], [Ask(QUEUE, PUT_AT_ONCE, LEASE_MS)]).deliveries
+        again = store.exchange([], [ClaimRequest(QUEUE, PUT_AT_ONCE, LEASE_MS)]).deliveries
         some = [now_ms + WAVE_MS // 2 + draw.randrange(WAVE_MS) for _ in again]
         settled = [Settlement(one.receipt, RetryAt(due_ms)) for one, due_ms in zip(again, some, strict=True)]
         store.exchange(settled, [])

@@ -24,8 +24,8 @@ from redrive.errors import Conflict, EnqueueError, StoreError, StoreUnavailable,
 from redrive.ids import new_id
 
 from redrive.message import (  # isort: skip
-    RESTING, Ack, Ask, Cancel, Cell, Counts, Delivery, Draft, Exchange, GroupOrder, Hold, Lane, Message, OnDead, Page,
-    Put, Receipt, Settled, Settlement, Swap, Where, version_of,
+    RESTING, Ack, Cancel, Cell, ClaimRequest, Counts, Delivery, Draft, Exchange, Filter, GroupOrder, Lane, LeaseStatus,
+    Message, OnDead, Page, PutResult, Receipt, Settled, Settlement, Swap, version_of,
 )  # fmt: skip
 from redrive.store import Store, Traits
 from redrive.stores import lifecycle, validation
@@ -87,7 +87,7 @@ class Data(Struct):
             if not self.swap(swap, now):
                 raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written")
 
-    def put(self, draft: Draft, now: int) -> Put:
+    def put(self, draft: Draft, now: int) -> PutResult:
         if draft.key is not None:
             raise Unsupported("this store has no unique keys")
         id = draft.id or new_id(now)
@@ -96,7 +96,7 @@ class Data(Struct):
         self.number += 1
         message = lifecycle.enqueued(draft, id, now)
         self.rows[id] = Row(message, self.number)
-        return Put(id, state=message.state_at(now))
+        return PutResult(id, state=message.state_at(now))
 
 
 class DictStore(Store):
@@ -166,7 +166,7 @@ class DictStore(Store):
 
     # -- delivery
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         if tx is not None:
             raise Unsupported("this store has no transactions to write in; enqueue without tx=")
         validation.admit(drafts, self.traits)
@@ -175,7 +175,7 @@ class DictStore(Store):
             return [data.put(draft, now) for draft in drafts]
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         validation.admit([draft for s in settlements for draft in s.follow_ups], self.traits)
         with self.commit() as (data, now):
@@ -203,7 +203,7 @@ class DictStore(Store):
             data.put(draft, now)
         return Settled.OK
 
-    def _line(self, data: Data, ask: Ask) -> list[Row]:
+    def _line(self, data: Data, ask: ClaimRequest) -> list[Row]:
         """What the ask may get now or later, by priority and due time."""
         if data.paused.get(ask.queue) or ask.limit <= 0:
             return []
@@ -211,7 +211,7 @@ class DictStore(Store):
         found = [row for row in data.rows.values() if row.message.queue == ask.queue and row.message.lane in alive]
         return sorted(found, key=lambda row: (row.message.priority, row.message.due_ms or 0, row.seq))
 
-    def _claim(self, data: Data, ask: Ask, now: int) -> Iterator[Delivery]:
+    def _claim(self, data: Data, ask: ClaimRequest, now: int) -> Iterator[Delivery]:
         due = {row.seq: row for row in self._line(data, ask) if (row.message.due_ms or 0) <= now}
         again = [row for row in due.values() if row.message.lane is Lane.READY and row.message.attempt > 0]
         retries, backlog = ([(row.message.priority, row.seq) for row in rows] for rows in (again, due.values()))
@@ -221,7 +221,7 @@ class DictStore(Store):
             receipt = Receipt(f"{message.id}/{row.seq}", message.fence)
             yield Delivery(message, receipt, now + ask.lease_ms, row.message.due_ms or 0)
 
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         end_s = time.monotonic() + timeout_ms / 1000
         with self._changed:
             while not self._lock_file.closed and self._nudges == getattr(self._seen, "count", 0):
@@ -238,13 +238,16 @@ class DictStore(Store):
             self._nudges += 1
             self._changed.notify_all()
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         with self.commit() as (data, now):
             found = [data.row(receipt) for receipt in receipts]
             for row in [row for row in found if row]:
                 message = replace(row.message, due_ms=now + lease_ms, suspect=row.message.suspect or alone)
                 data.rows[message.id] = replace(row, message=message, alone=row.alone or alone)
-            return [Hold.LOST if row is None else Hold.CANCEL if row.message.cancel else Hold.HELD for row in found]
+            return [
+                LeaseStatus.LOST if row is None else LeaseStatus.CANCEL if row.message.cancel else LeaseStatus.HELD
+                for row in found
+            ]
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         with self.commit() as (data, _):
@@ -274,7 +277,7 @@ class DictStore(Store):
             return frozenset(queue for queue, paused in data.paused.items() if paused)
 
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         lane, after = validation.lane_of(lane), validation.read_cursor(cursor)
         if lane is None or lane in RESTING:

@@ -316,7 +316,7 @@ class App(ReadModel):
         run these tasks (SQS: maxReceiveCount, retention, FIFO, cells)."""
         from .worker import Worker
         from .worker.executors.app_import import refuse_in_child
-        from .worker.preflight import check_sizes, lease_seconds, vet
+        from .worker.preflight import check_sizes, lease_seconds, preflight
 
         refuse_in_child("app.worker()")
         chosen = settings()
@@ -327,7 +327,7 @@ class App(ReadModel):
             task.check_poison(lease_s)
         worked = self.queues_of(queues)
         names = [queue.name for queue in worked]
-        vet(self, self.store, names)
+        preflight(self, self.store, names)
         return Worker(
             self, worked, total=concurrency, lease_s=lease_s, prefetch=prefetch, burst=burst or drain, drain=drain,
             name=name, grace_s=chosen.grace_s if grace is None else seconds(grace, "grace"),

@@ -14,7 +14,7 @@ from .codec.codec import Upcast
 from .duration import Duration, milliseconds
 from .errors import BlobsUnavailable, ConfigError, StoreError
 from .ids import new_id
-from .message import NORMAL, PRIORITIES, Draft, Lane, Message, Put
+from .message import NORMAL, PRIORITIES, Draft, Lane, Message, PutResult
 from .ref import Ref as Ref
 from .registry import Registry
 from .run_context import Context, context, current, enter, leave, refuse_loop
@@ -325,7 +325,7 @@ async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> l
     return _refs(registry, drafts, await _batch_of(registry, registry._batches).put(drafts))
 
 
-def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[Put]) -> list[Ref[Any]]:
+def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[PutResult]) -> list[Ref[Any]]:
     return [Ref(p.id, d.task, d.queue, p.duplicate, registry) for d, p in zip(drafts, puts, strict=True)]
 
 
@@ -334,11 +334,11 @@ class Batch:
 
     def __init__(self, registry: Registry, loop: asyncio.AbstractEventLoop) -> None:
         self._registry, self.loop = registry, loop
-        self._waiting: list[tuple[Sequence[Draft], asyncio.Future[list[Put]]]] = []
+        self._waiting: list[tuple[Sequence[Draft], asyncio.Future[list[PutResult]]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
-    async def put(self, drafts: Sequence[Draft]) -> list[Put]:
-        future: asyncio.Future[list[Put]] = self.loop.create_future()
+    async def put(self, drafts: Sequence[Draft]) -> list[PutResult]:
+        future: asyncio.Future[list[PutResult]] = self.loop.create_future()
         self._waiting.append((drafts, future))
         if self._flusher is None:
             self._flusher = self.loop.create_task(self._flush())
@@ -361,8 +361,8 @@ class Batch:
             self._flusher = None
 
     def _write(
-        self, taken: list[tuple[Sequence[Draft], asyncio.Future[list[Put]]]]
-    ) -> list[tuple[list[Put] | Exception, asyncio.Future[list[Put]]]]:
+        self, taken: list[tuple[Sequence[Draft], asyncio.Future[list[PutResult]]]]
+    ) -> list[tuple[list[PutResult] | Exception, asyncio.Future[list[PutResult]]]]:
         try:
             puts = iter(self._registry.put([draft for drafts, _ in taken for draft in drafts]))
             return [([next(puts) for _ in drafts], future) for drafts, future in taken]
@@ -373,7 +373,7 @@ class Batch:
         except Exception:  # one caller's draft was refused: the others are written
             return [(self._write_one(drafts), future) for drafts, future in taken]
 
-    def _write_one(self, drafts: Sequence[Draft]) -> list[Put] | Exception:
+    def _write_one(self, drafts: Sequence[Draft]) -> list[PutResult] | Exception:
         try:
             return self._registry.put(drafts)
         except Exception as error:

@@ -14,7 +14,7 @@ from .fault import Crash
 from .redact import many_lines, redact
 
 
-class Fate(Struct, frozen=True, kw_only=True):
+class DeliveryEvent(Struct, frozen=True, kw_only=True):
     """The outcome of one delivery. `outcome`: done, retry, crashed, snoozed, released, held, dead, quarantined,
     cancelled, stale or lost. A crashed run killed its process, or was in one that died; `crash` is the evidence."""
 
@@ -65,7 +65,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     count: int = 1  # the number of messages or requests
 
 
-Event = Fate | Notice
+Event = DeliveryEvent | Notice
 Observer = Callable[[Sequence[Event]], None]
 
 

@@ -21,7 +21,7 @@ from .duration import Duration, seconds
 from .errors import ConfigError
 from .events import Events, Observer
 from .history import Flusher, Recorder
-from .message import Counts, Draft, GroupOrder, Job, OnDead, Put, Swap
+from .message import Counts, Draft, GroupOrder, Job, OnDead, PutResult, Swap
 from .policy.retention import Retention
 from .redact import redact
 from .run_context import Tracing, refuse_loop
@@ -186,7 +186,7 @@ class Registry:
             found = self._flusher = Flusher(Recorder(self.tasks, self.queues), store) if kept else None
         return found
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """As `Store.put`, counted for the history: in a transaction of the caller's once that is committed."""
         return (self.flusher or self.store).put(drafts, swaps=swaps, tx=tx)
 

@@ -13,7 +13,7 @@ from tests.support.attack.hosts import Host, garbage
 
 from redrive import App, Context
 from redrive.cli.main import run as redrive
-from redrive.events import Event, Fate
+from redrive.events import DeliveryEvent, Event
 from redrive.message import (
     DAMAGED,
     Ack,
@@ -85,7 +85,7 @@ def test_a_worker_does_all_that_stands_beside_damaged_rows(host: Host, store: St
         assert [runs[id] for id in bystanders] == [1] * len(bystanders), about
         assert {spent[id] for id in bystanders} == {1 + history}, about
         assert not [m for m in store.find(bystanders) if m is not None], about
-        fates = [event for event in heard if isinstance(event, Fate) and event.reason == DAMAGED]
+        fates = [event for event in heard if isinstance(event, DeliveryEvent) and event.reason == DAMAGED]
         aside = {m.id: m for m in store.peek(Lane.QUARANTINE, limit=1000).messages}
         assert {fate.id for fate in fates} == aside.keys(), about
         for message in aside.values():

@@ -16,19 +16,19 @@ from tests.support.servers import RedisServer
 from redrive.message import (
     DAMAGED,
     Ack,
-    Ask,
     Cancel,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
     Discard,
     Draft,
+    Filter,
     Keep,
     Lane,
     Message,
     RetryAt,
     Settled,
-    Where,
 )
 from redrive.stores.redis.store import SWEEP_EVERY_MS, RedisStore
 from redrive.testing import ManualClock
@@ -262,11 +262,11 @@ def test_looks_show_all_the_others(bench: Bench) -> None:
     assert {*leased[1::2]} <= {m.id for m in bench.store.peek(Lane.LEASED, limit=1000).messages}
     [died] = bench.store.failure_groups()
     assert died.count == len(dead)
-    for where in (Where(fingerprint=died.fingerprint), Where(task="work"), Where(reason="exhausted")):
+    for where in (Filter(fingerprint=died.fingerprint), Filter(task="work"), Filter(reason="exhausted")):
         assert {*dead[1::2]} <= {m.id for m in bench.store.peek(Lane.DEAD, where=where, limit=100).messages}
     assert {(g.taken, g.parked) for g in bench.store.groups("default")} == {(1, 3)}
     for skip in (frozenset[str](), frozenset(["other"])):
-        bench.store.wait([Ask("default", 1, 30_000, worker="w", skip=skip)], timeout_ms=60_000)  # some are due
+        bench.store.wait([ClaimRequest("default", 1, 30_000, worker="w", skip=skip)], timeout_ms=60_000)  # some are due
     bench.store.reclaim("w", [])
     ran = {*bench.drain()}
     assert {*leased[1::2]} <= ran

@@ -19,7 +19,7 @@ from redrive.cli.main import run as redrive
 from redrive.message import (
     DAMAGED,
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Delivery,
     Draft,
@@ -248,7 +248,7 @@ def test_settings_of_a_queue_that_cannot_be_read_pause_it_until_it_is_resumed(re
     ids, other = put(store, 2), put(store, 1, queue="other")
     redis._redis.hset(redis._root + b"set", "default", b"\xc1")
     assert store.paused() == {"default"} and any("its settings" in line for line in store.check())
-    asks = [Ask(queue, 10, 30_000, worker="w") for queue in ("default", "other")]
+    asks = [ClaimRequest(queue, 10, 30_000, worker="w") for queue in ("default", "other")]
     assert [d.message.id for d in store.exchange([], asks).deliveries] == other
     assert redrive(["queue", "resume", "default", "--reason", "mended", "--url", redis.url]) == 0
     assert {d.message.id for d in store.exchange([], asks).deliveries} == {*ids} and store.check() == []

@@ -32,14 +32,14 @@ from redrive.errors import BlobsUnavailable, ConfigError, Refused
 from redrive.events import Event, Notice
 from redrive.files import Folder, NotOurs, create, make_folder, open_file, rewrite, written
 from redrive.ids import new_id
-from redrive.message import Ask
+from redrive.message import ClaimRequest
 from redrive.observe.shared_tally import SharedCounting
 from redrive.observe.tally import Counting
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.stores.sqlite.wake import wake_dir
 from redrive.worker.crash.ledger import hold, left_behind
 
-ASK = Ask("default", 10, 30_000, worker="w")
+ASK = ClaimRequest("default", 10, 30_000, worker="w")
 PRECIOUS = "precious"
 
 

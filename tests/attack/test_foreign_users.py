@@ -29,7 +29,7 @@ from tests.support.attack.users import (
 
 from redrive import Draft
 from redrive.errors import StoreUnavailable
-from redrive.message import Ack, Ask, Settlement
+from redrive.message import Ack, ClaimRequest, Settlement
 from redrive.stores.sqlite import store as sqlite
 from redrive.stores.sqlite import wake
 from redrive.stores.sqlite.store import SqliteStore
@@ -37,7 +37,7 @@ from redrive.stores.sqlite.wake import Waiter, wake_dir
 from redrive.worker.crash.ledger import hold, left_behind
 from redrive.worker.identity import identity
 
-ASK = Ask("default", 10, 30_000, worker="w")
+ASK = ClaimRequest("default", 10, 30_000, worker="w")
 PATIENCE_S, FAR_MS = 20.0, 60_000
 
 

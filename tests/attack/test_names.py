@@ -15,7 +15,7 @@ import pytest
 from tests.support.pages import Reader
 
 from redrive import App, Draft
-from redrive.message import Ask, DeadLetter, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.select.terms import exactly
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     store = SqliteStore(tmp_path / "work.db")
     for name in (*NAMES, "plain"):
         store.put([Draft(task=name, queue=name, correlation_id=name, body=b"{}")])
-        [delivery] = store.exchange([], [Ask(name, 1, 30_000, worker="w")]).deliveries
+        [delivery] = store.exchange([], [ClaimRequest(name, 1, 30_000, worker="w")]).deliveries
         store.exchange([Settlement(delivery.receipt, DeadLetter("rejected", "no"))], [])
     yield store
     store.close()

@@ -14,7 +14,7 @@ from tests.support.top import Watched, watch
 
 from redrive import App
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Draft, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Draft, Settlement
 from redrive.presence import HeldMessage, QueueWork, WorkerInfo
 from redrive.presence.directory import Entry
 from redrive.redact import HIDDEN
@@ -106,7 +106,7 @@ class Scene:
 
     def _died(self, task: str, queue: str, n: int) -> str:
         (put,) = self.app.store.put([Draft(task=task, queue=queue, body=b'{"record":1}')])
-        (taken,) = self.app.store.exchange([], [Ask(queue, 1, 30_000)]).deliveries
+        (taken,) = self.app.store.exchange([], [ClaimRequest(queue, 1, 30_000)]).deliveries
         fault = Fault(Kind.PERMANENT, "ValueError", TEXT, FP if n == 0 else f"{n}a" * 8, attempt=1)
         self.app.store.exchange([Settlement(taken.receipt, DeadLetter("permanent"), fault)], [])
         return put.id

@@ -24,9 +24,9 @@ from tests.support.webhooks import Hook, hook
 from redrive import App, Draft, Reject, Retry
 from redrive.audit.log import Audit
 from redrive.aws.cloudwatch import Emf
-from redrive.events import Fate, Notice
+from redrive.events import DeliveryEvent, Notice
 from redrive.fault import Fault, Kind
-from redrive.message import Ack, Ask, DeadLetter, Quarantine, Settlement
+from redrive.message import Ack, ClaimRequest, DeadLetter, Quarantine, Settlement
 from redrive.observe.alerts import Alert
 from redrive.observe.logs import JsonLog, TextLog
 from redrive.observe.webhook import notify
@@ -86,12 +86,12 @@ def scene(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Scene
     store = SqliteStore(folder / "work.db")
     drafts = [_draft(each, found, n) for n, each in enumerate(pieces)]
     ids = [put.id for put in store.put(drafts)]
-    taken = store.exchange([], [Ask("crm", 500, 30_000, worker="w")]).deliveries
+    taken = store.exchange([], [ClaimRequest("crm", 500, 30_000, worker="w")]).deliveries
     by_id = {each.message.id: each for each in taken}
     settles = [_settlement(by_id[id].receipt, text, n) for n, (id, text) in enumerate(zip(ids, texts, strict=True))]
     store.exchange(settles, [])
     done = store.put([Draft(task="crm.push", queue="later", body=_body(texts[3], found), keep_ms=10**9)])[0].id
-    (one,) = store.exchange([], [Ask("later", 1, 30_000)]).deliveries
+    (one,) = store.exchange([], [ClaimRequest("later", 1, 30_000)]).deliveries
     store.exchange([Settlement(one.receipt, Ack(keep_ms=10**9), result=_body(texts[0], found))], [])
     store.put(
         [Draft(task="crm.push", queue="later", delay_ms=10**9, key=pieces[0][0], headers={"Cookie": found[0].value})]
@@ -256,13 +256,13 @@ def test_no_log_shows_a_secret(scene: Scene) -> None:
         log = make(stream)
         for pieces in scene.pieces:
             for line in pieces:
-                fate = Fate(
+                fate = DeliveryEvent(
                     outcome="dead", id="i", task=line, queue="q", attempt=1, fault="default", error="E",
                     text=line, reason="permanent", degraded=line, correlation_id=line, by=line, deferral="limit",
                 )  # fmt: skip
                 log([fate, Notice(name="store_unavailable", text=line, about=line)])
             text = "\n\n".join(pieces)
-            log([Fate(outcome="retry", id="i", task="t", queue="q", attempt=1, error="E", text=text)])
+            log([DeliveryEvent(outcome="retry", id="i", task="t", queue="q", attempt=1, error="E", text=text)])
         assert scene.watch.shown(stream.getvalue()) == []
 
 
@@ -306,7 +306,7 @@ def test_no_plan_and_no_run_shows_a_secret(scene: Scene, tmp_path: Path, n: int)
     store = SqliteStore(tmp_path / "runs.db", clock_ms=lambda: wall_ms() + ahead_ms[0])
 
     def die() -> None:
-        for each in store.exchange([], [Ask("crm", 500, 30_000)]).deliveries:
+        for each in store.exchange([], [ClaimRequest("crm", 500, 30_000)]).deliveries:
             text = texts[int(each.message.body)]
             fault = Fault(Kind.PERMANENT, "ValueError", text, f"{int(each.message.body):016x}", traceback=text)
             settlement = Settlement(each.receipt, DeadLetter("permanent", text), fault)
@@ -382,7 +382,7 @@ def test_lines_without_secrets_are_exported_as_they_are_and_imported(tmp_path: P
     store, other = SqliteStore(tmp_path / "a.db"), SqliteStore(tmp_path / "b.db")
     app = App(store=store)
     store.put([Draft(task="push", body=b'{"id": 1.50,  "token_type": "bearer"}')])
-    (one,) = store.exchange([], [Ask("default", 1, 30_000)]).deliveries
+    (one,) = store.exchange([], [ClaimRequest("default", 1, 30_000)]).deliveries
     store.exchange([Settlement(one.receipt, DeadLetter("permanent"), Fault(Kind.PERMANENT, "E", "no token left"))], [])
     done = app.dlq.export("task:push", tmp_path / "dead.jsonl")
     assert (done.count, done.hidden) == (1, 0) and "redacted" not in (tmp_path / "dead.jsonl").read_text()

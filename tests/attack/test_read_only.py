@@ -26,17 +26,17 @@ from tests.support.servers import PostgresServer, RedisServer
 from redrive import App, Draft, Retry
 from redrive.cli.main import run
 from redrive.errors import ConfigError, ReadOnly, Refused, SchemaError, StoreError, StoreUnavailable
-from redrive.message import Ack, Ask, DeadLetter, Lane, Settlement, Swap, Where
+from redrive.message import Ack, ClaimRequest, DeadLetter, Filter, Lane, Settlement, Swap
 from redrive.store import Store
 from redrive.stores import open_store
 from redrive.stores.postgres.schema import sql
 from redrive.stores.redis import preflight
-from redrive.stores.redis.session import LOOKS, Link
+from redrive.stores.redis.session import LOOKS, Session
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.stores.sqlite.wake import wake_dir
 from redrive.stores.upkeep import upgrade
 
-ASK = Ask("default", 10, 30_000, worker="w")
+ASK = ClaimRequest("default", 10, 30_000, worker="w")
 LOOKS_OF_PEOPLE = (
     ["queue", "list"],
     ["upcoming"],
@@ -489,17 +489,17 @@ def test_scripts_that_a_reader_calls_are_called_as_ones_that_do_not_write(
     url = f"{redis_server.url}?namespace={namespace}"
     held = fill(url)
     set_one_aside(url, RedisHost(redis_server.url, namespace))
-    call = Link.call
+    call = Session.call
 
-    def counted(self: Link, script: str, *args: Any, **options: Any) -> Any:
+    def counted(self: Session, script: str, *args: Any, **options: Any) -> Any:
         called.add(script)
         return call(self, script, *args, **options)
 
-    monkeypatch.setattr(Link, "call", counted)
+    monkeypatch.setattr(Session, "call", counted)
     reader = looker(namespace, rights_of_a_reader())
     seen_by_a_reader(reader, held)
     with closing(open_store(reader)) as store:
-        assert [m.id for m in store.peek(Lane.DEAD, where=Where(fingerprint=held.fingerprint)).messages] == [held.dead]
+        assert [m.id for m in store.peek(Lane.DEAD, where=Filter(fingerprint=held.fingerprint)).messages] == [held.dead]
         store.peek(None)
         list(store.groups("default"))
         with contextlib.suppress(StoreError):  # it may not listen; it looked before
@@ -533,7 +533,7 @@ def set_one_aside(url: str, host: RedisHost) -> None:
     with closing(host), closing(open_store(url)) as store:
         id = store.put([Draft(task="t", queue="spoilt")])[0].id
         host.spoil(id, host.rare, "garbage")
-        assert store.exchange([], [Ask("spoilt", 1, 30_000, worker="w")]).damaged
+        assert store.exchange([], [ClaimRequest("spoilt", 1, 30_000, worker="w")]).damaged
 
 
 def put_dead(store: Store) -> None:

@@ -18,7 +18,7 @@ from redrive import Draft
 from redrive.audit.log import Audit
 from redrive.cli.main import cli
 from redrive.fault import Fault, Kind
-from redrive.message import Ack, Ask, DeadLetter, Deferral, Quarantine, RetryAt, Settlement
+from redrive.message import Ack, ClaimRequest, DeadLetter, Deferral, Quarantine, RetryAt, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.annotations import Annotations
 from redrive.triage.redrive import plan as plans
@@ -118,7 +118,7 @@ class Scene:
 
     def settled(self, decision: DeadLetter | Quarantine | RetryAt | Ack) -> str:
         (put,) = self.store.put([self.draft(keep_ms=10**9)])
-        (taken,) = self.store.exchange([], [Ask("crm", 1, 30_000)]).deliveries
+        (taken,) = self.store.exchange([], [ClaimRequest("crm", 1, 30_000)]).deliveries
         secrets = json.dumps({"password": KEYED, "said": SAID}).encode()
         self.store.checkpoint(taken.receipt, secrets)
         code = f'  File "a.py", line 1, in f\n    push("{TOKEN}", "password={KEYED}")\n'

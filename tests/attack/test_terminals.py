@@ -16,9 +16,9 @@ import pytest
 from tests.support.attack.commands import Said, command
 
 from redrive import Draft
-from redrive.events import Fate, Notice
+from redrive.events import DeliveryEvent, Notice
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Settlement
 from redrive.observe.logs import JsonLog, TextLog
 from redrive.redact import in_json, many_lines, one_line
 from redrive.stores.sqlite.store import SqliteStore
@@ -76,7 +76,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
                    body=json.dumps({name: whole}).encode())]
         )  # fmt: skip
         store.put([Draft(task=name, queue=f"{name}2", group=name, delay_ms=10**9)])
-        (one,) = store.exchange([], [Ask(name, 1, 30_000, worker=name)]).deliveries
+        (one,) = store.exchange([], [ClaimRequest(name, 1, 30_000, worker=name)]).deliveries
         fault = Fault(Kind.PERMANENT, name, whole, f"{len(ids):016x}", attempt=1, traceback=f"Traceback:\n{whole}")
         store.exchange([Settlement(one.receipt, DeadLetter("permanent", whole), fault)], [])
         ids.append(put[0].id)
@@ -180,7 +180,7 @@ def next_of(said: Said) -> str:
 
 def test_no_log_and_no_webhook_acts_on_a_terminal() -> None:
     for name in HOSTILE:
-        fate = Fate(
+        fate = DeliveryEvent(
             outcome="dead", id=name, task=name, queue=name, attempt=1, fault="default", error=name, text=name,
             reason=name, degraded=name, correlation_id=name, by=name, deferral="limit", worker=name, duplicate_of=name,
         )  # fmt: skip

@@ -97,9 +97,9 @@ def test_the_page_of_a_large_message_looks_through_no_large_part_for_secrets(app
 
 
 def _ask(queue: str) -> Any:
-    from redrive.message import Ask
+    from redrive.message import ClaimRequest
 
-    return Ask(queue, 1, 30_000)
+    return ClaimRequest(queue, 1, 30_000)
 
 
 def _settlement(receipt: Any) -> Any:

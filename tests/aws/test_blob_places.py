@@ -23,7 +23,7 @@ from redrive.testing.clock import ManualClock
 NOW_MS = 1_800_000_000_000
 
 
-class Where:
+class Filter:
     """A place by its URL, and what lies there by another way."""
 
     def __init__(self, kind: str, folder: Path, ministack: Ministack) -> None:
@@ -70,12 +70,12 @@ def credentials() -> Iterator[None]:
 
 
 @pytest.fixture(params=["files", "s3"])
-def where(request: pytest.FixtureRequest, tmp_path: Path, ministack: Ministack) -> Where:
-    return Where(request.param, tmp_path, ministack)
+def where(request: pytest.FixtureRequest, tmp_path: Path, ministack: Ministack) -> Filter:
+    return Filter(request.param, tmp_path, ministack)
 
 
 @pytest.fixture
-def blobs(where: Where) -> Blobs:
+def blobs(where: Filter) -> Blobs:
     made = open_blobs(where.url, "place")
     made.make()
     return made
@@ -106,7 +106,7 @@ def test_what_is_not_there_is_none_and_can_be_removed(blobs: Blobs) -> None:
     blobs.delete([key(), key()])
 
 
-def test_an_empty_blob_is_there_and_empty(where: Where, blobs: Blobs) -> None:
+def test_an_empty_blob_is_there_and_empty(where: Filter, blobs: Blobs) -> None:
     where.write(f"place/{(name := key())}", b"")
     assert blobs.get(name, 10) == b""
 
@@ -119,7 +119,7 @@ def test_a_copy_is_a_blob_of_its_own(blobs: Blobs) -> None:
     assert (blobs.get(one, 10), blobs.get(other, 10)) == (None, b"body")
 
 
-def test_a_listing_has_every_blob_of_the_place_and_nothing_else(where: Where, blobs: Blobs) -> None:
+def test_a_listing_has_every_blob_of_the_place_and_nothing_else(where: Filter, blobs: Blobs) -> None:
     mine = {key(): b"x" for _ in range(12)}
     blobs.put(mine)
     other = open_blobs(where.url, "other")
@@ -142,7 +142,7 @@ def test_nothing_but_a_key_becomes_part_of_a_name(blobs: Blobs, name: str) -> No
             act()
 
 
-def test_a_place_that_is_gone_is_told_and_no_blob_is_taken_for_lost(where: Where, blobs: Blobs) -> None:
+def test_a_place_that_is_gone_is_told_and_no_blob_is_taken_for_lost(where: Filter, blobs: Blobs) -> None:
     blobs.put({(name := key()): b"body"})
     where.lose()
     acts: list[Any] = [
@@ -158,7 +158,7 @@ def test_a_place_that_is_gone_is_told_and_no_blob_is_taken_for_lost(where: Where
 
 
 @pytest.fixture
-def app(where: Where, monkeypatch: pytest.MonkeyPatch) -> App:
+def app(where: Filter, monkeypatch: pytest.MonkeyPatch) -> App:
     monkeypatch.setenv("REDRIVE_BLOB_THRESHOLD", "2000")
     app = App(store=MemoryStore(ManualClock()), blobs=where.url)
 
@@ -174,7 +174,7 @@ def put(app: App, **arguments: Any) -> str:
     return app.tasks["report.mail"].enqueue("x" * 3000, **arguments).id
 
 
-def test_a_large_body_lies_there_until_its_message_is_done(app: App, where: Where) -> None:
+def test_a_large_body_lies_there_until_its_message_is_done(app: App, where: Filter) -> None:
     id = put(app)
     app.tasks["report.mail"].enqueue("small")
     message = app.job(id)
@@ -186,7 +186,7 @@ def test_a_large_body_lies_there_until_its_message_is_done(app: App, where: Wher
     assert where.names() == []
 
 
-def test_a_dead_message_keeps_its_blob_and_a_discard_removes_it(app: App, where: Where) -> None:
+def test_a_dead_message_keeps_its_blob_and_a_discard_removes_it(app: App, where: Filter) -> None:
     id = put(app, fail=True)
     app.run_worker(burst=True)
     (dead,) = app.dlq.list().messages
@@ -195,7 +195,7 @@ def test_a_dead_message_keeps_its_blob_and_a_discard_removes_it(app: App, where:
     assert where.names() == []
 
 
-def test_a_blob_that_was_damaged_makes_its_message_unreadable(app: App, where: Where) -> None:
+def test_a_blob_that_was_damaged_makes_its_message_unreadable(app: App, where: Filter) -> None:
     id = put(app)
     where.write(where.names()[0], b"y" * 3013)
     app.run_worker(burst=True)
@@ -204,7 +204,7 @@ def test_a_blob_that_was_damaged_makes_its_message_unreadable(app: App, where: W
     assert "damaged" in dead.faults[-1].text
 
 
-def test_what_no_message_refers_to_is_collected(app: App, where: Where) -> None:
+def test_what_no_message_refers_to_is_collected(app: App, where: Filter) -> None:
     put(app)
     store = app.store
     assert isinstance(store, ClaimCheck)
@@ -218,7 +218,7 @@ def test_what_no_message_refers_to_is_collected(app: App, where: Where) -> None:
 
 
 def test_more_keys_are_removed_than_go_into_one_call(ministack: Ministack, tmp_path: Path) -> None:
-    where = Where("s3", tmp_path, ministack)
+    where = Filter("s3", tmp_path, ministack)
     blobs = open_blobs(where.url, "place")
     calls: list[int] = []
     assert isinstance(blobs, S3Blobs)
@@ -236,7 +236,7 @@ def test_a_bucket_that_answers_not_at_all_is_told() -> None:
 
 
 def test_messages_in_sqs_carry_a_reference_to_what_is_too_large_for_it(ministack: Ministack, tmp_path: Path) -> None:
-    where = Where("s3", tmp_path, ministack)
+    where = Filter("s3", tmp_path, ministack)
     prefix = f"t{uuid.uuid4().hex[:8]}"
     url = f"sqs://{REGION}/{prefix}?endpoint={ministack.url}&create=true&poll=0&triage=sqlite:///{tmp_path}/triage.db"
     app = App(url, blobs=where.url)

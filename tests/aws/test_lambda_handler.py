@@ -622,10 +622,10 @@ def test_a_function_that_dies_anywhere_loses_nothing(stand: Stand, mode: str, ce
 
         def die(at: str, point: str = point, f: Lambda = f) -> None:
             if at == point:
-                f.store.seam = lambda _: None
+                f.store.failpoint = lambda _: None
                 raise Killed
 
-        f.store.seam = die
+        f.store.failpoint = die
         for _ in range(8):
             records = f.receive()
             try:

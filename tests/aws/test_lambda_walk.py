@@ -85,7 +85,7 @@ class Walk:
         for _ in range(steps):
             self.random.choices([self.put, self.event, self.lambdas, self.fault, self.wait], (3, 6, 2, 1, 3))[0]()
         self.stand.server.faults.clear()
-        self.store.seam = lambda _: None
+        self.store.failpoint = lambda _: None
         for _ in range(ROUNDS_MAX):
             if not any(map(self.count, (self.main, self.dead, self.work))):
                 return
@@ -114,7 +114,7 @@ class Walk:
             self.store.let_go([record["receiptHandle"] for record in records])
         except (StoreError, ConfigError):
             pass
-        self.store.seam = lambda _: None
+        self.store.failpoint = lambda _: None
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
         answer = calls(self.sqs)(action, **parameters)
@@ -201,7 +201,7 @@ class Walk:
                 if at == point:
                     raise Killed
 
-            self.store.seam = die
+            self.store.failpoint = die
 
     # -- what came of it
 

@@ -157,7 +157,7 @@ def test_any_rate_holds(stand: Stand, rate: str, per_s: float) -> None:
 def test_the_waits_of_what_died_together_are_spread_by_their_jitter(
     stand: Stand, attempt: int, low_s: int, high_s: int
 ) -> None:
-    # All are sent in one tenth of a second, in which each second takes a tenth of the rate: 40, where about 16 wish to come.
+    # All are sent in one tenth of a second. In it, each second takes a tenth of the rate: 40, and about 16 wish for it.
     fleet = Fleet(stand, auto=AutoRedrive(rate="400/s"))
     fleet.kill(400, attempt=attempt)
     fleet.step(alarms=1)

@@ -17,8 +17,8 @@ from tests.support.aws.sqs_world import FAULT, World, claim, put, settle
 from redrive.errors import EnqueueError, StoreError, StoreUnavailable
 from redrive.message import (
     Ack,
-    Ask,
     Cell,
+    ClaimRequest,
     Counts,
     DeadLetter,
     Draft,
@@ -91,7 +91,7 @@ def test_what_is_settled_is_told_so_though_nothing_can_be_claimed(
     put(store)
     [delivery] = claim(store)
     cells.out = True
-    result = store.exchange([Settlement(delivery.receipt, Ack())], [Ask("default", 10, 30_000)])
+    result = store.exchange([Settlement(delivery.receipt, Ack())], [ClaimRequest("default", 10, 30_000)])
     assert result.settled == [Settled.OK] and not result.deliveries
     assert world.lying("default") == 0
 
@@ -105,7 +105,7 @@ def test_what_was_claimed_of_one_queue_is_not_lost_by_the_error_of_another(world
     world.clock.advance(2)
     store.paused()
     cells.out = True
-    asks = [Ask("a", 10, 30_000), Ask("b", 10, 30_000)]
+    asks = [ClaimRequest("a", 10, 30_000), ClaimRequest("b", 10, 30_000)]
     found = store.exchange([], asks).deliveries
     assert [delivery.message.queue for delivery in found] == ["a"]
     cells.out = False
@@ -146,7 +146,7 @@ def test_a_store_closes_though_its_cells_are_out(world: World) -> None:
     store, cells = opened(world, "&poll=1")
     for _ in range(3):
         put(store)
-    store.wait([Ask("default", 1, 30_000)], timeout_ms=5000)
+    store.wait([ClaimRequest("default", 1, 30_000)], timeout_ms=5000)
     cells.out = True
     store.close()
 
@@ -182,7 +182,7 @@ def test_a_death_waits_where_the_triage_store_is_out_and_there_is_no_dead_letter
 
 def test_a_queue_whose_receive_failed_once_is_received_from_while_another_is_busy(world: World) -> None:
     store, _ = opened(world, "&poll=1")
-    asks, told, got = [Ask("a", 10, 30_000), Ask("b", 10, 30_000)], list[str](), set[str]()
+    asks, told, got = [ClaimRequest("a", 10, 30_000), ClaimRequest("b", 10, 30_000)], list[str](), set[str]()
     store.on_notice(lambda name, text: told.append(text))
     place = store.sqs_queues.of("a")
     put(store, queue="b")
@@ -211,7 +211,7 @@ def test_what_is_sent_while_the_store_closes_does_not_hang(world: World) -> None
             store.put([Draft(task="push")] * 25)
         done.set()
 
-    store.seam = lambda point: store.sqs.close() if point == "put" else None
+    store.failpoint = lambda point: store.sqs.close() if point == "put" else None
     threading.Thread(target=call, daemon=True).start()
     assert messages and done.wait(10)
 
@@ -320,7 +320,7 @@ def test_what_a_poll_brings_while_a_worker_drains_is_given_back(world: World) ->
     other = SqsStore(f"sqs://eu-central-1/shop?poll=0&endpoint={world.server.url}", clock_ms=world.clock)
     world.stores.append(other)
     store.sqs_queues.of("default")
-    store.exchange([], [Ask("default", 10, 30_000)])  # a poll is under way now
+    store.exchange([], [ClaimRequest("default", 10, 30_000)])  # a poll is under way now
     store.quiesce()
     id = put(other)
     end_s = time.monotonic() + 20
@@ -333,7 +333,7 @@ def test_only_the_queues_that_a_worker_leaves_are_given_back(world: World) -> No
     store, _ = opened(world, "&poll=1")
     other = SqsStore(f"sqs://eu-central-1/shop?poll=0&endpoint={world.server.url}", clock_ms=world.clock)
     world.stores.append(other)
-    asks = [Ask(queue, 10, 30_000) for queue in ("default", "left")]
+    asks = [ClaimRequest(queue, 10, 30_000) for queue in ("default", "left")]
     for ask in asks:
         store.sqs_queues.of(ask.queue)
     store.exchange([], asks)  # polls of both are under way now
@@ -351,7 +351,7 @@ def test_only_the_queues_that_a_worker_leaves_are_given_back(world: World) -> No
 def test_more_queues_than_threads_are_all_polled(world: World) -> None:
     of_other_tests = threading.enumerate()  # a poll of a store that is closed goes on to its end
     store, _ = opened(world, "&poll=1")
-    asks = [Ask(f"q{n}", 1, 30_000) for n in range(45)]
+    asks = [ClaimRequest(f"q{n}", 1, 30_000) for n in range(45)]
     for ask in asks:
         store.sqs_queues.of(ask.queue)
     store.exchange([], asks)

@@ -20,13 +20,13 @@ from redrive.errors import StoreError, StoreUnavailable
 from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
     Draft,
-    Hold,
     Lane,
+    LeaseStatus,
     Quarantine,
     RetryAt,
     Settled,
@@ -88,7 +88,7 @@ class Shop:
         store._sqs.call = call  # type: ignore[method-assign]
 
     def claim(self, store: SqsStore, limit: int = 10) -> list[Delivery]:
-        return store.exchange([], [Ask(self.queue, limit, LEASE_MS)]).deliveries
+        return store.exchange([], [ClaimRequest(self.queue, limit, LEASE_MS)]).deliveries
 
     def claim_all(self, store: SqsStore) -> list[Delivery]:
         found: list[Delivery] = []
@@ -111,7 +111,7 @@ def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def seam(shop: Shop, store: SqsStore, at: int, points: list[str]) -> Callable[[str], None]:
+def failpoint(shop: Shop, store: SqsStore, at: int, points: list[str]) -> Callable[[str], None]:
     """Ends it at the call with that number of the store's named points."""
 
     def reached(point: str) -> None:
@@ -137,7 +137,7 @@ def every_point(
             deliveries = shop.claim_all(store)
             assert sorted(d.message.id for d in deliveries) == sorted(ids)
             points: list[str] = []
-            store.seam = seam(shop, store, at, points)
+            store.failpoint = failpoint(shop, store, at, points)
             settlements = [
                 Settlement(d.receipt, decide(shop), swaps=(Swap(d.message.id, 0, b"paid"),) if swaps else (), **parts)
                 for d in deliveries
@@ -292,7 +292,7 @@ def test_one_that_cannot_be_sent_holds_no_other_up(mode: str) -> None:
             with pytest.raises(StoreUnavailable):
                 store.exchange(settlements, [])
             assert [dead in m.body for m in shop.lying("shop-work")] == [True]
-            assert store.extend([d.receipt for d in held], lease_ms=LEASE_MS) == [Hold.HELD] * 10
+            assert store.extend([d.receipt for d in held], lease_ms=LEASE_MS) == [LeaseStatus.HELD] * 10
         shop.server.faults.clear()
         assert store.exchange(settlements, []).settled == [Settled.OK] * 10
         assert shop.lying("shop-work") == [] and [dead in m.body for m in shop.lying(shop.dead_name)] == [True]
@@ -434,7 +434,7 @@ class Walk:
         settlements = [Settlement(d.receipt, self._decision(shop), fault=FAULT) for d in found]
         dies = not self.calm and rng.random() < 0.15
         if dies:
-            store.seam = seam(shop, store, rng.randint(1, 6), [])
+            store.failpoint = failpoint(shop, store, rng.randint(1, 6), [])
         sure = not dies and not self._is_troubled(shop)
         words: list[Settled] = []
         try:
@@ -444,7 +444,7 @@ class Walk:
             pass  # nobody knows how far it came
         except Killed:
             store = shop.open()
-        store.seam = lambda point: None
+        store.failpoint = lambda point: None
         for n, (delivery, settlement) in enumerate(zip(found, settlements, strict=True)):
             self._settled(delivery, settlement.decision, sure=sure and bool(words) and words[n] is Settled.OK)
         return store

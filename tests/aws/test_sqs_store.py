@@ -20,12 +20,12 @@ from redrive.awsapi.client import client
 from redrive.errors import ConfigError, StoreUnavailable, Unsupported
 from redrive.message import (
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Delivery,
     Draft,
-    Hold,
     Lane,
+    LeaseStatus,
     Quarantine,
     RetryAt,
     Settled,
@@ -178,7 +178,7 @@ def test_requeue_mode_counts_the_crashes_of_each_copy(world: World) -> None:
 def test_a_run_that_was_marked_alone_counts_as_a_crash_alone(world: World) -> None:
     store = world.open()
     put(store)
-    assert store.extend([claim(store)[0].receipt], lease_ms=30_000, alone=True) == [Hold.HELD]
+    assert store.extend([claim(store)[0].receipt], lease_ms=30_000, alone=True) == [LeaseStatus.HELD]
     world.clock.advance("31s")
     assert claim(store)[0].message.crashes_alone == 1
 
@@ -224,7 +224,7 @@ def test_a_dead_letter_lies_in_the_triage_store_before_it_is_deleted(world: Worl
     id = put(store)
     delivery = claim(store)[0]
     steps: list[tuple[str, bool]] = []
-    store.seam = lambda point: steps.append((point, store.triage_store.find([id])[0] is not None))  # type: ignore[union-attr]
+    store.failpoint = lambda point: steps.append((point, store.triage_store.find([id])[0] is not None))  # type: ignore[union-attr]
     settle(store, delivery, DeadLetter("permanent", "no such customer"), fault=FAULT)
     assert ("end", True) in steps and ("bury", False) in steps
     (page,) = store.peek(Lane.DEAD).messages
@@ -357,7 +357,7 @@ def test_what_was_received_and_not_claimed_is_given_back_free(world: World) -> N
     store.put([Draft(task="push") for _ in range(10)])
     claim(store, 10)
     world.clock.advance("31s")
-    store._receivers.ask([(Ask("default", 10, 30_000), store.sqs_queues.of("default"))], patient=True)
+    store._receivers.ask([(ClaimRequest("default", 10, 30_000), store.sqs_queues.of("default"))], patient=True)
     assert [d.message.crashes for d in claim(world.open(), 10)] == []
 
 
@@ -402,7 +402,7 @@ def test_one_message_of_a_group_runs_at_a_time_and_a_long_run_keeps_those_behind
     (first,) = claim(store, 10, "orders.fifo")
     for _ in range(4):
         world.clock.advance("20s")
-        assert store.extend([first.receipt], lease_ms=30_000) == [Hold.HELD]
+        assert store.extend([first.receipt], lease_ms=30_000) == [LeaseStatus.HELD]
         assert claim(store, 10, "orders.fifo") == []
     settle(store, first, Ack())
     (second,) = claim(store, 10, "orders.fifo")
@@ -477,7 +477,7 @@ def test_a_queue_that_answers_at_once_with_nothing_is_not_asked_again_at_once(wo
     for _ in range(3):  # as SQS does at its cap of messages in flight
         store._receivers._came_early(line)
     assert line.not_before_s - time.monotonic() > 0.5 and "answers at once" in told[0]
-    store._receivers.ask([(Ask("default", 10, 30_000), place)], patient=False)
+    store._receivers.ask([(ClaimRequest("default", 10, 30_000), place)], patient=False)
     assert line.flying == 0
 
 

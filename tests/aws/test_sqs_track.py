@@ -16,14 +16,14 @@ from redrive.errors import ConfigError, StoreError, StoreUnavailable
 from redrive.message import (
     ABSENT,
     Ack,
-    Ask,
     Cancel,
     Cell,
+    ClaimRequest,
     DeadLetter,
     Delivery,
     Draft,
     Lane,
-    Put,
+    PutResult,
     Redrive,
     RetryAt,
     Settled,
@@ -100,11 +100,11 @@ def shop(stand: Stand, request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 def dying(store: SqsStore, at: str) -> SqsStore:
     """It is killed there."""
 
-    def seam(point: str) -> None:
+    def failpoint(point: str) -> None:
         if point == at:
             raise Killed(point)
 
-    store.seam = seam
+    store.failpoint = failpoint
     return store
 
 
@@ -113,7 +113,7 @@ def keyed(**parts: Any) -> Draft:
 
 
 def claim(store: SqsStore) -> list[Delivery]:
-    return store.exchange([], [Ask("default", 100, LEASE_MS)]).deliveries
+    return store.exchange([], [ClaimRequest("default", 100, LEASE_MS)]).deliveries
 
 
 def settle(store: SqsStore, delivery: Delivery, decision: Ack | RetryAt | DeadLetter) -> Settled:
@@ -157,7 +157,7 @@ def test_what_was_sent_and_not_marked_holds_its_key_once_it_ran(shop: Shop) -> N
     (delivery,) = claim(store)
     settle(store, delivery, RetryAt(store.now_ms() + 3_600_000))
     shop.stand.passes(61)
-    assert store.put([keyed()]) == [Put(delivery.message.id, True, "scheduled")]
+    assert store.put([keyed()]) == [PutResult(delivery.message.id, True, "scheduled")]
 
 
 def test_what_was_sent_not_marked_and_not_run_for_a_minute_loses_its_key(shop: Shop) -> None:
@@ -170,7 +170,7 @@ def test_what_was_sent_not_marked_and_not_run_for_a_minute_loses_its_key(shop: S
     assert not put.duplicate
     first, second = sorted(claim(store), key=lambda delivery: delivery.message.id == put.id)
     assert settle(store, first, Ack()) is Settled.OK
-    assert store.put([keyed()]) == [Put(put.id, True, "leased")]  # the end of the other does not give it back
+    assert store.put([keyed()]) == [PutResult(put.id, True, "leased")]  # the end of the other does not give it back
     assert settle(store, second, Ack()) is Settled.OK
     assert not store.put([keyed()])[0].duplicate
 
@@ -192,7 +192,7 @@ def test_of_putters_that_race_for_a_key_one_sends(shop: Shop, monkeypatch: pytes
         with pytest.raises(Killed):
             dying(shop.open(), "tracked").put([keyed()])
         shop.stand.passes(61)
-    stores, puts = [shop.open() for _ in range(4)], list[Put]()
+    stores, puts = [shop.open() for _ in range(4)], list[PutResult]()
     stores[0].counts("default")
     together = threading.Barrier(len(stores))
 
@@ -252,7 +252,7 @@ def test_what_somebody_else_sent_is_cancelled_by_the_id_it_was_given(shop: Shop,
     event = json.dumps({"specversion": "1.0", "id": "e1", "source": "/shop", "type": "paid", "data": {}})
     order = {"MessageGroupId": "g", "MessageDeduplicationId": "e1"} if place.fifo else {}
     store.sqs.call("SendMessageBatch", QueueUrl=place.url, Entries=[{"Id": "0", "MessageBody": event, **order}])
-    asks = [Ask(queue, 1, LEASE_MS)]
+    asks = [ClaimRequest(queue, 1, LEASE_MS)]
     [delivery] = store.exchange([], asks).deliveries
     store.exchange([Settlement(delivery.receipt, RetryAt(store.now_ms() + 10_000))], [])
     assert store.cancel([delivery.message.id]) == [Cancel.CANCELLED]

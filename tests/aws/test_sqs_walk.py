@@ -12,7 +12,7 @@ from tests.support.aws.places import REGION, Lasting, Stand
 from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
@@ -72,7 +72,7 @@ class Walk:
     def claim(self) -> None:
         lease_s = self.dice.choice([5, 60, 600])
         due = {id for id, one in self.known.items() if one.lane is Lane.READY and one.due_ms <= self.clock()}
-        ask = Ask("default", 1000, lease_s * 1000, worker="w")
+        ask = ClaimRequest("default", 1000, lease_s * 1000, worker="w")
         given = self.store.exchange([], [ask]).deliveries
         given += self.store.exchange([], [ask]).deliveries  # of what SQS had delivered too often a copy was sent
         assert {d.message.id for d in given} == due and len(given) == len(due)

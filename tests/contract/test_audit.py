@@ -14,7 +14,7 @@ import pytest
 from redrive import App, Breaker, Draft
 from redrive.audit.log import Audit, Entry
 from redrive.errors import Conflict, StoreUnavailable
-from redrive.message import Ask, DeadLetter, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Settlement
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.sqs import SqsServer
@@ -56,7 +56,7 @@ def log(store: Store) -> list[tuple[str, str, str, str, int]]:
 
 def dead(app: App, count: int) -> list[str]:
     ids = [put.id for put in app.store.put([Draft(task="push") for _ in range(count)])]
-    taken = app.store.exchange([], [Ask("default", count, 30_000)]).deliveries
+    taken = app.store.exchange([], [ClaimRequest("default", count, 30_000)]).deliveries
     app.store.exchange([Settlement(each.receipt, DeadLetter("exhausted")) for each in taken], [])
     return ids
 

@@ -20,7 +20,7 @@ from redrive.audit.actor import user
 from redrive.audit.log import CHUNK_MAX, Audit
 from redrive.cli.main import cli, run
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, GroupOrder, OnDead, Settlement
+from redrive.message import ClaimRequest, DeadLetter, GroupOrder, OnDead, Settlement
 from redrive.presence import Entry, WorkerInfo
 from redrive.testing.sqs import SqsServer
 from redrive.triage.auto import machine
@@ -179,7 +179,7 @@ def dead(app: App, count: int, **of: Any) -> list[str]:
     ids = [put.id for put in app.store.put(drafts)]
     fault, left = Fault(Kind.PERMANENT, "ValueError", "no", FP, attempt=1), count
     while left:
-        taken = app.store.exchange([], [Ask(queue, left, 30_000)]).deliveries
+        taken = app.store.exchange([], [ClaimRequest(queue, left, 30_000)]).deliveries
         app.store.exchange([Settlement(each.receipt, DeadLetter("permanent"), fault) for each in taken], [])
         left -= len(taken)
     return ids

@@ -13,7 +13,7 @@ from tests.support.modest import ModestStore
 
 from redrive.fault import Fault
 from redrive.message import (
-    Ask,
+    ClaimRequest,
     Decision,
     Discard,
     Draft,
@@ -21,7 +21,7 @@ from redrive.message import (
     Handle,
     Lane,
     Message,
-    Put,
+    PutResult,
     RetryAt,
     Settlement,
     Started,
@@ -75,23 +75,23 @@ class Early(MemoryStore):
 
     traits = replace(MemoryStore.traits, tick_ms=1000)
 
-    def put(self, drafts: Sequence[Draft], **parts: Any) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], **parts: Any) -> list[PutResult]:
         return super().put([replace(d, delay_ms=d.delay_ms // 1000 * 1000) for d in drafts], **parts)
 
 
 class ClaimsTooMuch(MemoryStore):
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], **parts: Any) -> Exchange:
         return super().exchange(settlements, [replace(ask, limit=ask.limit + 1) for ask in asks], **parts)
 
 
 class ClaimsBeforeItSettles(MemoryStore):
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], **parts: Any) -> Exchange:
         deliveries = super().exchange([], asks).deliveries
         return Exchange(super().exchange(settlements, [], **parts).settled, deliveries)
 
 
 class RetriesEarly(MemoryStore):
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], **parts: Any) -> Exchange:
         return super().exchange([replace(s, decision=_early(s.decision)) for s in settlements], asks, **parts)
 
 
@@ -100,22 +100,22 @@ def _early(decision: Decision) -> Decision:
 
 
 class LosesFollowUps(MemoryStore):
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], **parts: Any) -> Exchange:
         return super().exchange([replace(s, follow_ups=()) for s in settlements], asks, **parts)
 
 
 class PutsOneByOne(MemoryStore):
-    def put(self, drafts: Sequence[Draft], **parts: Any) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], **parts: Any) -> list[PutResult]:
         return [super(PutsOneByOne, self).put([draft])[0] for draft in drafts]
 
 
 class DecodesBodies(MemoryStore):
-    def put(self, drafts: Sequence[Draft], **parts: Any) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], **parts: Any) -> list[PutResult]:
         return super().put([replace(d, body=d.body.decode(errors="replace").encode()) for d in drafts], **parts)
 
 
 class Spins(MemoryStore):
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         pass
 
 
@@ -126,18 +126,18 @@ class ForgetsHandles(MemoryStore):
 
 
 class NeverClogged(MemoryStore):
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], **parts: Any) -> Exchange:
         return replace(super().exchange(settlements, asks, **parts), clogged=frozenset())
 
 
 class SleepsPastWhatItDidNotLookAt(MemoryStore):
-    def _next_due_ms(self, asks: Sequence[Ask]) -> float:
+    def _next_due_ms(self, asks: Sequence[ClaimRequest]) -> float:
         lines = [line for ask in asks for line in self._tables.lines(ask)]
         return min((due_ms for line in lines for due_ms, seq in line if seq is not None), default=float("inf"))
 
 
 class ReusesVersions(MemoryStore):
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], **parts: Any) -> Exchange:
         self._tables._version_gone = 0
         return super().exchange(settlements, asks, **parts)
 

@@ -12,7 +12,7 @@ import pytest
 
 from redrive import App, Draft
 from redrive.errors import Refused
-from redrive.message import Ask, DeadLetter, Isolate, Lane, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Isolate, Lane, Settlement
 
 WHY = "by hand"
 
@@ -34,7 +34,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
 
 def put_dead(app: App, *drafts: Draft) -> list[str]:
     ids = [put.id for put in app.store.put(drafts)]
-    taken = app.store.exchange([], [Ask("default", len(drafts), 30_000)]).deliveries
+    taken = app.store.exchange([], [ClaimRequest("default", len(drafts), 30_000)]).deliveries
     app.store.exchange([Settlement(each.receipt, DeadLetter("exhausted")) for each in taken], [])
     return ids
 

@@ -15,7 +15,7 @@ from tests.support.namespaces import redis_url
 from tests.support.schemas import schema  # noqa: F401
 
 from redrive import App
-from redrive.message import Ask, DeadLetter, Lane, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Lane, Settlement
 
 ROOT = Path(__file__).parents[2]
 ALL, PLANS = 400, {"args.n:<300": 300, "args.n:>=100": 300}
@@ -61,7 +61,7 @@ def test_no_message_is_driven_twice_and_each_run_lists_what_the_other_moved_as_c
 
 def bury(app: App, count: int) -> None:
     app.enqueue_many([app.tasks["push"].draft(n) for n in range(count)])
-    found = app.store.exchange([], [Ask("default", count, 60_000)]).deliveries
+    found = app.store.exchange([], [ClaimRequest("default", count, 60_000)]).deliveries
     app.store.exchange([Settlement(d.receipt, DeadLetter("exhausted")) for d in found], [])
 
 

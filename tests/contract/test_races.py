@@ -22,7 +22,7 @@ from redrive.errors import Conflict
 from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
@@ -122,7 +122,7 @@ def test_a_key_whose_holder_is_acked_meanwhile_is_held_once(stores: list[Store])
 
     def work() -> None:
         while not ended.is_set():
-            done = stores[0].exchange([], [Ask("default", 10, 30_000)])
+            done = stores[0].exchange([], [ClaimRequest("default", 10, 30_000)])
             with lock:
                 for delivery in done.deliveries:
                     assert delivery.message.key not in alive
@@ -149,7 +149,7 @@ def test_nothing_is_claimed_twice_under_one_fence(stores: list[Store]) -> None:
     def claim(n: int) -> None:
         empty = 0
         while empty < 3:
-            found = stores[n % 2].exchange([], [Ask("default", 7, 60_000, worker=f"w{n}")]).deliveries
+            found = stores[n % 2].exchange([], [ClaimRequest("default", 7, 60_000, worker=f"w{n}")]).deliveries
             seen.extend((d.message.id, d.message.fence) for d in found)
             empty = 0 if found else empty + 1
 
@@ -165,7 +165,7 @@ def test_lost_leases_are_taken_over_once_each(stores: list[Store]) -> None:
     def work(n: int) -> None:
         end_s = time.monotonic() + 3
         while time.monotonic() < end_s:
-            found = stores[n % 2].exchange([], [Ask("default", 20, 30, worker=f"w{n}")]).deliveries
+            found = stores[n % 2].exchange([], [ClaimRequest("default", 20, 30, worker=f"w{n}")]).deliveries
             seen.extend((d.message.id, d.message.fence) for d in found)
 
     in_threads(*[lambda n=n: work(n) for n in range(4)])
@@ -237,7 +237,9 @@ def run_groups(stores: list[Store], floor: Floor, expected: int, wait_ms: int) -
             floor.leave(deliveries)
             for delivery in acked:  # before it is settled: after it, the next of its group may be done before
                 floor.end(delivery)
-            done = store.exchange(settlements, [Ask("default", rng.randrange(1, 12), 60_000, worker=f"w{seed}")])
+            done = store.exchange(
+                settlements, [ClaimRequest("default", rng.randrange(1, 12), 60_000, worker=f"w{seed}")]
+            )
             assert set(done.settled) <= {Settled.OK}
             with lock:
                 count[0] += len(acked)
@@ -309,7 +311,7 @@ def test_settings_may_change_under_load(stores: list[Store]) -> None:
         store, deliveries, empty = stores[n % 2], list[Delivery](), 0
         while empty < 100:
             settlements = [Settlement(d.receipt, Ack()) for d in deliveries]
-            deliveries = store.exchange(settlements, [Ask("default", 5, 60_000)]).deliveries
+            deliveries = store.exchange(settlements, [ClaimRequest("default", 5, 60_000)]).deliveries
             empty = 0 if deliveries or not ended.is_set() else empty + 1
             time.sleep(0.001)
 
@@ -364,7 +366,7 @@ def test_processes_keep_the_rules_of_groups(url: str, stores: list[Store], stric
 def test_what_a_settlement_lets_in_wakes_who_has_room_though_the_settler_claims_elsewhere(stores: list[Store]) -> None:
     here, there = stores
     here.put([Draft(task="t", queue="grouped", group="g")] * 2 + [Draft(task="t")] * 3)
-    grouped = Ask("grouped", 1, 30_000, worker="w")
+    grouped = ClaimRequest("grouped", 1, 30_000, worker="w")
     (delivery,) = here.exchange([], [grouped]).deliveries
     woken = threading.Event()
 
@@ -375,7 +377,7 @@ def test_what_a_settlement_lets_in_wakes_who_has_room_though_the_settler_claims_
     thread = threading.Thread(target=wait)
     thread.start()
     time.sleep(0.2)  # it listens by then
-    done = here.exchange([Settlement(delivery.receipt, Ack())], [Ask("default", 9, 30_000, worker="w")])
+    done = here.exchange([Settlement(delivery.receipt, Ack())], [ClaimRequest("default", 9, 30_000, worker="w")])
     assert len(done.deliveries) == 3
     assert woken.wait(PATIENCE_S)
     thread.join()
@@ -423,7 +425,7 @@ def test_verdicts_race_with_workers_and_with_each_other(stores: list[Store]) -> 
         rng, store = random.Random(seed), stores[seed % 2]
         ends: list[Decision] = [DeadLetter("permanent"), Ack(keep_ms=None), RetryAt(0, counts=False), RetryAt(0)]
         while not ended.is_set():
-            asks = [Ask(queue, 7, 60_000, worker=f"w{seed}") for queue in ("plain", "lines")]
+            asks = [ClaimRequest(queue, 7, 60_000, worker=f"w{seed}") for queue in ("plain", "lines")]
             found = store.exchange([], asks).deliveries
             settlements = []
             for d in found:

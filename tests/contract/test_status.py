@@ -17,7 +17,7 @@ from redrive.fault import classify
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
 from redrive.flow.dependency import State
-from redrive.message import Ask, DeadLetter, RetryAt, Settlement, Swap
+from redrive.message import ClaimRequest, DeadLetter, RetryAt, Settlement, Swap
 from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo, read_workers
 from redrive.status import Reasons
 from redrive.status import Status as Found
@@ -74,12 +74,12 @@ def test_status_says_what_holds_each_queue_who_works_and_what_died(app: App) -> 
     store = app.store
     put(app, "crm", group="acme")
     second = put(app, "crm", group="acme")
-    assert store.exchange([], [Ask("crm", 1, 60_000, worker=WORKER)]).deliveries
+    assert store.exchange([], [ClaimRequest("crm", 1, 60_000, worker=WORKER)]).deliveries
     alone, gone = put(app, "mail"), put(app, "old", task="gone")
     paused = put(app, "bulk")
     store.configure("bulk", paused=True)
     put(app, "dying")
-    (delivery,) = store.exchange([], [Ask("dying", 1, 60_000)]).deliveries
+    (delivery,) = store.exchange([], [ClaimRequest("dying", 1, 60_000)]).deliveries
     store.exchange(
         [Settlement(delivery.receipt, DeadLetter("permanent"), classify(ValueError("no such\naccount")))], []
     )
@@ -124,7 +124,7 @@ def test_workers_that_tell_are_seen_idle_running_and_gone(app: App) -> None:
         Entry(store).write(told)
 
     put(app, "crm")
-    assert store.exchange([], [Ask("crm", 1, 60_000, worker=WORKER)]).deliveries
+    assert store.exchange([], [ClaimRequest("crm", 1, 60_000, worker=WORKER)]).deliveries
     for name, held, ago_ms in ((WORKER, 1, 0), ("vm/worker-1", 0, 0), ("vm/worker-2", 7, GONE_MS)):
         tell(name, held, ago_ms)
     seen, left = put(app, "mail"), put(app, "bulk")
@@ -142,7 +142,7 @@ def test_workers_that_tell_are_seen_idle_running_and_gone(app: App) -> None:
 def test_a_worker_that_is_gone_holds_no_more_what_others_took_over(app: App) -> None:
     store = app.store
     ids = [put(app, "crm") for _ in range(3)]
-    taken = store.exchange([], [Ask("crm", 3, 60_000, worker=WORKER)]).deliveries
+    taken = store.exchange([], [ClaimRequest("crm", 3, 60_000, worker=WORKER)]).deliveries
     listed = tuple(HeldMessage(id=id, task="push", since_ms=store.now_ms()) for id in ids)
     told = WorkerInfo(name=WORKER, started_ms=1, seen_ms=store.now_ms() - GONE_MS, held=3, messages=listed)
     Entry(store).write(told)
@@ -150,7 +150,7 @@ def test_a_worker_that_is_gone_holds_no_more_what_others_took_over(app: App) -> 
     (need,) = [need for need in app.status().needs if need.area == "workers"]
     assert (need.severity, need.about) == ("ticket", f"worker/{WORKER}") and "3 of its messages" in need.text
     store.exchange([Settlement(delivery.receipt, RetryAt(0, "retry")) for delivery in taken[:2]], [])
-    store.exchange([], [Ask("crm", 2, 60_000, worker="vm/worker-9")])
+    store.exchange([], [ClaimRequest("crm", 2, 60_000, worker="vm/worker-9")])
     (info,) = read_workers(store)
     assert (info.held, [message.id for message in info.messages]) == (1, [taken[2].message.id])
 
@@ -162,7 +162,7 @@ def test_what_needs_a_person_says_since_when_who_and_why_what_matters_most_first
     pauses.pause(app.store, "bulk", actor="bob", reason="until the import is over")
     put(app, "mail")
     put(app, "dying")
-    (delivery,) = app.store.exchange([], [Ask("dying", 1, 60_000)]).deliveries
+    (delivery,) = app.store.exchange([], [ClaimRequest("dying", 1, 60_000)]).deliveries
     app.store.exchange([Settlement(delivery.receipt, DeadLetter("permanent"), classify(ValueError("no")))], [])
     needs = app.status().needs
     assert [(need.severity, need.area, need.about, need.place) for need in needs] == [
@@ -222,7 +222,7 @@ def test_a_run_that_stopped_or_waits_for_somebody_is_a_need(app: App) -> None:
     app.scheduler().step()
     for _ in range(7):
         put(app, "dying")
-    taken = app.store.exchange([], [Ask("dying", 7, 60_000)]).deliveries
+    taken = app.store.exchange([], [ClaimRequest("dying", 7, 60_000)]).deliveries
     app.store.exchange([Settlement(d.receipt, DeadLetter("permanent"), classify(ValueError("no"))) for d in taken], [])
     plan = app.dlq.select("queue:dying").plan()
     plan.start(reason="it is mended", actor="ann")
@@ -254,7 +254,7 @@ def test_failure_groups_that_are_muted_need_no_person_and_are_not_counted(app: A
     app.scheduler().step()
     for failure in (ValueError("no account"), KeyError("tenant")):
         put(app, "dying")
-        (delivery,) = app.store.exchange([], [Ask("dying", 1, 60_000)]).deliveries
+        (delivery,) = app.store.exchange([], [ClaimRequest("dying", 1, 60_000)]).deliveries
         app.store.exchange([Settlement(delivery.receipt, DeadLetter("permanent"), classify(failure))], [])
     first, second = app.dlq.groups()
     assert [need.text for need in app.status().needs] == ["2 messages are dead, in 2 failure groups"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.message import Ack, Ask, Counts, Draft, Settlement
+from redrive.message import Ack, ClaimRequest, Counts, Draft, Settlement
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
@@ -30,7 +30,7 @@ class TestSqlite(StoreContract):
 )
 def test_on_the_wall_clock_nothing_is_early(open_store: Callable[[Path], Store], tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    ask = Ask("default", 1, 1000)
+    ask = ClaimRequest("default", 1, 1000)
     before_s = time.time()
     store.put([Draft(task="push", delay_ms=30)])
     while not store.exchange([], [ask]).deliveries:
@@ -43,6 +43,6 @@ def test_the_memory_store_forgets_groups_in_which_nobody_stands() -> None:
     store = MemoryStore()
     for number in range(10):
         store.put([Draft(task="t", group=f"g{number}"), Draft(task="t", group=f"g{number}")])
-    while deliveries := store.exchange([], [Ask("default", 100, 1000)]).deliveries:
+    while deliveries := store.exchange([], [ClaimRequest("default", 100, 1000)]).deliveries:
         store.exchange([Settlement(delivery.receipt, Ack()) for delivery in deliveries], [])
     assert store.counts() == Counts() and not store._tables.groups

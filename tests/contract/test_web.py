@@ -13,7 +13,7 @@ from tests.support.urls import url_of
 from tests.support.workers import until
 
 from redrive import App
-from redrive.message import Draft, Lane, Where
+from redrive.message import Draft, Filter, Lane
 from redrive.testing.sqs import SqsServer
 from redrive.web import live
 from redrive.web.table import PAGES
@@ -83,7 +83,7 @@ def put(app: App) -> None:
 
 def cancel(app: App) -> None:
     """What is due. No wait has to be ended for that: none begins while the queue is not idle."""
-    found = app.store.peek(Lane.READY, where=Where(queue="crm")).messages
+    found = app.store.peek(Lane.READY, where=Filter(queue="crm")).messages
     app.store.cancel([message.id for message in found if (message.due_ms or 0) <= app.store.now_ms()])
 
 

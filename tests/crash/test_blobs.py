@@ -68,12 +68,12 @@ def run(role: str, place: Path, point: str, nth: int) -> None:
     checked = claims(app)
     calls = itertools.count(1)
 
-    def seam(reached: str) -> None:
+    def failpoint(reached: str) -> None:
         if reached == point and next(calls) == nth:
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(PATIENCE_S)
 
-    checked.seam = seam
+    checked.failpoint = failpoint
     if role == "worker":
         app.run_worker(burst=True, concurrency=2)
         return
@@ -164,7 +164,7 @@ def test_worker_killed_between_commit_and_removal_leaves_orphans_that_are_collec
     left, blobs = stored(app), blobs_of(app)
     app.store.close()
     assert waiting.id in {message.id for message in left}
-    assert len(blobs) > len(left), "the seam stands where nothing is left behind"
+    assert len(blobs) > len(left), "the failpoint is where nothing is left behind"
     collects_exactly(tmp_path, len(blobs) - len(left))
     done("worker", tmp_path)
     assert set(noted(tmp_path / "handled")) == {*range(20)}

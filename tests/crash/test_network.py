@@ -16,7 +16,7 @@ from tests.support.proxy import FaultProxy
 
 from redrive.errors import EnqueueError
 from redrive.ids import new_id
-from redrive.message import Ack, Ask, Draft, Settlement, Swap
+from redrive.message import Ack, ClaimRequest, Draft, Settlement, Swap
 from redrive.store import Store
 from redrive.stores import open_store
 
@@ -83,14 +83,14 @@ def test_put_whose_reply_is_lost_runs_again_if_it_was_done_before_the_repeat_and
     with closing(open_store(by_way_of(proxy, place))) as store, closing(opened(place)) as direct:
         store.put([Draft(task="t", queue="other")])
         commits = iter([lambda: proxy.cut_after(0, before=lambda: done_at_once(direct))])
-        store.seam = lambda point: next(commits, lambda: None)() if point == "commit" else None  # type: ignore[attr-defined]
+        store.failpoint = lambda point: next(commits, lambda: None)() if point == "commit" else None  # type: ignore[attr-defined]
         store.put([Draft(task="t", key=key, key_for_ms=60_000 if key else 0)])
         assert direct.counts("default").ready == (0 if key else 1)
 
 
 def done_at_once(store: Store) -> None:
     until("it is there", lambda: store.counts("default").ready == 1)
-    [delivery] = store.exchange([], [Ask("default", 1, 30_000)]).deliveries
+    [delivery] = store.exchange([], [ClaimRequest("default", 1, 30_000)]).deliveries
     store.exchange([Settlement(delivery.receipt, Ack())], [])
 
 

@@ -32,11 +32,11 @@ if "KILL_AT" in os.environ:
     at, _, calls = os.environ["KILL_AT"].partition(":")
     left = [None] * int(calls)
 
-    def seam(point):
+    def failpoint(point):
         if point == at and (left.pop() or not left):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    app.store.seam = seam
+    app.store.failpoint = failpoint
 """
 PAUSE_S = 1.2  # the longest between the start of a scheduler and its death
 AIMED = 0.5  # this share of the kills is aimed at the moment of a tick

@@ -24,7 +24,7 @@ from redrive import App, Draft, Retry, presence
 from redrive.duration import Duration, milliseconds
 from redrive.fault import Crash, Fault
 from redrive.fault.crash import crash_fault
-from redrive.message import Ask, DeadLetter, Decision, Delivery, Quarantine, RetryAt, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Decision, Delivery, Quarantine, RetryAt, Settlement
 from redrive.stores.sqlite.clock import Machine
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
@@ -100,7 +100,7 @@ class Scene:
         self.store.put([self.app.tasks[task].using(**options).draft(value) for value in values])
 
     def claim(self, queue: str, count: int = 1, lease: Duration = "30s") -> list[Delivery]:
-        return self.store.exchange([], [Ask(queue, count, milliseconds(lease), worker=WORKER)]).deliveries
+        return self.store.exchange([], [ClaimRequest(queue, count, milliseconds(lease), worker=WORKER)]).deliveries
 
     def settle(self, deliveries: Sequence[Delivery], decision: Decision, fault: Fault | None = None) -> None:
         found = [Settlement(d.receipt, decision, fault or self.failure(d)) for d in deliveries]

@@ -16,7 +16,7 @@ import pytest
 from tests.support.command_line import COMMAND, TASKS, Call, dead, environment, failed, good, home, on_terminal, redrive  # noqa: F401
 
 from redrive import Draft
-from redrive.message import Ask, DeadLetter, GroupOrder, OnDead, Settlement
+from redrive.message import ClaimRequest, DeadLetter, GroupOrder, OnDead, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 
 
@@ -100,7 +100,7 @@ def test_pinned_fields_of_job_show_and_dlq_list(redrive: Call) -> None:
 def test_job_show_tells_how_far_a_message_came(redrive: Call, home: Path) -> None:
     store = SqliteStore(home / "work.db")
     [put] = store.put([Draft(task="ok", queue="crm")])
-    [delivery] = store.exchange([], [Ask("crm", 1, 60_000)]).deliveries
+    [delivery] = store.exchange([], [ClaimRequest("crm", 1, 60_000)]).deliveries
     shown = json.loads(good(redrive("job", "show", put.id, "--app", "tasks:app", "-o", "json")))
     assert shown["progress"] is None
     assert store.checkpoint(delivery.receipt, b'{"page": 3}')
@@ -504,7 +504,7 @@ def test_groups_are_listed_widened_and_resumed(redrive: Call, home: Path) -> Non
     store.configure("crm", group_order=GroupOrder.STRICT, on_dead=OnDead.BLOCK)
     dead, _ = store.put([Draft(task="t", queue="crm", group="tenant-7")] * 2)
     store.put([Draft(task="t", queue="bulk", group="a")] * 3)
-    (delivery,) = store.exchange([], [Ask("crm", 9, 1000)]).deliveries
+    (delivery,) = store.exchange([], [ClaimRequest("crm", 9, 1000)]).deliveries
     store.exchange([Settlement(delivery.receipt, DeadLetter("permanent"))], [])
     store.close()
     listed = json.loads(redrive("group", "list", "crm", "--blocked", "-o", "json", "--url", url).stdout)

@@ -15,7 +15,7 @@ from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App
 from redrive.cli.main import run
-from redrive.message import Ask
+from redrive.message import ClaimRequest
 from redrive.stores import open_store
 from redrive.stores.upkeep import is_there
 from redrive.worker.crash.ledger import hold
@@ -191,7 +191,7 @@ def test_a_worker_takes_back_what_its_own_machine_held_and_no_other(
     assert store.state_dir is not None
     dead = hold(store.state_dir, "worker")
     dead.open(10)
-    (delivery,) = store.exchange([], [Ask("crm", 1, 600_000, worker=dead.worker)]).deliveries
+    (delivery,) = store.exchange([], [ClaimRequest("crm", 1, 600_000, worker=dead.worker)]).deliveries
     dead.take(delivery.message.id, delivery.receipt.fence)
     dead.close()  # as its kernel does for one that was killed
     for folder, left in (("two", 1), ("one", 0)):

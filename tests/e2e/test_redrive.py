@@ -22,7 +22,7 @@ from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App, Backoff, Breaker, Context, Retry
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Draft, Lane, Message, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Draft, Lane, Message, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ class Crm:
         self.endpoint.answer = lambda request: BAD
         store = self.app.store
         store.put([Draft(task="crm.push", queue="crm", body=b'{"n":%d}' % n) for n in range(count)])
-        claimed = store.exchange([], [Ask("crm", count, 60_000)]).deliveries
+        claimed = store.exchange([], [ClaimRequest("crm", count, 60_000)]).deliveries
         store.exchange([Settlement(delivery.receipt, DeadLetter("exhausted"), FAULT) for delivery in claimed], [])
         assert len(self.dead()) == count
         return self.dead()
@@ -202,7 +202,7 @@ def test_where_the_dependency_breaks_the_run_goes_slower_waits_for_its_breaker_a
 
     store, count = app.store, 450
     store.put([Draft(task="push", body=b'{"n":%d}' % n) for n in range(count)])
-    claimed = store.exchange([], [Ask("default", count, 60_000)]).deliveries
+    claimed = store.exchange([], [ClaimRequest("default", count, 60_000)]).deliveries
     store.exchange([Settlement(one.receipt, DeadLetter("exhausted"), FAULT) for one in claimed], [])
     run = (
         app.dlq.select("")

@@ -22,16 +22,16 @@ from redrive.fault import Fault, Kind
 from redrive.message import (
     RESTING,
     Ack,
-    Ask,
     Cancel,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
     Discard,
     Draft,
     Handle,
-    Hold,
     Lane,
+    LeaseStatus,
     Message,
     Receipt,
     Redrive,
@@ -106,7 +106,7 @@ class World:
         if self.hands[worker] is not None:
             return False
         before = self.message
-        given = self.store.exchange([], [Ask("default", 1, LEASE_MS, worker=f"w{worker}")]).deliveries
+        given = self.store.exchange([], [ClaimRequest("default", 1, LEASE_MS, worker=f"w{worker}")]).deliveries
         if not given:
             assert before is None or before.due_ms is None or before.due_ms > self.clock(), "due, but not given out"
             return False
@@ -149,7 +149,7 @@ class World:
             return False
         current = self._is_current(hand)
         (hold,) = self.store.extend([hand.delivery.receipt], lease_ms=LEASE_MS)
-        assert (hold is Hold.LOST) == (not current), "extend misjudged a receipt"
+        assert (hold is LeaseStatus.LOST) == (not current), "extend misjudged a receipt"
         if current:
             message = self.message
             assert message is not None and message.due_ms == self.clock() + LEASE_MS, "the lease was not extended"
@@ -274,7 +274,7 @@ class World:
         decisions: list[Decision] = [Ack(), RetryAt(0), DeadLetter("permanent")]
         settlements = [Settlement(receipt, decision, BOOM) for receipt in stale for decision in decisions]
         assert set(self.store.exchange(settlements, []).settled) <= {Settled.STALE}, "a stale receipt was taken"
-        assert set(self.store.extend(stale, lease_ms=1)) <= {Hold.LOST}, "a stale receipt held a lease"
+        assert set(self.store.extend(stale, lease_ms=1)) <= {LeaseStatus.LOST}, "a stale receipt held a lease"
         assert not any(self.store.checkpoint(receipt, b"late") for receipt in stale), (
             "a stale receipt left a checkpoint"
         )
@@ -397,7 +397,7 @@ def _given_back_with_its_attempt(message: Message, now_ms: int) -> Message:
     return msgspec.structs.replace(message, lane=Lane.READY, due_ms=now_ms)
 
 
-def _leased_without_a_fence(message: Message, ask: Ask, alone: bool, now_ms: int) -> Message:
+def _leased_without_a_fence(message: Message, ask: ClaimRequest, alone: bool, now_ms: int) -> Message:
     return msgspec.structs.replace(LEASED(message, ask, alone, now_ms), fence=1)
 
 

@@ -21,11 +21,12 @@ from redrive.message import (
     PRIORITIES,
     SKIP_LOOKED,
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
     Draft,
+    Filter,
     Handle,
     Hasten,
     Isolate,
@@ -37,7 +38,6 @@ from redrive.message import (
     Return,
     Settlement,
     Swap,
-    Where,
 )
 from redrive.stores.postgres import search as looks
 from redrive.stores.postgres.floor import (
@@ -185,7 +185,7 @@ def explained(
 
 
 def claimed(explained: Explained, queue: str, limit: int = LIMIT) -> list[Delivery]:
-    deliveries = explained.store.exchange([], [Ask(queue, limit, LEASE_MS, worker="w")]).deliveries
+    deliveries = explained.store.exchange([], [ClaimRequest(queue, limit, LEASE_MS, worker="w")]).deliveries
     assert len(deliveries) == limit
     return deliveries
 
@@ -201,7 +201,7 @@ def test_a_claim_reads_no_more_of_the_due_index_than_its_limit(explained: Explai
 
 
 def test_a_claim_that_skips_tasks_reads_on_past_those_only(explained: Explained) -> None:
-    ask = Ask(MAIN, LIMIT, LEASE_MS, worker="w", skip=frozenset({"task0", "task1"}))
+    ask = ClaimRequest(MAIN, LIMIT, LEASE_MS, worker="w", skip=frozenset({"task0", "task1"}))
     plan = explained.plan("claim_skipping", lambda: explained.store.exchange([], [ask]))
     assert plan.indexes == {"message_due", "message_wake"} and not plan.could_scan and plan.sorts == 0, plan
     assert plan.rows <= 6 * LIMIT + 4 * (SKIP_LOOKED + 1), plan  # of each priority it finds out how far it looks
@@ -214,7 +214,7 @@ def test_however_much_is_skipped_a_claim_and_a_wait_read_the_first_thousand(
 ) -> None:
     """And of what they do not take they lock nothing."""
     schema = f"{SCHEMA}_skipped"
-    explained, ask = Explained(postgres_server, schema), Ask(MAIN, LIMIT, LEASE_MS, frozenset({"task0"}), "w")
+    explained, ask = Explained(postgres_server, schema), ClaimRequest(MAIN, LIMIT, LEASE_MS, frozenset({"task0"}), "w")
     try:
         server.execute(filling.spelt(SKIPPED, mix.now_ms, schema=schema, later=later_ms, count=mix.rows // 4))
         if analyzed:
@@ -245,12 +245,12 @@ def test_a_claim_that_takes_retries_first_reads_them_off_their_own_index(
             server.execute(f"vacuum analyze {schema}.message".encode())
         looked = 4 * SKIP_LOOKED if skip else 0
         for retries in (1, LIMIT // 5, LIMIT):
-            ask = Ask(MAIN, LIMIT, LEASE_MS, skip, "w", retries)
+            ask = ClaimRequest(MAIN, LIMIT, LEASE_MS, skip, "w", retries)
             plan = explained.plan("claim_sharing", lambda ask=ask: explained.store.exchange([], [ask]))
             assert plan.indexes == {"message_due", "message_retry", "message_wake"} and not plan.could_scan, plan
             assert plan.rows <= 5 * LIMIT + looked and plan.sorts == 0, plan
             assert plan.buffers <= ROUND + TOUCHED * LIMIT + looked, plan
-        done = explained.store.exchange([], [Ask(MAIN, LIMIT, LEASE_MS, skip, "w", LIMIT)]).deliveries
+        done = explained.store.exchange([], [ClaimRequest(MAIN, LIMIT, LEASE_MS, skip, "w", LIMIT)]).deliveries
         assert [d.message.attempt for d in done] == [2] * LIMIT
     finally:
         explained.store.close()
@@ -258,7 +258,7 @@ def test_a_claim_that_takes_retries_first_reads_them_off_their_own_index(
 
 
 def test_a_share_for_retries_of_which_there_are_none_costs_a_look_at_their_index(explained: Explained) -> None:
-    ask = Ask(MAIN, LIMIT, LEASE_MS, worker="w", retries=LIMIT // 5)
+    ask = ClaimRequest(MAIN, LIMIT, LEASE_MS, worker="w", retries=LIMIT // 5)
     plan = explained.plan("claim_sharing", lambda: explained.store.exchange([], [ask]))
     assert plan.indexes == {"message_due", "message_retry", "message_wake"} and not plan.could_scan, plan
     # Each is looked at once more, by its place, for when it was due.
@@ -266,13 +266,13 @@ def test_a_share_for_retries_of_which_there_are_none_costs_a_look_at_their_index
 
 
 def test_what_is_delayed_costs_a_claim_nothing(explained: Explained) -> None:
-    plans = explained.plans(lambda: explained.store.exchange([], [Ask(LATER, LIMIT, LEASE_MS, worker="w")]))
+    plans = explained.plans(lambda: explained.store.exchange([], [ClaimRequest(LATER, LIMIT, LEASE_MS, worker="w")]))
     assert plans["claim"].rows == plans["look"].rows == 0 and plans["claim"].sorts == 0, plans
     assert plans["claim"].buffers <= 30, plans
 
 
 def test_a_waiting_worker_reads_the_front_of_each_priority(explained: Explained) -> None:
-    plan = explained.plan("next_due", lambda: explained.store._next_due_ms([Ask(LATER, 1, LEASE_MS)]))
+    plan = explained.plan("next_due", lambda: explained.store._next_due_ms([ClaimRequest(LATER, 1, LEASE_MS)]))
     assert plan.rows <= 5 and plan.buffers <= 40 and not plan.could_scan, plan
 
 
@@ -387,7 +387,9 @@ def test_groups_are_woken_locked_and_admitted_by_their_own_indexes(explained: Ex
     later_ms = explained.store.now_ms() + HOUR_MS
     moves = [Settlement(d.receipt, RetryAt(later_ms), fault=FAULT) for d in held[10:]]
     acks = [Settlement(d.receipt, Ack()) for d in held[:10]]
-    plans = explained.plans(lambda: explained.store.exchange(acks + moves, [Ask(LINES, 20, LEASE_MS, worker="w")]))
+    plans = explained.plans(
+        lambda: explained.store.exchange(acks + moves, [ClaimRequest(LINES, 20, LEASE_MS, worker="w")])
+    )
     known = {
         "lock": {"message_wake"},
         "wake": {"message_wake", "message_id"},
@@ -419,15 +421,15 @@ def test_who_joins_a_group_in_the_callers_transaction_reads_that_group(
 # -- looking
 
 PAGES = {
-    "all": (Where(), "message_rest"),
-    "of a queue": (Where(queue=SMALL), "message_rest_queue"),
-    "of a reason": (Where(reason="reason1"), "message_reason"),
-    "of a task": (Where(task="task1"), "message_task"),
-    "of an error": (Where(error="Error3"), "message_error"),
-    "of a fingerprint": (Where(fingerprint="print1"), "message_failure"),
-    "of queues": (Where(queue=(SMALL, "none", MAIN)), "message_rest_queue"),
-    "of tasks": (Where(task=("task1", "none", "task2")), "message_task"),
-    "of nothing": (Where(reason="none"), "message_reason"),
+    "all": (Filter(), "message_rest"),
+    "of a queue": (Filter(queue=SMALL), "message_rest_queue"),
+    "of a reason": (Filter(reason="reason1"), "message_reason"),
+    "of a task": (Filter(task="task1"), "message_task"),
+    "of an error": (Filter(error="Error3"), "message_error"),
+    "of a fingerprint": (Filter(fingerprint="print1"), "message_failure"),
+    "of queues": (Filter(queue=(SMALL, "none", MAIN)), "message_rest_queue"),
+    "of tasks": (Filter(task=("task1", "none", "task2")), "message_task"),
+    "of nothing": (Filter(reason="none"), "message_reason"),
 }
 
 
@@ -445,15 +447,15 @@ def test_a_page_of_dead_letters_is_read_off_an_index_in_its_order(explained: Exp
 @pytest.mark.parametrize(
     ("where", "index"),
     [
-        (Where(fingerprint="print1", task="task1"), "message_failure"),
-        (Where(queue=MAIN, task="none"), "message_task"),
-        (Where(queue=SMALL, reason="reason1"), "message_rest_queue"),
-        (Where(error="none", task="task1", queue=MAIN), "message_error"),
+        (Filter(fingerprint="print1", task="task1"), "message_failure"),
+        (Filter(queue=MAIN, task="none"), "message_task"),
+        (Filter(queue=SMALL, reason="reason1"), "message_rest_queue"),
+        (Filter(error="none", task="task1", queue=MAIN), "message_error"),
     ],
     ids=["failure group", "rare task", "small queue", "no such error"],
 )
 def test_of_several_fields_the_one_of_the_fewest_messages_is_gone_by(
-    explained: Explained, mix: Mix, where: Where, index: str
+    explained: Explained, mix: Mix, where: Filter, index: str
 ) -> None:
     plans = explained.plans(lambda: explained.store.peek(Lane.DEAD, where=where, limit=LIMIT))
     assert plans["peek"].indexes == {index} and plans["peek"].rows <= mix.many(101) // FINGERPRINTS, plans
@@ -461,7 +463,7 @@ def test_of_several_fields_the_one_of_the_fewest_messages_is_gone_by(
 
 
 def test_a_page_of_a_time_reads_that_time(explained: Explained, mix: Mix) -> None:
-    where = Where(since_ms=mix.now_ms - 5 * DAY_MS, until_ms=mix.now_ms - 4 * DAY_MS)
+    where = Filter(since_ms=mix.now_ms - 5 * DAY_MS, until_ms=mix.now_ms - 4 * DAY_MS)
     second = explained.store.peek(Lane.DEAD, where=where, limit=LIMIT).cursor
     for cursor in (None, second):
         look = partial(explained.store.peek, Lane.DEAD, where=where, limit=LIMIT, cursor=cursor)
@@ -480,7 +482,7 @@ def test_a_page_of_what_waits_reads_the_table_once_and_sorts_a_page(explained: E
 def test_a_page_of_what_waits_in_a_queue_reads_its_indexes_and_a_page_of_messages(
     explained: Explained, mix: Mix, lane: Lane
 ) -> None:
-    where = Where(queue=SMALL)
+    where = Filter(queue=SMALL)
     second = explained.store.peek(lane, where=where, limit=5).cursor
     for cursor in (None, second):
         plan = explained.plan("peek", partial(explained.store.peek, lane, where=where, limit=5, cursor=cursor))
@@ -495,7 +497,7 @@ def test_failure_groups_read_the_dead_once_and_of_a_fingerprint_its_own(explaine
     assert plan.rows <= 1.1 * mix.many(101) + len(groups), plan
     trend = explained.plan("failure_groups", lambda: explained.store.failure_groups(trend=True))
     assert trend.rows <= 1.1 * mix.many(101) + len(groups) and trend.indexes == plan.indexes, trend
-    one = explained.plan("failure_groups", lambda: explained.store.failure_groups(where=Where(fingerprint="print1")))
+    one = explained.plan("failure_groups", lambda: explained.store.failure_groups(where=Filter(fingerprint="print1")))
     assert one.indexes == {"message_failure", "message_id"} and one.rows <= 1.2 * mix.many(101) / FINGERPRINTS, one
 
 
@@ -563,9 +565,9 @@ def test_claims_and_waits_above_a_floor_read_that_much_of_the_same_indexes(expla
     apart = [(low_ms - n * 40_000, low_ms - n * 40_000 + 10_000) for n in range(1, 1 + spots)]
     skip, few = frozenset({"task0", "task1"}), LIMIT // 5
     asks = {
-        "claim": Ask(MAIN, few, LEASE_MS, worker="w"),
-        "claim_skipping": Ask(MAIN, few, LEASE_MS, skip, "w"),
-        "claim_sharing": Ask(MAIN, few, LEASE_MS, skip, "w", few // 5),
+        "claim": ClaimRequest(MAIN, few, LEASE_MS, worker="w"),
+        "claim_skipping": ClaimRequest(MAIN, few, LEASE_MS, skip, "w"),
+        "claim_sharing": ClaimRequest(MAIN, few, LEASE_MS, skip, "w", few // 5),
     }
     parts = len(PRIORITIES) * (spots + 1)
     with kept_floors(explained, MAIN, low_ms, *apart):

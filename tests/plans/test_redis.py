@@ -20,17 +20,17 @@ from redrive.fault import Fault, Kind
 from redrive.message import (
     SKIP_LOOKED,
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
     Draft,
+    Filter,
     Keep,
     Lane,
     RetryAt,
     Settlement,
     Swap,
-    Where,
 )
 from redrive.stores.redis.store import RedisStore
 
@@ -60,11 +60,11 @@ def fill(store: RedisStore, rows: int) -> None:
         ends: list[tuple[Decision, Fault | None]] = [(Ack(keep_ms=DAY_MS), None)] * 30
         fault = Fault(Kind.PERMANENT, "Error", "it cannot be done", f"print{n % FINGERPRINTS}")
         ends += [(DeadLetter("permanent"), fault)] * 50
-        held = store.exchange([], [Ask(MAIN, 80, LEASE_MS, worker="w")]).deliveries
+        held = store.exchange([], [ClaimRequest(MAIN, 80, LEASE_MS, worker="w")]).deliveries
         store.exchange([Settlement(d.receipt, e, f) for d, (e, f) in zip(held, ends, strict=True)], [])
     put(8, queue=MAIN)
     for _ in range(rows // 1000):
-        store.exchange([], [Ask(MAIN, 20, 100 * LEASE_MS, worker="somebody")])
+        store.exchange([], [ClaimRequest(MAIN, 20, 100 * LEASE_MS, worker="somebody")])
     put(60, queue=MAIN, delay_ms=HOUR_MS)
     put(10, queue=LATER, delay_ms=HOUR_MS)
     put(10, queue=LINES, group="group")
@@ -144,7 +144,7 @@ Ran = list[tuple[str, int]]
 
 
 def claimed(watched: Watched, queue: str, limit: int = LIMIT) -> list[Delivery]:
-    deliveries = watched.store.exchange([], [Ask(queue, limit, LEASE_MS, worker="w")]).deliveries
+    deliveries = watched.store.exchange([], [ClaimRequest(queue, limit, LEASE_MS, worker="w")]).deliveries
     assert len(deliveries) == limit
     return deliveries
 
@@ -155,12 +155,12 @@ def claims(watched: Watched) -> Ran:
 
 def claims_that_skip(watched: Watched) -> Ran:
     """Among what is due: five hundred are looked at together."""
-    ask = Ask(MAIN, LIMIT, LEASE_MS, frozenset({"task0", "task1"}))
+    ask = ClaimRequest(MAIN, LIMIT, LEASE_MS, frozenset({"task0", "task1"}))
     return watched.ran(lambda: watched.store.exchange([], [ask]))
 
 
 def claims_where_nothing_is_due(watched: Watched) -> Ran:
-    return watched.ran(lambda: watched.store.exchange([], [Ask(LATER, LIMIT, LEASE_MS)]))
+    return watched.ran(lambda: watched.store.exchange([], [ClaimRequest(LATER, LIMIT, LEASE_MS)]))
 
 
 def waits(watched: Watched) -> Ran:
@@ -213,7 +213,7 @@ def puts_to_groups(watched: Watched) -> Ran:
 def exchanges_of_groups(watched: Watched) -> Ran:
     (held,) = claimed(watched, LINES, 1)
     retry = Settlement(held.receipt, RetryAt(watched.store.now_ms() + HOUR_MS), fault=FAULT)
-    return watched.ran(lambda: watched.store.exchange([retry], [Ask(LINES, 1, LEASE_MS)]))
+    return watched.ran(lambda: watched.store.exchange([retry], [ClaimRequest(LINES, 1, LEASE_MS)]))
 
 
 def retention_of_nothing(watched: Watched) -> Ran:
@@ -254,7 +254,7 @@ def test_retries_are_found_behind_a_backlog_by_a_few_commands(
 ) -> None:
     queue, store = f"retries{len(skip)}", watched[1].store
     store.put([Draft(task="t", queue=queue) for _ in range(200)])
-    held = store.exchange([], [Ask(queue, 200, LEASE_MS)]).deliveries
+    held = store.exchange([], [ClaimRequest(queue, 200, LEASE_MS)]).deliveries
     now_ms = int(time.time() * 1000)
     old = now_ms - HOUR_MS
     store.exchange([Settlement(d.receipt, RetryAt(now_ms - 5000), FAULT) for d in held], [])
@@ -262,7 +262,7 @@ def test_retries_are_found_behind_a_backlog_by_a_few_commands(
         store.put([Draft(task="t", queue=queue, due_ms=old) for _ in range(BATCH)])
     for due in (1, 2):  # the second time some are gone already
         found: list[Delivery] = []
-        ask = Ask(queue, LIMIT, LEASE_MS, frozenset(skip), retries=3)
+        ask = ClaimRequest(queue, LIMIT, LEASE_MS, frozenset(skip), retries=3)
         ran = watched[1].ran(lambda found=found, ask=ask: found.extend(store.exchange([], [ask]).deliveries))
         assert [d.message.attempt for d in found] == [2] * 3 + [1] * (LIMIT - 3), due
         assert len(ran) <= 40 and sum(n for _, n in ran) <= (2600 if skip else 1500), ran
@@ -282,7 +282,7 @@ def test_however_much_is_skipped_a_claim_and_a_wait_look_at_the_first_thousand(
         drafts = [Draft(task="gone", queue=queue, body=b"{}", delay_ms=delay_ms)] * BATCH
         for _ in range(0, many.rows // 10, BATCH):  # at the least twenty times what may be looked at
             many.store.put(drafts)
-        ask = Ask(queue, LIMIT, LEASE_MS, frozenset({"gone"}))
+        ask = ClaimRequest(queue, LIMIT, LEASE_MS, frozenset({"gone"}))
         ran = many.ran(lambda: many.store.exchange([], [ask]))  # noqa: B023
         clogged = many.store.exchange([], [ask]).clogged
         assert clogged == (frozenset({queue}) if delay_ms == 0 else frozenset()), clogged
@@ -302,14 +302,14 @@ def test_a_swap_in_each_settlement_takes_no_more_commands_than_one(watched: tupl
     assert len(ran[1]) <= len(ran[0]), ran
 
 
-@pytest.mark.parametrize("where", [Where(), Where(queue=MAIN), Where(reason="permanent")], ids=str)
-def test_a_page_of_dead_letters_reads_five_hundred(where: Where, watched: tuple[Watched, Watched]) -> None:
+@pytest.mark.parametrize("where", [Filter(), Filter(queue=MAIN), Filter(reason="permanent")], ids=str)
+def test_a_page_of_dead_letters_reads_five_hundred(where: Filter, watched: tuple[Watched, Watched]) -> None:
     ran = watched[1].ran(lambda: watched[1].store.peek(Lane.DEAD, where=where, limit=LIMIT))
     assert [n for name, n in ran if name == "HMGET"] and sum(n for _, n in ran) <= 16 * 500, ran
 
 
 def test_a_page_of_a_fingerprint_reads_the_dead_once_at_most(watched: tuple[Watched, Watched]) -> None:
-    where, dead = Where(fingerprint="none"), watched[1].store.counts().dead
+    where, dead = Filter(fingerprint="none"), watched[1].store.counts().dead
     ran = watched[1].ran(lambda: watched[1].store.peek(Lane.DEAD, where=where, limit=LIMIT))
     assert sum(n for _, n in ran) <= 16 * dead, ran
 

@@ -18,18 +18,18 @@ from redrive.fault import Fault, Kind
 from redrive.message import (
     SKIP_LOOKED,
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Deferral,
     Delivery,
     Draft,
+    Filter,
     Keep,
     Lane,
     Receipt,
     RetryAt,
     Settlement,
-    Where,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans-sqlite"), pytest.mark.timeout(900)]
@@ -85,7 +85,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recorded,
 
 
 def claimed(store: Store, queue: str, limit: int = LIMIT) -> list[Delivery]:
-    deliveries = store.exchange([], [Ask(queue, limit, LEASE_MS, worker="w")]).deliveries
+    deliveries = store.exchange([], [ClaimRequest(queue, limit, LEASE_MS, worker="w")]).deliveries
     assert len(deliveries) == limit
     return deliveries
 
@@ -95,16 +95,18 @@ def claims(store: Store) -> list[Ran]:
 
 
 def claims_that_skip(store: Store) -> list[Ran]:
-    ask = Ask(MAIN, LIMIT, LEASE_MS, frozenset({"task0", "task1"}))
+    ask = ClaimRequest(MAIN, LIMIT, LEASE_MS, frozenset({"task0", "task1"}))
     return store.ran(lambda: store.exchange([], [ask]))
 
 
 def claims_where_nothing_is_due(store: Store) -> list[Ran]:
-    return store.ran(lambda: store.exchange([], [Ask(LATER, LIMIT, LEASE_MS)]))
+    return store.ran(lambda: store.exchange([], [ClaimRequest(LATER, LIMIT, LEASE_MS)]))
 
 
 def waits(store: Store) -> list[Ran]:
-    return store.ran(lambda: store._next_due_ms([Ask(LATER, LIMIT, LEASE_MS), Ask(SMALL, LIMIT, LEASE_MS)]))
+    return store.ran(
+        lambda: store._next_due_ms([ClaimRequest(LATER, LIMIT, LEASE_MS), ClaimRequest(SMALL, LIMIT, LEASE_MS)])
+    )
 
 
 def acks(store: Store) -> list[Ran]:
@@ -163,10 +165,10 @@ def exchanges_of_groups(store: Store) -> list[Ran]:
     held = claimed(store, LINES, 1)
     later_ms = store.now_ms() + HOUR_MS
     moves = [Settlement(d.receipt, RetryAt(later_ms), fault=FAULT) for d in held]
-    return store.ran(lambda: store.exchange(moves, [Ask(LINES, 1, LEASE_MS)]))
+    return store.ran(lambda: store.exchange(moves, [ClaimRequest(LINES, 1, LEASE_MS)]))
 
 
-def pages(where: Where) -> Callable[[Store], list[Ran]]:
+def pages(where: Filter) -> Callable[[Store], list[Ran]]:
     """Two pages of the dead."""
 
     def look(store: Store) -> list[Ran]:
@@ -194,13 +196,13 @@ OPERATIONS: dict[str, Callable[[Store], list[Ran]]] = {
         for do in (claims, claims_that_skip, claims_where_nothing_is_due, waits, acks, settlements, extensions)
     },
     **{do.__name__: do for do in (checkpoints, cancels, puts, puts_to_groups, exchanges_of_groups)},
-    "a page of dead letters": pages(Where()),
-    "a page of a queue": pages(Where(queue=SMALL)),
-    "a page of a reason": pages(Where(reason="reason1")),
-    "a page of a task": pages(Where(task="task1")),
-    "a page of a fingerprint": pages(Where(fingerprint="print20")),
-    "a page of a failure group": pages(Where(fingerprint="print20", task="task0")),
-    "a page since a time": pages(Where(since_ms=int(time.time() * 1000) - 20 * DAY_MS)),
+    "a page of dead letters": pages(Filter()),
+    "a page of a queue": pages(Filter(queue=SMALL)),
+    "a page of a reason": pages(Filter(reason="reason1")),
+    "a page of a task": pages(Filter(task="task1")),
+    "a page of a fingerprint": pages(Filter(fingerprint="print20")),
+    "a page of a failure group": pages(Filter(fingerprint="print20", task="task0")),
+    "a page since a time": pages(Filter(since_ms=int(time.time() * 1000) - 20 * DAY_MS)),
     "retention of nothing": retention_of_nothing,
     "retention by number": retention_by_number,
 }
@@ -230,7 +232,7 @@ def test_what_is_skipped_in_front_costs_a_claim_and_a_wait_no_more_than_they_loo
     store = Recorded(tmp_path / "skipped.db")
     with closing(sqlite3.connect(store.path)) as c, c:
         c.execute(SKIPPED, (store.now_ms(), filling.rows()))
-    ask = Ask(MAIN, LIMIT, LEASE_MS, frozenset({"down"}))
+    ask = ClaimRequest(MAIN, LIMIT, LEASE_MS, frozenset({"down"}))
     beyond = store.ran(lambda: store.exchange([], [ask]))
     assert store.exchange([], [ask]).clogged == {MAIN}
     waits = store.ran(lambda: store._next_due_ms([ask]))
@@ -249,7 +251,7 @@ def test_retries_are_found_behind_a_backlog_in_their_own_index(skip: tuple[str, 
         store = Recorded(tmp_path / f"{rows}.db")
         with closing(sqlite3.connect(store.path)) as c, c:
             c.execute(RETRYING, (store.now_ms(), rows))
-        ask = Ask(MAIN, LIMIT, LEASE_MS, frozenset(skip), retries=3)
+        ask = ClaimRequest(MAIN, LIMIT, LEASE_MS, frozenset(skip), retries=3)
         found: list[Delivery] = []
         ran = store.ran(lambda found=found, store=store, ask=ask: found.extend(store.exchange([], [ask]).deliveries))
         assert [d.message.attempt for d in found] == [2] * 3 + [1] * (LIMIT - 3)
@@ -262,7 +264,7 @@ def test_retries_are_found_behind_a_backlog_in_their_own_index(skip: tuple[str, 
 def test_failure_groups_read_the_dead_once(stores: tuple[Store, Store]) -> None:
     store = stores[1]
     whole, *_ = store.ran(store.failure_groups)
-    one, *_ = store.ran(lambda: store.failure_groups(where=Where(fingerprint="print1")))
+    one, *_ = store.ran(lambda: store.failure_groups(where=Filter(fingerprint="print1")))
     assert "message_rest_group (lane=?)" in str(whole.plan), whole
     assert "message_rest_group (lane=? AND fingerprint=?)" in str(one.plan), one
     assert not whole.walks and one.steps <= whole.steps / filling.FINGERPRINTS * 1.5, (whole, one)
@@ -305,7 +307,7 @@ def test_a_page_of_a_queue_reads_that_queue_also_where_a_selection_bounds_the_ti
     stores: tuple[Store, Store],
 ) -> None:
     store = stores[1]
-    where = Where(queue=SMALL, until_ms=int(time.time() * 1000) + DAY_MS)
+    where = Filter(queue=SMALL, until_ms=int(time.time() * 1000) + DAY_MS)
     cursor = store.peek(Lane.DEAD, where=where, limit=2).cursor
     for after in (None, cursor):
         (ran,) = store.ran(lambda: store.peek(Lane.DEAD, where=where, limit=2, cursor=after))  # noqa: B023
@@ -318,7 +320,7 @@ def test_what_is_deleted_costs_a_claim_nothing(stores: tuple[Store, Store]) -> N
     usual = sum(ran.steps for ran in claims(store))
     for _ in range(20):
         store.put([Draft(task="t", queue="worn") for _ in range(500)])
-        held = store.exchange([], [Ask("worn", 500, LEASE_MS)]).deliveries
+        held = store.exchange([], [ClaimRequest("worn", 500, LEASE_MS)]).deliveries
         store.exchange([Settlement(d.receipt, Ack()) for d in held], [])
     store.put([Draft(task="t", queue="worn") for _ in range(LIMIT)])
     assert sum(ran.steps for ran in store.ran(lambda: claimed(store, "worn"))) <= 1.2 * usual + AROUND

@@ -11,7 +11,7 @@ from typing import Any
 import redrive
 from redrive import AutoRedrive
 from redrive.fault import Fault, Kind
-from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, Draft, Lane, Message, Settlement
+from redrive.message import Ack, ClaimRequest, DeadLetter, Decision, Delivery, Draft, Lane, Message, Settlement
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.auto.machine import Machine, machines
@@ -120,7 +120,7 @@ class World:
         return ids
 
     def work(self, ends: Ends = works, *, queue: str | None = None) -> None:
-        while deliveries := self.store.exchange([], [Ask(queue or self.queue, 500, 60_000)]).deliveries:
+        while deliveries := self.store.exchange([], [ClaimRequest(queue or self.queue, 500, 60_000)]).deliveries:
             now_ms, settlements = self.store.now_ms(), []
             for d in deliveries:
                 self.ran[d.message.id] += 1

@@ -13,7 +13,7 @@ import pytest
 
 from redrive import Draft, Reject
 from redrive.fault import classify
-from redrive.message import Ask, DeadLetter, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 
 COMMAND = [sys.executable, "-m", "redrive"]
@@ -105,7 +105,7 @@ def dead(home: Path, count: int = 1) -> list[str]:
     store = SqliteStore(home / "work.db")
     ids = [put.id for put in store.put([Draft(task="no", queue="bulk") for _ in range(count)])]
     fault = classify(Reject("never"))
-    deliveries = store.exchange([], [Ask("bulk", count, 1000)]).deliveries
+    deliveries = store.exchange([], [ClaimRequest("bulk", count, 1000)]).deliveries
     store.exchange([Settlement(d.receipt, DeadLetter("rejected"), fault) for d in deliveries], [])
     store.close()
     return ids

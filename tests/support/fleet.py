@@ -132,7 +132,7 @@ def child(plan: Plan) -> None:
                 freeze.unlink()
                 os.kill(os.getpid(), signal.SIGSTOP)
 
-    app.store.seam = stop_itself  # type: ignore[attr-defined]
+    app.store.failpoint = stop_itself  # type: ignore[attr-defined]
 
     def told(events: Sequence[Event]) -> None:
         for event in events:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from redrive import App, Backoff, Retry, context
-from redrive.events import Event, Fate
+from redrive.events import DeliveryEvent, Event
 from redrive.history import flusher
 
 FAILING, DYING, LONG = 20, 5, 4  # percent that fail once, percent that die at the third attempt; one in so many is long
@@ -49,7 +49,11 @@ def main(url: str, journal: str, every_s: str) -> None:
     file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(events: Sequence[Event]) -> None:
-        lines = [f"{os.getpid()} {time.time():.6f} {e.outcome} {e.run_ms or 0}" for e in events if isinstance(e, Fate)]
+        lines = [
+            f"{os.getpid()} {time.time():.6f} {e.outcome} {e.run_ms or 0}"
+            for e in events
+            if isinstance(e, DeliveryEvent)
+        ]
         if lines:
             os.write(file, ("\n".join(lines) + "\n").encode())
 

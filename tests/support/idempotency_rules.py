@@ -11,7 +11,7 @@ from tests.support.workers import SOON, Heard, stored, until
 
 from redrive import App, Context, Idempotency, context
 from redrive.flow.idempotency import Record, cell_of, payload_of, taking
-from redrive.message import Ask, Lane
+from redrive.message import ClaimRequest, Lane
 
 
 def ordered(order: int, *rest: Any, **more: Any) -> str:
@@ -192,7 +192,7 @@ def test_a_message_takes_over_from_its_own_earlier_run_at_once(app: App) -> None
         ran.append(ctx.crashes)
 
     ref = charge.enqueue(7)
-    (delivery,) = app.store.exchange([], [Ask("default", 1, 60_000, worker="dead")]).deliveries
+    (delivery,) = app.store.exchange([], [ClaimRequest("default", 1, 60_000, worker="dead")]).deliveries
     payload = payload_of(charge.codec.canonical((7,), {}))
     claim_elsewhere(app, "charge", "order-7", payload, owner=ref.id)
     app.store.reclaim("dead", None)

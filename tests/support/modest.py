@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from redrive.errors import Unsupported
 from redrive.message import (
-    Ask,
+    ClaimRequest,
     Counts,
     Draft,
     Exchange,
-    Hold,
+    LeaseStatus,
     Message,
     Page,
-    Put,
+    PutResult,
     Receipt,
     Settled,
     Settlement,
@@ -41,13 +41,13 @@ class ModestStore(MemoryStore):
         exact_counts=False,
     )
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         if any(draft.key is not None for draft in drafts):
             raise Unsupported("this store knows no unique keys")
         return super().put(drafts, swaps=swaps, tx=tx)
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         if any(draft.key is not None for s in settlements for draft in s.follow_ups):
             raise Unsupported("this store knows no unique keys")
@@ -65,9 +65,9 @@ class ModestStore(MemoryStore):
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         return [message and replace(message, crashes=0) for message in super().find(ids)]
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         words = super().extend(receipts, lease_ms=lease_ms, alone=alone)
-        return [Hold.HELD if word is Hold.LOST else word for word in words]
+        return [LeaseStatus.HELD if word is LeaseStatus.LOST else word for word in words]
 
     def peek(self, *args: Any, **parts: Any) -> Page:
         page = super().peek(*args, **parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redrive.errors import EnqueueError, StoreUnavailable
-from redrive.message import Ask, Exchange, Settlement, Swap
+from redrive.message import ClaimRequest, Exchange, Settlement, Swap
 from redrive.stores.memory.store import MemoryStore
 
 
@@ -17,7 +17,7 @@ class Picky(MemoryStore):
         self.failures = 1
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         if any(draft.key == "bad" for s in settlements for draft in s.follow_ups):
             raise EnqueueError("it is bad")

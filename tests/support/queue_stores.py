@@ -18,25 +18,26 @@ from redrive.fault import Fault
 from redrive.message import (
     RESTING,
     Ack,
-    Ask,
     Cancel,
     Cell,
+    ClaimRequest,
     Counts,
     Decision,
     Delivery,
     Draft,
     Exchange,
     FailureGroup,
+    Filter,
     Group,
     GroupOrder,
     Handle,
-    Hold,
     Keep,
     Lane,
+    LeaseStatus,
     Message,
     OnDead,
     Page,
-    Put,
+    PutResult,
     Receipt,
     RetryAt,
     Settled,
@@ -44,7 +45,6 @@ from redrive.message import (
     Started,
     Swap,
     Verdict,
-    Where,
 )
 from redrive.store import Store, Traits
 from redrive.stores import lifecycle, validation
@@ -52,7 +52,7 @@ from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
 TICK_MS = 1000
-OUT = Ask("", 1000, 60_000)
+OUT = ClaimRequest("", 1000, 60_000)
 
 
 class QueueLikeStore(Store):
@@ -87,7 +87,7 @@ class QueueLikeStore(Store):
     def now_ms(self) -> int:
         return self._clock()
 
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         self._flow.wait(asks, timeout_ms=timeout_ms)
 
     def nudge(self) -> None:
@@ -100,7 +100,7 @@ class QueueLikeStore(Store):
 
     # -- putting
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         if any(draft.key is not None for draft in drafts):
             raise Unsupported("this store knows no unique keys")
         self._check(swaps)
@@ -115,7 +115,7 @@ class QueueLikeStore(Store):
         due_ms = self._tick(lifecycle.later(self._clock(), draft.delay_ms) if draft.due_ms is None else draft.due_ms)
         return replace(draft, due_ms=due_ms, priority=3 - draft.priority, group=None)
 
-    def _keep(self, drafts: Sequence[Draft], puts: Sequence[Put]) -> None:
+    def _keep(self, drafts: Sequence[Draft], puts: Sequence[PutResult]) -> None:
         for draft, put in zip(drafts, puts, strict=True):
             self._given[put.id] = draft.priority, draft.group
 
@@ -133,7 +133,7 @@ class QueueLikeStore(Store):
     # -- settling and claiming
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         if any(draft.key is not None for s in settlements for draft in s.follow_ups):
             raise Unsupported("this store knows no unique keys")
@@ -145,7 +145,7 @@ class QueueLikeStore(Store):
             self._send_back()
             return Exchange(settled, [d for ask in asks for d in self._claim(ask)])
 
-    def _claim(self, ask: Ask) -> list[Delivery]:
+    def _claim(self, ask: ClaimRequest) -> list[Delivery]:
         if ask.queue in self.paused():
             return []
         lease_ms = self._tick(self._clock() + ask.lease_ms) - self._clock()
@@ -174,7 +174,7 @@ class QueueLikeStore(Store):
         before = set(self._flow._tables.seqs)
         (word,) = self._flow.exchange([done], []).settled
         fresh = [id for id in self._flow._tables.seqs if id not in before]
-        self._keep(settlement.follow_ups, [Put(id) for id in fresh])
+        self._keep(settlement.follow_ups, [PutResult(id) for id in fresh])
         self._swap(settlement.swaps)
         return word
 
@@ -201,9 +201,9 @@ class QueueLikeStore(Store):
         with self._flow._commit():
             tables.restore(replace(message, lane=Lane.READY, due_ms=self._clock(), group=None))
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         words = self._flow.extend(receipts, lease_ms=self._tick(self._clock() + lease_ms) - self._clock(), alone=alone)
-        return [Hold.HELD if word is Hold.LOST else word for word in words]
+        return [LeaseStatus.HELD if word is LeaseStatus.LOST else word for word in words]
 
     def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         return 0, 0
@@ -230,7 +230,7 @@ class QueueLikeStore(Store):
         return sorted({*self._flow.queues(), *self._rest.queues()})
 
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         lane = validation.lane_of(lane)
         validation.read_cursor(cursor)
@@ -238,7 +238,7 @@ class QueueLikeStore(Store):
             raise Unsupported("what waits or runs cannot be listed here")
         return self._rest.peek(lane, where=where, limit=limit, cursor=cursor)
 
-    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         return self._rest.failure_groups(where=where, trend=trend)
 
     # -- changing by hand
@@ -331,11 +331,11 @@ class BareStore(QueueLikeStore):
         told = whole.crashes_alone
         return replace(whole, attempt=whole.attempt + whole.crashes - told, crashes=told, suspect=told > 0)
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         return super().extend(receipts, lease_ms=lease_ms)
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         if any(settlement.swaps for settlement in settlements):
             self._no_cells()
@@ -353,7 +353,7 @@ class BareStore(QueueLikeStore):
             self._no_cells()
 
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         validation.read_cursor(cursor)
         self._no_triage()

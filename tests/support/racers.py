@@ -13,7 +13,7 @@ import sys
 import time
 
 from redrive.fault import Fault, Kind
-from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, RetryAt, Settlement
+from redrive.message import Ack, ClaimRequest, DeadLetter, Decision, Delivery, RetryAt, Settlement
 from redrive.stores import open_store
 
 IDLE_TURNS = 100
@@ -39,7 +39,7 @@ def race(url: str, seed: str) -> None:
             decision, fault = decide(rng, store.now_ms())
             settlements.append(Settlement(delivery.receipt, decision, fault))
             runs.append((delivery, begun, time.monotonic_ns(), type(decision).__name__))
-        done = store.exchange(settlements, [Ask("default", rng.randrange(1, 9), 30_000, worker=seed)])
+        done = store.exchange(settlements, [ClaimRequest("default", rng.randrange(1, 9), 30_000, worker=seed)])
         for (delivery, begun, ended, how), word in zip(runs, done.settled, strict=True):
             message = delivery.message
             print(message.group, message.headers["n"], message.fence, begun, ended, how, word, flush=True)

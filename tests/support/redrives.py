@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import redrive
 from redrive.fault import Fault, Kind
-from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, Draft, Lane, Message, RetryAt, Settlement
+from redrive.message import Ack, ClaimRequest, DeadLetter, Decision, Delivery, Draft, Lane, Message, RetryAt, Settlement
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.redrive import plan as plans
@@ -93,7 +93,7 @@ class Scene:
         raise AssertionError(f"still {run.state} after {within} ticks: {run.view()}")
 
     def claim(self, limit: int = 1000) -> Sequence[Delivery]:
-        return self.store.exchange([], [Ask("default", limit, 60_000)]).deliveries
+        return self.store.exchange([], [ClaimRequest("default", limit, 60_000)]).deliveries
 
     def settle(self, deliveries: Sequence[Delivery], ends: Ends = works) -> None:
         """As a worker does."""

@@ -11,7 +11,19 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from redrive.fault import Fault, Kind
-from redrive.message import Ack, Ask, DeadLetter, Draft, Handle, Lane, Message, Quarantine, Redrive, RetryAt, Settlement
+from redrive.message import (
+    Ack,
+    ClaimRequest,
+    DeadLetter,
+    Draft,
+    Handle,
+    Lane,
+    Message,
+    Quarantine,
+    Redrive,
+    RetryAt,
+    Settlement,
+)
 from redrive.store import Store
 
 TASKS, QUEUES = ("crm.push", "crm.pull", "mail"), ("crm", "bulk")
@@ -111,7 +123,7 @@ def _die(store: Store, draw: random.Random) -> Fault | None:
 
 
 def _settle(store: Store, decision: Any, fault: Fault | None) -> None:
-    deliveries = store.exchange([], [Ask(queue, 1, 60_000) for queue in QUEUES]).deliveries
+    deliveries = store.exchange([], [ClaimRequest(queue, 1, 60_000) for queue in QUEUES]).deliveries
     assert len(deliveries) == 1
     store.exchange([Settlement(deliveries[0].receipt, decision, fault)], [])
 

@@ -15,7 +15,7 @@ import httpx
 
 from redrive import App, Breaker, Draft
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Settlement
 from redrive.web.table import PAGES, Page
 
 HERE = ("127.0.0.1", 51000)
@@ -124,7 +124,7 @@ def died(app: App, count: int, text: str = "no", **of: Any) -> list[str]:
     ids = [put.id for put in app.store.put(drafts)]
     fault, left = Fault(Kind.PERMANENT, "ValueError", text, FP, attempt=1), count
     while left:
-        taken = app.store.exchange([], [Ask(queue, left, 30_000)]).deliveries
+        taken = app.store.exchange([], [ClaimRequest(queue, left, 30_000)]).deliveries
         app.store.exchange([Settlement(each.receipt, DeadLetter("permanent"), fault) for each in taken], [])
         left -= len(taken)
     return ids

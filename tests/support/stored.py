@@ -35,7 +35,7 @@ from redrive import (
     Retry,
 )
 from redrive.files import boot_id
-from redrive.message import Message, Where
+from redrive.message import Filter, Message
 from redrive.store import Store
 from redrive.stores.postgres.store import PostgresStore
 from redrive.stores.redis.store import RedisStore
@@ -230,7 +230,7 @@ def messages(store: Store, queue: str | None = None) -> list[Message]:
     """All of them, by their ids."""
     found, cursor = list[Message](), None
     while True:
-        page = store.peek(None, where=Where(queue=queue), limit=500, cursor=cursor)
+        page = store.peek(None, where=Filter(queue=queue), limit=500, cursor=cursor)
         found += page.messages
         if (cursor := page.cursor) is None:
             return sorted(found, key=lambda message: message.id)

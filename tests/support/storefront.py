@@ -18,7 +18,7 @@ from click.utils import _detect_program_name  # type: ignore[attr-defined]  # wh
 from redrive import Draft
 from redrive.cli.main import run
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.dlq import DeadLetters
 
@@ -127,7 +127,7 @@ def buried(store: SqliteStore, count: int, draft: Draft, reason: str, fingerprin
     """Put that many messages into the store and let them die; returns their ids."""
     ids = [put.id for put in store.put([draft] * count)]
     fault = Fault(Kind.PERMANENT, "ConnectionError", "no answer", fingerprint, attempt=1)
-    taken = store.exchange([], [Ask(draft.queue, count, 30_000)]).deliveries
+    taken = store.exchange([], [ClaimRequest(draft.queue, count, 30_000)]).deliveries
     store.exchange([Settlement(each.receipt, DeadLetter(reason), fault) for each in taken], [])
     return ids
 

@@ -15,14 +15,14 @@ from textual.widgets import Input
 from redrive import App, Breaker
 from redrive.audit.log import Entry
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Draft, Message, Quarantine, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Draft, Message, Quarantine, Settlement
 from redrive.presence import HeldMessage, QueueWork, WorkerInfo
 from redrive.presence.directory import Entry as Presence
 from redrive.store import Store
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.top import Model, Top
-from redrive.top.ask import Ask as Question
 from redrive.top.lines import Lines
+from redrive.top.question import Question
 from redrive.top.screen import Screen
 
 PATIENCE_S = 30.0  # long, for a busy machine: what is waited for comes at once or never
@@ -52,7 +52,7 @@ class Scene:
 
     def settled(self, draft: Draft, decision: DeadLetter | Quarantine, fault: Fault | None = None) -> str:
         (put,) = self.store.put([draft])
-        (taken,) = self.store.exchange([], [Ask(draft.queue, 1, 30_000)]).deliveries
+        (taken,) = self.store.exchange([], [ClaimRequest(draft.queue, 1, 30_000)]).deliveries
         self.store.exchange([Settlement(taken.receipt, decision, fault)], [])
         return put.id
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from redrive import App, Backoff, Retry
 from redrive.errors import StoreUnavailable
-from redrive.events import Event, Fate, Notice
-from redrive.message import Ask, Counts, Exchange, Hold, Message, Receipt, Settled, Settlement, Swap
+from redrive.events import DeliveryEvent, Event, Notice
+from redrive.message import ClaimRequest, Counts, Exchange, LeaseStatus, Message, Receipt, Settled, Settlement, Swap
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
@@ -41,8 +41,8 @@ class Heard:
         app.subscribe(self.events.extend)
 
     @property
-    def fates(self) -> list[Fate]:
-        return [event for event in self.events if isinstance(event, Fate)]
+    def fates(self) -> list[DeliveryEvent]:
+        return [event for event in self.events if isinstance(event, DeliveryEvent)]
 
     @property
     def outcomes(self) -> list[str]:
@@ -82,7 +82,7 @@ class Watched(SqliteStore):
         self.refused = 0
         self.held: set[Receipt] = set()
         self.most_held = 0
-        self.asked: list[Ask] = []
+        self.asked: list[ClaimRequest] = []
         self.extended: list[tuple[float, int, list[Receipt]]] = []  # when, for how long, which
 
     def _refuse(self, what: str) -> None:
@@ -91,7 +91,7 @@ class Watched(SqliteStore):
             raise StoreUnavailable(f"{what} is out")
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         self._refuse("exchange")
         self.asked.extend(asks)
@@ -103,12 +103,12 @@ class Watched(SqliteStore):
         self.most_held = max(self.most_held, len(self.held))
         return result
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         self._refuse("extend")
         self.extended.append((time.monotonic(), lease_ms, list(receipts)))
         return super().extend(receipts, lease_ms=lease_ms, alone=alone)
 
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         self._refuse("wait")
         super().wait(asks, timeout_ms=timeout_ms)
 

@@ -30,9 +30,9 @@ from redrive import (
 )
 from redrive.enqueue import Bound, Ref, Task
 from redrive.errors import Cancelled, NotDone, RedriveError, StoreUnavailable
-from redrive.events import Event, Fate, Notice
+from redrive.events import DeliveryEvent, Event, Notice
 from redrive.fault import Fault, classify, parse_retry_after
-from redrive.message import Counts, DeadLetter, Decision, Job, Message, Put, RetryAt
+from redrive.message import Counts, DeadLetter, Decision, Job, Message, PutResult, RetryAt
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
@@ -443,7 +443,7 @@ def looking() -> None:
     assert_type(app.cancel("id"), str)
     assert_type(redrive.context(), Context)
     [put] = app.store.put([Draft(task="t", queue="q", body=b"\x00", content="raw")])
-    assert_type(put, Put)
+    assert_type(put, PutResult)
     Draft("t")  # type: ignore[call-arg]
     app.store.put(["t"])  # type: ignore[list-item]
 
@@ -528,7 +528,7 @@ def watching() -> None:
 def observe(events: Sequence[Event]) -> None:
     for event in events:
         match event:
-            case Fate():
+            case DeliveryEvent():
                 assert_type(event.outcome, str)
                 assert_type(event.run_ms, float | None)
             case Notice():

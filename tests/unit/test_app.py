@@ -21,7 +21,7 @@ import redrive
 from redrive import App, Backoff, Context, Draft, Reject, Retry
 from redrive.enqueue import Ref
 from redrive.errors import ConfigError, EncodeError, EnqueueError, StoreUnavailable
-from redrive.message import Ask, DeadLetter, Delivery, Job, Lane, Message, Put, RetryAt, Settlement, Swap
+from redrive.message import ClaimRequest, DeadLetter, Delivery, Job, Lane, Message, PutResult, RetryAt, Settlement, Swap
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 from redrive.worker.process import YOUNG_OBJECTS_MAX
@@ -46,7 +46,7 @@ class Watched(MemoryStore):
         self.go.set()
         self.failing = False
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[PutResult]:
         self.puts.append(len(drafts))
         self.began.set()
         assert self.go.wait(20)
@@ -69,7 +69,7 @@ def stored(app: App, ref: Ref) -> Message:
 
 
 def claim(app: App, queue: str = "default", limit: int = 1) -> list[Delivery]:
-    return app.store.exchange([], [Ask(queue, limit, 30_000, worker="test")]).deliveries
+    return app.store.exchange([], [ClaimRequest(queue, limit, 30_000, worker="test")]).deliveries
 
 
 # -- enqueueing
@@ -209,7 +209,7 @@ def test_concurrent_aenqueues_share_a_sync_of_the_file(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'work.db'}")
     push = task_of(app)
     commits = []
-    app.store.seam = lambda point: commits.append(point) if point == "committed" else None  # type: ignore[attr-defined]
+    app.store.failpoint = lambda point: commits.append(point) if point == "committed" else None  # type: ignore[attr-defined]
 
     async def main() -> None:
         await asyncio.gather(*(push.aenqueue(n) for n in range(100)))

@@ -13,7 +13,7 @@ from tests.support.commands import Call
 from tests.support.sites import JSON, Browser
 
 from redrive import App
-from redrive.message import Ask, Lane
+from redrive.message import ClaimRequest, Lane
 from redrive.observe.prometheus import Depths
 from redrive.presence import Entry, HeldMessage, Hung, QueueWork, WorkerInfo, with_claimed
 from redrive.thresholds import rule
@@ -34,7 +34,7 @@ class Hanging:
         self.app.task(name="stats.roll", queue="stats")(lambda: None)
         self.app.enqueue_many([self.app.tasks["stats.roll"].draft() for _ in range(3)])
         store = self.store = self.app.store
-        store.exchange([], [Ask("stats", 2, 60_000, worker=WORKER)])
+        store.exchange([], [ClaimRequest("stats", 2, 60_000, worker=WORKER)])
         taken = [m.id for m in store.peek(Lane.LEASED, limit=9).messages]
         self.blocking, self.waiting = taken
         now_ms = store.now_ms()

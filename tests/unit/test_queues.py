@@ -13,7 +13,7 @@ from tests.support.workers import Heard, store_in
 from redrive import App, Draft, Reject, Retention
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.events import Notice
-from redrive.message import Ack, Ask, GroupOrder, Keep, Lane, OnDead
+from redrive.message import Ack, ClaimRequest, GroupOrder, Keep, Lane, OnDead
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import Kit, ManualClock
@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 def at_once(store: Store, group: str = "g") -> int:
     """How many of a group's messages are let in at once."""
     store.put([Draft(task="t", queue="q", group=group)] * 10)
-    return len(store.exchange([], [Ask("q", 10, 60_000)]).deliveries)
+    return len(store.exchange([], [ClaimRequest("q", 10, 60_000)]).deliveries)
 
 
 # -- groups

@@ -49,7 +49,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
     records: tuple[Record, ...] = ()
 
 
-class Link(Struct, frozen=True):
+class ChainLink(Struct, frozen=True):
     """The place of an entry in the chain, read from its JSON. `amends`: the entry that it corrects."""
 
     seq: int = 0
@@ -77,7 +77,7 @@ class Verified(Struct, frozen=True):
 
 records = msgspec.json.Decoder(tuple[Record, ...]).decode
 head_of = msgspec.json.Decoder(Head).decode
-link_of = msgspec.json.Decoder(Link).decode
+link_of = msgspec.json.Decoder(ChainLink).decode
 encode = msgspec.json.Encoder().encode
 
 
@@ -190,12 +190,12 @@ def _numbers(first: int, last: int) -> str:
     return f"entry {first} is missing" if first == last else f"entries {first} to {last} are missing"
 
 
-def newest(found: Sequence[Record]) -> Link:
+def newest(found: Sequence[Record]) -> ChainLink:
     """The place of the last of these; one of zeros where that cannot be read."""
     try:
-        return link_of(found[-1].entry) if found else Link()
+        return link_of(found[-1].entry) if found else ChainLink()
     except UNREADABLE:
-        return Link()
+        return ChainLink()
 
 
 def anchor_of(text: str) -> Anchor:

@@ -48,7 +48,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..duration import Duration, seconds
-from ..events import Event, Fate, Notice
+from ..events import DeliveryEvent, Event, Notice
 from ..fault import Kind
 from ..history.tally import BANDS, band
 from ..redact import in_json, redact, redact_value
@@ -159,7 +159,7 @@ class Emf:
     def __call__(self, events: Sequence[Event]) -> None:
         with self._lock:
             for event in events:
-                if isinstance(event, Fate):
+                if isinstance(event, DeliveryEvent):
                     self._count(event)
         if not self._some.is_set():
             self._some.set()
@@ -198,7 +198,7 @@ class Emf:
             self._closed.wait(self._every_s)
             self.flush()
 
-    def _count(self, fate: Fate) -> None:
+    def _count(self, fate: DeliveryEvent) -> None:
         self._of(fate.queue, None).add(fate)
         if self._by_task:
             self._of(fate.queue, fate.task if fate.task in self._tasks else OTHER).add(fate)
@@ -234,7 +234,7 @@ class _Sums:
         self.counts = {"Runs": 0, "Failures": 0}  # always there, so that their ratio is
         self.samples = {name: _Sample() for name, unit in UNITS.items() if unit != "Count"}
 
-    def add(self, fate: Fate) -> None:
+    def add(self, fate: DeliveryEvent) -> None:
         counts, samples = self.counts, self.samples
         if fate.run_ms is not None or fate.fault == "crashed":
             counts["Runs"] += 1

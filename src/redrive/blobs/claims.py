@@ -22,13 +22,13 @@ from ..message import (
     ABSENT,
     BLOB,
     SEALED,
-    Ask,
+    ClaimRequest,
     Discard,
     Draft,
     Exchange,
     Handle,
     Message,
-    Put,
+    PutResult,
     Replace,
     Settlement,
     Swap,
@@ -38,7 +38,7 @@ from ..message import (
 )
 from ..store import Store
 from ..store.wrapper import StoreWrapper
-from ..stores.failpoints import no_seam
+from ..stores.failpoints import no_failpoint
 from ..stores.validation import admit as check_drafts
 from ..stores.validation import admit_restored, admit_verdict
 from .place import Blobs, is_key, new_key, owner, written_ms
@@ -84,7 +84,7 @@ class ClaimCheck(StoreWrapper):
         self._opened: Blobs | None = None
         self._lock = threading.Lock()
         self._complained_s = float("-inf")
-        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills at a named point
+        self.failpoint: Callable[[str], None] = no_failpoint  # tests put a function here that kills at a named point
 
     # -- where the blobs are
 
@@ -124,12 +124,12 @@ class ClaimCheck(StoreWrapper):
 
     # -- in
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """As the store's. Raises also BlobsUnavailable; then nothing was put."""
         deposited = self.deposit(drafts)
         if deposited is drafts:
             return self.inner.put(drafts, swaps=swaps, tx=tx)
-        self.seam("deposited")
+        self.failpoint("deposited")
         try:
             puts = self.inner.put(deposited, swaps=swaps, tx=tx)
         except (EnqueueError, Conflict, Unsupported):
@@ -191,7 +191,7 @@ class ClaimCheck(StoreWrapper):
         return new_key(id, now_ms), id
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         """As the store's. Raises also BlobsUnavailable; then nothing was settled."""
         if any(s.follow_ups for s in settlements):
@@ -262,7 +262,7 @@ class ClaimCheck(StoreWrapper):
         admit_verdict(handles, verdict, self.traits)
         (deposited,) = self.deposit([verdict.draft])
         made = [] if deposited is verdict.draft else _deposited_keys([verdict.draft], [deposited])
-        self.seam("deposited")
+        self.failpoint("deposited")
         try:
             done = self.inner.triage(handles, replace(verdict, draft=deposited), swaps=swaps)
         except (EnqueueError, Conflict, Unsupported):
@@ -280,7 +280,7 @@ class ClaimCheck(StoreWrapper):
         deposited = [self._carried(message, bodies) for message in messages]
         if bodies:
             self._write(bodies)
-        self.seam("deposited")
+        self.failpoint("deposited")
         try:
             done = self.inner.restore(deposited, swaps=swaps)
         except (EnqueueError, Conflict, Unsupported):
@@ -301,7 +301,7 @@ class ClaimCheck(StoreWrapper):
     def remove(self, settled: Sequence[Message]) -> None:
         """Remove the blobs of those of these messages that are not stored any more. Raises StoreError."""
         keys = [key for message in settled for key in _keys_of(message)]
-        self.seam("settled")
+        self.failpoint("settled")
         self.blobs.delete(self._unreferred(keys))
 
     def collect(self, older_than_ms: int = SWEEP_EVERY_MS) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from ..message import Group, Where
+from ..message import Filter, Group
 from ..triage import pauses
 from ..triage.select.terms import as_node
 from .main import Subcommands
@@ -41,7 +41,7 @@ def list_(opened: Opened, out: Output, queue: str, blocked: bool, limit: int | N
     """
     found = [group for group in opened.store.groups(queue) if group.blocked_by or not blocked]
     if not found:
-        here(opened).vet(as_node(Where(queue=queue)))
+        here(opened).preflight(as_node(Filter(queue=queue)))
     if not out.rows(map(_row, found), _COLUMNS, id="group", limit=limit):
         note(f"no {'blocked ' if blocked else ''}groups in queue '{queue}'")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..blobs import whole_body
-from ..message import ABSENT, Cancel, Lane, Message, Where
+from ..message import ABSENT, Cancel, Filter, Lane, Message
 from ..triage.purge import purge_behind
 from ..triage.select.match import Seen, matches
 from ..triage.select.terms import as_node, both
@@ -157,7 +157,7 @@ def list_(
     from ..status import running_of, told_by
 
     now_ms, node = opened.store.now_ms(), seen_at_once(selector)
-    where = Where(queue=queue, task=task, since_ms=since, until_ms=until)
+    where = Filter(queue=queue, task=task, since_ms=since, until_ms=until)
     lane = None if state is None else _LANES.get(state) or Lane(state)
     runs = running_of(told_by(opened.store)) if lane in (None, Lane.LEASED) else {}
     rows = (_row(m, runs, now_ms) for m in _walk(opened, lane, where) if matches(node, Seen(m, now_ms)))
@@ -166,7 +166,7 @@ def list_(
         chosen = iter(sorted(chosen, key=lambda row: (row["running_s"] is None, -(row["running_s"] or 0))))
     first = next(chosen, None)
     if first is None:
-        here(opened).vet(both([as_node(where), node]))
+        here(opened).preflight(both([as_node(where), node]))
     columns = _LEASED if state == "leased" else _COLUMNS
     if not out.rows(chain(() if first is None else (first,), chosen), columns, id="id", limit=limit):
         note(f"no message in {opened.url} matches; {onward('queue list')} counts what is there")
@@ -183,7 +183,7 @@ def _row(message: Message, runs: Mapping[str, Running], now_ms: int) -> dict[str
     }
 
 
-def _walk(opened: Opened, lane: Lane | None, where: Where) -> Iterator[Message]:
+def _walk(opened: Opened, lane: Lane | None, where: Filter) -> Iterator[Message]:
     cursor = None
     while True:
         page = opened.store.peek(lane, where=where, limit=500, cursor=cursor)

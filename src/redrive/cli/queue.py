@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ..errors import near_miss
-from ..message import Counts, Where
+from ..message import Counts, Filter
 from ..redact import one_line, redact
 from ..triage.select.terms import as_node
 from .main import Subcommands
@@ -167,7 +167,7 @@ def purge(
     waiting = {name: counts.ready + counts.scheduled for name in names for counts in [opened.store.counts(name)]}
     if not any(waiting.values()):
         for name in names:
-            here(opened).vet(as_node(Where(queue=name)), acts=True)
+            here(opened).preflight(as_node(Filter(queue=name)), acts=True)
     if dry_run:
         columns = (Column("queue"), Column("would_cancel"))
         out.rows([{"queue": name, "would_cancel": waiting[name]} for name in names], columns, id="queue", limit=0)

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from ..errors import ConfigError, Misread
 from ..ids import is_id
-from ..message import Ids, Lane, Where
+from ..message import Filter, Ids, Lane
 from ..redact import one_line, redact
 from ..triage.actions import ActionResult
 from ..triage.lookup import message_ids, run_ids
@@ -68,7 +68,7 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> Any:
         _refuse_death_as_reason(rest)
-        where = Where(queue, task, died_of, fingerprint, error, since_ms=since, until_ms=until)
+        where = Filter(queue, task, died_of, fingerprint, error, since_ms=since, until_ms=until)
         return command(*args, chosen=as_node(where), **rest)
 
     return run

@@ -155,9 +155,9 @@ def worker(
     if child or not found.store.traits.shared:
         return _work(found, chosen, metrics_dir, child)
     _warn(found, chosen)
-    from ..worker.preflight import vet
+    from ..worker.preflight import preflight
 
-    vet(found, found.store, [queue.name for queue in found.queues_of(_sizes(found, chosen.queues))])
+    preflight(found, found.store, [queue.name for queue in found.queues_of(_sizes(found, chosen.queues))])
     code = _supervise(found, chosen, url)
     if chosen.burst and found.url is not None:
         with contextlib.closing(open_store(found.url)) as store:  # the app's own is closed

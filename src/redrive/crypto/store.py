@@ -13,22 +13,22 @@ from msgspec.structs import replace
 
 from ..errors import KeyMissing, Unreadable
 from ..message import (
-    Ask,
+    ClaimRequest,
     Delivery,
     Draft,
     Exchange,
     FailureGroup,
+    Filter,
     Handle,
     Lane,
     Message,
     Page,
-    Put,
+    PutResult,
     Receipt,
     Replace,
     Settlement,
     Swap,
     Verdict,
-    Where,
 )
 from ..store import Store, Traits
 from ..store.wrapper import StoreWrapper
@@ -71,7 +71,7 @@ class Sealed(StoreWrapper):
 
     # -- in
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """As the store's. Raises StoreUnavailable where no key can be had; then nothing was put."""
         return self.inner.put(self._sealed(drafts), swaps=swaps, tx=tx)
 
@@ -83,7 +83,7 @@ class Sealed(StoreWrapper):
         return [sealed_draft(box, draft, now_ms) for draft in drafts]
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         """As the store's. Raises StoreUnavailable where no key can be had; then nothing was settled."""
         sealed = [self._settling(s) if s.fault or s.result is not None or s.follow_ups else s for s in settlements]
@@ -130,13 +130,13 @@ class Sealed(StoreWrapper):
         return [self._opened(d) for d in self.inner.adopt(queue, raws, lease_ms=lease_ms, worker=worker)]
 
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         """As the store's."""
         page = self.inner.peek(lane, where=where, limit=limit, cursor=cursor)
         return Page([opened(self.box, message) for message in page.messages], page.cursor)
 
-    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         """As the store's."""
         return [self._group(group) for group in self.inner.failure_groups(where=where, trend=trend)]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from ..events import Event, Fate
+from ..events import DeliveryEvent, Event
 from .ingest import Record
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Tally:
 
     def __call__(self, events: Sequence[Event]) -> None:
         for event in events:
-            if not isinstance(event, Fate):
+            if not isinstance(event, DeliveryEvent):
                 self.notices.append(f"{event.name}: {event.text}")
                 continue
             self.outcomes[event.outcome] += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..message import RESTING, Discard, Lane, Message, Where
+from ..message import RESTING, Discard, Filter, Lane, Message
 from ..store import Store
 from ..triage.search import pages
 from .ingest import LINE_HEADER, Ledger, Record
@@ -89,25 +89,25 @@ def remove(store: Store, queue: str) -> tuple[int, int]:
     """Remove all messages of a delivery from the store: (cancelled, discarded). Running ones are asked to stop."""
     cancelled = discarded = 0
     for lane in (Lane.READY, Lane.LEASED):
-        for messages in pages(store, lane, Where(queue=queue)):
+        for messages in pages(store, lane, Filter(queue=queue)):
             store.cancel([m.id for m in messages])
             cancelled += len(messages)
     for lane in RESTING:
-        for messages in pages(store, lane, Where(queue=queue)):
+        for messages in pages(store, lane, Filter(queue=queue)):
             handles = [m.handle for m in messages]
             discarded += sum(store.triage(handles, Discard("its delivery was forgotten")))
     return cancelled, discarded
 
 
 def _cancelled(store: Store, record: Record) -> int:
-    where = Where(queue=record.queue, reason="cancelled", since_ms=record.started_ms)
+    where = Filter(queue=record.queue, reason="cancelled", since_ms=record.started_ms)
     return sum(len(messages) for messages in pages(store, Lane.DONE, where))
 
 
 def _groups(store: Store, queue: str) -> tuple[DeadGroup, ...]:
     found: dict[tuple[str, ...], DeadGroup] = {}
     for lane in RESTING:
-        for messages in pages(store, lane, Where(queue=queue)):
+        for messages in pages(store, lane, Filter(queue=queue)):
             for message in messages:
                 _add(found, message)
     return tuple(sorted(found.values(), key=lambda group: (-group.count, group.fingerprint)))

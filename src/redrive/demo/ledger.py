@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from ..duration import parse_time
-from ..message import Lane, Message, Where
+from ..message import Filter, Lane, Message
 from ..store import Store
 from ..stores import open_store
 from .endpoint import Seen
@@ -170,7 +170,7 @@ def messages_of(store: Store, queue: str | None = None) -> list[Message]:
     found: list[Message] = []
     cursor = None
     while True:
-        page = store.peek(None, where=Where(queue=queue), limit=500, cursor=cursor)
+        page = store.peek(None, where=Filter(queue=queue), limit=500, cursor=cursor)
         found += page.messages
         cursor = page.cursor
         if cursor is None:

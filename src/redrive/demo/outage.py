@@ -19,7 +19,7 @@ from ..deliver.pace import Pacer
 from ..deliver.sending import Poster, Target, delivery_app, new_client
 from ..deliver.signing import read_secret
 from ..duration import show
-from ..events import Event, Fate
+from ..events import DeliveryEvent, Event
 from ..flow.breaker import Breaker
 from ..ids import new_id
 from ..message import Draft
@@ -138,7 +138,7 @@ class OneRun:
             await asyncio.sleep(LOOK_S)
 
     def _observe(self, events: Sequence[Event]) -> None:
-        self.deaths_ms += [e.at_ms for e in events if isinstance(e, Fate) and e.outcome == "dead"]
+        self.deaths_ms += [e.at_ms for e in events if isinstance(e, DeliveryEvent) and e.outcome == "dead"]
 
 
 class Timed(Poster):

@@ -15,7 +15,7 @@ from rich.text import Text
 from ..deliver.run import Delivery
 from ..deliver.summary import DeadGroup
 from ..duration import show
-from ..events import Event, Fate
+from ..events import DeliveryEvent, Event
 from .ledger import Verdict
 
 LINE_EVERY_S = 1.0
@@ -46,7 +46,7 @@ class View:
 
     def __call__(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, Fate):
+            if isinstance(event, DeliveryEvent):
                 self._due_ms.pop(event.id, None)
                 if event.outcome == "retry":
                     self._due_ms[event.id] = event.at_ms + (event.delay_ms or 0)
@@ -106,7 +106,7 @@ def _states(delivery: Delivery, waiting: int) -> str:
     return "  ".join([*words, f"{tally.retries:>4} retries so far"])
 
 
-def _why(fate: Fate) -> str:
+def _why(fate: DeliveryEvent) -> str:
     """The failure in a few words: without the URL, which is the same for all."""
     name = (fate.error or "").rpartition(".")[2]
     return (fate.text or "").partition(" from ")[0] if name == "HTTPStatusError" else _PLAINLY.get(name, name)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..chance import uniform
 from ..errors import StoreError
-from ..message import Draft, Put, Swap
+from ..message import Draft, PutResult, Swap
 from ..store import Store
 from .recorder import Name, Recorder
 from .writer import CELLS_AT_ONCE, Writer
@@ -38,7 +38,7 @@ class Flusher:
         self._noting = threading.Lock()
         self.asked = False  # whether the thread has it
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """Put drafts in the store and count them. From any thread; raises what `Store.put` raises.
 
         A put in a transaction of the caller's is counted once that is committed: a cell of its own is written beside
@@ -115,7 +115,7 @@ class Flusher:
             self.counted()
 
 
-def _names(drafts: Sequence[Draft], puts: Sequence[Put]) -> Mapping[Name, int]:
+def _names(drafts: Sequence[Draft], puts: Sequence[PutResult]) -> Mapping[Name, int]:
     """How many were put of each queue and task; a duplicate was not."""
     return Counter((d.queue, d.task) for d, p in zip(drafts, puts, strict=True) if not p.duplicate)
 

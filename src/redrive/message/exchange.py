@@ -18,7 +18,7 @@ UNREADABLE = (MsgspecError, ValueError, RecursionError)  # from decoding bytes t
 SKIP_LOOKED = 1000  # how many due messages of a priority a claim with `skip` examines
 
 
-class Ask(Struct, frozen=True):
+class ClaimRequest(Struct, frozen=True):
     """A request to claim at most `limit` due messages of `queue`, leased for `lease_ms` to `worker`, without those of
     a task in `skip`. With `skip` a store examines the first SKIP_LOOKED due messages of each priority, and no more (see
     Exchange). A skipped message of a group keeps its place there.
@@ -195,7 +195,7 @@ class Exchange(Struct, frozen=True):
     damaged: tuple[Message, ...] = ()
 
 
-class Hold(StrEnum):
+class LeaseStatus(StrEnum):
     """The status of one lease, as `extend` found it."""
 
     HELD = "held"

@@ -65,7 +65,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     traceparent: str | None = None
 
 
-class Put(Struct, frozen=True):
+class PutResult(Struct, frozen=True):
     """The result of one draft: the message's id and state; `duplicate` when an earlier message holds its key."""
 
     id: str

@@ -13,7 +13,7 @@ TREND_MS = 600_000  # deaths within it are recent; the trend compares them with 
 BEFORE_MS = 3_000_000  # how long that while is: together they are an hour
 
 
-class Where(Struct, frozen=True):
+class Filter(Struct, frozen=True):
     """A filter of messages: every field that is not None must match, a tuple by any of its values. `since_ms` and
     `until_ms` bound when a message died or was done, or else when it was enqueued."""
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from ..config import RUNBOOKS, runbook_url, settings, web_link
-from ..events import Fate
-from ..message import Where
+from ..events import DeliveryEvent
+from ..message import Filter
 from ..redact import redact
 from ..redact.visible import one_line
 from ..registry import Registry
@@ -104,7 +104,7 @@ def visible(text: str) -> str:
     return one_line(redact(text))
 
 
-def cause_of(fate: Fate) -> str:
+def cause_of(fate: DeliveryEvent) -> str:
     return ": ".join(filter(None, (fate.reason, fate.error, fate.text)))
 
 
@@ -128,10 +128,10 @@ def _dead(subject: Subject) -> list[str]:
     """List the messages of a failure; for several failures, or all queues, their groups."""
     queue = subject.queue or None
     if not subject.task:
-        return ["dlq", "groups", *filter(None, [str(as_node(Where(queue=queue)))])]
+        return ["dlq", "groups", *filter(None, [str(as_node(Filter(queue=queue)))])]
     if subject.about:
-        return ["dlq", "list", str(as_node(Where(queue=queue, fingerprint=subject.about)))]
-    return ["dlq", "list", f"{as_node(Where(queue=queue, task=subject.task))} -fingerprint:*"]
+        return ["dlq", "list", str(as_node(Filter(queue=queue, fingerprint=subject.about)))]
+    return ["dlq", "list", f"{as_node(Filter(queue=queue, task=subject.task))} -fingerprint:*"]
 
 
 def place_of(app: Registry, spec: str | None) -> list[str]:

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..duration import Duration, milliseconds, rfc3339
-from ..events import Event, Fate, Notice
+from ..events import DeliveryEvent, Event, Notice
 from ..message import Swap, decoded, version_of
 from ..redact import clip, many_lines, redact
 from ..registry import Registry
@@ -95,7 +95,7 @@ class Watch:
     def __call__(self, events: Sequence[Event]) -> None:
         stopped = False
         for event in events:
-            if isinstance(event, Fate):
+            if isinstance(event, DeliveryEvent):
                 if event.outcome == "dead" and "dead_growth" in self._names:
                     subject = Subject("dead_growth", event.task, event.queue, event.fingerprint or "")
                     self._note(subject, event.at_ms, cause_of(event), event.id)

@@ -16,7 +16,7 @@ import msgspec
 
 from ..config import settings, web_link
 from ..duration import rfc3339, show
-from ..events import Event, Fate, LineLog
+from ..events import DeliveryEvent, Event, LineLog
 from ..fault import Crash
 from ..fault.model import kind_word
 from ..redact import clip, in_json, many_lines, one_line, redact, shown_traceback
@@ -106,7 +106,7 @@ class TextLog(LineLog):
 
     def _text(self, event: Event) -> str:
         time = rfc3339(event.at_ms)[11:23]
-        if not isinstance(event, Fate):
+        if not isinstance(event, DeliveryEvent):
             about = f"{_seen(event.about)}: " if event.about else ""
             colour = _YELLOW if event.name in _WARNINGS else _DIM
             text, more = redact(event.text), list[str]()
@@ -142,10 +142,10 @@ def log_of_lambda() -> JsonLog | None:
 
 
 def _logged(events: Sequence[Event]) -> list[Event]:
-    return [event for event in events if isinstance(event, Fate) or event.name not in _LEFT_OUT]
+    return [event for event in events if isinstance(event, DeliveryEvent) or event.name not in _LEFT_OUT]
 
 
-def _details(fate: Fate) -> str:
+def _details(fate: DeliveryEvent) -> str:
     parts = [f" attempt {fate.attempt}"]
     if fate.run_ms is not None:
         parts.append(f" ran {show(fate.run_ms / 1000)}")
@@ -181,7 +181,7 @@ def _visible(lines: bytes) -> bytes:
 
 def _line(event: Event) -> FateLine | NoticeLine:
     time = rfc3339(event.at_ms)
-    if not isinstance(event, Fate):
+    if not isinstance(event, DeliveryEvent):
         level = "warning" if event.name in _WARNINGS else "info"
         text, about = redact(event.text), _name(event.about)
         return NoticeLine(time=time, level=level, notice=event.name, text=text, worker=event.worker, about=about)
@@ -214,11 +214,11 @@ def _line(event: Event) -> FateLine | NoticeLine:
     )
 
 
-def _page(fate: Fate) -> str | None:
+def _page(fate: DeliveryEvent) -> str | None:
     return web_link("messages", fate.id) if fate.outcome in ("dead", "quarantined") else None
 
 
-def _level(fate: Fate) -> str:
+def _level(fate: DeliveryEvent) -> str:
     if fate.outcome in ("dead", "quarantined"):
         return "error"
     return "warning" if fate.outcome in ("retry", "crashed", "stale", "lost") else "info"

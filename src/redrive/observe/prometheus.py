@@ -62,7 +62,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ConfigError
-from ..message import Counts, Lane, Where
+from ..message import Counts, Filter, Lane
 from ..presence import read_workers, with_claimed
 from ..redact import one_line, redact
 from ..registry import Registry
@@ -230,7 +230,7 @@ def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
 def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
     """How long the oldest dead message of each queue has been dead."""
     most = sorted((name for name in counts if counts[name].dead), key=lambda name: -counts[name].dead)[:OLDEST_QUEUES]
-    firsts = {name: store.peek(Lane.DEAD, where=Where(queue=name), limit=1).messages for name in most}
+    firsts = {name: store.peek(Lane.DEAD, where=Filter(queue=name), limit=1).messages for name in most}
     now_ms = store.now_ms()
     return {name: max(0, now_ms - (m.rested_ms or now_ms)) / 1000 for name, found in firsts.items() for m in found}
 

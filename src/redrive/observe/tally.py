@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ..events import Event, Fate
+from ..events import DeliveryEvent, Event
 from ..fault import Kind
 from ..registry import Registry
 
@@ -151,7 +151,7 @@ class Counting:
     def __call__(self, events: Sequence[Event]) -> None:
         with self._lock:
             for event in events:
-                if isinstance(event, Fate):
+                if isinstance(event, DeliveryEvent):
                     self._count(event)
                 else:
                     self._add(NOTICES, (event.name,))
@@ -182,7 +182,7 @@ class Counting:
 
     # -- with the lock held; once per message, so lean
 
-    def _count(self, fate: Fate) -> None:
+    def _count(self, fate: DeliveryEvent) -> None:
         bound = self._bound.get((fate.queue, fate.task, fate.outcome))
         if bound is None:
             bound = self._bind(fate.queue, fate.task, fate.outcome)
@@ -202,7 +202,7 @@ class Counting:
         if fate.fault is not None:
             self._add(FAULTS, (*bound.labels, fate.fault if fate.fault in KINDS else OTHER))
 
-    def _end(self, fate: Fate, bound: _Bound, ended: Numbers) -> None:
+    def _end(self, fate: DeliveryEvent, bound: _Bound, ended: Numbers) -> None:
         ended[bisect_left(ATTEMPTS, fate.attempt)] += 1
         ended[-1] += fate.attempt
         if bound.first is not None and bound.retried is not None:
@@ -220,7 +220,7 @@ class Counting:
             shape = DEAD if fate.outcome == "dead" else QUARANTINED
             self._add(shape, (*bound.labels, fate.reason if fate.reason in REASONS else OTHER))
 
-    def _defer(self, fate: Fate, why: str, bound: _Bound) -> None:
+    def _defer(self, fate: DeliveryEvent, why: str, bound: _Bound) -> None:
         numbers = self._numbers(DEFERRALS, (*bound.labels, why if why in DEFERRED_BY else OTHER))
         _observe(DELAY_S, numbers, (fate.delay_ms or 0) / 1000)
 

@@ -12,7 +12,7 @@ from ..decide import parked_since_ms
 from ..errors import PlanRefused
 from ..flow import dependency as flow
 from ..flow.dependency import Dependency, State
-from ..message import Counts, Group, Lane, Message, Where
+from ..message import Counts, Filter, Group, Lane, Message
 from ..presence import WorkerInfo
 from ..presence.knowledge import Knowledge
 from ..registry import Registry
@@ -170,7 +170,7 @@ class Reasons:
     def _waiting(self, queue: str) -> Sequence[Message]:
         if not self._store.traits.finds:
             return ()
-        found = self._store.peek(Lane.READY, where=Where(queue=queue), limit=LOOKED).messages
+        found = self._store.peek(Lane.READY, where=Filter(queue=queue), limit=LOOKED).messages
         self._read_states(found)
         return found
 

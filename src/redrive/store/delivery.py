@@ -8,7 +8,18 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..fault import Fault
-from ..message import Ask, Delivery, Draft, Exchange, Hold, Put, Receipt, Settlement, Started, Swap
+from ..message import (
+    ClaimRequest,
+    Delivery,
+    Draft,
+    Exchange,
+    LeaseStatus,
+    PutResult,
+    Receipt,
+    Settlement,
+    Started,
+    Swap,
+)
 from .base import StoreBase
 
 
@@ -16,7 +27,7 @@ class DeliveryOperations(StoreBase):
     """What producers and workers call. A store writes `put`, `exchange`, `wait`, `nudge` and `extend`."""
 
     @abstractmethod
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """Write all drafts (and swaps) in one commit; durable when it returns.
 
         A draft whose unique key is held yields the holder, `duplicate=True`, and is not written. With `tx`, an open
@@ -29,7 +40,7 @@ class DeliveryOperations(StoreBase):
 
     @abstractmethod
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         """Settle all, then claim in the order of the asks: one commit. Either part may be empty.
 
@@ -48,7 +59,7 @@ class DeliveryOperations(StoreBase):
         """
 
     @abstractmethod
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         """Return when one of the asks may find something, on nudge, or after `timeout_ms`. A put in another process
         ends it.
 
@@ -60,7 +71,7 @@ class DeliveryOperations(StoreBase):
         """End every wait of this store object, now or the next one."""
 
     @abstractmethod
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         """Move the end of these leases to now + lease_ms, in one commit.
 
         `alone` says that from now on each of these runs alone in its process: a lease that then runs out, or lapses,

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ..errors import Unsupported
-from ..message import Counts, DueCount, FailureGroup, Group, Ids, Lane, Message, Page, Where
+from ..message import Counts, DueCount, FailureGroup, Filter, Group, Ids, Lane, Message, Page
 from .base import StoreBase
 
 LOOKED_MAX = 10_000  # messages that a store without an index of ids looks through
@@ -59,7 +59,7 @@ class QueryOperations(StoreBase):
         found = [DueCount(0, 0)] * (len(bounds_ms) - 1)
         cursor: str | None = ""
         while cursor is not None:
-            page = self.peek(Lane.READY, where=Where(queue=queue), limit=500, cursor=cursor or None)
+            page = self.peek(Lane.READY, where=Filter(queue=queue), limit=500, cursor=cursor or None)
             for message in page.messages:
                 at = bisect_left(bounds_ms, message.due_ms or 0) - 1
                 if 0 <= at < len(found):
@@ -79,13 +79,13 @@ class QueryOperations(StoreBase):
 
     @abstractmethod
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         """A page of messages, without claiming them; `lane` None means every lane. `lane`, as every enum here, may be
         given as its text. Raises ValueError for a cursor of another origin, ConfigError for a word that is not a lane,
         Unsupported for dead and quarantine without `traits.triages`, for all others without `traits.finds`."""
 
-    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         """Dead messages grouped by (fingerprint, task), largest first; with `trend`, how many of each died in the last
         two hours."""
         raise Unsupported(f"{self.traits.name} has no access to dead messages")

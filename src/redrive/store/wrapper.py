@@ -7,31 +7,31 @@ from typing import Any
 
 from ..fault import Fault
 from ..message import (
-    Ask,
     Cancel,
+    ClaimRequest,
     Counts,
     Delivery,
     Draft,
     DueCount,
     Exchange,
     FailureGroup,
+    Filter,
     Group,
     GroupOrder,
     Handle,
-    Hold,
     Ids,
     Keep,
     Lane,
+    LeaseStatus,
     Message,
     OnDead,
     Page,
-    Put,
+    PutResult,
     Receipt,
     Settlement,
     Started,
     Swap,
     Verdict,
-    Where,
 )
 from . import Store
 from .base import Usage
@@ -68,21 +68,21 @@ class StoreWrapper(Store):
 
     # -- delivery
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         return self.inner.put(drafts, swaps=swaps, tx=tx)
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         return self.inner.exchange(settlements, asks, swaps=swaps)
 
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         self.inner.wait(asks, timeout_ms=timeout_ms)
 
     def nudge(self) -> None:
         self.inner.nudge()
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         return self.inner.extend(receipts, lease_ms=lease_ms, alone=alone)
 
     def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
@@ -136,11 +136,11 @@ class StoreWrapper(Store):
         return self.inner.outgoing()
 
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         return self.inner.peek(lane, where=where, limit=limit, cursor=cursor)
 
-    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         return self.inner.failure_groups(where=where, trend=trend)
 
     def groups(self, queue: str) -> list[Group]:

@@ -14,18 +14,18 @@ from ..message import (
     DEGRADED,
     FAULTS_KEPT_EACH_END,
     Ack,
-    Ask,
     Before,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Draft,
+    Filter,
     Isolate,
     Lane,
     Message,
     Quarantine,
     Redrive,
     RetryAt,
-    Where,
 )
 
 
@@ -58,7 +58,7 @@ def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
     )
 
 
-def leased(message: Message, ask: Ask, alone: bool, now_ms: int) -> Message:
+def leased(message: Message, ask: ClaimRequest, alone: bool, now_ms: int) -> Message:
     """The claim is counted before it runs. What was still leased had run out: that is a crash, not an attempt.
     `alone`: it had run alone."""
     ran_out = message.lane is Lane.LEASED
@@ -246,7 +246,7 @@ def died_of(faults: Sequence[Fault], fingerprint: str | None, error: str | None)
     return next((fault for fault in reversed(faults) if (fault.fingerprint, fault.error) == names), unknown)
 
 
-def matches(message: Message, fault: Fault | None, where: Where) -> bool:
+def matches(message: Message, fault: Fault | None, where: Filter) -> bool:
     """Whether a message that `fault` brought to rest passes the filter."""
     at_ms = message.enqueued_ms if message.rested_ms is None else message.rested_ms
     return (

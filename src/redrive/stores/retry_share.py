@@ -1,15 +1,15 @@
-"""Choose which messages a claim takes when part of its limit is reserved for retries (`Ask.retries`)."""
+"""Choose which messages a claim takes when part of its limit is reserved for retries (`ClaimRequest.retries`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..message import PRIORITIES, Ask
+from ..message import PRIORITIES, ClaimRequest
 
 Place = tuple[int, int]  # (priority, seq)
 
 
-def chosen(retries: Iterable[Place], backlog: Iterable[Place], ask: Ask) -> list[int]:
+def chosen(retries: Iterable[Place], backlog: Iterable[Place], ask: ClaimRequest) -> list[int]:
     """The seqs to claim, in order. Both are due, and in the order of their due times within a priority: `retries` have
     failed before, at least `ask.retries` of each priority if there are so many; `backlog` is what the claim would take
     otherwise, the first `ask.limit` by priority."""

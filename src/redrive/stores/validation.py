@@ -15,6 +15,7 @@ from ..message import (
     PRIORITIES,
     RESTING,
     Draft,
+    Filter,
     Handle,
     Hasten,
     Lane,
@@ -24,7 +25,6 @@ from ..message import (
     Replace,
     Return,
     Verdict,
-    Where,
 )
 from ..store import Traits
 
@@ -126,7 +126,7 @@ def key_is_held(old: str, draft: Draft, holder: str) -> EnqueueError:
     )
 
 
-def values_of(where: Where, *fields: str) -> dict[str, tuple[str, ...]]:
+def values_of(where: Filter, *fields: str) -> dict[str, tuple[str, ...]]:
     """By field, for those of these fields that the filter names: the values it may have, each once."""
     named = {field: getattr(where, field) for field in fields}
     return {
@@ -214,7 +214,7 @@ def read_cursor(cursor: str | None) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def begin(where: Where, lane: Lane | None, after: tuple[int, int]) -> tuple[Where, tuple[int, int]]:
+def begin(where: Filter, lane: Lane | None, after: tuple[int, int]) -> tuple[Filter, tuple[int, int]]:
     """A filter and the place after which a page begins, where that place says since when as well: then one bound on an
     index is all there is."""
     if where.since_ms is None or lane not in RESTED:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..duration import Duration, milliseconds, seconds, show
 from ..errors import ConfigError
-from ..message import Where
+from ..message import Filter
 
 
 class Kind(NamedTuple):
@@ -62,9 +62,9 @@ class Rule(Struct, frozen=True, kw_only=True):
         return self.queue in (None, queue) and self.task in (None, task)
 
     @property
-    def where(self) -> Where:
+    def where(self) -> Filter:
         """Its queue and task."""
-        return Where(queue=self.queue, task=self.task)
+        return Filter(queue=self.queue, task=self.task)
 
 
 def rule(

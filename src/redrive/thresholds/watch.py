@@ -21,7 +21,7 @@ from msgspec import Struct
 from ..duration import rfc3339
 from ..errors import StoreError, Unsupported
 from ..events import Notify, complain
-from ..message import Swap, Where, decoded, version_of
+from ..message import Filter, Swap, decoded, version_of
 from ..observe.alert import Alert, page_of, place_of, runbook_of, shell_line, spec_of, visible
 from ..observe.alerts import NotTold
 from ..registry import Registry
@@ -231,7 +231,7 @@ def _command(name: str, subject: Subject, is_group: bool) -> Sequence[str]:
         return ["flow", "show", subject.about]
     match name:
         case "dead":
-            return ["dlq", "groups", *filter(None, [str(as_node(Where(queue=subject.queue or None)))])]
+            return ["dlq", "groups", *filter(None, [str(as_node(Filter(queue=subject.queue or None)))])]
         case "error_rate" | "p95":
             of = ["--queue", subject.queue, "--task", subject.task]
             return ["history", *(word for word in of if word), "--since", "1h"]

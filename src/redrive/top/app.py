@@ -15,11 +15,11 @@ from textual.widgets import Input
 
 from ..errors import Misread
 from . import keys, pace
-from .ask import Ask
 from .keys import MOVES
 from .layout import Laid, laid_out
 from .lines import Lines, Rows
 from .model import Model
+from .question import Question
 from .reader import Reader
 from .screen import Act, Row, Screen, Text
 from .screens import Help, Plan, seven
@@ -32,8 +32,8 @@ Lines { height: 1; width: 100%; background: ansi_default; color: ansi_default; }
 #head, #heading { height: 0; }
 #rows { height: 1fr; }
 Input { height: 1; border: none; padding: 0; background: ansi_default; color: ansi_default; width: 100%; }
-Ask { align: center middle; background: ansi_default; }
-Ask #box { width: 76; max-width: 100%; height: auto; border: solid ansi_default; padding: 0 1; }
+Question { align: center middle; background: ansi_default; }
+Question #box { width: 76; max-width: 100%; height: auto; border: solid ansi_default; padding: 0 1; }
 """
 
 
@@ -328,7 +328,7 @@ class Top(App[None]):
             self.say(f"{act.word}: not possible for {act.about(row)} as it is now")
         else:
             question = f"{act.word} {act.about(row)}?"
-            asked = Ask(question, act.count(row), optional=act.ends)
+            asked = Question(question, act.count(row), optional=act.ends)
             self.push_screen(asked, lambda reason: self._answered(act, row, reason))
 
     def _answered(self, act: Act, row: Row, reason: str | None) -> None:

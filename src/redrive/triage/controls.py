@@ -19,7 +19,7 @@ from ..flow import dependency as flow
 from ..flow import limits, ramp, window
 from ..flow.breaker import Breaker, Word
 from ..flow.dependency import Dependency, State
-from ..message import Lane, Swap, Where, decoded, version_of
+from ..message import Filter, Lane, Swap, decoded, version_of
 from ..registry import Registry
 from ..stores.validation import KEY_BYTES_MAX, NAME_MAX
 from ..worker.flow.local_state import controls, is_rate
@@ -226,7 +226,7 @@ class Controls:
             return found
         held: dict[str, Counter[str]] = {}
         waiting: Counter[str] = Counter()
-        for message in self._store.peek(Lane.READY, where=Where(), limit=LOOKED).messages:
+        for message in self._store.peek(Lane.READY, where=Filter(), limit=LOOKED).messages:
             if message.deferral is not None:
                 held.setdefault(message.deferral.by, Counter())[message.deferral.why] += 1
             if self._app is not None:

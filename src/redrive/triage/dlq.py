@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ..audit.actor import signed
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
-from ..message import RESTING, FailureGroup, Lane, Message, Page, Redrive, Where
+from ..message import RESTING, FailureGroup, Filter, Lane, Message, Page, Redrive
 from ..registry import Registry
 from ..store import Store
 from .actions import ActionResult, Actions, Batches
@@ -47,7 +47,7 @@ class DeadLetters(Annotations, Actions):
     def __iter__(self) -> Iterator[Message]:
         return self.all()
 
-    def all(self, *, where: Where = Where(), lane: Lane | str = Lane.DEAD) -> Iterator[Message]:
+    def all(self, *, where: Filter = Filter(), lane: Lane | str = Lane.DEAD) -> Iterator[Message]:
         """Every message that matches, the longest dead first, read page by page."""
         for page in pages(self._store, _resting(lane), where):
             yield from page
@@ -82,7 +82,7 @@ class DeadLetters(Annotations, Actions):
         return views(self._store, limit)
 
     def list(
-        self, *, where: Where = Where(), lane: Lane | str = Lane.DEAD, limit: int = 100, cursor: str | None = None
+        self, *, where: Filter = Filter(), lane: Lane | str = Lane.DEAD, limit: int = 100, cursor: str | None = None
     ) -> Page:
         """One page of messages; its `cursor` leads to the next.
 
@@ -95,7 +95,7 @@ class DeadLetters(Annotations, Actions):
         found = self._store.find([id])[0]
         return found if found is not None and found.lane in RESTING else None
 
-    def groups(self, *, where: Where = Where(), trend: bool = False) -> Sequence[FailureGroup]:
+    def groups(self, *, where: Filter = Filter(), trend: bool = False) -> Sequence[FailureGroup]:
         """Dead messages by fingerprint and task, the largest group first; with `trend`, how many of each died in the
         last ten minutes and in the fifty before."""
         return self._store.failure_groups(where=where, trend=trend)
@@ -131,7 +131,7 @@ class DeadLetters(Annotations, Actions):
         ids: Iterable[str] | None = None,
         *,
         all: bool = False,
-        where: Where = Where(),
+        where: Filter = Filter(),
         select: str | Selection | None = None,
         to_queue: str | None = None,
         delay: Duration = 0,
@@ -157,7 +157,7 @@ class DeadLetters(Annotations, Actions):
         verdict = Redrive(to_queue, milliseconds(delay, "delay"), attempts)
         batches = Batches(self._store, verdict, "retry", *signed(actor, reason, "retry", needed=False))
         if select is not None:
-            if where != Where():
+            if where != Filter():
                 raise ConfigError(f"retry(select=…, where={where!r}): say it all in the selector")
             chosen = self.select(select) if isinstance(select, str) else select
             messages, about = iter(chosen), str(chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..message import Lane, Message, Page, Where
+from ..message import Filter, Lane, Message, Page
 from ..store import Store
 from .select.terms import ALL, Node
 
@@ -17,7 +17,7 @@ class LaneQuery(NamedTuple):
     """How one lane is searched: what the store is asked, and what its messages are matched against after that."""
 
     lane: Lane
-    where: Where
+    where: Filter
     rest: Node
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ..audit.log import Audit
 from ..errors import Unsupported
-from ..message import Cancel, Lane, Message, Swap, Where, decoded, version_of
+from ..message import Cancel, Filter, Lane, Message, Swap, decoded, version_of
 from ..store import Store
 from ..stores.validation import admit_names
 from .search import fitting
@@ -69,7 +69,7 @@ def purge(
     waiting = counts.ready + counts.scheduled
     entry = audit.entry("purge", actor, reason, count=waiting, about=f"queue/{queue}")
     audit.commit(entry, lambda swaps: _begin(store, queue, note, swaps))
-    before = Where(queue=queue, until_ms=note.began_ms + 1)
+    before = Filter(queue=queue, until_ms=note.began_ms + 1)
     done = Purged()
     while (now := _pass(store, before, done, tick)) != done:  # a page may miss messages while others change the lane
         done = now
@@ -84,7 +84,7 @@ def _begin(store: Store, queue: str, note: PurgeNote, swaps: list[Swap]) -> None
     store.put([], swaps=[_with(store, queue, note), *swaps])
 
 
-def _pass(store: Store, where: Where, done: Purged, tick: Callable[[int], object]) -> Purged:
+def _pass(store: Store, where: Filter, done: Purged, tick: Callable[[int], object]) -> Purged:
     cursor, limit = None, PAGE
     while True:
         page = store.peek(Lane.READY, where=where, limit=limit, cursor=cursor)

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence, Set
 
 from msgspec.structs import replace
 
-from ..message import RESTING, Lane, Message, Where
+from ..message import RESTING, Filter, Lane, Message
 from ..store import Store
 
 PAGE, FIRST_PAGE = 500, 100  # messages of a page
 PAGE_BYTES = 16 * 1024 * 1024  # and about how large their bodies may be together
 
 
-def pages(store: Store, lane: Lane, where: Where) -> Iterator[list[Message]]:
+def pages(store: Store, lane: Lane, where: Filter) -> Iterator[list[Message]]:
     """All messages of the lane that match, in the store's order. Raises StoreError."""
     cursor, limit = None, FIRST_PAGE
     while True:
@@ -47,7 +47,7 @@ def died_of_last(store: Store, lane: Lane, messages: Sequence[Message]) -> set[s
     fingerprint does not read every message that shares it. Raises StoreError.
     """
     times_ms = [message.rested_ms or 0 for message in messages] or [0]
-    near = Where(since_ms=min(times_ms), until_ms=max(times_ms) + 1)
+    near = Filter(since_ms=min(times_ms), until_ms=max(times_ms) + 1)
     by_fingerprint: dict[str, list[str]] = {}
     for message in messages:
         if message.faults:

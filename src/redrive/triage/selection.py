@@ -1,7 +1,7 @@
 """Select dead letters: the messages that a selector names, as of one moment.
 
 Counting, listing, planning and moving a selection all see the same messages. The store answers what its indexes can, as
-a `Where`, one lane at a time; the rest is matched message by message, page by page.
+a `Filter`, one lane at a time; the rest is matched message by message, page by page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..blobs import whole_body
 from ..duration import Duration
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
-from ..message import DAMAGED, FailureGroup, Lane, Message, Page, Where
+from ..message import DAMAGED, FailureGroup, Filter, Lane, Message, Page
 from ..registry import Registry
 from ..store import Store
 from ..stores.failure_groups import grouped
@@ -74,9 +74,9 @@ class Selection:
         self._queries = [self._query(lane, node) for lane, node in by_lane if node != NONE]
 
     @property
-    def where(self) -> Where:
+    def where(self) -> Filter:
         """The part of the selector that the store answers for the dead lane."""
-        return next((query.where for query in self._queries if query.lane is Lane.DEAD), Where(ids=()))
+        return next((query.where for query in self._queries if query.lane is Lane.DEAD), Filter(ids=()))
 
     @property
     def exact(self) -> bool:
@@ -242,22 +242,22 @@ class Selection:
         """Whether the store itself finds all of it, and counts and groups it."""
         return self.exact and all(query.lane is Lane.DEAD for query in self._queries)
 
-    def _is_indexed(self, where: Where) -> bool:
+    def _is_indexed(self, where: Filter) -> bool:
         by = self._store.traits.groups_by
         return by is None or self._fields(where) <= {*by}
 
-    def _fields(self, where: Where) -> set[str]:
+    def _fields(self, where: Filter) -> set[str]:
         """The fields by which a filter chooses; that a message died by now is none."""
         return {name for name, value in asdict(self._untimed(where)).items() if value is not None}
 
-    def _untimed(self, where: Where) -> Where:
+    def _untimed(self, where: Filter) -> Filter:
         """A filter without the bound that every message died by now."""
         return replace(where, until_ms=None) if where.until_ms == self.now_ms + 1 else where
 
     def _query(self, lane: Lane, node: Node) -> LaneQuery:
         return LaneQuery(lane, *split(node, self.now_ms + 1, self.now_ms))
 
-    def _indexed(self, where: Where, *, trend: bool = False) -> Sequence[FailureGroup]:
+    def _indexed(self, where: Filter, *, trend: bool = False) -> Sequence[FailureGroup]:
         """Stores group fastest without a bound in time: use one only where a message died since `now_ms`."""
         untimed = self._untimed(where)
         if untimed != where:
@@ -364,7 +364,7 @@ def _resolved(node: Node, lane: Lane) -> Node:
 # -- what the store answers
 
 
-def split(node: Node, until_ms: int, now_ms: int) -> tuple[Where, Node]:
+def split(node: Node, until_ms: int, now_ms: int) -> tuple[Filter, Node]:
     """Split a selector into the part that a store answers, for messages dead before `until_ms`, and the rest."""
     found: dict[str, Any] = {}
     since_ms = 0
@@ -381,7 +381,7 @@ def split(node: Node, until_ms: int, now_ms: int) -> tuple[Where, Node]:
                 found[field] = texts[0] if len(texts) == 1 else texts
             case _:
                 left.append(term)
-    return Where(**found, since_ms=since_ms or None, until_ms=max(0, until_ms)), both(left)
+    return Filter(**found, since_ms=since_ms or None, until_ms=max(0, until_ms)), both(left)
 
 
 def _texts(values: tuple[Value, ...]) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PageRequest:
     """One request. `path` has the parts of the address, `query` and `form` the last value of each name, `lists` all
     values of the form and the query."""
 

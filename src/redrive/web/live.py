@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ..message import Ask
+from ..message import ClaimRequest
 from ..store import Store
 
 EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # the latter where each call is billed: on SQS
@@ -59,7 +59,7 @@ class Glance:
         once where no queue is idle. Raises StoreError."""
         if not self._idle:
             return False
-        asks, ends = [Ask(queue, 1, 1) for queue in self._idle], time.monotonic() + timeout_s
+        asks, ends = [ClaimRequest(queue, 1, 1) for queue in self._idle], time.monotonic() + timeout_s
         for _ in range(2):  # a wake-up that was told before the look ends the first wait
             began = time.monotonic()
             self._store().wait(asks, timeout_ms=math.ceil(max(0.0, ends - began) * 1000))

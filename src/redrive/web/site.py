@@ -26,7 +26,7 @@ from ..redact.visible import one_line
 from ..urls import shown
 from . import answers
 from .access import SESSION, SESSION_S, Access, Answered, Authorize, Permission, User, client_of, cookies
-from .ask import Ask, Done, Download, Problem, Record, Told
+from .ask import Done, Download, PageRequest, Problem, Record, Told
 from .guard import (
     CSRF,
     SAID,
@@ -233,7 +233,7 @@ class Site:
             return await self._show(page, request, user, await asyncio.to_thread(page.read, ask), version)
         return await self._show(page, request, user, await self.readings.seen(page, request, ask), version)
 
-    async def _shown_to_many(self, page: Page, request: Request, ask: Ask, version: int) -> Response:
+    async def _shown_to_many(self, page: Page, request: Request, ask: PageRequest, version: int) -> Response:
         """A page that is read, and made HTML, once for all who ask for it after a change. Each gets a token of its own
         for its forms, and what is said once is left to the page that was asked for by a person."""
         record = await self.readings.seen(page, request, ask, version)
@@ -329,11 +329,13 @@ class Site:
             user.need(each)
         return user
 
-    def _ask(self, request: Request, user: User, form: Mapping[str, str], lists: Mapping[str, list[str]]) -> Ask:
+    def _ask(
+        self, request: Request, user: User, form: Mapping[str, str], lists: Mapping[str, list[str]]
+    ) -> PageRequest:
         query = dict(request.query_params)
         both = {name: request.query_params.getlist(name) for name in query} | dict(lists)
         path, patience_s = dict(request.path_params), PATIENCE_S[wants_json(request)]
-        return Ask(
+        return PageRequest(
             site=self, user=user, path=path, query=query, form=form, lists=both, patience_s=patience_s
         )  # fmt: skip
 

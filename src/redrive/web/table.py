@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from .access import Permission
-from .ask import Ask, Done, Download, Record, Told
+from .ask import Done, Download, PageRequest, Record, Told
 from .requests import BODY_MAX, FORM_MAX
 
 P = Permission
@@ -32,7 +32,7 @@ class Page(NamedTuple):
         return self.name not in ("keys", "policies")
 
     @property
-    def read(self) -> Callable[[Ask], Record]:
+    def read(self) -> Callable[[PageRequest], Record]:
         return _found("read", self.where)
 
 
@@ -45,13 +45,13 @@ class Action(NamedTuple):
     most: int = FORM_MAX  # bytes of its form
 
     @property
-    def act(self) -> Callable[[Ask], Done | Download | Told]:
+    def act(self) -> Callable[[PageRequest], Done | Download | Told]:
         return _found("actions", self.where)
 
 
-def _found(folder: str, where: str) -> Callable[[Ask], Any]:
+def _found(folder: str, where: str) -> Callable[[PageRequest], Any]:
     module, _, function = where.partition(":")
-    found: Callable[[Ask], Any] = getattr(import_module(f"{__package__}.{folder}.{module}"), function)
+    found: Callable[[PageRequest], Any] = getattr(import_module(f"{__package__}.{folder}.{module}"), function)
     return found
 
 

@@ -15,7 +15,7 @@ from ..duration import rfc3339
 from ..errors import StoreUnavailable
 from ..store import Store
 from .answers import told
-from .ask import Ask, Record, Told
+from .ask import PageRequest, Record, Told
 from .requests import wants_json
 from .table import Page
 
@@ -92,7 +92,7 @@ class Readings:
         self._shared: dict[Any, asyncio.Future[Any]] = {}
         self._version, self._since = -1, 0.0
 
-    async def seen(self, page: Page, request: Request, ask: Ask, version: int | None = None) -> Record:
+    async def seen(self, page: Page, request: Request, ask: PageRequest, version: int | None = None) -> Record:
         """What a page shows, with how old it is where that is old. If the store does not answer, what the page showed
         last, with since when. `version`: it is read once for all who ask for it after a change."""
 
@@ -139,12 +139,12 @@ class Readings:
             raise
 
 
-def key_of(request: Request, ask: Ask) -> tuple[Any, ...]:
+def key_of(request: Request, ask: PageRequest) -> tuple[Any, ...]:
     """What a record depends on: a run's page says who may approve it."""
     return request.scope["path"], request.scope.get("query_string"), ask.user
 
 
-def _read(page: Page, ask: Ask) -> Record:
+def _read(page: Page, ask: PageRequest) -> Record:
     """What a page shows; with `stale`, if a sum in it is old."""
     record = page.read(ask)
     old = ask.stale(ask.store.now_ms()) if ask.ages_s else None

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from ..message import Ack, Ask, Delivery
+from ..message import Ack, ClaimRequest, Delivery
 from ..registry import Queue
 from .flow.claims import ClaimLimits
 from .rollout.pauses import Pauses
@@ -73,7 +73,9 @@ class Capacity:
         self._dry: set[str] = set()  # queues whose last claim was short, since the last wait
         self._clogged: frozenset[str] = frozenset()
 
-    def asks(self, leaving: Sequence[str], lease_ms: int, worker: str, lapsed_by_ms: int | None = None) -> list[Ask]:
+    def asks(
+        self, leaving: Sequence[str], lease_ms: int, worker: str, lapsed_by_ms: int | None = None
+    ) -> list[ClaimRequest]:
         """What to claim: as many messages of each queue as it and the worker have room for, and no more of each task
         than flow control allows. `leaving` names the queue of each message that is settled in the same exchange.
 
@@ -89,7 +91,10 @@ class Capacity:
         if self._left:
             wanted = self._without(self._left, wanted)
         take = self._retries.take
-        return [Ask(name, room, lease_ms, skip, worker, take(name, room), lapsed_by_ms) for name, room, skip in wanted]
+        return [
+            ClaimRequest(name, room, lease_ms, skip, worker, take(name, room), lapsed_by_ms)
+            for name, room, skip in wanted
+        ]
 
     def _without(
         self, left: Pauses, wanted: Sequence[tuple[str, int, frozenset[str]]]
@@ -114,14 +119,14 @@ class Capacity:
                 free -= more
         return {name: room for name, room in rooms.items() if room > 0}
 
-    def asks_to_wait(self, lease_ms: int, worker: str) -> tuple[list[Ask], float]:
+    def asks_to_wait(self, lease_ms: int, worker: str) -> tuple[list[ClaimRequest], float]:
         """What could be claimed if it were due, and in how many ms flow control may allow more."""
         if self.taken.total() >= self.capacity:
             return [], math.inf
         free = [name for name, most in self._most.items() if self.taken[name] < most]
         left = self._left or None
         if self._flow is None and left is None:
-            return [Ask(name, 1, lease_ms, worker=worker) for name in free], math.inf
+            return [ClaimRequest(name, 1, lease_ms, worker=worker) for name in free], math.inf
         asks, wake_ms = [], math.inf if left is None else left.wake_ms()
         for name in free:
             skip: frozenset[str] | None = _NONE
@@ -132,10 +137,10 @@ class Capacity:
                 more = _NONE if left is None else left.skip(name)
                 skip = None if skip is None or more is None else skip | more
             if skip is not None:
-                asks.append(Ask(name, 1, lease_ms, skip, worker))
+                asks.append(ClaimRequest(name, 1, lease_ms, skip, worker))
         return asks, wake_ms
 
-    def note(self, asks: Sequence[Ask], deliveries: Sequence[Delivery], clogged: frozenset[str]) -> set[str]:
+    def note(self, asks: Sequence[ClaimRequest], deliveries: Sequence[Delivery], clogged: frozenset[str]) -> set[str]:
         """Record what was claimed; returns the queues that gave less than was asked."""
         if self._flow is not None:
             clogged -= self._flow.looking  # there the known tasks may wait

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..decide import is_free
-from ..events import Events, Fate, Notice
+from ..events import DeliveryEvent, Events, Notice
 from ..fault import Crash, Fault, Kind
 from ..history import Flusher
 from ..message import DAMAGED, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled, Settlement
@@ -60,7 +60,7 @@ class Reporter:
             now_ms = self._store.now_ms()
             self._emit([fate(o, answer, now_ms, self.worker) for o, answer in told])
 
-    def _emit(self, fates: Sequence[Fate]) -> None:
+    def _emit(self, fates: Sequence[DeliveryEvent]) -> None:
         self._events.emit(fates)
         log_faults([each for each in fates if each.outcome in LEVELS], self._events)
 
@@ -81,7 +81,7 @@ class Reporter:
         if self.observers:
             self._events.emit(lost)
 
-    def _unsettled(self, fates: Sequence[Fate]) -> None:
+    def _unsettled(self, fates: Sequence[DeliveryEvent]) -> None:
         if self.history is not None:
             self.history.told(fates, self._store.now_ms())
         self._emit(fates)
@@ -101,11 +101,11 @@ def _is_fault(settlement: Settlement) -> bool:
     return settlement.fault is not None or isinstance(settlement.decision, DeadLetter | Quarantine)
 
 
-def _fate_of(worker: str, o: Outcome, word: Settled, now_ms: int) -> Fate:
+def _fate_of(worker: str, o: Outcome, word: Settled, now_ms: int) -> DeliveryEvent:
     return fate(o, word, now_ms, worker)
 
 
-def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
+def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
     """The fate of one settled delivery. `attempt` counts the attempts spent, so a free delivery gives its own back."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome = "done"
@@ -142,7 +142,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         rare = {**(rare or {}), "verdict": first_outcome(message, decision)}
     if o.duplicate_of is not None:
         rare = {**(rare or {}), "duplicate_of": o.duplicate_of}
-    found = Fate(
+    found = DeliveryEvent(
         outcome=outcome if word is Settled.OK else word.value,
         id=message.id,
         task=message.task,
@@ -176,7 +176,7 @@ def _crashes(message: Message, fault: Fault | None, *, new: bool) -> tuple[Crash
     return (known[-1] if known else None), causes
 
 
-def _crashed(message: Message, fault: Fault, worker: str) -> Fate:
+def _crashed(message: Message, fault: Fault, worker: str) -> DeliveryEvent:
     return replace(
         _lost(message, fault.at_ms, worker),
         outcome="crashed",
@@ -188,13 +188,13 @@ def _crashed(message: Message, fault: Fault, worker: str) -> Fate:
     )
 
 
-def _damaged(message: Message, now_ms: int, worker: str) -> Fate:
+def _damaged(message: Message, now_ms: int, worker: str) -> DeliveryEvent:
     text = None if message.damage is None else message.damage.why
     return replace(_lost(message, now_ms, worker), outcome="quarantined", reason=DAMAGED, text=text)
 
 
-def _lost(message: Message, now_ms: int, worker: str) -> Fate:
-    return Fate(
+def _lost(message: Message, now_ms: int, worker: str) -> DeliveryEvent:
+    return DeliveryEvent(
         outcome="lost",
         id=message.id,
         task=message.task,

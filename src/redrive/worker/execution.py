@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..idempotency.claim import Claim
     from ..task import Place
     from .crash.ledger import Slots
-    from .flow.local_state import Guard
+    from .flow.local_state import LimitState
 
 _NO_POLICY = Policy()
 
@@ -57,10 +57,10 @@ class Execution(Struct, gc=False, eq=False):
     task: Any = None  # the Task; admission sets this and the arguments
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
-    guards: tuple[Guard, ...] = ()  # flow control sets this and the fields up to `counted`
+    guards: tuple[LimitState, ...] = ()  # flow control sets this and the fields up to `counted`
     refusal: Refusal | None = None
     granted: tuple[str, ...] = ()  # the passes it has taken so far
-    probes: tuple[Guard, ...] = ()  # those of the guards whose breakers it is a probe of
+    probes: tuple[LimitState, ...] = ()  # those of the guards whose breakers it is a probe of
     counted: bool = False  # it takes one of its dependency's concurrent calls
     claim: Claim | None = None  # of its idempotency key; idempotency.py sets this and the fields up to `over`
     stored: Record | None = None  # the stored result of its key, which replaces a run

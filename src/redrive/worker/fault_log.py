@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import IO, Any
 
 from ..duration import show
-from ..events import Events, Fate, LineLog, complain
+from ..events import DeliveryEvent, Events, LineLog, complain
 from ..fault import stand_in
 from ..redact import one_line, redact, shown_traceback
 
@@ -32,7 +32,7 @@ LEVELS = {"retry": logging.WARNING, "crashed": logging.WARNING, "dead": logging.
 _name = lru_cache(maxsize=4_096)(redact)  # of tasks, queues and errors, which come again and again
 
 
-def log_faults(fates: Sequence[Fate], events: Events) -> None:
+def log_faults(fates: Sequence[DeliveryEvent], events: Events) -> None:
     """Log those of the fates that are retries or deaths. A handler that raises changes nothing else.
 
     Where an observer of `events` writes lines of its own, handlers that write to the same stream leave these out."""
@@ -53,7 +53,7 @@ def log_faults(fates: Sequence[Fate], events: Events) -> None:
 
 
 def _record(
-    logger: logging.Logger, level: int, fate: Fate, streams: Sequence[IO[str]], short: bool
+    logger: logging.Logger, level: int, fate: DeliveryEvent, streams: Sequence[IO[str]], short: bool
 ) -> logging.LogRecord:
     figures = {name: value for name in _FIGURES if (value := getattr(fate, name)) is not None}
     figures = {name: _name(value) if isinstance(value, str) else value for name, value in figures.items()}
@@ -72,7 +72,7 @@ def _record(
     return record
 
 
-def _traceback(fate: Fate, shown: str) -> str:
+def _traceback(fate: DeliveryEvent, shown: str) -> str:
     """The fault's traceback without secrets; `shown` is its text without them. The lines above the text are the same
     each time, so they are searched once."""
     whole, text = (fate.traceback or "").rstrip("\n"), fate.text or ""
@@ -81,7 +81,7 @@ def _traceback(fate: Fate, shown: str) -> str:
     return shown_traceback(whole[: -len(text)]) + shown if text and whole.endswith(text) else shown_traceback(whole)
 
 
-def _message(fate: Fate, text: str) -> tuple[str, tuple[Any, ...]]:
+def _message(fate: DeliveryEvent, text: str) -> tuple[str, tuple[Any, ...]]:
     why = one_line(f"{_name(fate.error)}: {text}" if fate.error else text)
     match fate.outcome:
         case "retry":

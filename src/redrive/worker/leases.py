@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import StoreError
 from ..fault import STARTED_MAX, Crash
-from ..message import Hold
+from ..message import LeaseStatus
 from ..store import Store
 from .crash.ledger import Slots
 from .delivery_events import Reporter
@@ -46,7 +46,7 @@ class Leases:
     ) -> None:
         self._store, self._in_flight, self._keys, self._slots, self._loop = store, in_flight, keys, slots, loop
         self._outage, self._reporter, self._lease_s, self._grace_s = outage, reporter, lease_s, grace_s
-        self._to_mark: deque[tuple[Execution, Callable[[Hold], None]]] = deque()
+        self._to_mark: deque[tuple[Execution, Callable[[LeaseStatus], None]]] = deque()
         self._busy_until_s = 0.0  # when the last timeout of what runs is over
         self.due_s = 0.0  # time.monotonic() when `beat` is to be called next
         self.renew_s = 0.0  # and when the leases are renewed next
@@ -110,11 +110,11 @@ class Leases:
             return False
         self._outage.wrote(before_s)
         for run, status in zip(runs, found, strict=True):
-            if status is Hold.LOST:
+            if status is LeaseStatus.LOST:
                 self.lose(run)
                 continue
             run.until_s = before_s + lease_ms / 1000
-            if status is Hold.CANCEL and run.context is not None:
+            if status is LeaseStatus.CANCEL and run.context is not None:
                 run.context.stop("cancel")
                 if run.executor == "process":
                     isolated.append(run)
@@ -136,7 +136,7 @@ class Leases:
 
     # -- suspects that run alone
 
-    def mark_soon(self, run: Execution, then: Callable[[Hold], None]) -> None:
+    def mark_soon(self, run: Execution, then: Callable[[LeaseStatus], None]) -> None:
         """Have the store thread mark this execution as running alone; `then` is called on the event loop's thread with
         the status of its lease. From any thread."""
         self._to_mark.append((run, then))
@@ -155,7 +155,7 @@ class Leases:
                 return
             self._to_mark.popleft()
             run.until_s = before_s + self._lease_s
-            if status is Hold.LOST and self._in_flight.still([run]):
+            if status is LeaseStatus.LOST and self._in_flight.still([run]):
                 self.lose(run)
             self._loop.call_soon_threadsafe(then, status)
 

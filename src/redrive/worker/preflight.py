@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LIKENESS = 0.75  # of a name to that of a dependency which other tasks name: it may well be another
 
 
-def vet(app: Registry, store: Store, queues: Iterable[str]) -> None:
+def preflight(app: Registry, store: Store, queues: Iterable[str]) -> None:
     """Raises Refused, with the fix, if the store cannot carry this app's tasks on these queues."""
     if store.traits.read_only:
         raise Refused(f"a worker cannot work here: {store.traits.read_only}; run it as a user who may write")

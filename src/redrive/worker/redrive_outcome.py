@@ -17,7 +17,7 @@ TEXT_MAX = 200
 DONE, FAILED = "done", "failed"
 
 
-class FirstRun(Struct, frozen=True, array_like=True):
+class RedriveOutcome(Struct, frozen=True, array_like=True):
     """How the first settled run of a redriven message ended: done or failed, and with which fault."""
 
     outcome: str
@@ -33,9 +33,9 @@ def cell_of(run: str, id: str) -> str:
     return f"run/{run}/v/{id}"
 
 
-def decode(value: bytes) -> FirstRun:
+def decode(value: bytes) -> RedriveOutcome:
     """The outcome that a cell holds."""
-    return msgspec.json.decode(value, type=FirstRun)
+    return msgspec.json.decode(value, type=RedriveOutcome)
 
 
 def with_redrive_outcome(message: Message, settlement: Settlement, now_ms: int, *, texts: bool = True) -> Settlement:
@@ -59,14 +59,14 @@ def first_outcome(message: Message, decision: Decision) -> str | None:
     return DONE if isinstance(decision, Ack) else FAILED
 
 
-def of_dead(message: Message) -> FirstRun:
+def of_dead(message: Message) -> RedriveOutcome:
     """The outcome of a message that was found dead, without a recorded one."""
     at_ms = message.rested_ms or 0
     if not message.faults:
-        return FirstRun(FAILED, message.reason or "", at_ms=at_ms)
+        return RedriveOutcome(FAILED, message.reason or "", at_ms=at_ms)
     fault = message.faults[-1]
     text = "" if message.content.startswith(SEALED) else fault.text[:TEXT_MAX]
-    return FirstRun(FAILED, fault.kind.value, fault.error, text, fault.fingerprint, at_ms)
+    return RedriveOutcome(FAILED, fault.kind.value, fault.error, text, fault.fingerprint, at_ms)
 
 
 def swap_of_dead(message: Message) -> Swap | None:
@@ -77,10 +77,10 @@ def swap_of_dead(message: Message) -> Swap | None:
     return Swap(cell_of(message.run, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
 
 
-def _first_run(decision: Decision, fault: Fault | None, now_ms: int) -> FirstRun:
+def _first_run(decision: Decision, fault: Fault | None, now_ms: int) -> RedriveOutcome:
     if isinstance(decision, Ack):
-        return FirstRun(DONE, at_ms=now_ms)
+        return RedriveOutcome(DONE, at_ms=now_ms)
     if fault is None:
         text = decision.why[:TEXT_MAX]
-        return FirstRun(FAILED, getattr(decision, "reason", ""), text=text, at_ms=now_ms)
-    return FirstRun(FAILED, fault.kind.value, fault.error, fault.text[:TEXT_MAX], fault.fingerprint, now_ms)
+        return RedriveOutcome(FAILED, getattr(decision, "reason", ""), text=text, at_ms=now_ms)
+    return RedriveOutcome(FAILED, fault.kind.value, fault.error, fault.text[:TEXT_MAX], fault.fingerprint, now_ms)

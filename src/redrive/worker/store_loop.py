@@ -18,7 +18,7 @@ from typing import Any
 from ..blobs import Cleaner
 from ..duration import show
 from ..errors import EnqueueError, StoreError, Unsupported
-from ..message import Ack, Ask, Delivery, Settlement
+from ..message import Ack, ClaimRequest, Delivery, Settlement
 from ..store import Store
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
@@ -130,7 +130,7 @@ class StoreLoop:
         """Whether nothing may be claimed: the worker drains, or suspects need the process for themselves."""
         return self.draining or self._suspects.holding_since_s > 0
 
-    def _claims(self) -> list[Ask]:
+    def _claims(self) -> list[ClaimRequest]:
         if self._closed:
             return []
         leaving = [o.delivery.message.queue for o in self._outcomes]
@@ -217,7 +217,7 @@ class StoreLoop:
 
     # -- settle
 
-    def _exchange(self, asks: list[Ask]) -> None:
+    def _exchange(self, asks: list[ClaimRequest]) -> None:
         outcomes, before_s = self._outcomes, time.monotonic()
         try:
             result = self._store.exchange(self._settlements(outcomes), asks)
@@ -324,7 +324,7 @@ class StoreLoop:
     def _wait(self) -> None:
         self._finished.waiting = True
         if not self._finished.runs:  # checked after the flag is set: what finishes from here on nudges the store
-            no_claims: tuple[list[Ask], float] = ([], math.inf)
+            no_claims: tuple[list[ClaimRequest], float] = ([], math.inf)
             asks, wake_ms = no_claims if self._closed else self._capacity.asks_to_wait(self._lease_ms, self._name)
             if self._left:
                 asks, wake_ms = [], LEFT_S * 1000

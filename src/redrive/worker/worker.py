@@ -14,7 +14,7 @@ from ..registry import Queue, Registry
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
 from .crash.pulse import Pulse
-from .crash.recovery import take_back
+from .crash.recovery import recover
 from .crash.suspects import Suspects
 from .delivery_events import Reporter
 from .execution import Admission, Execution, InFlight
@@ -141,7 +141,7 @@ class Worker:
         """Start to work on the running event loop."""
         self._loop = asyncio.get_running_loop()
         room = self._capacity.capacity + BATCH_MAX
-        take_back(self._store, self._slots, room, self._reporter)
+        recover(self._store, self._slots, room, self._reporter)
         self._pulse = None if self._slots is None else Pulse(self._slots)
         self._build()
         self._presence.watch(self._loop)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from tests.support.schemas import schema  # noqa: F401
 
-from redrive.message import SKIP_LOOKED, Ack, Ask, Draft, RetryAt, Settled, Settlement, Swap
+from redrive.message import SKIP_LOOKED, Ack, ClaimRequest, Draft, RetryAt, Settled, Settlement, Swap
 from redrive.store import Store
 from redrive.stores.postgres.groups import STEP
 from redrive.stores.postgres.store import PostgresStore
@@ -31,7 +31,7 @@ def test_rows_of_groups_in_which_nobody_is_are_swept_away(schema: str) -> None:
     store = PostgresStore(schema, clock_ms=clock)
     store.put([Draft(task="t", group=group) for group in ("gone", "gone", "held", "waits")])
     store.configure_group("default", "wide", width=3)
-    ask = Ask("default", 9, 600_000)
+    ask = ClaimRequest("default", 9, 600_000)
     while acks := [d for d in store.exchange([], [ask]).deliveries if d.message.group == "gone"]:
         store.exchange([Settlement(delivery.receipt, Ack()) for delivery in acks], [])
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_a_cell_that_appears_while_a_settlement_makes_it_makes_that_one_stale(sc
     """It was not there to be locked."""
     store, other = PostgresStore(schema), PostgresStore(schema)
     store.put([Draft(task="t"), Draft(task="t")])
-    first, second = store.exchange([], [Ask("default", 2, 60_000)]).deliveries
+    first, second = store.exchange([], [ClaimRequest("default", 2, 60_000)]).deliveries
     sent: list[str] = []
     do = store._st.do
 
@@ -104,15 +104,15 @@ def test_a_change_of_width_keeps_nobody_from_groups_that_are_not_its_turn(schema
     """It admits to some groups at a time, each time in a commit of its own."""
     store, other = PostgresStore(schema), PostgresStore(schema)
     in_groups(store, STEP + 20, 3)
-    held = iter(other.exchange([], [Ask("default", 20, 600_000)]).deliveries)
+    held = iter(other.exchange([], [ClaimRequest("default", 20, 600_000)]).deliveries)
     seen: list[int] = []
 
     def between(point: str) -> None:
         if point == "admitting":  # in the same thread: it would wait for itself for ever
             seen.append(admitted(other))
-            other.exchange([Settlement(next(held).receipt, Ack())], [Ask("default", 1, 600_000)])
+            other.exchange([Settlement(next(held).receipt, Ack())], [ClaimRequest("default", 1, 600_000)])
 
-    store.seam = between
+    store.failpoint = between
     store.configure("default", group_width=2)
     assert seen[0] == STEP + 20 and seen[-1] > 2 * STEP and len(seen) >= 4
     assert all(later - earlier <= STEP + 2 for earlier, later in pairwise(seen))
@@ -126,7 +126,7 @@ def test_one_group_is_admitted_to_in_steps_as_well(schema: str) -> None:
     in_groups(store, 1, 2 * STEP + 10)
     in_groups(store, 3, 2)
     seen: list[int] = []
-    store.seam = lambda point: seen.append(admitted(store)) if point == "admitting" else None
+    store.failpoint = lambda point: seen.append(admitted(store)) if point == "admitting" else None
     store.configure("default", group_width=5000)
     assert max(later - earlier for earlier, later in pairwise(seen)) <= STEP
     assert store.check() == [] and admitted(store) == 2 * STEP + 10 + 6
@@ -145,7 +145,7 @@ def test_what_a_change_of_width_left_that_was_cut_off_is_done_by_others(schema: 
         if points.count("admitting") == 2:
             raise RuntimeError("cut off")
 
-    store.seam = cut_off
+    store.failpoint = cut_off
     with pytest.raises(RuntimeError, match="cut off"):
         store.configure("default", group_width=2)
     assert len(other.check()) == 20 + STEP - STEP // 2
@@ -165,7 +165,7 @@ def test_a_width_of_one_group_admits_to_that_group_alone(schema: str) -> None:
     store = PostgresStore(schema)
     in_groups(store, 3, 3)
     points: list[str] = []
-    store.seam = points.append
+    store.failpoint = points.append
     store.configure_group("default", "g0001", width=3)
     assert "admitting" not in points and store.check() == [] and admitted(store) == 5
     store.configure_group("default", None, width=2)
@@ -179,7 +179,7 @@ def test_a_width_of_one_group_admits_to_that_group_alone(schema: str) -> None:
 def retrying(store: PostgresStore, clock: ManualClock, *drafts: Draft) -> list[str]:
     """Messages that failed once and are due again, in the order in which they come due."""
     store.put(drafts)
-    deliveries = store.exchange([], [Ask(drafts[0].queue, len(drafts), 600_000)]).deliveries
+    deliveries = store.exchange([], [ClaimRequest(drafts[0].queue, len(drafts), 600_000)]).deliveries
     later = [Settlement(d.receipt, RetryAt(clock() + 1 + at)) for at, d in enumerate(deliveries)]
     store.exchange(later, [])
     clock.advance((len(drafts) + 1) / 1000)
@@ -187,7 +187,7 @@ def retrying(store: PostgresStore, clock: ManualClock, *drafts: Draft) -> list[s
 
 
 def claimed(store: PostgresStore, limit: int, retries: int, skip: frozenset[str] = frozenset()) -> list[str]:
-    ask = Ask("default", limit, 600_000, skip, retries=retries)
+    ask = ClaimRequest("default", limit, 600_000, skip, retries=retries)
     return [d.message.id for d in store.exchange([], [ask]).deliveries]
 
 
@@ -212,7 +212,7 @@ def test_a_lease_that_ran_out_is_no_retry(schema: str) -> None:
     clock = ManualClock()
     store = PostgresStore(schema, clock_ms=clock)
     store.put([Draft(task="t")])
-    (lapsed,) = [d.message.id for d in store.exchange([], [Ask("default", 1, 1000)]).deliveries]
+    (lapsed,) = [d.message.id for d in store.exchange([], [ClaimRequest("default", 1, 1000)]).deliveries]
     clock.advance("2s")
     (backlog,) = [put.id for put in store.put([Draft(task="t", due_ms=clock() - 60_000)])]
     assert claimed(store, 1, 1) == [backlog]
@@ -226,7 +226,7 @@ def test_retries_are_found_behind_more_than_a_claim_that_skips_looks_at(schema: 
     store = PostgresStore(schema, clock_ms=clock)
     wanted = retrying(store, clock, *[Draft(task="t") for _ in range(3)])
     store.put([Draft(task="held", due_ms=clock() - 60_000) for _ in range(SKIP_LOOKED + 5)])
-    ask = Ask("default", 3, 600_000, frozenset({"held"}), retries=2)
+    ask = ClaimRequest("default", 3, 600_000, frozenset({"held"}), retries=2)
     found = store.exchange([], [ask])
     assert [d.message.id for d in found.deliveries] == wanted[:2] and found.clogged == {"default"}
     assert store.exchange([], [ask]).clogged == {"default"} and store.counts().leased == 3
@@ -237,7 +237,7 @@ def test_no_more_retries_are_looked_at_than_a_claim_that_skips_looks_at(schema: 
     clock = ManualClock()
     store = PostgresStore(schema, clock_ms=clock)
     *held, beyond = retrying(store, clock, *[Draft(task="held") for _ in range(SKIP_LOOKED)], Draft(task="t"))
-    found = store.exchange([], [Ask("default", 3, 600_000, frozenset({"held"}), retries=3)])
+    found = store.exchange([], [ClaimRequest("default", 3, 600_000, frozenset({"held"}), retries=3)])
     assert (found.deliveries, found.clogged) == ([], {"default"})
     assert claimed(store, 1, 1) == held[:1]
     assert claimed(store, 3, 3, frozenset({"held"})) == [beyond]
@@ -250,7 +250,7 @@ def test_a_paused_queue_gives_no_retries_and_is_not_clogged(schema: str) -> None
     wanted = retrying(store, clock, Draft(task="t"))
     store.put([Draft(task="held", due_ms=clock() - 60_000) for _ in range(SKIP_LOOKED + 5)])
     store.configure("default", paused=True)
-    ask = Ask("default", 3, 600_000, frozenset({"held"}), retries=2)
+    ask = ClaimRequest("default", 3, 600_000, frozenset({"held"}), retries=2)
     found = store.exchange([], [ask])
     assert (found.deliveries, found.clogged) == ([], frozenset())
     store.configure("default", paused=False)
@@ -271,7 +271,7 @@ def test_a_retry_of_a_group_goes_first_once_it_has_a_place(schema: str) -> None:
 def test_claims_that_share_give_each_message_once(schema: str) -> None:
     stores = [PostgresStore(schema) for _ in range(4)]
     stores[0].put([Draft(task="t") for _ in range(400)])
-    half = stores[0].exchange([], [Ask("default", 200, 600_000)]).deliveries
+    half = stores[0].exchange([], [ClaimRequest("default", 200, 600_000)]).deliveries
     stores[0].exchange([Settlement(d.receipt, RetryAt(0)) for d in half], [])
     found: list[str] = []
 

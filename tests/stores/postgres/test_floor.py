@@ -19,7 +19,7 @@ from tests.support.servers import PostgresServer
 from tests.support.turns import in_turn
 
 from redrive.errors import StoreUnavailable
-from redrive.message import Ack, Ask, DeadLetter, Draft, Handle, Lane, Redrive, RetryAt, Settlement
+from redrive.message import Ack, ClaimRequest, DeadLetter, Draft, Handle, Lane, Redrive, RetryAt, Settlement
 from redrive.store import Store
 from redrive.stores.postgres import floor
 from redrive.stores.postgres.floor import payload, read
@@ -53,7 +53,7 @@ class TestPostgresWithFloors(StoreContract):
 
 # -- what lies below the floor
 
-ASK = Ask("default", 10, 600_000, worker="w")
+ASK = ClaimRequest("default", 10, 600_000, worker="w")
 MINUTE_S = 60
 
 
@@ -94,14 +94,14 @@ def place_of(store: PostgresStore, priority: int = 2) -> floor.Place:
     return store._floors._queues["default"][priority].place
 
 
-def woken(store: PostgresStore, ask: Ask = ASK) -> list[str]:
+def woken(store: PostgresStore, ask: ClaimRequest = ASK) -> list[str]:
     """What it claims once it was told that there is something."""
     while not (deliveries := store.exchange([], [ask]).deliveries):
         store.wait([ask], timeout_ms=30_000)
     return [delivery.message.id for delivery in deliveries]
 
 
-def looking(store: PostgresStore, ask: Ask = ASK) -> list[str]:
+def looking(store: PostgresStore, ask: ClaimRequest = ASK) -> list[str]:
     """What it claims by looking alone."""
     while not (deliveries := store.exchange([], [ask]).deliveries):
         pass
@@ -131,7 +131,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Way(Protocol):
-    def __call__(self, store: PostgresStore, ask: Ask = ASK) -> list[str]: ...
+    def __call__(self, store: PostgresStore, ask: ClaimRequest = ASK) -> list[str]: ...
 
 
 @pytest.fixture(params=["told", "looked for"])
@@ -169,7 +169,7 @@ def test_what_a_dead_worker_held_is_claimed_by_others(fleet: Fleet, way: Way, st
     """It is due since it was enqueued, an hour ago."""
     worker, dead, other = fleet.worker(), fleet.store(), fleet.store()
     put = other.put([Draft(task="t")])[0]
-    dead.exchange([], [Ask("default", 1, 7_200_000, worker="dead")])
+    dead.exchange([], [ClaimRequest("default", 1, 7_200_000, worker="dead")])
     fleet.pass_by(worker, s=3600)
     assert other.reclaim("dead", None if started else []) == ((0, 1) if started else (1, 0))
     assert way(worker) == [put.id]
@@ -197,7 +197,7 @@ def test_a_retry_that_was_asked_for_at_a_time_in_the_past_is_claimed(fleet: Flee
 def test_a_lease_that_ends_is_claimed(fleet: Fleet, way: Way) -> None:
     worker, other = fleet.worker(), fleet.store()
     put = other.put([Draft(task="t")])[0]
-    other.exchange([], [Ask("default", 1, 90_000, worker="other")])
+    other.exchange([], [ClaimRequest("default", 1, 90_000, worker="other")])
     fleet.pass_by(worker)
     fleet.clock.advance(31)
     assert way(worker) == [put.id]
@@ -241,7 +241,7 @@ def test_a_higher_priority_is_claimed_first(fleet: Fleet, postgres_server: Postg
 
 def test_a_claim_that_skips_finds_it_too(fleet: Fleet, postgres_server: PostgresServer, way: Way) -> None:
     worker, producer = fleet.worker(), fleet.store()
-    skip = Ask("default", 10, 600_000, frozenset({"held"}), "w")
+    skip = ClaimRequest("default", 10, 600_000, frozenset({"held"}), "w")
     with psycopg.connect(postgres_server.url) as c:
         _, wanted = producer.put([Draft(task="held"), Draft(task="t")], tx=c)
         fleet.pass_by(worker)
@@ -255,7 +255,7 @@ def test_a_claim_that_takes_retries_first_finds_it_too(fleet: Fleet, way: Way) -
     (delivery,) = other.exchange([], [ASK]).deliveries
     fleet.pass_by(worker)
     other.exchange([Settlement(delivery.receipt, RetryAt(fleet.clock() - 30_000))], [])
-    assert way(worker, Ask("default", 3, 600_000, worker="w", retries=2)) == [put.id]
+    assert way(worker, ClaimRequest("default", 3, 600_000, worker="w", retries=2)) == [put.id]
 
 
 # -- what holds a floor down
@@ -286,10 +286,10 @@ def test_no_floor_rises_by_an_exchange_that_was_not_committed(fleet: Fleet, told
         if point == "commit":
             raise RuntimeError("cut off")
 
-    worker.seam = fail
+    worker.failpoint = fail
     with pytest.raises(RuntimeError, match="cut off"):
         worker.exchange([], [ASK])
-    worker.seam = lambda point: None
+    worker.failpoint = lambda point: None
     assert place_of(worker) == before
     assert [d.message.id for d in worker.exchange([], [ASK]).deliveries] == [put.id]
 

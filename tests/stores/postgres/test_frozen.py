@@ -11,7 +11,7 @@ import pytest
 from tests.support.schemas import schema  # noqa: F401
 
 from redrive.errors import StoreUnavailable
-from redrive.message import Ack, Ask, Delivery, Draft, Hold, Settled, Settlement, Swap
+from redrive.message import Ack, ClaimRequest, Delivery, Draft, LeaseStatus, Settled, Settlement, Swap
 from redrive.stores.postgres.store import PostgresStore
 
 PATIENCE_S = 20.0
@@ -36,7 +36,7 @@ def standing_still(store: PostgresStore, point: str, call: Callable[[], object])
     there, goes_on = threading.Event(), threading.Event()
     found: list[object] = []
 
-    def seam(at: str) -> None:
+    def failpoint(at: str) -> None:
         if at == point and not there.is_set():
             there.set()
             goes_on.wait(PATIENCE_S)
@@ -47,7 +47,7 @@ def standing_still(store: PostgresStore, point: str, call: Callable[[], object])
         except Exception as error:
             found.append(error)
 
-    store.seam = seam
+    store.failpoint = failpoint
     thread = threading.Thread(target=run)
     thread.start()
     try:
@@ -60,7 +60,7 @@ def standing_still(store: PostgresStore, point: str, call: Callable[[], object])
 
 def claimed(store: PostgresStore, **more: object) -> Delivery:
     store.put([Draft(task="t", **more)])  # type: ignore[arg-type]
-    (delivery,) = store.exchange([], [Ask("default", 1, 30_000, worker="w")]).deliveries
+    (delivery,) = store.exchange([], [ClaimRequest("default", 1, 30_000, worker="w")]).deliveries
     return delivery
 
 
@@ -89,7 +89,7 @@ def test_an_exchange_that_stands_still_where_it_waited_for_an_answer_is_ended_an
     delivery = claimed(frozen)
     done = [Settlement(delivery.receipt, Ack(), follow_ups=(Draft(task="next"),))]
     with standing_still(frozen, "commit", lambda: frozen.exchange(done, [])) as found:
-        assert other.extend([delivery.receipt], lease_ms=30_000) == [Hold.HELD]
+        assert other.extend([delivery.receipt], lease_ms=30_000) == [LeaseStatus.HELD]
     (settled,) = found
     if isinstance(settled, StoreUnavailable):  # it stood still for longer than a call may take
         settled = frozen.exchange(done, [])

@@ -13,21 +13,21 @@ from tests.support.servers import PostgresServer
 
 from redrive.stores.postgres import listen
 from redrive.stores.postgres.listen import Listener
-from redrive.stores.postgres.session import Link
+from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.url import parse
 
 FAR_MS = 60_000
 PATIENCE_S = 20.0
 
-Open = Callable[..., tuple[Link, Listener]]
+Open = Callable[..., tuple[Session, Listener]]
 
 
 @pytest.fixture
 def open_listener(postgres_server: PostgresServer) -> Iterator[Open]:
-    opened: list[tuple[Link, Listener]] = []
+    opened: list[tuple[Session, Listener]] = []
 
-    def open_listener(options: str = "") -> tuple[Link, Listener]:
-        link = Link(parse(f"{postgres_server.url}?{options}"))
+    def open_listener(options: str = "") -> tuple[Session, Listener]:
+        link = Session(parse(f"{postgres_server.url}?{options}"))
         opened.append((link, Listener(link)))
         return opened[-1]
 
@@ -41,7 +41,7 @@ def never() -> None:
     return None
 
 
-def put(link: Link, queue: str = "q") -> None:
+def put(link: Session, queue: str = "q") -> None:
     link.pipeline(lambda c, _: c.execute("select 1"), wake=[queue])
 
 

@@ -15,10 +15,10 @@ from tests.support.pgbouncer import pgbouncer
 from tests.support.servers import PostgresServer
 
 from redrive.errors import StoreUnavailable
-from redrive.message import Ack, Ask, Draft, RetryAt, Settled, Settlement
+from redrive.message import Ack, ClaimRequest, Draft, RetryAt, Settled, Settlement
 from redrive.store import Store
 from redrive.stores.postgres.listen import Listener
-from redrive.stores.postgres.session import Link
+from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.store import PostgresStore
 from redrive.stores.postgres.url import parse
 from redrive.testing import ManualClock, StoreContract
@@ -31,22 +31,22 @@ def pooler(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def link(pooler: str) -> Iterator[Link]:
-    link = Link(parse(f"{pooler}?synchronous_commit=off&timeout=5s"))
+def link(pooler: str) -> Iterator[Session]:
+    link = Session(parse(f"{pooler}?synchronous_commit=off&timeout=5s"))
     yield link
     link.close()
 
 
-def test_a_pooler_is_found_out(link: Link, postgres_server: PostgresServer) -> None:
+def test_a_pooler_is_found_out(link: Session, postgres_server: PostgresServer) -> None:
     link.open()
     assert link.pooled
-    direct = Link(parse(postgres_server.url))
+    direct = Session(parse(postgres_server.url))
     direct.open()
     assert not direct.pooled
     direct.close()
 
 
-def test_many_threads_repeat_the_same_statements_over_few_sessions(link: Link) -> None:
+def test_many_threads_repeat_the_same_statements_over_few_sessions(link: Session) -> None:
     link.run(lambda c: c.execute("create table pooled (n int)"))
     errors: list[BaseException] = []
 
@@ -69,7 +69,7 @@ def test_many_threads_repeat_the_same_statements_over_few_sessions(link: Link) -
     link.run(lambda c: c.execute("drop table pooled"))
 
 
-def test_settings_hold_inside_a_transaction_and_stay_in_nobodys_session(link: Link, pooler: str) -> None:
+def test_settings_hold_inside_a_transaction_and_stay_in_nobodys_session(link: Session, pooler: str) -> None:
     asked = "select current_setting('synchronous_commit'), current_setting('jit'), current_setting('statement_timeout')"
 
     def settings(c: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
@@ -84,7 +84,7 @@ def test_settings_hold_inside_a_transaction_and_stay_in_nobodys_session(link: Li
 def test_a_statement_that_takes_too_long_is_ended_behind_the_pooler_too(
     pooler: str, postgres_server: PostgresServer, way: str
 ) -> None:
-    hasty = Link(parse(f"{pooler}?timeout=0.3s"))
+    hasty = Session(parse(f"{pooler}?timeout=0.3s"))
     hasty.open()
 
     def work(c: psycopg.Connection[Any], *_: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_statement_that_takes_too_long_is_ended_behind_the_pooler_too(
 
 def test_nobody_listens_through_a_pooler_unless_told_where(pooler: str, postgres_server: PostgresServer) -> None:
     for options, listens in (("", False), (f"listen={postgres_server.url}", True)):
-        link = Link(parse(f"{pooler}?{options}"))
+        link = Session(parse(f"{pooler}?{options}"))
         link.open()
         listener = Listener(link)
         listener.wait({"q"}, lambda: None, 200)
@@ -112,7 +112,7 @@ def test_nobody_listens_through_a_pooler_unless_told_where(pooler: str, postgres
         link.close()
 
 
-def test_stores_of_many_threads_put_claim_and_settle_through_it(pooler: str, link: Link) -> None:
+def test_stores_of_many_threads_put_claim_and_settle_through_it(pooler: str, link: Session) -> None:
     stores = [PostgresStore(f"{pooler}?schema=pooled") for _ in range(3)]
     acked: list[int] = []
     errors: list[BaseException] = []
@@ -121,7 +121,7 @@ def test_stores_of_many_threads_put_claim_and_settle_through_it(pooler: str, lin
         try:
             for _ in range(10):
                 store.put([Draft(task="push"), Draft(task="push", group="g"), Draft(task="push", delay_ms=60_000)])
-                deliveries = store.exchange([], [Ask("default", 5, 60_000)]).deliveries
+                deliveries = store.exchange([], [ClaimRequest("default", 5, 60_000)]).deliveries
                 settlements = [Settlement(d.receipt, RetryAt(0, why="again")) for d in deliveries[:1]]
                 settlements += [Settlement(d.receipt, Ack()) for d in deliveries[1:]]
                 words = store.exchange(settlements, []).settled

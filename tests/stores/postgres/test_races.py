@@ -23,8 +23,8 @@ from redrive.fault import Fault, Kind
 from redrive.ids import new_id
 from redrive.message import (
     Ack,
-    Ask,
     Cancel,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
@@ -70,7 +70,7 @@ def put(store: PostgresStore, *keys: str | None) -> list[str]:
 
 
 def claim(store: PostgresStore, limit: int = 100) -> list[Delivery]:
-    return store.exchange([], [Ask("default", limit, 30_000, worker="w")]).deliveries
+    return store.exchange([], [ClaimRequest("default", limit, 30_000, worker="w")]).deliveries
 
 
 def meanwhile(other: Other, call: Callable[[], object], work: Callable[[], object]) -> list[object]:
@@ -211,7 +211,7 @@ def test_a_verdict_whose_answer_is_lost_is_not_said_to_have_conflicted(store: Po
 
     def cut(point: str) -> None:
         if point == "commit":
-            store.seam = lambda point: None
+            store.failpoint = lambda point: None
             for c in [*store._link._pool._taken]:
                 with c.pipeline() as pipeline:
                     c.execute("commit")
@@ -219,7 +219,7 @@ def test_a_verdict_whose_answer_is_lost_is_not_said_to_have_conflicted(store: Po
                 with socket.socket(fileno=os.dup(c.pgconn.socket)) as wire:
                     wire.shutdown(socket.SHUT_RDWR)
 
-    store.seam = cut
+    store.failpoint = cut
     with pytest.raises(StoreUnavailable, match="may have taken place"):
         store.triage([handle], Redrive(), swaps=[Swap("x", 0, b"1")])
     (message,) = store.find([handle.id])
@@ -255,7 +255,9 @@ def test_what_is_committed_stands_though_nobody_can_be_told(postgres_server: Pos
             with closing(PostgresStore(schema.replace("postgres@", f"{name}@"))) as mute:
                 (id,) = put(mute, None)
                 (delivery,) = claim(mute)
-                done = mute.exchange([Settlement(delivery.receipt, RetryAt(0), FAULT)], [Ask("default", 1, 1000)])
+                done = mute.exchange(
+                    [Settlement(delivery.receipt, RetryAt(0), FAULT)], [ClaimRequest("default", 1, 1000)]
+                )
                 assert done.settled == [Settled.OK]
                 assert [d.message.id for d in done.deliveries] == [id]
                 assert mute.cancel([id]) == [Cancel.REQUESTED]
@@ -285,17 +287,17 @@ def test_a_put_that_broke_is_not_taken_for_done_by_an_id_that_was_there_before(s
 
     def cut(point: str) -> None:
         if point == "put":
-            store.seam = lambda point: None
+            store.failpoint = lambda point: None
             for c in [*store._link._pool._taken]:
                 with socket.socket(fileno=os.dup(c.pgconn.socket)) as wire:
                     wire.shutdown(socket.SHUT_RDWR)
 
     for drafts in ([Draft(task="t", id=used), Draft(task="t")], [Draft(task="t", id=id) for id in (used, free[0])]):
-        store.seam = cut
+        store.failpoint = cut
         with pytest.raises(EnqueueError, match="already stored"):
             store.put(drafts)
     assert store.counts().ready == 1
-    store.seam = cut
+    store.failpoint = cut
     assert [put.id for put in store.put([Draft(task="t", id=id) for id in free])] == free
     assert store.counts().ready == 3
 
@@ -333,10 +335,10 @@ def test_the_longest_names_do_all_that_names_do(store: PostgresStore) -> None:
     names: list[dict[str, Any]] = [{"key": key, "task": most}, {"group": most, "queue": most}]
     for parts in names:
         draft = Draft(**({"task": "tttt"} | parts))
-        ask = Ask(draft.queue, 9, 30_000, worker="w")
+        ask = ClaimRequest(draft.queue, 9, 30_000, worker="w")
         put_twice = [store.put([draft])[0].duplicate for _ in range(2)]
         assert put_twice == [False, draft.key is not None]
-        (delivery,) = store.exchange([], [Ask(draft.queue, 1, 30_000, worker="w")]).deliveries
+        (delivery,) = store.exchange([], [ClaimRequest(draft.queue, 1, 30_000, worker="w")]).deliveries
         store.exchange([Settlement(delivery.receipt, RetryAt(store.now_ms() - 1), FAULT)], [])
         for d in store.exchange([], [ask]).deliveries:
             dead = Settlement(d.receipt, Ack(keep_ms=None)) if d.message.attempt == 1 else died(d)

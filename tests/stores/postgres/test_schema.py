@@ -18,7 +18,7 @@ from tests.support.servers import PostgresServer
 from redrive.errors import Refused, SchemaError, StoreUnavailable
 from redrive.message import (
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Draft,
@@ -46,7 +46,7 @@ from redrive.stores.postgres.schema import (
     upgrade,
     version_of,
 )
-from redrive.stores.postgres.session import Link
+from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.store import PostgresStore
 from redrive.stores.postgres.url import parse
 
@@ -55,8 +55,8 @@ TWO = ONE | {"migration_2": "-- compatible from 1\nalter table {s}.message add c
 BREAKS = ONE | {"migration_2": "-- compatible from 2\nalter table {s}.message rename column n to m;"}
 FAILS = ONE | {"migration_2": "alter table {s}.message add column m int; select 1/0;"}
 
-ASK = Ask("default", 9, 30_000)
-Open = Callable[..., Link]
+ASK = ClaimRequest("default", 9, 30_000)
+Open = Callable[..., Session]
 _numbers = count()
 
 
@@ -67,11 +67,11 @@ def schema() -> str:
 
 @pytest.fixture
 def open_link(postgres_server: PostgresServer, schema: str) -> Iterator[Open]:
-    links: list[Link] = []
+    links: list[Session] = []
 
-    def open_link(options: str = "", user: str = "postgres") -> Link:
+    def open_link(options: str = "", user: str = "postgres") -> Session:
         url = postgres_server.url.replace("postgres@", f"{user}@")
-        links.append(Link(parse(f"{url}?schema={schema}&{options}")))
+        links.append(Session(parse(f"{url}?schema={schema}&{options}")))
         return links[-1]
 
     yield open_link
@@ -81,11 +81,11 @@ def open_link(postgres_server: PostgresServer, schema: str) -> Iterator[Open]:
 
 
 @pytest.fixture
-def link(open_link: Open) -> Link:
+def link(open_link: Open) -> Session:
     return open_link()
 
 
-def test_opening_makes_what_is_missing_once(link: Link) -> None:
+def test_opening_makes_what_is_missing_once(link: Session) -> None:
     assert version_of(link) == Version(0, 0)
     assert open_schema(link, ONE) == Version(1, 1)
     assert open_schema(link, TWO) == Version(2, 1)
@@ -93,7 +93,7 @@ def test_opening_makes_what_is_missing_once(link: Link) -> None:
     assert link.look(f"select n, m from {link.schema}.message") == []
 
 
-def test_an_older_program_goes_on_beside_a_newer_schema_that_says_so(link: Link) -> None:
+def test_an_older_program_goes_on_beside_a_newer_schema_that_says_so(link: Session) -> None:
     open_schema(link, TWO)
     assert open_schema(link, ONE) == Version(2, 1)
     other = TWO | {"migration_3": BREAKS["migration_2"].replace("from 2", "from 3").replace("to m", "to k")}
@@ -111,14 +111,14 @@ def test_without_migrating_a_missing_version_is_told(open_link: Open) -> None:
         open_schema(open_link("migrate=off"), TWO)
 
 
-def test_a_migration_that_fails_leaves_nothing_of_it(link: Link) -> None:
+def test_a_migration_that_fails_leaves_nothing_of_it(link: Session) -> None:
     with pytest.raises(Exception, match="division by zero"):
         open_schema(link, FAILS)
     assert version_of(link) == Version(1, 1)
     assert open_schema(link, TWO) == Version(2, 1)
 
 
-def test_a_role_that_may_not_is_told_who_may(link: Link, open_link: Open) -> None:
+def test_a_role_that_may_not_is_told_who_may(link: Session, open_link: Open) -> None:
     link.run(lambda c: c.execute("create role humble login"))
     try:
         with pytest.raises(SchemaError, match="redrive store sql"):
@@ -127,7 +127,7 @@ def test_a_role_that_may_not_is_told_who_may(link: Link, open_link: Open) -> Non
         link.run(lambda c: c.execute("drop role humble"))
 
 
-def test_a_role_that_may_only_use_its_schema_can_make_the_tables(link: Link, open_link: Open, schema: str) -> None:
+def test_a_role_that_may_only_use_its_schema_can_make_the_tables(link: Session, open_link: Open, schema: str) -> None:
     link.run(lambda c: c.execute(f"create role modest login; create schema {schema} authorization modest"))
     try:
         assert open_schema(open_link(user="modest"), TWO) == Version(2, 1)
@@ -137,12 +137,12 @@ def test_a_role_that_may_only_use_its_schema_can_make_the_tables(link: Link, ope
 
 _OPEN = """
 import sys
-from redrive.stores.postgres.session import Link
+from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.schema import open_schema
 from redrive.stores.postgres.url import parse
 from redrive.stores.postgres.store import PostgresStore
 sys.stdin.readline()
-print(open_schema(Link(parse(sys.argv[1])), {"migration_1": sys.argv[2]}).number)
+print(open_schema(Session(parse(sys.argv[1])), {"migration_1": sys.argv[2]}).number)
 """
 
 
@@ -165,7 +165,7 @@ def test_eight_processes_open_an_empty_database_at_once(
     assert [process.communicate(timeout=60)[0] for process in processes] == ["1\n"] * 8
 
 
-def test_workers_go_on_while_a_migration_runs(link: Link, open_link: Open, schema: str) -> None:
+def test_workers_go_on_while_a_migration_runs(link: Session, open_link: Open, schema: str) -> None:
     """Old programs put and delete without a pause longer than a migration may wait for its lock, while an old
     transaction keeps the lock from the migration."""
     open_schema(link, ONE)
@@ -205,7 +205,7 @@ def test_workers_go_on_while_a_migration_runs(link: Link, open_link: Open, schem
 
 
 def test_a_migration_gives_up_on_a_table_that_is_never_free(
-    link: Link, open_link: Open, schema: str, monkeypatch: pytest.MonkeyPatch
+    link: Session, open_link: Open, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_schema, "LOCK_TRIES", 2)
     monkeypatch.setattr(postgres_schema, "LOCK_TIMEOUT_S", 0.1)
@@ -217,7 +217,7 @@ def test_a_migration_gives_up_on_a_table_that_is_never_free(
     holder.drop()
 
 
-def test_a_sound_server_passes_and_has_nothing_to_say(link: Link) -> None:
+def test_a_sound_server_passes_and_has_nothing_to_say(link: Session) -> None:
     preflight(link)
     assert doctor(link) == []
 
@@ -238,11 +238,11 @@ def reckless() -> Iterator[PostgresServer]:
 
 
 def test_a_server_that_would_lose_messages_is_refused_unless_that_is_meant(reckless: PostgresServer) -> None:
-    link = Link(parse(reckless.url))
+    link = Session(parse(reckless.url))
     with pytest.raises(Refused, match=r"fsync = on.*\?fsync=off"):
         preflight(link)
     link.close()
-    meant = Link(parse(f"{reckless.url}?fsync=off"))
+    meant = Session(parse(f"{reckless.url}?fsync=off"))
     preflight(meant)
     assert meant.look("select current_setting('synchronous_commit')") == [("on",)]
     meant.close()
@@ -251,7 +251,7 @@ def test_a_server_that_would_lose_messages_is_refused_unless_that_is_meant(reckl
 def test_a_database_that_cannot_hold_every_text_is_refused(postgres_server: PostgresServer) -> None:
     with psycopg.connect(postgres_server.url, autocommit=True) as c:
         c.execute("create database latin encoding 'LATIN1' locale 'C' template template0")
-        link = Link(parse(f"{postgres_server.url.removesuffix('postgres')}latin"))
+        link = Session(parse(f"{postgres_server.url.removesuffix('postgres')}latin"))
         with pytest.raises(Refused, match="UTF8"):
             preflight(link)
         link.close()
@@ -261,7 +261,7 @@ def test_a_database_that_cannot_hold_every_text_is_refused(postgres_server: Post
 def test_the_doctor_names_what_is_wrong_and_what_to_do(
     reckless: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = Link(parse(f"{reckless.url}?fsync=off&synchronous_commit=off&pool=1"))
+    link = Session(parse(f"{reckless.url}?fsync=off&synchronous_commit=off&pool=1"))
     said = "\n".join(doctor(link))
     for words in (
         "fsync=off in the URL",
@@ -289,7 +289,7 @@ def test_the_doctor_finds_what_holds_back_vacuum(open_link: Open, monkeypatch: p
     other._pool.lose(holder)
 
 
-def shape(link: Link, schema: str) -> list[tuple[Any, ...]]:
+def shape(link: Session, schema: str) -> list[tuple[Any, ...]]:
     """What the schema consists of, but for its name."""
     columns = "select table_name, column_name, data_type, column_default from information_schema.columns"
     found = link.look(f"{columns} where table_schema = %s order by 1, 2", [schema])
@@ -302,7 +302,7 @@ def shape(link: Link, schema: str) -> list[tuple[Any, ...]]:
 
 
 def test_what_is_printed_for_an_administrator_is_what_opening_makes(
-    postgres_server: PostgresServer, link: Link, schema: str
+    postgres_server: PostgresServer, link: Session, schema: str
 ) -> None:
     made = f"{postgres_server.url}?schema={schema}"
     link.run(lambda c: c.execute(f"drop schema if exists {schema} cascade"))
@@ -318,7 +318,7 @@ def test_what_is_printed_for_an_administrator_is_what_opening_makes(
 
 
 def test_a_worker_needs_no_more_rights_than_are_printed(
-    postgres_server: PostgresServer, link: Link, schema: str
+    postgres_server: PostgresServer, link: Session, schema: str
 ) -> None:
     printed = sql(f"{postgres_server.url}?schema={schema}")
     grants = [line.removeprefix("--   ") for line in printed.splitlines() if line.startswith("--   grant ")]
@@ -331,11 +331,11 @@ def test_a_worker_needs_no_more_rights_than_are_printed(
             f"{postgres_server.url.replace('postgres@', 'plain_worker@')}?schema={schema}&migrate=off"
         )
         store.put([Draft(task="push", key="k", group="g"), Draft(task="push")], swaps=[Swap("cell", 0, b"1")])
-        deliveries = store.exchange([], [Ask("default", 10, 1000)]).deliveries
+        deliveries = store.exchange([], [ClaimRequest("default", 10, 1000)]).deliveries
         store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], [])
         assert store.counts().ready == 0 and len(deliveries) == 2
         store.configure("default", group_width=2)
-        store.wait([Ask("default", 10, 1000)], timeout_ms=10)
+        store.wait([ClaimRequest("default", 10, 1000)], timeout_ms=10)
         assert store.doctor() == []
         store.close()
         c.execute("drop owned by plain_worker cascade; drop role plain_worker")
@@ -362,7 +362,7 @@ def test_old_and_new_stores_work_side_by_side_while_the_schema_grows(
             while not stop.is_set() or settlements:
                 if not stop.is_set():
                     put[n] += len(stores[n].put([Draft(task="push")] * 20))
-                done = stores[n].exchange(settlements, [Ask("default", 50, 60_000)])
+                done = stores[n].exchange(settlements, [ClaimRequest("default", 50, 60_000)])
                 acked[n] += sum(word is Settled.OK for word in done.settled)
                 settlements = [Settlement(d.receipt, Ack()) for d in done.deliveries]
         except BaseException as error:
@@ -400,7 +400,7 @@ returning true"""
 
 
 def test_cells_of_older_programs_keep_their_versions_and_none_is_used_twice(
-    postgres_server: PostgresServer, link: Link, schema: str
+    postgres_server: PostgresServer, link: Session, schema: str
 ) -> None:
     parts = statements()
     open_schema(link, {"migration_1": parts["migration_1"]})
@@ -453,7 +453,7 @@ OLD_VERDICTS = {
 
 
 def test_what_an_older_program_leaves_beside_a_message_is_not_given_back(
-    postgres_server: PostgresServer, link: Link, schema: str
+    postgres_server: PostgresServer, link: Session, schema: str
 ) -> None:
     store = PostgresStore(f"{postgres_server.url}?schema={schema}")
 

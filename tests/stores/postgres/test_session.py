@@ -14,10 +14,10 @@ import pytest
 from tests.support.servers import PostgresServer
 
 from redrive.errors import ConfigError, StoreError, StoreFull, StoreUnavailable
-from redrive.stores.postgres.session import Clock, Link
+from redrive.stores.postgres.session import Clock, Session
 from redrive.stores.postgres.url import parse
 
-Open = Callable[..., Link]
+Open = Callable[..., Session]
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +29,10 @@ def fragile() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def open_link() -> Iterator[Open]:
-    links: list[Link] = []
+    links: list[Session] = []
 
-    def open_link(server: PostgresServer, options: str = "", **more: Any) -> Link:
-        links.append(Link(parse(f"{server.url}?{options}"), **more))
+    def open_link(server: PostgresServer, options: str = "", **more: Any) -> Session:
+        links.append(Session(parse(f"{server.url}?{options}"), **more))
         return links[-1]
 
     yield open_link
@@ -41,12 +41,12 @@ def open_link() -> Iterator[Open]:
 
 
 @pytest.fixture
-def link(postgres_server: PostgresServer, open_link: Open) -> Link:
+def link(postgres_server: PostgresServer, open_link: Open) -> Session:
     return open_link(postgres_server)
 
 
 @pytest.fixture
-def table(link: Link) -> Iterator[str]:
+def table(link: Session) -> Iterator[str]:
     name = f"link_{os.getpid()}"
     link.run(lambda c: c.execute(f"create table {name} (n int)"))
     yield name
@@ -59,11 +59,11 @@ def kill_backend(server: PostgresServer, pid: int) -> None:
         c.execute("select pg_terminate_backend(%s, 5000)", (pid,))
 
 
-def rows(link: Link, table: str) -> list[int]:
+def rows(link: Session, table: str) -> list[int]:
     return [row[0] for row in link.look(f"select n from {table} order by n")]
 
 
-def test_a_transaction_is_committed_whole_or_not_at_all(link: Link, table: str) -> None:
+def test_a_transaction_is_committed_whole_or_not_at_all(link: Session, table: str) -> None:
     def half(c: psycopg.Connection[Any]) -> None:
         c.execute(f"insert into {table} values (1)")
         raise KeyError("of the caller")
@@ -93,7 +93,7 @@ def test_a_connection_killed_in_a_transaction_is_replaced_and_the_work_done_once
             kills.append(pid)
             kill_backend(postgres_server, pid)
 
-    def seam(point: str) -> None:
+    def failpoint(point: str) -> None:
         if point == when:
             kill_once(link._pool._taken.copy().pop().info.backend_pid)
 
@@ -104,7 +104,7 @@ def test_a_connection_killed_in_a_transaction_is_replaced_and_the_work_done_once
         if when == "during":
             kill_once(c.info.backend_pid)
 
-    link = open_link(postgres_server, seam=seam)
+    link = open_link(postgres_server, failpoint=failpoint)
     getattr(link, way)(work)
     assert len(kills) == 1
     assert rows(link, table) == [1]
@@ -113,11 +113,11 @@ def test_a_connection_killed_in_a_transaction_is_replaced_and_the_work_done_once
 def test_what_must_not_be_repeated_says_that_its_commit_is_unknown(
     postgres_server: PostgresServer, open_link: Open, table: str
 ) -> None:
-    def seam(point: str) -> None:
+    def failpoint(point: str) -> None:
         if point == "commit":
             kill_backend(postgres_server, link._pool._taken.copy().pop().info.backend_pid)
 
-    link = open_link(postgres_server, seam=seam)
+    link = open_link(postgres_server, failpoint=failpoint)
     with pytest.raises(StoreUnavailable, match="may have taken place"):
         link.run(lambda c: c.execute(f"insert into {table} values (1)"), again=False)
 
@@ -181,7 +181,7 @@ def test_a_server_that_stands_still_is_told_within_the_timeout(
 
 
 def test_a_statement_that_takes_too_long_is_ended_on_the_server_too(
-    postgres_server: PostgresServer, open_link: Open, link: Link
+    postgres_server: PostgresServer, open_link: Open, link: Session
 ) -> None:
     hasty = open_link(postgres_server, "timeout=0.3s&application_name=hasty")
     with pytest.raises(StoreUnavailable, match="timeout"):
@@ -203,14 +203,14 @@ def test_a_statement_that_takes_too_long_is_ended_on_the_server_too(
         ("23505", StoreError),
     ],
 )
-def test_each_code_of_the_server_has_its_error(link: Link, code: str, error: type[Exception]) -> None:
+def test_each_code_of_the_server_has_its_error(link: Session, code: str, error: type[Exception]) -> None:
     with pytest.raises(error) as raised:
         link.run(lambda c: c.execute(f"do $$ begin raise sqlstate '{code}'; end $$"))
     assert type(raised.value) is error
     assert code in str(raised.value)
 
 
-def test_deadlocks_are_repeated(link: Link, table: str) -> None:
+def test_deadlocks_are_repeated(link: Session, table: str) -> None:
     link.run(lambda c: c.execute(f"insert into {table} values (1), (2)"))
     sessions: set[int] = set()
     both = threading.Barrier(2)
@@ -280,7 +280,7 @@ def test_who_finds_no_free_connection_is_told_within_the_timeout(
     assert link.look("select 1") == [(1,)]
 
 
-def test_a_forked_child_has_connections_of_its_own(link: Link, table: str) -> None:
+def test_a_forked_child_has_connections_of_its_own(link: Session, table: str) -> None:
     parents = link.look("select pg_backend_pid()")
     held = link._pool.take(time.monotonic() + 5)
     child = os.fork()
@@ -299,7 +299,7 @@ def test_a_forked_child_has_connections_of_its_own(link: Link, table: str) -> No
     assert rows(link, table) == [1]
 
 
-def test_a_closed_link_says_so(link: Link) -> None:
+def test_a_closed_link_says_so(link: Session) -> None:
     link.open()
     link.close()
     with pytest.raises(StoreError, match="closed"):
@@ -326,13 +326,13 @@ def test_what_the_url_names_and_is_not_there_is_a_setting(postgres_server: Postg
         "database": postgres_server.url + "_none",
         "user": postgres_server.url.replace("//postgres@", "//nobody:secret@"),
     }[part]
-    link = Link(parse(url))
+    link = Session(parse(url))
     with pytest.raises(ConfigError) as raised:
         link.open()
     assert "secret" not in str(raised.value)
 
 
-def test_the_clock_is_the_servers(link: Link) -> None:
+def test_the_clock_is_the_servers(link: Session) -> None:
     link.open()
     for _ in range(20):
         sent_s = time.monotonic()

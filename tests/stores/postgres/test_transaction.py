@@ -17,7 +17,7 @@ from tests.support.pgbouncer import pgbouncer
 from tests.support.servers import PostgresServer
 
 from redrive.errors import EnqueueError, StoreUnavailable, Unsupported
-from redrive.message import Ask, Draft, Swap
+from redrive.message import ClaimRequest, Draft, Swap
 from redrive.stores.postgres.store import PostgresStore
 
 DRAFT = Draft(task="push")
@@ -101,7 +101,7 @@ def test_keys_groups_and_swaps_hold_there_too(store: PostgresStore, connection: 
     puts = store.put([grouped, grouped, keyed, keyed], swaps=[Swap("cell", 0, b"1")], tx=connection)
     assert [put.duplicate for put in puts] == [False, False, False, True]
     connection.commit()
-    assert len(store.exchange([], [Ask("default", 10, 1000)]).deliveries) == 2
+    assert len(store.exchange([], [ClaimRequest("default", 10, 1000)]).deliveries) == 2
     assert store.put([keyed])[0].duplicate
     assert store.cells.read(["cell"])[0] is not None
 
@@ -233,7 +233,7 @@ def test_the_callers_commit_wakes_who_waits_and_not_before(
     woken = threading.Event()
 
     def wait() -> None:
-        store.wait([Ask("default", 1, 1000)], timeout_ms=60_000)
+        store.wait([ClaimRequest("default", 1, 1000)], timeout_ms=60_000)
         woken.set()
 
     waiting = threading.Thread(target=wait)

@@ -14,7 +14,7 @@ from tests.support.servers import RedisCluster, RedisServer
 from tests.support.turns import in_turn
 
 from redrive.errors import ConfigError, StoreUnavailable
-from redrive.message import Ack, Ask, Counts, Draft, Settled, Settlement
+from redrive.message import Ack, ClaimRequest, Counts, Draft, Settled, Settlement
 from redrive.store import Store
 from redrive.stores.redis.store import RedisStore
 from redrive.testing import ManualClock, StoreContract
@@ -73,7 +73,7 @@ class Load:
         self.acknowledged.add(put.id)
 
     def _work(self) -> None:
-        ask = Ask("default", 50, 5_000)
+        ask = ClaimRequest("default", 50, 5_000)
         deliveries = self._store.exchange([], [ask]).deliveries
         words = self._store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], []).settled
         # A settlement whose answer was lost is repeated, and then stale; a lease that ran out is another's.
@@ -172,8 +172,8 @@ def test_a_wait_hears_of_puts_after_its_slot_has_moved(cluster: RedisCluster, st
 
     def wait() -> None:
         while not stop.is_set():
-            store.wait([Ask("default", 1, 1000)], timeout_ms=60_000)
-            if store.exchange([], [Ask("default", 1, 60_000)]).deliveries:
+            store.wait([ClaimRequest("default", 1, 1000)], timeout_ms=60_000)
+            if store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries:
                 heard.set()
 
     waiting = threading.Thread(target=wait)

@@ -19,13 +19,13 @@ from redrive.errors import EnqueueError
 from redrive.ids import new_id
 from redrive.message import (
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Draft,
     Group,
     Keep,
     Lane,
-    Put,
+    PutResult,
     RetryAt,
     Settled,
     Settlement,
@@ -51,8 +51,8 @@ def store(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisStore]:
         yield store
 
 
-def ask(limit: int = 100, **parts: Any) -> Ask:
-    return Ask("default", limit, 30_000, **parts)
+def ask(limit: int = 100, **parts: Any) -> ClaimRequest:
+    return ClaimRequest("default", limit, 30_000, **parts)
 
 
 def draft(**parts: Any) -> Draft:
@@ -202,7 +202,7 @@ def test_the_keys_of_a_namespace_begin_with_its_tag_and_an_emptied_one_keeps_lit
 
 def test_on_the_servers_clock_nothing_is_early(redis_server: RedisServer, tmp_path: Path) -> None:
     store = RedisStore(redis_url(tmp_path, redis_server))
-    ask = Ask("default", 1, 1000)
+    ask = ClaimRequest("default", 1, 1000)
     before_s = time.time()
     store.put([Draft(task="push", delay_ms=30)])
     while not store.exchange([], [ask]).deliveries:
@@ -220,7 +220,7 @@ def test_a_put_that_broke_is_not_taken_for_done_by_an_id_that_was_there_before(
         with pytest.raises(EnqueueError, match="already stored"):
             sent_and_lost(redis_server, lambda drafts=drafts: store.put(drafts))
     assert store.counts().ready == 1
-    puts: list[Put] = sent_and_lost(redis_server, lambda: store.put([draft(id=id) for id in free]))
+    puts: list[PutResult] = sent_and_lost(redis_server, lambda: store.put([draft(id=id) for id in free]))
     assert [put.id for put in puts] == free
     assert store.counts().ready == 3
 
@@ -259,7 +259,7 @@ def test_a_look_reads_long_bodies_a_few_at_a_time_and_finds_all(redis_server: Re
 
 def test_a_release_costs_no_more_calls_than_there_are_leases(redis_server: RedisServer, store: RedisStore) -> None:
     store.put([draft(queue=f"q{n}") for n in range(300)])
-    assert len(store.exchange([], [Ask("q7", 1, 30_000, worker="dead")]).deliveries) == 1
+    assert len(store.exchange([], [ClaimRequest("q7", 1, 30_000, worker="dead")]).deliveries) == 1
     before = said(redis_server, "commandstats", "cmdstat_evalsha:calls")
     assert store.reclaim("dead", []) == (1, 0)
     assert said(redis_server, "commandstats", "cmdstat_evalsha:calls") - before < 20
@@ -269,7 +269,7 @@ def test_a_page_of_what_rests_is_whole_over_many_queues(store: RedisStore) -> No
     names, ids = [f"q{n}" for n in range(40)], list[str]()
     for name in names:
         store.put([draft(queue=name)] * 3)
-        deliveries = store.exchange([], [Ask(name, 3, 30_000)]).deliveries
+        deliveries = store.exchange([], [ClaimRequest(name, 3, 30_000)]).deliveries
         store.exchange([Settlement(d.receipt, DeadLetter("permanent")) for d in deliveries], [])
         ids += [d.message.id for d in deliveries]
     seen, cursor = list[str](), None

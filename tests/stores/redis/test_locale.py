@@ -14,7 +14,7 @@ import redis
 from tests.support.namespaces import redis_url
 from tests.support.servers import RedisServer
 
-from redrive.message import Draft, Lane, Where
+from redrive.message import Draft, Filter, Lane
 from redrive.store import Store
 from redrive.stores.redis.store import RedisStore
 from redrive.testing import ManualClock
@@ -52,7 +52,7 @@ def test_a_large_queue_is_listed_whole_and_in_order(server: RedisServer, tmp_pat
         ids = [put.id for _ in range(3) for put in store.put([Draft(task="t") for _ in range(1000)])]
         found, cursor = list[str](), None
         while True:
-            page = store.peek(lane, where=Where(queue="default"), limit=400, cursor=cursor)
+            page = store.peek(lane, where=Filter(queue="default"), limit=400, cursor=cursor)
             found += [message.id for message in page.messages]
             if (cursor := page.cursor) is None:
                 break

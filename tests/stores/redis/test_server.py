@@ -10,7 +10,18 @@ import pytest
 from tests.support.servers import RedisServer
 
 from redrive.errors import ConfigError, Refused, StoreFull, StoreUnavailable
-from redrive.message import Ack, Ask, Cancel, Counts, DeadLetter, Draft, Hold, RetryAt, Settled, Settlement
+from redrive.message import (
+    Ack,
+    Cancel,
+    ClaimRequest,
+    Counts,
+    DeadLetter,
+    Draft,
+    LeaseStatus,
+    RetryAt,
+    Settled,
+    Settlement,
+)
 from redrive.stores import open_store
 from redrive.stores.redis import preflight
 from redrive.stores.redis.store import RedisStore
@@ -105,8 +116,8 @@ def test_a_user_with_the_least_rights_can_do_everything(fragile: RedisServer) ->
     store = RedisStore(url)
     drafts = [Draft(task="t", group="g", key="k"), Draft(task="t", delay_ms=1), Draft(task="t"), Draft(task="t")]
     ids = [put.id for put in store.put(drafts)]
-    store.wait([Ask("default", 10, 1000)], timeout_ms=100)
-    deliveries = store.exchange([], [Ask("default", 10, 60_000)]).deliveries
+    store.wait([ClaimRequest("default", 10, 1000)], timeout_ms=100)
+    deliveries = store.exchange([], [ClaimRequest("default", 10, 60_000)]).deliveries
     decisions = [Ack(keep_ms=None), Ack(), RetryAt(0), DeadLetter("permanent")]
     settled = [Settlement(d.receipt, one) for d, one in zip(deliveries, decisions, strict=False)]
     assert set(store.exchange(settled, []).settled) == {Settled.OK}
@@ -133,9 +144,9 @@ def test_a_user_who_may_not_publish_is_refused_before_anything_is_written(fragil
 def test_at_maxmemory_a_put_is_refused_whole_and_all_that_frees_goes_on(
     fragile: RedisServer, store: RedisStore
 ) -> None:
-    ask = Ask("default", 100, 60_000)
+    ask = ClaimRequest("default", 100, 60_000)
     store.put(_drafts(20))
-    held = store.exchange([], [Ask("default", 10, 60_000)]).deliveries
+    held = store.exchange([], [ClaimRequest("default", 10, 60_000)]).deliveries
     fragile.command("CONFIG", "SET", "maxmemory", 1)
     try:
         before = store.counts()
@@ -144,7 +155,7 @@ def test_at_maxmemory_a_put_is_refused_whole_and_all_that_frees_goes_on(
                 store.put(drafts)
             assert store.counts().ready == before.ready == 10 and store.check() == []
         receipts = [delivery.receipt for delivery in held]
-        assert store.extend(receipts, lease_ms=60_000) == [Hold.HELD] * 10
+        assert store.extend(receipts, lease_ms=60_000) == [LeaseStatus.HELD] * 10
         decisions = [Ack(), Ack(keep_ms=None), RetryAt(0), RetryAt(store.now_ms() + 3_600_000), DeadLetter("permanent")]
         settlements = [Settlement(d.receipt, one) for d, one in zip(held, decisions * 2, strict=True)]
         assert store.exchange(settlements, []).settled == [Settled.OK] * 10
@@ -166,18 +177,18 @@ def test_at_maxmemory_a_put_is_refused_whole_and_all_that_frees_goes_on(
 def test_at_maxmemory_leases_that_ran_out_are_claimed_and_groups_go_on(fragile: RedisServer, store: RedisStore) -> None:
     store.put([Draft(task="t", group="g") for _ in range(5)])
     store.put(_drafts(3))
-    store.exchange([], [Ask("default", 10, 1, worker="dead")])
+    store.exchange([], [ClaimRequest("default", 10, 1, worker="dead")])
     fragile.command("CONFIG", "SET", "maxmemory", 1)
     try:
         assert store.reclaim("nobody", None) == (0, 0)
         ran = list[str]()
         while store.counts().leased:
-            deliveries = store.exchange([], [Ask("default", 1, 60_000)]).deliveries
+            deliveries = store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries
             ran += [delivery.message.id for delivery in deliveries]
             store.exchange([Settlement(delivery.receipt, Ack()) for delivery in deliveries], [])
-        while deliveries := store.exchange([], [Ask("default", 1, 60_000, worker="w")]).deliveries:
+        while deliveries := store.exchange([], [ClaimRequest("default", 1, 60_000, worker="w")]).deliveries:
             assert store.reclaim("w", ()) == (1, 0)
-            (again,) = store.exchange([], [Ask("default", 1, 60_000)]).deliveries
+            (again,) = store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries
             assert store.cancel([again.message.id]) == [Cancel.REQUESTED]
             ran.append(again.message.id)
             store.exchange([Settlement(again.receipt, Ack())], [])

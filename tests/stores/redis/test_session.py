@@ -16,10 +16,10 @@ from tests.support.proxy import FaultProxy
 from tests.support.servers import RedisServer
 
 from redrive.errors import ConfigError, StoreError, StoreFull, StoreUnavailable
-from redrive.stores.redis.session import Link
+from redrive.stores.redis.session import Session
 from redrive.stores.redis.url import RedisUrl
 
-Open = Callable[..., Link]
+Open = Callable[..., Session]
 ADD = "return redis.call('INCRBY', KEYS[1] .. 'n', ARGV[1])"
 SLOW = "local n = redis.call('INCR', KEYS[1] .. 'n'); for i = 1, tonumber(ARGV[1]) do local x = i * i end; return n"
 
@@ -33,11 +33,11 @@ def fragile() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def open_link(tmp_path: Path) -> Iterator[Open]:
-    links: list[Link] = []
+    links: list[Session] = []
 
-    def open_link(server: RedisServer | FaultProxy | str, options: str = "", **more: Any) -> Link:
+    def open_link(server: RedisServer | FaultProxy | str, options: str = "", **more: Any) -> Session:
         url = server if isinstance(server, str) else server.url
-        link = Link(RedisUrl.parse(f"{url}?namespace={tmp_path.name}&{options}"), **more)
+        link = Session(RedisUrl.parse(f"{url}?namespace={tmp_path.name}&{options}"), **more)
         link.add("add", ADD)
         link.add("slow", SLOW)
         links.append(link)
@@ -49,11 +49,11 @@ def open_link(tmp_path: Path) -> Iterator[Open]:
 
 
 @pytest.fixture
-def link(redis_server: RedisServer, open_link: Open) -> Link:
+def link(redis_server: RedisServer, open_link: Open) -> Session:
     return open_link(redis_server)
 
 
-def count(link: Link) -> int:
+def count(link: Session) -> int:
     return int(link.call("add", [0]))
 
 
@@ -70,7 +70,7 @@ def time_of(server: RedisServer) -> int:
 # -- scripts
 
 
-def test_a_script_is_given_its_root_and_arguments_as_they_are(link: Link, tmp_path: Path) -> None:
+def test_a_script_is_given_its_root_and_arguments_as_they_are(link: Session, tmp_path: Path) -> None:
     link.add("echo", "return {KEYS[1], unpack(ARGV)}")
     sent = [b"\x00\xff\r\n", 7, "ü", b""]
     assert link.call("echo", sent) == [b"{%s}:" % tmp_path.name.encode(), b"\x00\xff\r\n", b"7", "ü".encode(), b""]
@@ -88,7 +88,7 @@ def test_a_script_that_the_server_forgot_is_loaded_again(fragile: RedisServer, o
     assert link.call("add", [1]) == 4
 
 
-def test_an_error_of_the_script_is_told_and_the_connection_kept(link: Link, redis_server: RedisServer) -> None:
+def test_an_error_of_the_script_is_told_and_the_connection_kept(link: Session, redis_server: RedisServer) -> None:
     link.add("bad", "return redis.error_reply('ODD number')")
     before = connections(redis_server)
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_an_error_of_the_script_is_told_and_the_connection_kept(link: Link, redi
 # -- lost connections
 
 
-def test_killed_connections_are_replaced_unseen(link: Link, redis_server: RedisServer) -> None:
+def test_killed_connections_are_replaced_unseen(link: Session, redis_server: RedisServer) -> None:
     for n in range(1, 5):
         assert link.call("add", [1]) == n
         redis_server.command("CLIENT", "KILL", "TYPE", "normal")
@@ -410,7 +410,7 @@ def test_who_waits_for_a_connection_waits_no_longer_than_the_timeout(fragile: Re
     assert len(told) == 2
 
 
-def test_a_forked_child_opens_connections_of_its_own(link: Link) -> None:
+def test_a_forked_child_opens_connections_of_its_own(link: Session) -> None:
     link.call("add", [1])
     pid = os.fork()
     if pid == 0:
@@ -457,7 +457,7 @@ def test_the_clock_is_the_servers_and_costs_no_call(redis_server: RedisServer, o
         assert link.now_ms() >= at_most + 3_600_000
 
 
-def test_a_closed_link_says_so(link: Link) -> None:
+def test_a_closed_link_says_so(link: Session) -> None:
     link.close()
     with pytest.raises(StoreError, match="closed"):
         link.call("add", [1])

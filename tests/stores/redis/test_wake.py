@@ -14,7 +14,7 @@ from tests.support.proxy import FaultProxy
 from tests.support.servers import RedisServer
 
 from redrive.errors import StoreUnavailable
-from redrive.message import Ack, Ask, Draft, RetryAt, Settlement
+from redrive.message import Ack, ClaimRequest, Draft, RetryAt, Settlement
 from redrive.stores.redis.store import RedisStore
 from redrive.stores.redis.wake import Waiter
 
@@ -47,8 +47,8 @@ def store(redis_server: RedisServer, open_store: Open) -> RedisStore:
     return open_store(redis_server)
 
 
-def ask(queue: str = "default") -> Ask:
-    return Ask(queue, 1, LONG_MS)
+def ask(queue: str = "default") -> ClaimRequest:
+    return ClaimRequest(queue, 1, LONG_MS)
 
 
 class Waiting:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import StoreError
-from redrive.message import Ack, Ask, Draft, Hold, RetryAt, Settlement, Swap
+from redrive.message import Ack, ClaimRequest, Draft, LeaseStatus, RetryAt, Settlement, Swap
 from redrive.stores.sqlite.clock import (
     AWAY_MS,
     KEY,
@@ -89,7 +89,7 @@ def claim(store: SqliteStore, queue: str = "default") -> list[str]:
 
 
 def claims(store: SqliteStore, queue: str = "default") -> list:  # type: ignore[type-arg]
-    return store.exchange([], [Ask(queue, 10, LEASE_MS, worker="w")]).deliveries
+    return store.exchange([], [ClaimRequest(queue, 10, LEASE_MS, worker="w")]).deliveries
 
 
 def put(store: SqliteStore, body: str, **parts: object) -> None:
@@ -108,7 +108,7 @@ def test_lease_lasts_as_long_as_it_should_whatever_the_clock_is_set_to(opened: O
     for _ in range(29):
         host.passes(SECOND)
         assert claim(other) == []
-    assert mine.extend([held.receipt], lease_ms=LEASE_MS) == [Hold.HELD]
+    assert mine.extend([held.receipt], lease_ms=LEASE_MS) == [LeaseStatus.HELD]
     host.passes(LEASE_MS * BOUND)
     assert claim(other) == ["x"]  # it was not renewed: it has run out
 
@@ -120,7 +120,7 @@ def test_renewed_lease_is_kept_through_jumps_to_and_fro(opened: Opener, host: Se
     for by in (HOUR, HOUR, -3 * HOUR, 7 * HOUR, -HOUR, 100 * HOUR, -100 * HOUR) * 20:
         host.set_by(by)
         host.passes(10 * SECOND)
-        assert claim(other) == [] and mine.extend([held.receipt], lease_ms=LEASE_MS) == [Hold.HELD]
+        assert claim(other) == [] and mine.extend([held.receipt], lease_ms=LEASE_MS) == [LeaseStatus.HELD]
     assert mine.exchange([Settlement(held.receipt, Ack())], []).settled == ["ok"]
 
 
@@ -156,7 +156,7 @@ def test_waiter_wakes_for_what_comes_due_though_the_clock_was_set_back(opened: O
     put(store, "x", delay_ms=1)
     host.set_by(-HOUR)
     host.passes(3)
-    store.wait([Ask("default", 1, LEASE_MS)], timeout_ms=60_000)  # it would outlast the test
+    store.wait([ClaimRequest("default", 1, LEASE_MS)], timeout_ms=60_000)  # it would outlast the test
     assert claim(store) == ["x"]
 
 
@@ -221,7 +221,7 @@ def test_clock_that_was_set_forward_is_followed_after_ten_minutes_once_nothing_i
     host.set_by(2 * HOUR)
     for _ in range(90):  # fifteen minutes
         host.passes(10 * SECOND)
-        assert store.extend([held.receipt], lease_ms=LEASE_MS) == [Hold.HELD]
+        assert store.extend([held.receipt], lease_ms=LEASE_MS) == [LeaseStatus.HELD]
         assert claim(other, "later") == []
     store.exchange([Settlement(held.receipt, Ack())], [])
     host.passes(QUIET_EVERY_MS)
@@ -294,7 +294,7 @@ def test_process_that_slept_through_jumps_goes_by_what_the_others_made_of_them(o
     put(sleeper, "z")
     [held] = [one for one in claims(sleeper) if one.message.body == b"z"]
     assert claim(awake) == []  # its lease is as long for both
-    assert awake.extend([held.receipt], lease_ms=LEASE_MS) == [Hold.HELD]
+    assert awake.extend([held.receipt], lease_ms=LEASE_MS) == [LeaseStatus.HELD]
 
 
 def test_who_only_looks_sees_the_store_s_time_and_writes_none(opened: Opener, host: Set, path: Path) -> None:
@@ -372,10 +372,10 @@ def test_commit_that_fails_leaves_the_mark_as_it_was(opened: Opener, host: Set, 
         if point == "put":
             raise StoreError("it fails")
 
-    store.seam = fail
+    store.failpoint = fail
     with pytest.raises(StoreError, match="it fails"):
         put(store, "y")
-    store.seam = lambda point: None
+    store.failpoint = lambda point: None
     assert kept(path) == mark
     assert claim(store) == ["x"] and abs(other.now_ms() - store.now_ms()) <= 1
 

@@ -20,11 +20,12 @@ import redrive
 from redrive.errors import ConfigError, EnqueueError, SchemaError, StoreError, StoreFull, StoreUnavailable, Unsupported
 from redrive.message import (
     Ack,
-    Ask,
     Cell,
+    ClaimRequest,
     DeadLetter,
     Discard,
     Draft,
+    Filter,
     Handle,
     Isolate,
     Lane,
@@ -35,7 +36,6 @@ from redrive.message import (
     Settlement,
     Swap,
     Verdict,
-    Where,
 )
 from redrive.stores import open_store
 from redrive.stores.sqlite import schema, upkeep
@@ -47,7 +47,7 @@ from redrive.testing import ManualClock
 
 PATIENCE_S = 20.0
 FAR_MS = 60_000
-ASK = Ask("default", 10, 30_000, worker="w")
+ASK = ClaimRequest("default", 10, 30_000, worker="w")
 
 Opener = Callable[..., SqliteStore]
 
@@ -102,21 +102,21 @@ def until(seen: Callable[[], object]) -> None:
 def commit_together(store: SqliteStore, works: list[Callable[[], object]]) -> int:
     """Run the works in a thread each; all that are not in the first commit wait for the second. Counts commits."""
     groups: list[int] = []
-    seam_was = store.seam
+    failpoint_was = store.failpoint
 
-    def seam(point: str) -> None:
+    def failpoint(point: str) -> None:
         if point == "put":
             groups[-1] += 1
         if point == "commit":
             if len(groups) == 1:
                 until(lambda: groups[0] + len(store._writer.waiting) == len(works))
             groups.append(0)
-        seam_was(point)
+        failpoint_was(point)
 
     groups.append(0)
-    store.seam = seam
+    store.failpoint = failpoint
     in_threads(works)
-    store.seam = seam_was
+    store.failpoint = failpoint_was
     return len(groups) - 1
 
 
@@ -174,7 +174,7 @@ def test_a_commit_that_fails_is_no_success_for_those_who_wait(store: SqliteStore
             assert connection is not None
             connection.close()  # even its rollback fails now
 
-    store.seam = broken
+    store.failpoint = broken
 
     def put() -> None:
         try:
@@ -185,7 +185,7 @@ def test_a_commit_that_fails_is_no_success_for_those_who_wait(store: SqliteStore
     commit_together(store, [put] * 4)
     assert len(outcomes) == 4
     assert all(isinstance(outcome, StoreError) for outcome in outcomes)
-    store.seam = lambda point: None
+    store.failpoint = lambda point: None
     assert store.counts().ready == 0
     store.put([draft()])
     assert store.counts().ready == 1
@@ -207,7 +207,7 @@ import sys, time
 from redrive.message import *
 from redrive.stores import sqlite
 from redrive.stores.sqlite.store import SqliteStore
-ASK = Ask("default", 10, 30_000, worker="w")
+ASK = ClaimRequest("default", 10, 30_000, worker="w")
 """
 
 
@@ -240,7 +240,7 @@ store = SqliteStore(sys.argv[1])
 for n in range(30):
     store.put([Draft(task="push", body=f"{sys.argv[2]}.{n}".encode())])
 taken = []
-while found := store.exchange([], [Ask("default", 3, 60_000)]).deliveries:
+while found := store.exchange([], [ClaimRequest("default", 3, 60_000)]).deliveries:
     taken += [d.message.body.decode() for d in found]
     store.exchange([Settlement(d.receipt, Ack()) for d in found], [])
 print(" ".join(taken))
@@ -393,7 +393,7 @@ def test_a_forked_child_and_its_parent_use_the_store_side_by_side(path: Path, st
     for _ in range(20):
         store.put([draft(body=b"parent")])
     assert exit_code(pid) == 0
-    bodies = [d.message.body for d in store.exchange([], [Ask("default", 100, 1000)]).deliveries]
+    bodies = [d.message.body for d in store.exchange([], [ClaimRequest("default", 100, 1000)]).deliveries]
     assert sorted(bodies) == [b"before"] + [b"child"] * 20 + [b"parent"] * 20
     assert store.check() == []
 
@@ -695,10 +695,10 @@ def test_a_page_of_a_long_lane_costs_no_more_than_one_of_a_short_lane(open_sqlit
     for count in (200, 2000):
         store.put([draft() for _ in range(count)])
         if lane is Lane.DEAD:
-            claimed = store.exchange([], [Ask("default", count, 1000)]).deliveries
+            claimed = store.exchange([], [ClaimRequest("default", count, 1000)]).deliveries
             store.exchange([Settlement(d.receipt, DeadLetter("permanent")) for d in claimed], [])
         cursor = store.peek(lane, limit=50).cursor
-        costs.append(steps(store, lambda: store.peek(lane, where=Where(queue="default"), limit=50, cursor=cursor)))  # noqa: B023
+        costs.append(steps(store, lambda: store.peek(lane, where=Filter(queue="default"), limit=50, cursor=cursor)))  # noqa: B023
     assert 0 < costs[1] < 1.5 * costs[0], costs
 
 
@@ -752,7 +752,7 @@ def test_a_verdict_is_whole_or_not_there_when_its_process_is_killed(
     point = "restored" if (what, point) == ("restore", "triaged") else point
     child = os.fork()
     if child == 0:
-        store.seam = lambda reached: os.kill(os.getpid(), signal.SIGKILL) if reached == point else None
+        store.failpoint = lambda reached: os.kill(os.getpid(), signal.SIGKILL) if reached == point else None
         judged(store, Handle(put.id, 0, Lane.DEAD), what)
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
@@ -780,11 +780,11 @@ def rows_of_cells(store: SqliteStore) -> int:
 def test_a_swap_that_need_not_be_durable_is_not_synced(store: SqliteStore) -> None:
     levels = []
 
-    def seam(point: str) -> None:
+    def failpoint(point: str) -> None:
         if point == "commit" and store._writer._connection is not None:
             levels.append(store._writer._connection.execute("pragma synchronous").fetchone()[0])
 
-    store.seam = seam
+    store.failpoint = failpoint
     for key, durable in (("a", True), ("b", False), ("c", True)):
         assert store.cells.swap([Swap(key, 0, b"")], durable=durable) == [True]
     assert levels == [2, 1, 2]  # full, normal, full
@@ -822,7 +822,7 @@ def test_cells_that_come_and_go_leave_the_file_and_the_time_as_they_were(open_sq
 
     def settle(first: int) -> None:
         store.put([draft()] * batch)
-        held = store.exchange([], [Ask("default", batch, 1000)]).deliveries
+        held = store.exchange([], [ClaimRequest("default", batch, 1000)]).deliveries
         ttl_ms = lives // batch * 60_000
         swaps = [Swap(f"idem/push/{first + n}", 0, b"done", ttl_ms) for n in range(batch)]
         store.exchange([Settlement(d.receipt, Ack(), swaps=(s,)) for d, s in zip(held, swaps, strict=True)], [])

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.fault import Fault, Kind
 from redrive.ids import new_id
-from redrive.message import FailureGroup, Lane, Message, Where
+from redrive.message import FailureGroup, Filter, Lane, Message
 from redrive.stores import lifecycle
 from redrive.stores.sqlite import search
 from redrive.stores.sqlite.store import SqliteStore
@@ -38,7 +38,7 @@ def _dead(rested_ms: int, draw: random.Random) -> Message:
     )
 
 
-def _wheres(now_ms: int) -> Iterator[Where]:
+def _wheres(now_ms: int) -> Iterator[Filter]:
     draw = random.Random(7)
     for _ in range(60):
         named: dict[str, object] = {}
@@ -50,7 +50,7 @@ def _wheres(now_ms: int) -> Iterator[Where]:
             named["since_ms"], named["until_ms"] = now_ms - 8_000_000, now_ms - 1_000_000
         if draw.random() < 0.2:
             named["redrives"] = 1
-        yield Where(**named)  # type: ignore[arg-type]
+        yield Filter(**named)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -78,11 +78,11 @@ def test_each_way_to_a_page_finds_the_same(
 def test_groups_off_their_index_are_those_of_the_messages(filled: tuple[SqliteStore, list[Message]]) -> None:
     store, messages = filled
     for where in (
-        Where(),
-        Where(task="a"),
-        Where(task=("b", "c")),
-        Where(fingerprint="a" * 16),
-        Where(until_ms=10**15),
+        Filter(),
+        Filter(task="a"),
+        Filter(task=("b", "c")),
+        Filter(fingerprint="a" * 16),
+        Filter(until_ms=10**15),
     ):
         meant = [m for m in messages if m.lane is Lane.DEAD and _meant(m, where)]
         for group in store.failure_groups(where=where):
@@ -94,7 +94,7 @@ def test_groups_off_their_index_are_those_of_the_messages(filled: tuple[SqliteSt
         assert not meant, where
 
 
-def _meant(message: Message, where: Where) -> bool:
+def _meant(message: Message, where: Filter) -> bool:
     return lifecycle.matches(message, message.faults[-1] if message.faults else None, where)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from redrive.errors import EnqueueError, StoreUnavailable, Unsupported
-from redrive.message import Ask, Draft, Swap
+from redrive.message import ClaimRequest, Draft, Swap
 from redrive.stores.sqlite.store import SqliteStore
 
 DRAFT = Draft(task="push")
@@ -75,7 +75,7 @@ def test_keys_groups_and_swaps_hold_there_too(store: SqliteStore, connection: sq
     puts = store.put([grouped, grouped, keyed, keyed], swaps=[Swap("cell", 0, b"1")], tx=connection)
     assert [put.duplicate for put in puts] == [False, False, False, True]
     connection.commit()
-    assert len(store.exchange([], [Ask("default", 10, 1000)]).deliveries) == 2
+    assert len(store.exchange([], [ClaimRequest("default", 10, 1000)]).deliveries) == 2
     assert store.put([keyed])[0].duplicate
     assert store.cells.read(["cell"])[0] is not None
 

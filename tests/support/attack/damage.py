@@ -13,7 +13,7 @@ from tests.support.attack.hosts import Host, PostgresHost, RedisHost, SqliteHost
 
 from redrive.fault import Fault, Kind
 from redrive.message import (
-    Ask,
+    ClaimRequest,
     Delivery,
     Message,
     Settled,
@@ -45,7 +45,7 @@ def store(host: Host) -> Iterator[Store]:
 
 
 def claim(store: Store, limit: int = 100) -> list[Delivery]:
-    return store.exchange([], [Ask("default", limit, 30_000, worker="w")]).deliveries
+    return store.exchange([], [ClaimRequest("default", limit, 30_000, worker="w")]).deliveries
 
 
 def settle(store: Store, deliveries: list[Delivery], decision: Any, fault: Fault | None = FAULT) -> list[Settled]:

@@ -17,7 +17,7 @@ from redrive.events import Notice
 from redrive.fault import Fault, Kind, fingerprint
 from redrive.message import (
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Deferral,
     Delivery,
@@ -75,7 +75,7 @@ class _World:
         return ids
 
     def _claim(self, limit: int, queue: str = PLAIN, lease_ms: int = FAR_MS) -> list[Delivery]:
-        return self._store.exchange([], [Ask(queue, limit, lease_ms, worker="other")]).deliveries
+        return self._store.exchange([], [ClaimRequest(queue, limit, lease_ms, worker="other")]).deliveries
 
     def _settle(self, deliveries: list[Delivery], decision: Any, text: str = "") -> None:
         fault = _fault(text, self._store.now_ms()) if text else None

@@ -24,7 +24,7 @@ FAILS_EVERY = 5  # of so many orders one fails in its first attempt
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """`kill_at`: SIGKILL itself at that call of the store's test seam, of `kill_point` only, if that is given."""
+    """`kill_at`: SIGKILL itself at that call of the store's failpoint, of `kill_point` only, if that is given."""
 
     place: str
     url: str
@@ -57,13 +57,13 @@ def make_app(orders: Orders, journal: Journal) -> redrive.App:
 def kill_hook(journal: Journal, orders: Orders) -> Callable[[str], None]:
     calls = itertools.count(1)
 
-    def seam(point: str) -> None:
+    def failpoint(point: str) -> None:
         if orders.kill_point in ("", point) and next(calls) == orders.kill_at:
             journal.write("killing", note=point)
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)  # no step further, should the signal take its time
 
-    return seam
+    return failpoint
 
 
 def work(orders: Orders) -> None:
@@ -72,7 +72,7 @@ def work(orders: Orders) -> None:
     app = make_app(orders, journal)
     store = app.store
     if orders.kill_at:
-        store.seam = kill_hook(journal, orders)  # type: ignore[attr-defined]
+        store.failpoint = kill_hook(journal, orders)  # type: ignore[attr-defined]
     app.run_worker({"default": orders.concurrency}, prefetch=orders.prefetch, lease=orders.lease)
     store.close()
     journal.write("exit")

@@ -6,7 +6,7 @@ from typing import Any
 
 from redrive.fault import Fault, Kind
 from redrive.message import (
-    Ask,
+    ClaimRequest,
     Delivery,
     Draft,
     Settled,
@@ -58,7 +58,7 @@ def put(store: SqsStore, **parts: Any) -> str:
 
 
 def claim(store: SqsStore, limit: int = 10, queue: str = "default", lease_ms: int = 30_000) -> list[Delivery]:
-    return store.exchange([], [Ask(queue, limit, lease_ms, worker="w")]).deliveries
+    return store.exchange([], [ClaimRequest(queue, limit, lease_ms, worker="w")]).deliveries
 
 
 def settle(store: SqsStore, delivery: Delivery, decision: Any, **parts: Any) -> Settled:

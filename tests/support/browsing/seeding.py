@@ -11,7 +11,7 @@ from tests.support.failing import failure_of
 
 from redrive import App
 from redrive.fault import Fault
-from redrive.message import Ask, DeadLetter, Delivery, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Delivery, Settlement
 from redrive.store import Store
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
@@ -61,7 +61,9 @@ class Past:
     def die(self, task: str, values: Iterable[object], reason: str = "exhausted") -> list[str]:
         """Put a message with each of these arguments, and let all die now, of what their handler raises."""
         ids = self.put(task, values)
-        claimed = self.store.exchange([], [Ask(self.app.tasks[task].queue, 1000, LEASE_MS, worker=WORKER)]).deliveries
+        claimed = self.store.exchange(
+            [], [ClaimRequest(self.app.tasks[task].queue, 1000, LEASE_MS, worker=WORKER)]
+        ).deliveries
         self.store.exchange([Settlement(each.receipt, DeadLetter(reason), self._fault(each)) for each in claimed], [])
         return ids
 

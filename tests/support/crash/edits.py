@@ -14,7 +14,7 @@ from tests.support.crash.programs import Plan, hook
 
 import redrive
 from redrive.ids import new_id
-from redrive.message import Ask, DeadLetter, Draft, Lane, Quarantine, Settlement, Swap
+from redrive.message import ClaimRequest, DeadLetter, Draft, Lane, Quarantine, Settlement, Swap
 from redrive.store import Store
 from redrive.triage.dlq import DeadLetters
 from redrive.triage.export import write_line
@@ -37,7 +37,7 @@ def fill(place: Path) -> None:
     app = make_app(place)
     drafts = [Draft(task="push", key=KEY), *[Draft(task="push") for _ in range(5)]]
     ids = [put.id for put in app.store.put(drafts)]
-    for each in app.store.exchange([], [Ask("default", 9, 60_000)]).deliveries:
+    for each in app.store.exchange([], [ClaimRequest("default", 9, 60_000)]).deliveries:
         decision = Quarantine() if each.message.id == ids[5] else DeadLetter("exhausted")
         app.store.exchange([Settlement(each.receipt, decision)], [])
     message = app.store.find(ids[1:2])[0]

@@ -28,7 +28,7 @@ from tests.support.crash.ledger import Journal, handled, produced, read, url_of
 import redrive
 from redrive import Context
 from redrive.errors import StoreError
-from redrive.events import Event, Fate, Notice
+from redrive.events import DeliveryEvent, Event, Notice
 from redrive.ids import new_id
 from redrive.message import Draft, Lane, Message, Started
 from redrive.store import Store
@@ -36,7 +36,7 @@ from redrive.worker.crash.ledger import left_behind
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child shall do. `kill_at`: SIGKILL itself at that call of the store's test seam; only calls of
+    """What a child shall do. `kill_at`: SIGKILL itself at that call of the store's failpoint; only calls of
     `kill_point` are counted, if that is given."""
 
     place: str
@@ -171,22 +171,22 @@ def acknowledge(journal: Journal, drafts: Sequence[Draft]) -> None:
 
 
 def hook(store: Store, journal: Journal, plan: Plan) -> None:
-    """Put what kills this process into the store's test seam, which is no part of the protocol."""
+    """Put what kills this process into the store's failpoint, which is no part of the protocol."""
     if plan.kill_at:
-        store.seam = kill_hook(journal, plan)  # type: ignore[attr-defined]
+        store.failpoint = kill_hook(journal, plan)  # type: ignore[attr-defined]
 
 
 def kill_hook(journal: Journal, plan: Plan) -> Callable[[str], None]:
-    """For the store's seam: SIGKILL to this process at the chosen call."""
+    """For the store's failpoints: SIGKILL to this process at the chosen call."""
     calls = itertools.count(1)
 
-    def seam(point: str) -> None:
+    def failpoint(point: str) -> None:
         if plan.kill_point in ("", point) and next(calls) == plan.kill_at:
             journal.write("killing", note=point)
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)  # no step further, should the signal take its time
 
-    return seam
+    return failpoint
 
 
 # -- the worker
@@ -230,7 +230,7 @@ def how_left(m: Message, dead: Mapping[str, Sequence[Started] | None]) -> str:
 def write_events(journal: Journal, events: Sequence[Event]) -> None:
     for event in events:
         match event:
-            case Fate():
+            case DeliveryEvent():
                 journal.write("fate", event.id, note=event.outcome, attempt=event.attempt)
             case Notice():
                 journal.write("notice", note=event.name)

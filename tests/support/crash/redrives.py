@@ -22,7 +22,7 @@ from tests.support.crash.programs import Plan, kill_hook
 import redrive
 from redrive import Context
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Draft, Lane, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Draft, Lane, Settlement
 from redrive.store import Store
 from redrive.triage.redrive.run import Run
 from redrive.worker import redrive_outcome
@@ -50,7 +50,7 @@ def bury(place: Path, count: int) -> list[str]:
     store = make_app(place).store
     ids = [put.id for put in store.put([Draft(task="again", body=b'{"n":%d}' % n) for n in range(count)])]
     fault = Fault(Kind.DEFAULT, "ValueError", "it failed", "f")
-    claimed = store.exchange([], [Ask("default", count, 60_000)]).deliveries
+    claimed = store.exchange([], [ClaimRequest("default", count, 60_000)]).deliveries
     store.exchange([Settlement(one.receipt, DeadLetter("exhausted"), fault) for one in claimed], [])
     store.close()
     return ids
@@ -129,8 +129,8 @@ def work(plan: Plan) -> None:
     journal.write("up")
     app = make_app(place, journal)
     if plan.kill_at:
-        seam = kill_hook(journal, plan)
-        app.store.seam = lambda point: seam(point) if threading.current_thread().name == CARRIES else None  # type: ignore[attr-defined]
+        failpoint = kill_hook(journal, plan)
+        app.store.failpoint = lambda point: failpoint(point) if threading.current_thread().name == CARRIES else None  # type: ignore[attr-defined]
     app.run_worker({"default": plan.concurrency}, prefetch=plan.prefetch, lease=plan.lease, burst=plan.drain)
     app.store.close()
 

@@ -13,7 +13,7 @@ from redrive.message import (
     DeadLetter,
     Exchange,
     Lane,
-    Put,
+    PutResult,
     Quarantine,
     RetryAt,
     Settled,
@@ -45,7 +45,7 @@ def _(right: Any, tables: Tables, task: str, key: str, now: int) -> Any:
     held = tables._holders.get((task, key))
     message = tables.message(held.id) if held else None
     if message is not None and message.lane is Lane.DONE:
-        return Put(message.id, True, "cancelled")
+        return PutResult(message.id, True, "cancelled")
     return right(tables, task, key, now)
 
 

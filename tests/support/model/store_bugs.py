@@ -12,8 +12,8 @@ from redrive.message import (
     Cancel,
     Counts,
     Discard,
-    Hold,
     Lane,
+    LeaseStatus,
     Started,
 )
 from redrive.stores import lifecycle
@@ -35,7 +35,7 @@ def _(right: Any, tables: Tables, receipt: Any, *args: Any) -> Any:
 
 @bug(memory, "extend", "a cancel is not told")
 def _(right: Any, *args: Any) -> Any:
-    return Hold.HELD if right(*args) is Hold.CANCEL else right(*args)
+    return LeaseStatus.HELD if right(*args) is LeaseStatus.CANCEL else right(*args)
 
 
 @bug(memory, "extend", "the end of the lease stays")
@@ -47,7 +47,7 @@ def _(right: Any, tables: Tables, receipt: Any, until_ms: int, alone: bool) -> A
 @bug(memory, "extend", "a heartbeat takes back that it runs alone")
 def _(right: Any, tables: Tables, receipt: Any, until_ms: int, alone: bool) -> Any:
     word = right(tables, receipt, until_ms, alone)
-    if word is not Hold.LOST and not alone:
+    if word is not LeaseStatus.LOST and not alone:
         tables.write(int(receipt.handle), tables.kept[receipt.handle]._replace(alone=False))
     return word
 

@@ -16,7 +16,7 @@ from redrive.errors import ConfigError, StoreUnavailable
 from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
-    Ask,
+    ClaimRequest,
     Counts,
     DeadLetter,
     Delivery,
@@ -25,7 +25,7 @@ from redrive.message import (
     Handle,
     Lane,
     Message,
-    Put,
+    PutResult,
     Receipt,
     RetryAt,
     Settlement,
@@ -64,10 +64,10 @@ class Apart:
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         return self.resting.triage(handles, verdict, swaps=swaps)
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[PutResult]:
         return self.resting.put(drafts, swaps=swaps)
 
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask]) -> Exchange:
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest]) -> Exchange:
         """Only to begin with: what is dead when the runs begin died in the triage store."""
         return self.resting.exchange(settlements, asks)
 
@@ -135,7 +135,7 @@ class InterleavedApart(Interleaved):
 
     def _claim(self, limit: int) -> list[Delivery]:
         if not hasattr(self, "runs"):
-            return list(self.store.resting.exchange([], [Ask("default", limit, 10**9)]).deliveries)
+            return list(self.store.resting.exchange([], [ClaimRequest("default", limit, 10**9)]).deliveries)
         return list(self.store.claim(limit))
 
     def _settle(self, delivery: Delivery) -> None:

@@ -21,8 +21,8 @@ from redrive.errors import Refused, StoreUnavailable
 from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
-    Ask,
     Cancel,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
@@ -250,7 +250,7 @@ class Interleaved:
             self._settle(delivery)
 
     def _claim(self, limit: int) -> list[Delivery]:
-        return list(self.store.exchange([], [Ask("default", limit, 10**9)]).deliveries)
+        return list(self.store.exchange([], [ClaimRequest("default", limit, 10**9)]).deliveries)
 
     def _settle(self, delivery: Delivery) -> None:
         self._held = [other for other in self._held if other is not delivery]

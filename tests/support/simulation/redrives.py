@@ -20,13 +20,13 @@ from redrive.flow import dependency as flow
 from redrive.flow.dependency import Seen, State
 from redrive.message import (
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
     Draft,
     Handle,
-    Put,
+    PutResult,
     RetryAt,
     Settlement,
     Swap,
@@ -52,7 +52,7 @@ class Watched(MemoryStore):
         super().__init__(clock)
         self.clock, self.moves, self.commits = clock, list[int](), 0
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: object = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: object = None) -> list[PutResult]:
         self.commits += bool(swaps)
         return super().put(drafts, swaps=swaps, tx=tx)
 
@@ -148,7 +148,7 @@ class Redriving:
         return [self._running[0][0]] if self._running else []
 
     def _claim(self, limit: int) -> list[Delivery]:
-        return list(self.store.exchange([], [Ask(QUEUE, limit, 3_600_000, worker=WORKER)]).deliveries)
+        return list(self.store.exchange([], [ClaimRequest(QUEUE, limit, 3_600_000, worker=WORKER)]).deliveries)
 
     def _begin_runs(self) -> None:
         now_ms = self.clock()

@@ -18,7 +18,7 @@ from redrive.message import (
     Handle,
     Hasten,
     Lane,
-    Put,
+    PutResult,
     Readmit,
     Redrive,
     Replace,
@@ -267,7 +267,7 @@ def _handle(handle: Handle, stale: str | None) -> Handle:
             return handle
 
 
-def _however_parked(put: Put, draft: Draft) -> Put:
+def _however_parked(put: PutResult, draft: Draft) -> PutResult:
     """Of a group, whether it is ready or stands in line is seen when the commit is over."""
     waits = draft.group is not None and put.state in ("ready", "scheduled")
     return replace(put, state="ready") if waits else put

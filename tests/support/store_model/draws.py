@@ -18,6 +18,7 @@ from redrive.message import (
     Decision,
     Deferral,
     Discard,
+    Filter,
     GroupOrder,
     Hasten,
     Isolate,
@@ -30,7 +31,6 @@ from redrive.message import (
     RetryAt,
     Return,
     Verdict,
-    Where,
 )
 
 QUEUES, TASKS, WORKERS, CELLS = ("q", "r"), ("a", "b"), ("w1", "w2"), ("x", "y")
@@ -259,19 +259,19 @@ lanes = Pool((None, None, None, *Lane))
 # The time in a filter becomes that of some message when it is used.
 filters = Pool(
     (
-        Where(),
-        Where(queue="q"),
-        Where(task="a"),
-        Where(reason="exhausted"),
-        Where(error="Errorx"),
-        Where(fingerprint="y" * 16),
-        Where(since_ms=0),
-        Where(until_ms=0),
-        Where(task="b", queue="q", since_ms=0),
-        Where(queue=("q", "other"), reason=("exhausted", "poison")),
-        Where(error=("Errorx", "Errory"), task=("a", "b")),
-        Where(redrives=1),
-        Where(run="run-1"),
+        Filter(),
+        Filter(queue="q"),
+        Filter(task="a"),
+        Filter(reason="exhausted"),
+        Filter(error="Errorx"),
+        Filter(fingerprint="y" * 16),
+        Filter(since_ms=0),
+        Filter(until_ms=0),
+        Filter(task="b", queue="q", since_ms=0),
+        Filter(queue=("q", "other"), reason=("exhausted", "poison")),
+        Filter(error=("Errorx", "Errory"), task=("a", "b")),
+        Filter(redrives=1),
+        Filter(run="run-1"),
     )
 )
 # How far the clock goes: to what comes due next, or just not so far, or by milliseconds.

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.support.store_model import draws
 from tests.support.store_model.world import REMEMBERED, Draw, World
 
-from redrive.message import TREND_MS, Lane, Message, Where
+from redrive.message import TREND_MS, Filter, Lane, Message
 
 HOUR_MS = 3_600_000
 
@@ -34,7 +34,7 @@ class Looks(World):
         assert rested == sorted(rested), f"peek({lane}) is not oldest first"
         assert self.store.check() == [], "the store says that it is damaged"
 
-    def _pages(self, lane: Lane | None, where: Where, limit: int) -> list[Message]:
+    def _pages(self, lane: Lane | None, where: Filter, limit: int) -> list[Message]:
         page = self.store.peek(lane, where=where, limit=limit)
         seen = list(page.messages)
         while page.cursor is not None and len(seen) <= len(self.plain.kept):
@@ -44,7 +44,7 @@ class Looks(World):
         return seen
 
     def _look_at_failure_groups(self) -> None:
-        expected = self.plain.failure_groups(Where())
+        expected = self.plain.failure_groups(Filter())
         trend = self._looks % 2 == 0
         found = self.store.failure_groups(trend=trend)
         assert {(g.fingerprint, g.task) for g in found} == expected.keys(), f"failure groups {found}"
@@ -79,7 +79,7 @@ class Looks(World):
 
     def nothing_is_lost_and_nothing_is_in_two_places(self) -> None:
         self._looks += 1
-        seen = self._pages(None, Where(), 5 if self._looks % 4 == 0 else 50)
+        seen = self._pages(None, Filter(), 5 if self._looks % 4 == 0 else 50)
         ids = sorted(message.id for message in seen)
         assert ids == sorted(self.plain.kept), "what can be seen is not what was accepted and has not left"
         assert len(ids) == self.plain.stored

@@ -17,20 +17,20 @@ from redrive.errors import Conflict, EnqueueError, Unsupported
 from redrive.fault import Fault
 from redrive.message import (
     Ack,
-    Ask,
     Cancel,
+    ClaimRequest,
     DeadLetter,
     Delivery,
     Discard,
     Draft,
     Handle,
     Hasten,
-    Hold,
     Isolate,
     Keep,
     Lane,
+    LeaseStatus,
     Message,
-    Put,
+    PutResult,
     Quarantine,
     Readmit,
     Redrive,
@@ -57,17 +57,17 @@ class PlainStore(PlainStored):
 
     # -- putting
 
-    def put(self, drafts: Sequence[Draft], now: int, answer: Sequence[Put] | None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], now: int, answer: Sequence[PutResult] | None) -> list[PutResult]:
         """`answer` tells the ids the store made; None where it refused."""
         if not self.traits.unique and any(draft.key is not None for draft in drafts):
             raise Unsupported("keys")
-        puts: list[Put] = []
+        puts: list[PutResult] = []
         for n, draft in enumerate(drafts):
             made = answer[n].id if answer else f"one that was not made {n}"
             puts.append(self._put(draft, made, now))
         return puts
 
-    def _put(self, draft: Draft, made: str, now: int) -> Put:
+    def _put(self, draft: Draft, made: str, now: int) -> PutResult:
         name = (draft.task, draft.key or "")
         if draft.key is not None:
             if (holder := self._holder(name, now)) is not None:
@@ -91,14 +91,14 @@ class PlainStore(PlainStored):
         self.accepted += 1
         if draft.group is not None:
             self.lines.join(k, now)
-        return Put(id, False, k.state_at(now))
+        return PutResult(id, False, k.state_at(now))
 
     def _delay(self, k: Kept, delay_ms: int, now: int) -> None:
         """The millisecond that is under way may count or not."""
         k.due_ms = now + delay_ms + (delay_ms > 0)
         k.due_least_ms = now + delay_ms
 
-    def _holder(self, name: tuple[str, str], now: int) -> Put | None:
+    def _holder(self, name: tuple[str, str], now: int) -> PutResult | None:
         if name not in self.holders:
             return None
         id, until_ms = self.holders[name]
@@ -107,7 +107,7 @@ class PlainStore(PlainStored):
             k = None
         if (k is None or k.lane is Lane.DONE) and until_ms <= now:
             return None
-        return Put(id, True, "done" if k is None else k.state_at(now))
+        return PutResult(id, True, "done" if k is None else k.state_at(now))
 
     # -- settling and claiming
 
@@ -174,7 +174,7 @@ class PlainStore(PlainStored):
         if not self.cells.swap_together(swaps, now):
             raise Conflict("swaps")
 
-    def claim(self, asks: Sequence[Ask], deliveries: Sequence[Delivery], now: int) -> list[Given]:
+    def claim(self, asks: Sequence[ClaimRequest], deliveries: Sequence[Delivery], now: int) -> list[Given]:
         """Assert that these are what the asks had to get, in their order."""
         given: list[Given] = []
         rest = list(deliveries)
@@ -194,7 +194,7 @@ class PlainStore(PlainStored):
         assert not rest, f"given although nobody asked for them, or not in the order of the asks: {rest}"
         return given
 
-    def _lease(self, k: Kept, ask: Ask, delivery: Delivery, now: int) -> Given:
+    def _lease(self, k: Kept, ask: ClaimRequest, delivery: Delivery, now: int) -> Given:
         if k.lane is Lane.LEASED:
             k.lost = True
             k.crashes += self.traits.counts_crashes
@@ -212,16 +212,16 @@ class PlainStore(PlainStored):
 
     # -- leases
 
-    def extend(self, given: Sequence[Given], lease_ms: int, alone: bool, now: int) -> list[Hold]:
-        words: list[Hold] = []
+    def extend(self, given: Sequence[Given], lease_ms: int, alone: bool, now: int) -> list[LeaseStatus]:
+        words: list[LeaseStatus] = []
         for one in given:
             k = self.held(one)
             if k is None:
-                words.append(Hold.LOST if self.traits.fenced else Hold.HELD)
+                words.append(LeaseStatus.LOST if self.traits.fenced else LeaseStatus.HELD)
                 continue
             k.due_ms, k.due_least_ms = now + lease_ms, None
             k.alone, k.suspect = k.alone or alone, k.suspect or alone
-            words.append(Hold.CANCEL if k.cancel else Hold.HELD)
+            words.append(LeaseStatus.CANCEL if k.cancel else LeaseStatus.HELD)
         return words
 
     def checkpoint(self, given: Given, state: bytes) -> bool:
@@ -394,7 +394,7 @@ class PlainStore(PlainStored):
         self.admit(now)
 
 
-def _check_order(ask: Ask, wanted: Iterable[Kept], taken: Sequence[Kept]) -> None:
+def _check_order(ask: ClaimRequest, wanted: Iterable[Kept], taken: Sequence[Kept]) -> None:
     """By priority, then by due time; what was never claimed and is due at the same time, in the order of putting."""
     ids = {k.id for k in wanted}
     assert len({k.id for k in taken}) == len(taken), f"{ask} gave a message twice"

@@ -12,12 +12,12 @@ from tests.support.store_model.kept import Kept
 from tests.support.store_model.lines import PlainLines
 
 from redrive.message import (
-    Ask,
+    ClaimRequest,
     Counts,
     Delivery,
+    Filter,
     Lane,
     Message,
-    Where,
 )
 from redrive.store import Traits
 
@@ -73,7 +73,7 @@ class PlainStored:
         k = self.kept.get(given.delivery.message.id)
         return k is not None and k.order == given.order and k.lane is Lane.LEASED and not self.held(given)
 
-    def claimable(self, ask: Ask, now: int) -> list[Kept]:
+    def claimable(self, ask: ClaimRequest, now: int) -> list[Kept]:
         if self.paused.get(ask.queue):
             return []
         return [
@@ -128,10 +128,10 @@ class PlainStored:
     def queues(self) -> list[str]:
         return sorted({k.queue for k in self.kept.values()} | self.paused.keys())
 
-    def peek(self, lane: Lane | None, where: Where) -> set[str]:
+    def peek(self, lane: Lane | None, where: Filter) -> set[str]:
         return {k.id for k in self.kept.values() if lane in (None, k.lane) and _matches(k, where)}
 
-    def failure_groups(self, where: Where) -> dict[tuple[str, str], list[Kept]]:
+    def failure_groups(self, where: Filter) -> dict[tuple[str, str], list[Kept]]:
         """The dead by fingerprint and task."""
         groups: dict[tuple[str, str], list[Kept]] = {}
         for k in self.kept.values():
@@ -170,7 +170,7 @@ _ALL = (*SENT, *_KEPT, "worker", "headers", "correlation_id")
 _of_sent, _of_kept, _of_all = attrgetter(*SENT), attrgetter(*_KEPT), attrgetter(*_ALL)  # at once: it is done often
 
 
-def _matches(k: Kept, where: Where) -> bool:
+def _matches(k: Kept, where: Filter) -> bool:
     since = k.enqueued_ms if k.rested_ms is None else k.rested_ms
     told = [
         (where.queue, k.queue),

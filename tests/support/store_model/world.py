@@ -13,7 +13,7 @@ from tests.support.store_model.plain import PlainStore
 from tests.support.store_model.stored import Given
 
 from redrive.errors import ConfigError, Conflict, EnqueueError, StoreError, Unsupported
-from redrive.message import Ask, Draft, Lane, Message, Settlement, Swap
+from redrive.message import ClaimRequest, Draft, Lane, Message, Settlement, Swap
 from redrive.store import Store
 from redrive.testing import ManualClock
 
@@ -117,10 +117,10 @@ class World:
         decision = ended.decide(self.now)
         return Settlement(given.delivery.receipt, decision, ended.fault, follow_ups, result, tuple(swaps))
 
-    def _ask(self, wanted: Wanted) -> Ask:
+    def _ask(self, wanted: Wanted) -> ClaimRequest:
         """For `q` and not for `r` where only `q` has something due: what is asked for in vain shows little."""
         skip = frozenset([wanted.skip] if wanted.skip else [])
-        ask = Ask(wanted.queue, min(wanted.limit, self.traits.batch_max), wanted.lease_ms, skip, wanted.worker)
+        ask = ClaimRequest(wanted.queue, min(wanted.limit, self.traits.batch_max), wanted.lease_ms, skip, wanted.worker)
         other = replace(ask, queue=QUEUES[ask.queue == QUEUES[0]])
         return other if not self.plain.claimable(ask, self.now) and self.plain.claimable(other, self.now) else ask
 

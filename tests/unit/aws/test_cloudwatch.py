@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from redrive import App, Backoff, Reject, Retry
 from redrive.aws.cloudwatch import REDRIVER, UNITS, VALUES_MAX, Emf, dimension, line, prefix_of, redriver_line
-from redrive.events import Fate
+from redrive.events import DeliveryEvent
 
 _UNIT = (
     "Seconds|Microseconds|Milliseconds|Bytes|Kilobytes|Megabytes|Gigabytes|Terabytes|Bits|Kilobits|Megabits|Gigabits|"
@@ -95,8 +95,10 @@ def by(dimension: str, stream: io.StringIO) -> dict[str, dict[str, int]]:
     return found
 
 
-def fate(outcome: str = "done", **words: Any) -> Fate:
-    return Fate(**{"outcome": outcome, "id": "1", "task": "t", "queue": "q", "attempt": 1, "run_ms": 1.5} | words)
+def fate(outcome: str = "done", **words: Any) -> DeliveryEvent:
+    return DeliveryEvent(
+        **{"outcome": outcome, "id": "1", "task": "t", "queue": "q", "attempt": 1, "run_ms": 1.5} | words
+    )
 
 
 def test_a_worker_writes_what_became_of_its_messages() -> None:

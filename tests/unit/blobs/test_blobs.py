@@ -27,7 +27,7 @@ from redrive.errors import BlobsUnavailable, ConfigError, Conflict, EnqueueError
 from redrive.ids import new_id
 from redrive.message import (
     BLOB,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Discard,
     Handle,
@@ -467,7 +467,7 @@ def test_discard_removes_the_blob_of_what_it_discarded_only(app: App) -> None:
 def dead(app: App, size: int = 3000, **fields: str) -> Handle:
     """A message of this size, dead."""
     id = put(app, size, **fields)
-    (delivery,) = app.store.exchange([], [Ask("default", 1, 60_000)]).deliveries
+    (delivery,) = app.store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries
     app.store.exchange([Settlement(delivery.receipt, DeadLetter("permanent"))], [])
     return Handle(id, 0, Lane.DEAD)
 

@@ -12,7 +12,7 @@ import pytest
 from redrive.cli.main import cli
 from redrive.cli.terminal import completing
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Draft, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Draft, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.dlq import DeadLetters
 
@@ -42,7 +42,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "completed.py").write_text(APP)
     store = SqliteStore(tmp_path / "work.db")
     store.put([Draft(task="old", queue="legacy"), Draft(task="old", queue="$(reboot)")])
-    receipt = store.exchange([], [Ask("legacy", 1, 60_000)]).deliveries[0].receipt
+    receipt = store.exchange([], [ClaimRequest("legacy", 1, 60_000)]).deliveries[0].receipt
     fault = Fault(Kind.PERMANENT, "ValueError", "no such account", "f00d", ("ValueError",))
     store.exchange([Settlement(receipt, DeadLetter("permanent"), fault)], [])
     id = DeadLetters(store).select("queue:legacy").plan().id

@@ -15,7 +15,7 @@ from redrive import Draft
 from redrive.audit.actor import user
 from redrive.cli.main import run
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Lane, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Lane, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -39,7 +39,7 @@ def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     store = SqliteStore(tmp_path / "work.db")
     ids = [put.id for put in store.put([Draft(task="push", body=BODY) for _ in range(3)])]
     fault = Fault(Kind.PERMANENT, "ValueError", "no number", "ab" * 8, attempt=1, worker="w")
-    taken = store.exchange([], [Ask("default", 3, 30_000)]).deliveries
+    taken = store.exchange([], [ClaimRequest("default", 3, 30_000)]).deliveries
     store.exchange([Settlement(each.receipt, DeadLetter("permanent"), fault) for each in taken], [])
     store.close()
     return ids

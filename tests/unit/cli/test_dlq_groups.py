@@ -12,7 +12,7 @@ import pytest
 from redrive import Draft
 from redrive.cli.main import run
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 
 FP, OTHER = "5adb8c5d5d8d7435", "5adbffffffffffff"
@@ -26,7 +26,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     with_faults = [FP, FP, OTHER]
     store = SqliteStore(tmp_path / "work.db")
     store.put([Draft(task="push", queue="crm") for _ in with_faults])
-    taken = store.exchange([], [Ask("crm", 3, 30_000)]).deliveries
+    taken = store.exchange([], [ClaimRequest("crm", 3, 30_000)]).deliveries
     store.exchange(
         [
             Settlement(delivery.receipt, DeadLetter("exhausted"), Fault(Kind.TRANSIENT, "OSError", "down", fingerprint))

@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import Call
 
 from redrive import App
-from redrive.message import Ask, DeadLetter, Draft, Quarantine, Settlement, Swap
+from redrive.message import ClaimRequest, DeadLetter, Draft, Quarantine, Settlement, Swap
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.redrive.plan import plan_cell
 from redrive.triage.redrive.records import state_cell
@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     store = SqliteStore(tmp_path / "work.db")
     store.put([Draft(task="push", queue="crm") for _ in range(3)] + [Draft(task="send", queue="mail")])
     for queue, decision in (("crm", DeadLetter("exhausted")), ("mail", DeadLetter("rejected"))):
-        found = store.exchange([], [Ask(queue, 3, 60_000)]).deliveries
+        found = store.exchange([], [ClaimRequest(queue, 3, 60_000)]).deliveries
         settled = [Settlement(d.receipt, decision) for d in found]
         if queue == "crm":
             settled[0] = Settlement(found[0].receipt, Quarantine("poison"))

@@ -17,7 +17,7 @@ from redrive.deliver.ingest import Record
 from redrive.deliver.lines import LINE_MAX, check
 from redrive.errors import StoreUnavailable
 from redrive.ids import new_id
-from redrive.message import Draft, Put
+from redrive.message import Draft, PutResult
 from redrive.store import Store
 from redrive.store.wrapper import StoreWrapper
 from redrive.stores.sqlite.store import SqliteStore
@@ -119,7 +119,7 @@ class CutOff(StoreWrapper):
 
     calls = 0
 
-    def put(self, drafts: Sequence[Draft], **words: Any) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], **words: Any) -> list[PutResult]:
         self.calls += 1
         if self.calls % 3 == 1:
             raise StoreUnavailable("before the commit")

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.cli import enqueue as command
 from redrive.cli.main import run
-from redrive.message import Ask
+from redrive.message import ClaimRequest
 from redrive.presence import Entry, QueueWork, WorkerInfo
 from redrive.stores.sqlite.store import SqliteStore
 
@@ -70,6 +70,6 @@ def test_without_telemetry_a_queue_that_nothing_seems_to_run_is_warned_of(
     assert said.rstrip().endswith(" worker worked:app")
     assert warnings(capsys, monkeypatch, tty=False) == ""
     store = SqliteStore(folder / "work.db")
-    store.exchange([], [Ask("crm", 1, 60_000)])
+    store.exchange([], [ClaimRequest("crm", 1, 60_000)])
     assert warnings(capsys, monkeypatch) == ""  # a worker runs one
     store.close()

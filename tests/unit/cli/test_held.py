@@ -24,7 +24,7 @@ from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
 from redrive.flow.dependency import State
 from redrive.flow.limits import CoolDown
-from redrive.message import Ask, DeadLetter, Deferral, GroupOrder, OnDead, RetryAt, Settlement, Swap
+from redrive.message import ClaimRequest, DeadLetter, Deferral, GroupOrder, OnDead, RetryAt, Settlement, Swap
 from redrive.status import Reasons
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
@@ -58,7 +58,7 @@ def put(store: Store, task: str = "push", group: str | None = None) -> str:
 
 def claimed(store: Store, decision: RetryAt | DeadLetter, error: Exception, kind: Kind | None = None) -> None:
     """Claim the first due message, and settle it like this."""
-    (delivery,) = store.exchange([], [Ask("crm", 1, 1000, worker="vm/worker-0")]).deliveries
+    (delivery,) = store.exchange([], [ClaimRequest("crm", 1, 1000, worker="vm/worker-0")]).deliveries
     fault = classify(error, ((type(error), kind),) if kind is not None else ())
     fault = with_fate(fault, delivery.message, decision, store.now_ms(), "vm/worker-0")
     store.exchange([Settlement(delivery.receipt, decision, fault)], [])
@@ -108,7 +108,7 @@ def rate(store: Store, clock: ManualClock) -> str:
 def budget(store: Store, clock: ManualClock) -> str:
     id, at_ms = put(store), store.now_ms() + 20_000
     held = Deferral("budget", "crm.example", (), at_ms)
-    (delivery,) = store.exchange([], [Ask("crm", 1, 1000)]).deliveries
+    (delivery,) = store.exchange([], [ClaimRequest("crm", 1, 1000)]).deliveries
     decision = RetryAt(at_ms, "budget", counts=False, held=True, deferral=held)
     store.exchange([Settlement(delivery.receipt, decision)], [])
     return id
@@ -126,7 +126,7 @@ def unknown_task(store: Store, clock: ManualClock) -> str:
 def group(store: Store, clock: ManualClock) -> str:
     put(store, group="acme")
     id = put(store, group="acme")
-    store.exchange([], [Ask("crm", 1, 30_000, worker="vm/worker-0")])
+    store.exchange([], [ClaimRequest("crm", 1, 30_000, worker="vm/worker-0")])
     return id
 
 

@@ -11,7 +11,7 @@ from tests.support.attack.commands import Said, command
 
 from redrive import Draft
 from redrive.ids import first_and_last
-from redrive.message import Ask, DeadLetter, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Settlement
 from redrive.store import queries
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
@@ -34,7 +34,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteSto
 
 
 def die(store: SqliteStore) -> None:
-    taken = store.exchange([], [Ask("crm", 10, 30_000)]).deliveries
+    taken = store.exchange([], [ClaimRequest("crm", 10, 30_000)]).deliveries
     store.exchange([Settlement(each.receipt, DeadLetter("exhausted")) for each in taken], [])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from redrive.cli.main import run
-from redrive.message import Ack, Ask, Draft, Settlement
+from redrive.message import Ack, ClaimRequest, Draft, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -25,7 +25,7 @@ def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         Draft(task="b"),
     ]
     ids = [put.id for put in store.put(drafts)]
-    receipt = store.exchange([], [Ask("default", 1, 60_000)]).deliveries[0].receipt
+    receipt = store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries[0].receipt
     store.exchange([Settlement(receipt, Ack(keep_ms=10**9))], [])
     store.close()
     return ids

@@ -17,7 +17,7 @@ from tests.support.commands import Call
 from redrive.cli.dlq.run import COUNTS
 from redrive.fault import Fault, Kind
 from redrive.flow.gates import Gates
-from redrive.message import Ask, DeadLetter, Draft, Settlement, Swap
+from redrive.message import ClaimRequest, DeadLetter, Draft, Settlement, Swap
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.redrive import plan as plans
 from redrive.triage.redrive import records
@@ -46,7 +46,7 @@ class Scene:
     def bury(self, count: int) -> list[str]:
         ids = [put.id for put in self.store.put([Draft(task="t", queue="crm") for _ in range(count)])]
         fault = Fault(Kind.PERMANENT, "ValueError", "no", "f1")
-        deliveries = self.store.exchange([], [Ask("crm", count, 30_000)]).deliveries
+        deliveries = self.store.exchange([], [ClaimRequest("crm", count, 30_000)]).deliveries
         self.store.exchange([Settlement(d.receipt, DeadLetter("permanent"), fault) for d in deliveries], [])
         return ids
 

@@ -14,7 +14,7 @@ from tests.support.attack.commands import Said, command
 
 from redrive import Draft
 from redrive.fault import Crash, Fault, Kind, crash_fault
-from redrive.message import Ack, Ask, DeadLetter, Decision, Deferral, Quarantine, RetryAt, Settlement
+from redrive.message import Ack, ClaimRequest, DeadLetter, Decision, Deferral, Quarantine, RetryAt, Settlement
 from redrive.stores.sqlite.store import SqliteStore
 
 TRACE = "Traceback (most recent call last):\n" + "".join(f'  File "crm.py", line {n}, in f\n' for n in range(20))
@@ -43,7 +43,7 @@ class Scene:
     def settled(self, decision: Decision | None, *faults: Fault, **parts: object) -> str:
         """A message that ran, with this end; None: it runs."""
         id = self.put(**parts)
-        (taken,) = self.store.exchange([], [Ask("crm", 1, 30_000, worker="web-1/worker-0")]).deliveries
+        (taken,) = self.store.exchange([], [ClaimRequest("crm", 1, 30_000, worker="web-1/worker-0")]).deliveries
         if decision is not None:
             now = [replace(fault, at_ms=self.now_ms) for fault in faults]
             self.store.exchange([Settlement(taken.receipt, decision, *now)], [])

@@ -18,7 +18,7 @@ from redrive import Draft, audit
 from redrive.cli.terminal.table import Column, relative, table
 from redrive.duration import rfc3339
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Quarantine, Settlement, Swap
+from redrive.message import ClaimRequest, DeadLetter, Quarantine, Settlement, Swap
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.actions import Actions
@@ -70,7 +70,7 @@ class Scene:
         Annotations(self.store).rule("5adb8c5d5d8d7435", "hold", actor="bo@ops", reason="until the migration is done")
         self.store.put([Draft(task="crm.push", queue="crm", group=f"tenant-{n % 2}") for n in range(3)])
         self.store.put([Draft(task="crm.push", queue="crm", delay_ms=7_200_000)])
-        self.store.exchange([], [Ask("crm", 1, 30_000, worker="web-1.5f/worker-0")])
+        self.store.exchange([], [ClaimRequest("crm", 1, 30_000, worker="web-1.5f/worker-0")])
         self.start("queue:crm", "the CRM is back, says their status page; see CRM-77 for the story of the outage")
         Actions(self.store).discard(
             [self.die("crm.push", "crm", 1, Fault(Kind.TRANSIENT, "OSError", "down", "f1"))],
@@ -80,7 +80,7 @@ class Scene:
 
     def die(self, task: str, queue: str, count: int, fault: Fault, *, quarantine: bool = False) -> str:
         ids = [put.id for put in self.store.put([Draft(task=task, queue=queue) for _ in range(count)])]
-        taken = self.store.exchange([], [Ask(queue, count, 30_000)]).deliveries
+        taken = self.store.exchange([], [ClaimRequest(queue, count, 30_000)]).deliveries
         decision = Quarantine("it kills", reason="poison") if quarantine else DeadLetter("exhausted")
         self.store.exchange([Settlement(each.receipt, decision, fault) for each in taken], [])
         return ids[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from redrive import App
-from redrive.message import Ask, Draft, DueCount, RetryAt, Settlement
+from redrive.message import ClaimRequest, Draft, DueCount, RetryAt, Settlement
 from redrive.status.upcoming import Wave, read_upcoming
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -19,7 +19,7 @@ def test_each_span_has_what_comes_due_until_its_end_by_retry_and_first_run() -> 
     clock = ManualClock()
     store, now_ms = MemoryStore(clock_ms=clock), clock()
     store.put([Draft(task="push", queue="crm")])
-    (failed,) = store.exchange([], [Ask("crm", 1, 60_000)]).deliveries
+    (failed,) = store.exchange([], [ClaimRequest("crm", 1, 60_000)]).deliveries
     store.exchange([Settlement(failed.receipt, RetryAt(now_ms + 61_000))], [])
     ahead_s = (-5, 0, 10, 11, 600, 601, 3600, 7201, 24 * 3600, 24 * 3600 + 1)
     store.put(
@@ -63,7 +63,7 @@ def test_the_command_shows_the_wave_of_retries(tmp_path: Path, capsys: pytest.Ca
     url = f"sqlite:///{tmp_path}/work.db"
     store = App(url).store
     store.put([Draft(task="push", queue="crm")] * 3)
-    failed = store.exchange([], [Ask("crm", 2, 60_000)]).deliveries
+    failed = store.exchange([], [ClaimRequest("crm", 2, 60_000)]).deliveries
     store.exchange([Settlement(one.receipt, RetryAt(store.now_ms() + 115_000)) for one in failed], [])
     store.close()
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import Call
 
 from redrive.audit.log import Audit
-from redrive.message import Ask, Draft
+from redrive.message import ClaimRequest, Draft
 from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo, read_workers
 from redrive.stores.sqlite.store import SqliteStore
 
@@ -24,7 +24,7 @@ def store(redrive: Call) -> Iterator[SqliteStore]:
     runs = HeldMessage(id="m-1", task="push", since_ms=now_ms - 60_000, isolated=True)
     waits = HeldMessage(id="m-2", task="push")
     busy = WorkerInfo(name="vm/a", pid=1, seen_ms=now_ms, queues=crm, held=3, running=1, messages=(runs, waits))
-    (taken,) = store.exchange([], [Ask("crm", 1, 60_000, worker="vm/b")]).deliveries
+    (taken,) = store.exchange([], [ClaimRequest("crm", 1, 60_000, worker="vm/b")]).deliveries
     ran = HeldMessage(id=taken.message.id, task="push", since_ms=now_ms - 60_000, isolated=True)
     killed = WorkerInfo(name="vm/b", pid=2, seen_ms=now_ms - GONE_MS, queues=crm, held=1, messages=(ran,))
     clock = WorkerInfo(name="scheduler/vm:3", kind="scheduler", pid=3, seen_ms=now_ms, schedules=("nightly",))

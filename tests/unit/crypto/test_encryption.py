@@ -15,7 +15,7 @@ from redrive import App, Context, Idempotency, Retry
 from redrive.crypto import Keys, used
 from redrive.decide import LOCKED
 from redrive.errors import ConfigError, KeyMissing, KeyReused, SelectorError
-from redrive.message import Ask, Draft, Lane
+from redrive.message import ClaimRequest, Draft, Lane
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
@@ -233,7 +233,7 @@ def test_neither_deadline_nor_crashes_end_what_cannot_be_read(timed: Any, clock:
     ran: list[Any] = []
     app = an_app(timed, NEW, ran)
     app.tasks["push"].using(deadline=datetime.fromtimestamp(timed.now_ms() / 1000 + 60, UTC)).enqueue(CANARY)
-    ask = Ask("default", 1, 1000)
+    ask = ClaimRequest("default", 1, 1000)
     for _ in range(5):
         app.store.exchange([], [ask])
         clock.advance("2s")

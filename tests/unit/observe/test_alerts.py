@@ -15,7 +15,7 @@ from tests.support.workers import PATIENCE_S, Watched
 
 from redrive import App, Quarantine, Reject
 from redrive.errors import ConfigError, StoreUnavailable
-from redrive.events import Event, Fate, Notice
+from redrive.events import DeliveryEvent, Event, Notice
 from redrive.message import Cell, Swap
 from redrive.observe.alerts import NAMES, Alert, Watch
 from redrive.observe.webhook import Webhook, notify
@@ -25,12 +25,14 @@ from redrive.testing import ManualClock
 MINUTE_MS = 60_000
 
 
-def poisoned(id: str, task: str = "image.resize", text: str = "killed by SIGKILL") -> Fate:
-    return Fate(outcome="quarantined", id=id, task=task, queue="media", attempt=1, at_ms=1_700_000_000_000, text=text)
+def poisoned(id: str, task: str = "image.resize", text: str = "killed by SIGKILL") -> DeliveryEvent:
+    return DeliveryEvent(
+        outcome="quarantined", id=id, task=task, queue="media", attempt=1, at_ms=1_700_000_000_000, text=text
+    )
 
 
-def died(id: str, fingerprint: str | None = "f1", **other: object) -> Fate:
-    fate = Fate(
+def died(id: str, fingerprint: str | None = "f1", **other: object) -> DeliveryEvent:
+    fate = DeliveryEvent(
         outcome="dead", id=id, task="crm.push", queue="crm", attempt=8, at_ms=1_700_000_000_000,
         reason="exhausted", error="ConnectionError", text="no route", fingerprint=fingerprint,
     )  # fmt: skip

@@ -6,11 +6,11 @@ import json
 import pytest
 
 from redrive import App, Reject, Retry
-from redrive.events import Event, Fate, Notice
+from redrive.events import DeliveryEvent, Event, Notice
 from redrive.observe.logs import TEXT_MAX, JsonLog, TextLog
 from redrive.redact import redact
 
-RETRY = Fate(
+RETRY = DeliveryEvent(
     outcome="retry", id="i1", task="crm.push", queue="crm", attempt=2, correlation_id="c1", worker="w", run_ms=1.5,
     at_ms=1_700_000_000_007, delay_ms=2000, fault="transient", error="ConnectionError", text="refused",
 )  # fmt: skip
@@ -56,7 +56,7 @@ def test_json_line_of_a_fate_holds_what_happened_and_why() -> None:
 
 
 def test_what_is_done_in_part_says_why() -> None:
-    part = Fate(
+    part = DeliveryEvent(
         outcome="done", id="i1", task="t", queue="q", attempt=1, degraded="no prices\nKEY=sk_live_0123456789abcdef"
     )
     (line,) = json_lines(part)
@@ -74,7 +74,9 @@ def test_json_line_of_a_notice_names_it() -> None:
 
 
 def test_lines_of_what_flow_control_put_off_say_why_and_whose_it_is() -> None:
-    held = Fate(outcome="held", id="i", task="t", queue="q", attempt=0, delay_ms=1500, deferral="budget", by="stripe")
+    held = DeliveryEvent(
+        outcome="held", id="i", task="t", queue="q", attempt=0, delay_ms=1500, deferral="budget", by="stripe"
+    )
     (line,) = json_lines(held)
     stream = io.StringIO()
     TextLog(stream)([held])
@@ -92,12 +94,14 @@ def test_an_open_breaker_is_a_warning_and_names_its_dependency() -> None:
 
 
 def test_death_is_an_error_with_its_reason() -> None:
-    line = json_lines(Fate(outcome="dead", id="i", task="t", queue="q", attempt=1, reason="exhausted"))[0]
+    line = json_lines(DeliveryEvent(outcome="dead", id="i", task="t", queue="q", attempt=1, reason="exhausted"))[0]
     assert (line["level"], line["reason"]) == ("error", "exhausted")
 
 
 def test_a_failure_that_no_rule_knows_is_unclassified_for_people_and_default_for_programs() -> None:
-    fate = Fate(outcome="retry", id="i", task="t", queue="q", attempt=1, fault="default", error="KeyError", text="'DE'")
+    fate = DeliveryEvent(
+        outcome="retry", id="i", task="t", queue="q", attempt=1, fault="default", error="KeyError", text="'DE'"
+    )
     stream = io.StringIO()
     TextLog(stream)([fate])
     assert "unclassified: KeyError: 'DE'" in stream.getvalue() and json_lines(fate)[0]["fault"] == "default"
@@ -113,7 +117,7 @@ def test_a_batch_is_one_write(log: type[JsonLog] | type[TextLog]) -> None:
 @pytest.mark.parametrize("log", [JsonLog, TextLog])
 def test_text_from_outside_cannot_forge_a_line_or_steer_a_terminal(log: type[JsonLog] | type[TextLog]) -> None:
     stream = io.StringIO()
-    fate = Fate(
+    fate = DeliveryEvent(
         outcome="dead", id="i", task="t\x1b[31m", queue="q", attempt=1, error="E", text="a\n12:00 done \x9b2J\r"
     )
     log(stream)([fate])
@@ -127,7 +131,7 @@ def test_secrets_in_a_fault_are_hidden_also_where_the_text_is_cut(log: type[Json
     text = (
         "cannot reach redis://app:hunter2@cache/0, Authorization: Bearer abc.def.ghi, api_key=k-123 " + "x" * TEXT_MAX
     )
-    log(stream)([Fate(outcome="dead", id="i", task="t", queue="q", attempt=1, error="E", text=text)])
+    log(stream)([DeliveryEvent(outcome="dead", id="i", task="t", queue="q", attempt=1, error="E", text=text)])
     for secret in ("hunter2", "abc.def.ghi", "k-123"):
         assert secret not in stream.getvalue()
     assert "redis://app:***@cache/0" in stream.getvalue()
@@ -159,7 +163,7 @@ def test_closed_stream_loses_lines_and_raises_nothing() -> None:
 def test_streams_with_bytes_below_get_utf8_whatever_their_encoding() -> None:
     below = io.BytesIO()
     stream = io.TextIOWrapper(below, encoding="ascii")
-    JsonLog(stream)([Fate(outcome="done", id="i", task="größe", queue="q", attempt=1)])
+    JsonLog(stream)([DeliveryEvent(outcome="done", id="i", task="größe", queue="q", attempt=1)])
     assert "größe" in below.getvalue().decode()
 
 

@@ -27,7 +27,7 @@ from tests.support.workers import SOON, Heard, until
 import redrive
 from redrive import App, Reject, Snooze
 from redrive.errors import ConfigError, StoreUnavailable
-from redrive.message import Exchange, Hold, Lane
+from redrive.message import Exchange, Lane, LeaseStatus
 from redrive.observe.otel import spans as made
 from redrive.observe.prometheus import Metrics
 from redrive.stores.memory.store import MemoryStore
@@ -377,8 +377,8 @@ def test_a_failure_looks_the_same_with_and_without_spans() -> None:
 
 def test_a_run_whose_lease_is_lost_is_told_as_lost() -> None:
     class Forgetful(MemoryStore):
-        def extend(self, receipts: Any, **_: Any) -> list[Hold]:
-            return [Hold.LOST for _ in receipts]
+        def extend(self, receipts: Any, **_: Any) -> list[LeaseStatus]:
+            return [LeaseStatus.LOST for _ in receipts]
 
     traced = Traced(App(store=Forgetful()))
 

@@ -17,7 +17,7 @@ from tests.support.workers import SOON
 
 from redrive import App, Reject, Snooze
 from redrive.errors import ConfigError, Refused, StoreUnavailable
-from redrive.events import Fate, Notice
+from redrive.events import DeliveryEvent, Notice
 from redrive.message import Counts, Exchange
 from redrive.observe import prometheus, shared_tally
 from redrive.observe.logs import JsonLog, TextLog
@@ -83,18 +83,18 @@ class Watched(MemoryStore):
         return super().counts_by_queue()
 
 
-def fate(outcome: str = "done", **more: object) -> Fate:
+def fate(outcome: str = "done", **more: object) -> DeliveryEvent:
     fields: dict[str, object] = {"id": "1", "task": "t", "queue": "q", "attempt": 1, "outcome": outcome, **more}
-    return Fate(**fields)  # type: ignore[arg-type]
+    return DeliveryEvent(**fields)  # type: ignore[arg-type]
 
 
-def counted(*fates: Fate | Notice, tasks: Sequence[str] = ("t",)) -> Series:
+def counted(*fates: DeliveryEvent | Notice, tasks: Sequence[str] = ("t",)) -> Series:
     counting = Counting(dict.fromkeys(tasks))
     counting(fates)
     return counting.copy()
 
 
-def seen(*fates: Fate | Notice) -> Scrape:
+def seen(*fates: DeliveryEvent | Notice) -> Scrape:
     """What a scrape shows of these."""
     app, registry = App("memory://"), CollectorRegistry()
 

@@ -21,7 +21,7 @@ from redrive import App, Draft
 from redrive.enqueue import Task
 from redrive.errors import ConfigError, Conflict, EnqueueError, StoreUnavailable, Unsupported
 from redrive.events import Notice
-from redrive.message import Message, Put, Swap
+from redrive.message import Message, PutResult, Swap
 from redrive.observe.logs import TextLog
 from redrive.schedule import Missed, Scheduler, SchedulerWatch, State, last_seen
 from redrive.schedule.scheduler import STEP_MS, Due
@@ -381,11 +381,11 @@ class Puts:
     def __getattr__(self, name: str) -> object:
         return getattr(self.store, name)
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[PutResult]:
         if any(draft.task == self.refused for draft in drafts):
             raise EnqueueError("not this one")
         self.calls.append((drafts, swaps))
-        puts: list[Put] = self.store.put(drafts, swaps=swaps)  # type: ignore[attr-defined]
+        puts: list[PutResult] = self.store.put(drafts, swaps=swaps)  # type: ignore[attr-defined]
         return puts
 
 

@@ -8,7 +8,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from redrive.errors import ConfigError
-from redrive.stores.postgres.session import Link
+from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.url import parse, shown
 
 BASE = "postgresql://ann:hunter2@db.example:5433/work"
@@ -53,7 +53,7 @@ def test_several_hosts_and_another_url_to_listen_on_are_kept() -> None:
 )
 def test_what_cannot_be_meant_is_refused_and_tells_no_password(url: str, words: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        Link(parse(url))
+        Session(parse(url))
     assert words in str(raised.value)
     assert "hunter2" not in str(raised.value)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from redrive.errors import ConfigError, EnqueueError, StoreUnavailable
 from redrive.fault import Fault, Kind
 from redrive.ids import new_id
-from redrive.message import Ask, Draft, Handle, Lane, Message, Redrive, Return, Swap
+from redrive.message import ClaimRequest, Draft, Handle, Lane, Message, Redrive, Return, Swap
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.run_marks import sent_cell
@@ -265,7 +265,7 @@ def test_who_dies_before_its_pump_has_settled_waits_for_that(triage: Store, cloc
 def test_one_whose_pump_was_killed_is_not_safe_yet(triage: Store, clock: ManualClock) -> None:
     message = dead(clock)
     redriven(triage, [message])
-    [delivery] = triage.exchange([], [Ask("crm", 1, LEASE_MS)]).deliveries
+    [delivery] = triage.exchange([], [ClaimRequest("crm", 1, LEASE_MS)]).deliveries
     died = replace(delivery.message, lane=Lane.DEAD, reason="permanent", rested_ms=clock())
     assert bury(triage, [died]) == [False]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.top import GONE, NO, Scene, Watched
 
-from redrive.message import Ask, Draft
+from redrive.message import ClaimRequest, Draft
 
 
 def test_overview_counts_all_queues_and_lists_what_needs_a_person(scene: Scene) -> None:
@@ -32,7 +32,7 @@ def test_row_of_the_overview_leads_to_its_failure_group(scene: Scene) -> None:
 
 def test_queues_show_counts_of_each_lane_as_the_store_has_them(scene: Scene) -> None:
     scene.store.put([Draft(task="mail.send", queue="mail")] * 5)
-    scene.store.exchange([], [Ask("mail", 2, 60_000)])
+    scene.store.exchange([], [ClaimRequest("mail", 2, 60_000)])
     counts = scene.store.counts_by_queue()
 
     async def test(w: Watched) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from redrive import App, Draft
 from redrive.errors import ConfigError, EnqueueError, Refused, Unreadable
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Lane, Message, Quarantine, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Lane, Message, Quarantine, Settlement
 from redrive.triage.actions import BATCH
 from redrive.triage.edit import difference
 
@@ -23,7 +23,7 @@ def put_dead(app: App, *drafts: Draft, quarantine: bool = False) -> list[str]:
     ids = [put.id for at in range(0, len(drafts), 500) for put in app.store.put(drafts[at : at + 500])]
     decision = Quarantine("poison") if quarantine else DeadLetter("exhausted")
     fault = Fault(Kind.TRANSIENT, "OSError", "down", "a1" * 8)
-    while taken := app.store.exchange([], [Ask("default", 500, 30_000)]).deliveries:
+    while taken := app.store.exchange([], [ClaimRequest("default", 500, 30_000)]).deliveries:
         app.store.exchange([Settlement(each.receipt, decision, fault) for each in taken], [])
     return ids
 

@@ -10,7 +10,19 @@ from tests.support.servers import PostgresServer, RedisServer
 from redrive.audit.actor import user
 from redrive.errors import ConfigError
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Draft, Handle, Lane, Message, Quarantine, Settlement, Swap, Verdict, Where
+from redrive.message import (
+    ClaimRequest,
+    DeadLetter,
+    Draft,
+    Filter,
+    Handle,
+    Lane,
+    Message,
+    Quarantine,
+    Settlement,
+    Swap,
+    Verdict,
+)
 from redrive.stores import open_store
 from redrive.stores.memory.store import MemoryStore
 from redrive.triage.dlq import PAGE, DeadLetters, Retried
@@ -40,7 +52,7 @@ def kill(store: MemoryStore, count: int = 1, *, queue: str = "default", reason: 
 
 
 def rest(store: MemoryStore, queue: str, count: int, decision: DeadLetter | Quarantine) -> None:
-    deliveries = store.exchange([], [Ask(queue, count, 1000)]).deliveries
+    deliveries = store.exchange([], [ClaimRequest(queue, count, 1000)]).deliveries
     assert len(deliveries) == count
     fault = Fault(Kind.DEFAULT, "ValueError", "bad", f"f-{queue}")
     store.exchange([Settlement(d.receipt, decision, fault) for d in deliveries], [])
@@ -72,7 +84,7 @@ def test_a_lane_may_be_named_by_its_text_on_every_engine(
     store = open_store(url)
     store.put([Draft(task="t") for _ in range(2)])
     ends: Sequence[DeadLetter | Quarantine] = DeadLetter("exhausted"), Quarantine()
-    deliveries = store.exchange([], [Ask("default", 2, 1000)]).deliveries
+    deliveries = store.exchange([], [ClaimRequest("default", 2, 1000)]).deliveries
     store.exchange([Settlement(d.receipt, end) for d, end in zip(deliveries, ends, strict=True)], [])
     letters, (dead, poison) = DeadLetters(store), [d.message.id for d in deliveries]
     assert [m.id for m in letters.all(lane="quarantine")] == [poison]
@@ -133,7 +145,7 @@ def test_retry_all_moves_every_dead_message_in_batches_and_leaves_quarantine(sto
 def test_retry_all_moves_only_what_the_filter_matches(store: MemoryStore) -> None:
     kill(store, 2, queue="a")
     chosen = kill(store, 2, queue="b")
-    assert DeadLetters(store).retry(all=True, where=Where(queue="b")).ids == tuple(chosen)
+    assert DeadLetters(store).retry(all=True, where=Filter(queue="b")).ids == tuple(chosen)
     assert store.counts("a").dead == 2
 
 
@@ -150,7 +162,7 @@ class DiesAgain(MemoryStore):
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         moved = super().triage(handles, verdict, swaps=swaps)
-        rest_again = self.exchange([], [Ask("default", 10_000, 1000)]).deliveries
+        rest_again = self.exchange([], [ClaimRequest("default", 10_000, 1000)]).deliveries
         self.exchange([Settlement(d.receipt, DeadLetter("exhausted")) for d in rest_again], [])
         return moved
 
@@ -177,7 +189,7 @@ def test_retry_refuses_a_life_without_attempts(store: MemoryStore) -> None:
 def test_a_retry_stands_in_the_audit_log_with_each_batch(store: MemoryStore) -> None:
     ids, dlq = kill(store, 3), DeadLetters(store)
     dlq.retry(ids[:1], reason="mended", actor="ann")
-    dlq.retry(all=True, where=Where(reason="exhausted"))
+    dlq.retry(all=True, where=Filter(reason="exhausted"))
     assert [
         (entry.action, entry.claimed or entry.actor, entry.reason, entry.about, entry.count) for entry in dlq.audit()
     ] == [

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from redrive import App, Draft
 from redrive.errors import ConfigError, Refused
 from redrive.fault import Crash, Fault, Kind, classify
-from redrive.message import BLOB, Ask, DeadLetter, Lane, Message, Quarantine, RetryAt, Settlement
+from redrive.message import BLOB, ClaimRequest, DeadLetter, Lane, Message, Quarantine, RetryAt, Settlement
 from redrive.stores.memory.store import MemoryStore
 from redrive.triage.export import Damaged, Importer, read_line, write_line
 
@@ -139,7 +139,7 @@ def put_dead(app: App) -> list[Message]:
         )
     ]
     for turn in range(3):
-        for each in app.store.exchange([], [Ask("default", 9, 30_000, worker="w")]).deliveries:
+        for each in app.store.exchange([], [ClaimRequest("default", 9, 30_000, worker="w")]).deliveries:
             try:
                 raise ConnectionError(f"run {turn}")
             except ConnectionError as error:
@@ -262,7 +262,7 @@ def test_an_export_that_fails_leaves_the_file_that_was_there(app: App, tmp_path:
 def test_a_large_body_travels_whole_and_goes_to_a_blob_again(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'a.db'}", blobs=f"file://{tmp_path / 'blobs'}")
     app.store.put([Draft(task="t", body=b'{"x":"' + b"x" * 300_000 + b'"}'), Draft(task="t", body=b"y" * 300_000)])
-    for each in app.store.exchange([], [Ask("default", 9, 30_000)]).deliveries:
+    for each in app.store.exchange([], [ClaimRequest("default", 9, 30_000)]).deliveries:
         app.store.exchange([Settlement(each.receipt, DeadLetter("rejected"))], [])
     out = tmp_path / "dead.jsonl"
     app.dlq.export("", out)

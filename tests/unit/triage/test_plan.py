@@ -10,7 +10,7 @@ import pytest
 from redrive import App
 from redrive.errors import ConfigError, PlanRefused
 from redrive.fault import Fault, Kind
-from redrive.message import Ack, Ask, DeadLetter, Decision, Draft, Handle, Lane, Quarantine, Settlement, Swap
+from redrive.message import Ack, ClaimRequest, DeadLetter, Decision, Draft, Handle, Lane, Quarantine, Settlement, Swap
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.redrive import plan as planning
@@ -53,7 +53,7 @@ def kill(
 ) -> list[str]:
     """Put that many messages and let them die, or what `decision` says."""
     ids = [put.id for put in store.put([Draft(task=task, queue=queue, keep_ms=DAY_S * 1000) for _ in range(count)])]
-    deliveries = store.exchange([], [Ask(queue, count, 1000)]).deliveries
+    deliveries = store.exchange([], [ClaimRequest(queue, count, 1000)]).deliveries
     store.exchange([Settlement(d.receipt, decision, fault) for d in deliveries], [])
     return ids
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redrive import Draft
-from redrive.message import Ask, Cancel, DeadLetter, Lane, Page, Quarantine, Settlement
+from redrive.message import Cancel, ClaimRequest, DeadLetter, Lane, Page, Quarantine, Settlement
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 from redrive.triage.purge import PAGE, Purged, PurgeNote, purge, purge_behind
@@ -43,7 +43,7 @@ def put(store: MemoryStore, **parts: object) -> str:
 
 
 def claim(store: MemoryStore) -> Settlement:
-    (delivery,) = store.exchange([], [Ask("q", 1, 60_000)]).deliveries
+    (delivery,) = store.exchange([], [ClaimRequest("q", 1, 60_000)]).deliveries
     return Settlement(delivery.receipt, DeadLetter("permanent"))
 
 

@@ -15,7 +15,7 @@ from tests.support.selections import check_selection
 from redrive import App
 from redrive.errors import ConfigError, SelectorError
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Draft, FailureGroup, Lane, Message, Page, Settlement, Where
+from redrive.message import ClaimRequest, DeadLetter, Draft, FailureGroup, Filter, Lane, Message, Page, Settlement
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
@@ -47,8 +47,8 @@ def test_indexes_and_streams_find_what_brute_force_finds(world: World, short_pag
     check_selection(world, draw)
 
 
-@pytest.mark.parametrize("where", [Where(), Where(queue="crm"), Where(task="mail"), Where(reason="exhausted")])
-def test_streamed_groups_are_those_of_the_index(world: World, where: Where) -> None:
+@pytest.mark.parametrize("where", [Filter(), Filter(queue="crm"), Filter(task="mail"), Filter(reason="exhausted")])
+def test_streamed_groups_are_those_of_the_index(world: World, where: Filter) -> None:
     every = Selection(world.store, as_node(where), world.now_ms)
     streamed = Selection(world.store, f"{every} (attempt:>=0)", world.now_ms)
     assert every.exact and not streamed.exact
@@ -72,22 +72,22 @@ def test_a_trend_compares_deaths_a_minute_of_the_last_ten_with_those_of_the_fift
 @pytest.mark.parametrize(
     "text, where",
     [
-        ("", Where(until_ms=1001)),
+        ("", Filter(until_ms=1001)),
         (
             "queue:a task:b reason:permanent fingerprint:f error:e",
-            Where("a", "b", "permanent", "f", "e", until_ms=1001),
+            Filter("a", "b", "permanent", "f", "e", until_ms=1001),
         ),
-        ("id:(x,y)", Where(ids=("x", "y"), until_ms=1001)),
-        ("failed:<400ms", Where(since_ms=601, until_ms=1001)),
-        ("failed:<=400ms failed:>100ms", Where(since_ms=600, until_ms=900)),
-        ("failed:>=100ms", Where(until_ms=901)),
-        ("failed:>1970-01-01T00:00:00.5Z", Where(since_ms=501, until_ms=1001)),
-        ("failed:>=1970-01-01T00:00:00.5Z failed:<1970-01-01T00:00:00.7Z", Where(since_ms=500, until_ms=700)),
-        ("failed:<=1970-01-01T00:00:00.7Z lane:dead", Where(until_ms=701)),
-        ("-lane:quarantine queue:a", Where(queue="a", until_ms=1001)),
+        ("id:(x,y)", Filter(ids=("x", "y"), until_ms=1001)),
+        ("failed:<400ms", Filter(since_ms=601, until_ms=1001)),
+        ("failed:<=400ms failed:>100ms", Filter(since_ms=600, until_ms=900)),
+        ("failed:>=100ms", Filter(until_ms=901)),
+        ("failed:>1970-01-01T00:00:00.5Z", Filter(since_ms=501, until_ms=1001)),
+        ("failed:>=1970-01-01T00:00:00.5Z failed:<1970-01-01T00:00:00.7Z", Filter(since_ms=500, until_ms=700)),
+        ("failed:<=1970-01-01T00:00:00.7Z lane:dead", Filter(until_ms=701)),
+        ("-lane:quarantine queue:a", Filter(queue="a", until_ms=1001)),
     ],
 )
-def test_what_indexes_answer_is_asked_of_them(text: str, where: Where) -> None:
+def test_what_indexes_answer_is_asked_of_them(text: str, where: Filter) -> None:
     selection = Selection(MemoryStore(), text, 1000)
     assert selection.exact and selection.where == where
 
@@ -130,7 +130,7 @@ class Counting(MemoryStore):
 
     read = 0
 
-    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+    def peek(self, lane: Lane | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None) -> Page:
         page = super().peek(lane, where=where, limit=limit, cursor=cursor)
         self.read += len(page.messages)
         return page
@@ -138,7 +138,7 @@ class Counting(MemoryStore):
 
 def bury(store: Store, count: int = 1, body: bytes = b"{}", fault: Fault | None = None) -> list[str]:
     ids = [put.id for put in store.put([Draft(task="t", body=body) for _ in range(count)])]
-    deliveries = store.exchange([], [Ask("default", count, 1000)]).deliveries
+    deliveries = store.exchange([], [ClaimRequest("default", count, 1000)]).deliveries
     store.exchange([Settlement(d.receipt, DeadLetter("exhausted"), fault) for d in deliveries], [])
     return ids
 
@@ -157,7 +157,7 @@ def test_large_bodies_make_short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Asking(MemoryStore):
         def peek(
-            self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+            self, lane: Lane | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
         ) -> Page:
             asked.append(limit)
             return super().peek(lane, where=where, limit=limit, cursor=cursor)
@@ -189,7 +189,7 @@ def test_retry_moves_the_selection_and_nothing_else() -> None:
     letters = DeadLetters(store)
     assert letters.retry(select="args.id:2").ids == tuple(two)
     assert letters.retry(select=letters.select("queue:default")).ids == tuple(one)
-    for wrong in ({"all": True}, {"ids": one}, {"where": Where(queue="q")}):
+    for wrong in ({"all": True}, {"ids": one}, {"where": Filter(queue="q")}):
         with pytest.raises(ConfigError):
             letters.retry(select="queue:default", **wrong)  # type: ignore[arg-type]
     store.close()

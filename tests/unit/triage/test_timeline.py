@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive import App, Draft
 from redrive.audit.log import Audit, Entry
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Lane, Message, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Lane, Message, Settlement
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 from redrive.triage.timeline import by_hand, ended_by, timeline
@@ -79,7 +79,7 @@ def test_who_took_a_message_away_is_known() -> None:
     def t(n: int = 0) -> None: ...
 
     a, b = (put.id for put in app.store.put([Draft(task="t", queue="q"), Draft(task="t", queue="q")]))
-    for each in app.store.exchange([], [Ask("q", 2, 30_000)]).deliveries:
+    for each in app.store.exchange([], [ClaimRequest("q", 2, 30_000)]).deliveries:
         app.store.exchange([Settlement(each.receipt, DeadLetter("rejected"))], [])
     new = app.dlq.edit(a, args={"n": 1}, reason="typo").id
     app.dlq.discard([b], reason="noise")

@@ -16,7 +16,7 @@ from tests.support.dead_letters import app as app
 from tests.support.dead_letters import pages as pages
 
 from redrive import App
-from redrive.message import FailureGroup, Lane, Where
+from redrive.message import FailureGroup, Filter, Lane
 from redrive.web import ALL, Permission, User
 from redrive.web.read import groups, selecting
 
@@ -174,7 +174,7 @@ def test_what_no_index_groups_is_grouped_by_a_thread_that_no_page_waits_for(
     few_indexes(app, monkeypatch)
     go, grouped = threading.Event(), app.store.failure_groups
 
-    def slowly(where: Where = Where(), **words: Any) -> Sequence[FailureGroup]:
+    def slowly(where: Filter = Filter(), **words: Any) -> Sequence[FailureGroup]:
         if where.queue is not None:
             go.wait(30)
         return grouped(where=where, **words)
@@ -207,7 +207,7 @@ def test_the_dead_of_a_queue_are_counted_without_reading_them(
     few_indexes(app, monkeypatch)
     grouped = app.store.failure_groups
 
-    def of_all(where: Where = Where(), **words: Any) -> Sequence[FailureGroup]:
+    def of_all(where: Filter = Filter(), **words: Any) -> Sequence[FailureGroup]:
         assert where.queue is None
         return grouped(where=where, **words)
 

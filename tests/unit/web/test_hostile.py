@@ -18,7 +18,7 @@ from tests.support.sites import JSON, Browser, Tags, address
 
 from redrive import App, Breaker, Draft
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Quarantine, RetryAt, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Quarantine, RetryAt, Settlement
 from redrive.presence import HeldMessage, QueueWork, WorkerInfo
 from redrive.presence.directory import Entry
 from redrive.stores.sqlite.store import SqliteStore
@@ -132,7 +132,7 @@ def dead(app: App, text: Texts, task: str, queues: list[str], prints: list[str])
             key=text(100), correlation_id=text(100), causation_id=text(100), producer=text(100), traceparent=text(60),
         )  # fmt: skip
         ids.append(store.put([draft])[0].id)
-        (taken,) = store.exchange([], [Ask(queue, 1, 30_000)]).deliveries
+        (taken,) = store.exchange([], [ClaimRequest(queue, 1, 30_000)]).deliveries
         fault = Fault(
             Kind.PERMANENT, text(80), text.any(500), prints[n % len(prints)], errors=(text(80),),
             traceback=traceback_of(text),
@@ -227,7 +227,7 @@ def test_texts_of_a_megabyte_are_shown_or_cut_and_change_nothing(tmp_path: Path,
     (put,) = app.store.put(
         [Draft(task="big", queue="big", body=body, headers={"note": big[:8_000].replace("\x00", "")})]
     )
-    (taken,) = app.store.exchange([], [Ask("big", 1, 30_000)]).deliveries
+    (taken,) = app.store.exchange([], [ClaimRequest("big", 1, 30_000)]).deliveries
     fault = Fault(Kind.PERMANENT, "ValueError", big, "f" * 16, traceback=big, attempt=1)
     app.store.exchange([Settlement(taken.receipt, DeadLetter("permanent", big), fault)], [])
     page = next(page for page in PAGES if page.name == "message")

@@ -15,7 +15,7 @@ from tests.support.sites import FP, Browser, Tags, died
 from redrive import App, Retry
 from redrive.config import settings, web_link
 from redrive.errors import ConfigError
-from redrive.events import Fate
+from redrive.events import DeliveryEvent
 from redrive.observe.alert import page_of
 from redrive.observe.logs import JsonLog, TextLog
 from redrive.observe.rules import PAGES, Thresholds, alerting, prometheus_rules
@@ -207,8 +207,8 @@ def test_an_alert_leads_to_its_page(
     assert page_of(name, task, queue, about, ids) == WEB + path
 
 
-def fate(outcome: str) -> Fate:
-    return Fate(at_ms=1, outcome=outcome, id="id-1", task="push", queue="crm", attempt=1, worker="w")  # type: ignore[arg-type]
+def fate(outcome: str) -> DeliveryEvent:
+    return DeliveryEvent(at_ms=1, outcome=outcome, id="id-1", task="push", queue="crm", attempt=1, worker="w")  # type: ignore[arg-type]
 
 
 def test_lines_of_deaths_lead_to_the_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from tests.support.workers import SOON, Heard, stored, until
 import redrive
 from redrive import App, Context
 from redrive.errors import EncodeError, LeaseLost, TooLarge
-from redrive.message import Ask
+from redrive.message import ClaimRequest
 from redrive.store import Traits
 from redrive.stores.memory.store import MemoryStore
 
@@ -67,7 +67,7 @@ def test_a_lost_lease_refuses_the_checkpoint(app: App, kind: str) -> None:
 
     def lose(ctx: Context) -> None:
         app.store.extend([ctx._receipt] if ctx._receipt else [], lease_ms=0)
-        [delivery] = app.store.exchange([], [Ask("default", 1, 60_000)]).deliveries
+        [delivery] = app.store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries
         assert delivery.message.id == ctx.message_id
 
     @app.task(ctx=True, name="async")
@@ -156,7 +156,7 @@ def test_a_checkpoint_that_is_no_json_comes_as_bytes(app: App) -> None:
         seen.append(redrive.context().progress)
 
     ref = pages.enqueue()
-    [delivery] = app.store.exchange([], [Ask("default", 1, 0)]).deliveries
+    [delivery] = app.store.exchange([], [ClaimRequest("default", 1, 0)]).deliveries
     assert app.store.checkpoint(delivery.receipt, b"\xff") and ref.progress == b"\xff"
     app.run_worker(drain=True)
     assert seen == [b"\xff"]

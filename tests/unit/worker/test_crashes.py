@@ -20,7 +20,7 @@ from redrive import App
 from redrive.fault import Crash, Kind, crash_fault
 from redrive.files import boot_id
 from redrive.ids import new_id
-from redrive.message import Ask, Lane
+from redrive.message import ClaimRequest, Lane
 from redrive.worker.crash.ledger import (
     _SLOT,
     Death,
@@ -280,7 +280,7 @@ def work(tmp_path: Path, before: Callable[[Path, str], None]) -> tuple[App, str]
 
     dead = opened(folder, "dead")
     ref = task.enqueue()
-    [delivery] = app.store.exchange([], [Ask("default", 1, 600_000, worker=dead.worker)]).deliveries
+    [delivery] = app.store.exchange([], [ClaimRequest("default", 1, 600_000, worker=dead.worker)]).deliveries
     dead.start(dead.take(delivery.message.id, 1))
     dead.close()
     before(folder / "dead-0.slots", delivery.message.id)
@@ -300,7 +300,7 @@ def test_a_file_from_before_the_machine_started_takes_nothing_back(tmp_path: Pat
 
 def test_a_file_that_cannot_be_read_counts_a_crash_for_all_it_held(tmp_path: Path) -> None:
     app, id = work(tmp_path, lambda path, id: path.write_bytes(b"not ours any more"))
-    [delivery] = app.store.exchange([], [Ask("default", 1, 1000, worker="me")]).deliveries
+    [delivery] = app.store.exchange([], [ClaimRequest("default", 1, 1000, worker="me")]).deliveries
     assert (delivery.message.id, delivery.message.attempt, delivery.message.crashes) == (id, 1, 1)
     app.store.close()
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from redrive.cli.terminal.views import full
-from redrive.events import Fate
+from redrive.events import DeliveryEvent
 from redrive.fault import Crash, Fault, Kind, crash_fault
 from redrive.message import (
     Ack,
@@ -29,7 +29,7 @@ from redrive.worker.settlement import Outcome
 NOW_MS = 1_000_000
 
 
-def told(decision: Decision, fault: Fault | None = None, **of: object) -> Fate:
+def told(decision: Decision, fault: Fault | None = None, **of: object) -> DeliveryEvent:
     message = Message(id="i", task="t", queue="q", body=b"{}", correlation_id="i", attempt=1, life_ms=500, **of)  # type: ignore[arg-type]
     receipt = Receipt(1, 1)
     return fate(Outcome(Settlement(receipt, decision, fault), Delivery(message, receipt, 0)), Settled.OK, NOW_MS, "w")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.message import Ack, Ask, Delivery, Draft, GroupOrder, RetryAt, Settlement
+from redrive.message import Ack, ClaimRequest, Delivery, Draft, GroupOrder, RetryAt, Settlement
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
@@ -43,7 +43,7 @@ class Worker:
         """Start all that may start now, and let it run to its end."""
         settlements = [Settlement(d.receipt, self._end_of(d)) for d in self._running]
         free = 2 * self._concurrency - len(self._prefetched)
-        found = self._store.exchange(settlements, [Ask("default", free, LEASE_MS)]).deliveries
+        found = self._store.exchange(settlements, [ClaimRequest("default", free, LEASE_MS)]).deliveries
         assert len(found) <= free
         self._prefetched.extend(found)
         self._running = [self._prefetched.popleft() for _ in range(min(self._concurrency, len(self._prefetched)))]

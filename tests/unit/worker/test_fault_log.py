@@ -11,7 +11,7 @@ import pytest
 from tests.support.workers import SOON, Heard
 
 from redrive import App
-from redrive.events import Events, Fate
+from redrive.events import DeliveryEvent, Events
 from redrive.fault import classify, stand_in
 from redrive.message import Lane
 from redrive.observe.logs import JsonLog
@@ -147,7 +147,7 @@ OUTCOMES = [("retry", "WARNING"), ("crashed", "WARNING"), ("dead", "ERROR"), ("q
 
 def test_only_retries_and_deaths_are_logged(records: Records) -> None:
     outcomes, text = [*UNLOGGED, *(outcome for outcome, _ in OUTCOMES)], "its deadline\npassed"
-    fates = [Fate(outcome=outcome, id="i", task="t", queue="q", attempt=1, text=text) for outcome in outcomes]
+    fates = [DeliveryEvent(outcome=outcome, id="i", task="t", queue="q", attempt=1, text=text) for outcome in outcomes]
     log_faults(fates, Events())
     assert records.levels == [level for _, level in OUTCOMES]
     assert all("\n" not in record.getMessage() and record.exc_info is None for record in records.all)

@@ -13,7 +13,7 @@ from redrive import Aimd, App, RetryAfter
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
 from redrive.flow.dependency import State
-from redrive.message import Ask, Exchange, Settlement, Swap
+from redrive.message import ClaimRequest, Exchange, Settlement, Swap
 
 
 def on_a_loop(test: Callable[[App], Awaitable[None]]) -> Callable[[], None]:
@@ -24,7 +24,7 @@ def on_a_loop(test: Callable[[App], Awaitable[None]]) -> Callable[[], None]:
 async def test_what_shares_a_rate_with_tasks_that_have_nothing_is_claimed_without_a_storm(app: App) -> None:
     done, exchanges, exchange = Counter[str](), 0, app.store.exchange
 
-    def counted(settlements: Sequence[Settlement], asks: Sequence[Ask]) -> Exchange:
+    def counted(settlements: Sequence[Settlement], asks: Sequence[ClaimRequest]) -> Exchange:
         nonlocal exchanges
         exchanges += 1
         return exchange(settlements, asks)

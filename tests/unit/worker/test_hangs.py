@@ -18,7 +18,7 @@ from tests.support.workers import PATIENCE_S
 
 from redrive import App
 from redrive.events import Notice
-from redrive.message import Ask, Delivery
+from redrive.message import ClaimRequest, Delivery
 from redrive.observe.logs import TextLog
 from redrive.worker.capacity import QueueLimit, WorkerLimit
 from redrive.worker.execution import Execution
@@ -95,7 +95,7 @@ def claim_all(app: App, queue: str, count: int) -> list[Delivery]:
     other = App(app.url)
     try:
         wait_for(lambda: other.store.counts(queue).ready == count)
-        return list(other.store.exchange([], [Ask(queue, 100, 60_000)]).deliveries)
+        return list(other.store.exchange([], [ClaimRequest(queue, 100, 60_000)]).deliveries)
     finally:
         other.store.close()
 
@@ -253,7 +253,7 @@ def test_a_queue_hangs_if_all_its_places_are_past_their_timeouts(
 
 
 def execution_of(app: App) -> Execution:
-    [delivery] = app.store.exchange([], [Ask("stats", 1, 60_000)]).deliveries
+    [delivery] = app.store.exchange([], [ClaimRequest("stats", 1, 60_000)]).deliveries
     run = Execution(delivery, QueueLimit(1, WorkerLimit(1)), time.monotonic() + 60)
     run.task = app.tasks["charge"]
     return run

@@ -11,7 +11,7 @@ from tests.support.workers import SOON, Heard, stored
 import redrive
 from redrive import App, Context, Draft, Quarantine, Reject, RetryAfter, Snooze
 from redrive.errors import ConfigError
-from redrive.message import Ask, Lane, Message
+from redrive.message import ClaimRequest, Lane, Message
 from redrive.stores.memory.store import MemoryStore
 
 
@@ -107,7 +107,7 @@ def test_too_many_crashes_are_compensated() -> None:
 
     ref = pay.enqueue()
     for _ in range(10):
-        app.store.exchange([], [Ask("pay", 1, 0)])
+        app.store.exchange([], [ClaimRequest("pay", 1, 0)])
     app.run_worker(["pay"], burst=True)
     assert stored(app, ref.id).lane is Lane.QUARANTINE
     assert [m.headers["redrive-dead-reason"] for m in waiting(app)] == ["crashed"]
@@ -121,7 +121,7 @@ def test_a_cancelled_message_is_not_compensated(app: App) -> None:
     def pay() -> None: ...
 
     ref = pay.enqueue()
-    app.store.exchange([], [Ask("pay", 1, 0)])  # a worker that dies while it runs
+    app.store.exchange([], [ClaimRequest("pay", 1, 0)])  # a worker that dies while it runs
     assert app.cancel(ref.id) == "requested"
     app.run_worker(["pay"], burst=True)
     assert stored(app, ref.id).reason == "cancelled" and waiting(app) == []

@@ -19,7 +19,7 @@ from tests.support.workers import Heard, store_in, stored, until
 from redrive import App, Draft
 from redrive.errors import ConfigError
 from redrive.events import Notice
-from redrive.message import Ask, Lane
+from redrive.message import ClaimRequest, Lane
 from redrive.stores.memory.store import MemoryStore
 from redrive.worker.executors.ipc import (
     Ended,
@@ -282,7 +282,7 @@ def test_a_lost_lease_refuses_a_child_s_checkpoint(app: App, tmp_path: Path) -> 
         async with app.worker(["default"]) as worker:
             await until((tmp_path / "began").exists)
             app.store.extend([run.delivery.receipt for run in worker._in_flight.all()], lease_ms=0)
-            [delivery] = app.store.exchange([], [Ask("default", 1, 60_000)]).deliveries
+            [delivery] = app.store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries
             assert delivery.message.id == ref.id
             (tmp_path / "go").touch()
             await until(lambda: heard.fates)
@@ -403,7 +403,7 @@ def test_a_suspect_that_no_child_can_run_runs_alone_in_the_worker(
         return os.getpid()
 
     ref = local.enqueue()
-    app.store.exchange([], [Ask("default", 1, 600_000, worker="dead")])
+    app.store.exchange([], [ClaimRequest("default", 1, 600_000, worker="dead")])
     app.store.reclaim("dead", None)
     app.run_worker({"default": 1}, drain=True)
     assert ref.wait(0) == os.getpid()

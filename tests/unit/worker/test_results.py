@@ -16,7 +16,7 @@ from tests.support.workers import Heard, stored
 from redrive import App, Context, Quarantine, Reject, Retry
 from redrive.enqueue import Ref
 from redrive.errors import ConfigError, NotDone
-from redrive.message import Ask, Lane, Message
+from redrive.message import ClaimRequest, Lane, Message
 from redrive.store import Traits
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -273,7 +273,7 @@ def test_a_kept_message_is_not_claimed_again(app: App) -> None:
 
     one.enqueue()
     app.run_worker(burst=True)
-    assert app.store.exchange([], [Ask("default", 10, 1000)]).deliveries == [] and app.counts().done == 1
+    assert app.store.exchange([], [ClaimRequest("default", 10, 1000)]).deliveries == [] and app.counts().done == 1
 
 
 def test_waiting_for_a_result_that_is_not_kept_warns(app: App) -> None:

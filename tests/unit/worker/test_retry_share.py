@@ -10,7 +10,7 @@ import pytest
 from tests.support.workers import store_in
 
 from redrive import App, Backoff, Retry
-from redrive.message import Ask, Delivery, Message, Receipt
+from redrive.message import ClaimRequest, Delivery, Message, Receipt
 from redrive.registry import Queue
 from redrive.store import Store
 from redrive.worker.capacity import Capacity
@@ -72,7 +72,7 @@ def delivered(count: int) -> list[Delivery]:
     return [Delivery(message, Receipt("m", 1), 0)] * count
 
 
-def asked(capacity: Capacity, given: int | None = None) -> Ask:
+def asked(capacity: Capacity, given: int | None = None) -> ClaimRequest:
     """One round: what is asked for, and that it gave so many, all of them by default."""
     [ask] = capacity.asks([], LEASE_MS, "w")
     capacity.note([ask], delivered(ask.limit if given is None else given), frozenset())

@@ -13,7 +13,7 @@ from tests.support.workers import Heard, stored, until
 from redrive import App, Draft, Retry
 from redrive.errors import StoreUnavailable
 from redrive.fault import classify
-from redrive.message import Ask, DeadLetter, Lane, Message, Settlement, Swap
+from redrive.message import ClaimRequest, DeadLetter, Lane, Message, Settlement, Swap
 from redrive.presence import GONE_MS, Knowledge, Teller, release_of, waiting_tasks
 from redrive.status import Reasons
 from redrive.stores.memory.store import MemoryStore
@@ -277,7 +277,7 @@ def test_cells_altered_by_hand_are_written_anew() -> None:
 
 
 def test_a_worker_that_knows_everything_asks_nothing_more(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, ran = list[Ask](), list[int]()
+    asked, ran = list[ClaimRequest](), list[int]()
 
     def unread(self: Knowledge) -> None:
         raise AssertionError("it reads what others know")
@@ -356,7 +356,7 @@ def test_a_redrive_run_says_that_no_worker_knows_what_it_has_moved() -> None:
     def send(number: int) -> None: ...
 
     (id,) = (put(app, Draft(task="invoice.send", body=b'{"number":1,"to":"a@b"}')),)
-    (delivery,) = app.store.exchange([], [Ask("default", 1, 60_000)]).deliveries
+    (delivery,) = app.store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries
     fault = classify(ConnectionError("the mail server is down"))
     app.store.exchange([Settlement(delivery.receipt, DeadLetter("exhausted"), fault)], [])
     run = app.dlq.select("task:invoice.send").plan().start(reason="it is back", actor="ann")

@@ -17,7 +17,7 @@ from tests.support.workers import Heard, store_in, stored, until
 
 from redrive import App
 from redrive.fault import Crash, crash_fault
-from redrive.message import Ask, Lane, Message
+from redrive.message import ClaimRequest, Lane, Message
 from redrive.worker.crash import suspects as suspects_module
 from redrive.worker.executors import children
 from redrive.worker.executors.memory import available_bytes, fits, resident_of
@@ -42,7 +42,9 @@ def suspects(app: App, *calls: tuple[Any, ...], times: int = 1, of_children: boo
     crash = Crash(cause="signal", signal="SIGKILL", started_count=len(refs), child=of_children)
     died = crash_fault(crash, app.store.now_ms())
     for _ in range(times):
-        assert len(app.store.exchange([], [Ask("default", len(refs), 600_000, worker="dead")]).deliveries) == len(refs)
+        assert len(
+            app.store.exchange([], [ClaimRequest("default", len(refs), 600_000, worker="dead")]).deliveries
+        ) == len(refs)
         app.store.reclaim("dead", None, fault=died)
     return refs
 

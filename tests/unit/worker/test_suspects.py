@@ -17,7 +17,7 @@ import redrive
 from redrive import App, Poison
 from redrive.errors import ConfigError
 from redrive.fault import Crash, crash_fault
-from redrive.message import Ask, Exchange, Hold, Lane, Receipt, RetryAt, Settlement, Swap
+from redrive.message import ClaimRequest, Exchange, Lane, LeaseStatus, Receipt, RetryAt, Settlement, Swap
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.worker.crash import suspects
@@ -34,7 +34,7 @@ def cut_off(store: Store, count: int, *, times: int = 1, together: int | None = 
     """As if a worker had died so often that had started so many, or `together`."""
     died = crash_fault(Crash(cause="signal", signal="SIGKILL", started_count=together or count), store.now_ms())
     for _ in range(times):
-        deliveries = store.exchange([], [Ask("default", count, 600_000, worker="dead")]).deliveries
+        deliveries = store.exchange([], [ClaimRequest("default", count, 600_000, worker="dead")]).deliveries
         assert len(deliveries) == count
         store.reclaim("dead", None, fault=died)
 
@@ -101,7 +101,7 @@ def test_where_it_is_not_known_how_many_had_been_started_it_may_have_been_all_th
     seen = Seen(app, crowd, 3)
     app.enqueue_many([task.draft() for task in seen.tasks * 4])
     for _ in range(2):
-        store.exchange([], [Ask("default", 8, 600_000, worker="dead")])
+        store.exchange([], [ClaimRequest("default", 8, 600_000, worker="dead")])
         store.reclaim("dead", None)  # its record is lost, with all that it said
     app.run_worker({"default": 6}, burst=True)
     assert max(seen.crowds) == (3, 3)
@@ -127,7 +127,7 @@ def test_one_that_crashed_alone_runs_alone_and_those_in_doubt_with_most_others_r
             order.append((name, crowd.now))
 
     app.enqueue_many([t.draft("guilty")])
-    guilty = store.exchange([], [Ask("default", 1, 600_000, worker="dead")]).deliveries
+    guilty = store.exchange([], [ClaimRequest("default", 1, 600_000, worker="dead")]).deliveries
     store.exchange([Settlement(guilty[0].receipt, RetryAt(0, crashed=True))], [])
     app.enqueue_many([t.draft("many") for _ in range(2)])
     cut_off(store, 3, times=2, together=4)
@@ -138,7 +138,7 @@ def test_one_that_crashed_alone_runs_alone_and_those_in_doubt_with_most_others_r
 def test_a_group_begins_once_what_ran_before_is_settled_so_that_a_death_counts_against_it_alone() -> None:
     class Slow(MemoryStore):
         def exchange(
-            self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+            self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
         ) -> Exchange:
             if settlements:
                 time.sleep(0.1)
@@ -202,7 +202,7 @@ class Telling(MemoryStore):
         super().__init__()
         self.told: list[Receipt] = []
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         self.told += receipts if alone else ()
         return super().extend(receipts, lease_ms=lease_ms, alone=alone)
 
@@ -301,9 +301,9 @@ def test_suspects_that_wait_go_back_free_when_the_worker_drains() -> None:
 
 def _cut_off_aside(store: Store, count: int, lease_ms: int = 600_000) -> None:
     """As if two workers had died, the second with its leases still running."""
-    assert len(store.exchange([], [Ask("aside", count, 600_000, worker="dead")]).deliveries) == count
+    assert len(store.exchange([], [ClaimRequest("aside", count, 600_000, worker="dead")]).deliveries) == count
     store.reclaim("dead", None)
-    assert len(store.exchange([], [Ask("aside", count, lease_ms, worker="dead")]).deliveries) == count
+    assert len(store.exchange([], [ClaimRequest("aside", count, lease_ms, worker="dead")]).deliveries) == count
 
 
 def _claimed_again(store: Store, crashes: int) -> bool:

@@ -20,7 +20,7 @@ from tests.support.workers import SOON, Heard, Watched, stored, until
 import redrive
 from redrive import App, Backoff, Context, Draft, Quarantine, Reject, Retry, RetryAfter, Snooze
 from redrive.errors import Cancelled, LeaseLost
-from redrive.message import Ask, Lane
+from redrive.message import ClaimRequest, Lane
 
 
 def empty(app: App) -> bool:
@@ -550,7 +550,7 @@ def test_a_message_claimed_by_a_worker_that_died_counts_a_crash_and_no_attempt(a
         seen.append((ctx.attempt, ctx.crashes, ctx.fence))
 
     handler.enqueue()
-    app.store.exchange([], [Ask("default", 1, 50, worker="dead")])
+    app.store.exchange([], [ClaimRequest("default", 1, 50, worker="dead")])
     app.run_worker(burst=True)  # it waits for what is leased
     assert seen == [(1, 1, 2)]
 

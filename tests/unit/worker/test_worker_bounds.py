@@ -15,7 +15,7 @@ from tests.support.workers import Crowd, Heard, Watched, store_in, until
 import redrive
 from redrive import App, Backoff, Reject, Retry
 from redrive.enqueue import Task
-from redrive.message import Ask
+from redrive.message import ClaimRequest
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_a_burst_waits_for_what_others_have_leased(app: App) -> None:
         done.append(redrive.context().crashes)
 
     task.enqueue()
-    app.store.exchange([], [Ask("default", 1, 300, worker="other")])
+    app.store.exchange([], [ClaimRequest("default", 1, 300, worker="other")])
     app.run_worker(burst=True)
     assert done == [1]
 

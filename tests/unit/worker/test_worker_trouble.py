@@ -20,7 +20,7 @@ from tests.support.workers import SOON, Crowd, Heard, Watched, stored, until
 import redrive
 from redrive import App, Backoff, Context, Retry
 from redrive.errors import Cancelled, LeaseLost, StoreUnavailable
-from redrive.message import Ask, Lane
+from redrive.message import ClaimRequest, Lane
 from redrive.worker.crash.ledger import hold
 
 
@@ -419,7 +419,7 @@ def test_a_worker_that_lost_its_lease_ends_the_handler_and_settles_nothing(app: 
             ref = await holding.tasks[kind].aenqueue()
             await until(lambda: holding.ran.now == 1)
             app.store.reclaim(worker.name, None)  # as if its lease had run out
-            [other] = app.store.exchange([], [Ask("default", 1, 60_000, worker="other")]).deliveries
+            [other] = app.store.exchange([], [ClaimRequest("default", 1, 60_000, worker="other")]).deliveries
             assert (other.message.id, other.message.crashes) == (ref.id, 1)
             await until(lambda: holding.ended)
             await until(lambda: heard.fates)
@@ -439,7 +439,7 @@ def test_a_handler_that_ends_just_after_its_lease_was_lost_is_stale(app: App) ->
             ref = await holding.tasks["coroutine"].aenqueue()
             await until(lambda: holding.ran.now == 1)
             app.store.reclaim(worker.name, None)
-            app.store.exchange([], [Ask("default", 1, 60_000, worker="other")])
+            app.store.exchange([], [ClaimRequest("default", 1, 60_000, worker="other")])
             holding.go.set()
             await until(lambda: heard.fates)
         assert stored(app, ref.id).worker == "other"
@@ -518,7 +518,7 @@ def test_a_worker_tells_what_it_took_back_from_a_dead_one(store: Watched, tmp_pa
     assert store.state_dir is not None
     dead = hold(store.state_dir, "w")
     task.enqueue()
-    store.exchange([], [Ask("default", 1, 600_000, worker=dead.worker)])
+    store.exchange([], [ClaimRequest("default", 1, 600_000, worker=dead.worker)])
     dead.close()  # as its kernel does for one that was killed
     app.run_worker(burst=True, name="w")
     assert seen == [(1, 1)] and "took_back" in heard.notices  # nothing is known of what it had started: a crash

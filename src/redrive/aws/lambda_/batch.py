@@ -24,7 +24,7 @@ from ...errors import (
     StoreUnavailable,
     Unsupported,
 )
-from ...message import Ack, Delivery, Hold
+from ...message import Ack, Delivery, LeaseStatus
 from ...registry import Registry
 from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import Reporter
@@ -180,7 +180,7 @@ class Batches:
         lease_ms = max(1000, math.ceil((end_s - time.monotonic()) * 1000))
         words = self._store.extend([run.delivery.receipt for run in marked], lease_ms=lease_ms, alone=True)
         for run, word in zip(marked, words, strict=True):
-            run.alone = word is not Hold.LOST
+            run.alone = word is not LeaseStatus.LOST
         self._work(queue, [lane], end_s)
 
     def _runner(self, queue: str) -> Runner:

@@ -9,7 +9,7 @@ from typing import IO
 import click
 
 from ...audit.actor import signed
-from ...message import Lane, Where
+from ...message import Filter, Lane
 from ...triage.actions import Actions
 from ...triage.export import Exported, Importer, Inspected, export
 from ...triage.select.terms import Or, as_node
@@ -153,7 +153,7 @@ def export_(
 
 
 def _of_any_lane(opened: Opened, ids: tuple[str, ...]) -> Selection:
-    where = Where(ids=tuple(dict.fromkeys(ids)))
+    where = Filter(ids=tuple(dict.fromkeys(ids)))
     return Selection(opened.store, Or((as_node(where), as_node(where, Lane.QUARANTINE))))
 
 

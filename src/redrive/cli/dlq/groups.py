@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...audit.log import Audit, Entry
-from ...message import Where
+from ...message import Filter
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotations
 from ...triage.auto.rules import Rule, rules
@@ -64,7 +64,7 @@ def group(opened: Opened, out: Output, fingerprint: str) -> None:
     """
     fingerprint = _named(opened, fingerprint)
     about, now_ms = read_annotations(opened.store, [fingerprint]).get(fingerprint, NOTHING), opened.store.now_ms()
-    found = selection(opened, (), as_node(Where(fingerprint=fingerprint))).groups(trend=True)
+    found = selection(opened, (), as_node(Filter(fingerprint=fingerprint))).groups(trend=True)
     log = [e for _, e in zip(range(LAST), (e for e in Audit(opened.store) if e.about == fingerprint), strict=False)]
     record = {
         "fingerprint": fingerprint,
@@ -173,7 +173,7 @@ def rule(
     if settings and kind != "auto":
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is for the rule auto")
     if kind == "discard":
-        count = selection(opened, (), as_node(Where(fingerprint=fingerprint))).count()
+        count = selection(opened, (), as_node(Filter(fingerprint=fingerprint))).count()
         dead = f"{count:,} dead {'message' if count == 1 else 'messages'}"
         asked = f"Let workers discard the {dead} of {fingerprint}, and all to come?"
         what = f"workers would discard {dead}, and all to come"

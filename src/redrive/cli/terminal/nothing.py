@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...errors import ConfigError, Unsupported, near_miss
-from ...message import RESTING, Lane, Where
+from ...message import RESTING, Filter, Lane
 from ...triage.select.terms import REASONS, And, Node, Or, Pattern, Term, as_node
 from ...triage.selection import Selection
 from .failure import FAILED, USAGE, Failure, command, corrected, onward
@@ -31,7 +31,7 @@ class Here:
     def __init__(self, store: Store, app: App | None, url: str) -> None:
         self.store, self.app, self.url = store, app, url
 
-    def vet(self, node: Node, *, acts: bool = False) -> None:
+    def preflight(self, node: Node, *, acts: bool = False) -> None:
         """Raises Failure with exit code 2 if a term names a queue, a task or a reason of death that nothing here has.
         Call it where nothing matched. `acts`: the next command looks first, rather than doing it with a guess."""
         for field, value in named(node):
@@ -58,8 +58,8 @@ class Here:
         return total, told
 
     def matched(self, found: Selection, did: str, lane: Lane = Lane.DEAD) -> Failure:
-        """The failure of a command that would act on a selection and found nothing in it. Raises Failure as `vet`."""
-        self.vet(found.node, acts=True)
+        """The failure of a command whose selection is empty. Raises Failure as `preflight`."""
+        self.preflight(found.node, acts=True)
         total, told = self.there(found.node, lane)
         if not total:
             why = "there is nothing to act on" if lane is Lane.DEAD else f"{_dead(self.store.counts().dead)} dead"
@@ -73,8 +73,8 @@ class Here:
         return Failure(f"nothing was {did}: {_dead(total)} {_WORDS[lane]}, 0 match", told, next, FAILED)
 
     def noted(self, found: Selection, lane: Lane = Lane.DEAD) -> str:
-        """The note of a list that is empty. Raises Failure as `vet`."""
-        self.vet(found.node)
+        """The note of a list that is empty. Raises Failure, as `preflight` does."""
+        self.preflight(found.node)
         total, told = self.there(found.node, lane)
         return (
             f"{_dead(total)} {_WORDS[lane]}, 0 match: {told}" if total else f"nothing is {_WORDS[lane]} in {self.url}"
@@ -99,7 +99,7 @@ class Here:
 
     def _has(self, field: str, value: str) -> bool:
         """Whether the store holds a message with it; True where it cannot say."""
-        where = msgspec.structs.replace(Where(), **{field: value})
+        where = msgspec.structs.replace(Filter(), **{field: value})
         try:
             return any(self.store.peek(lane, where=where, limit=1).messages for lane in (None, *RESTING))
         except Unsupported:
@@ -113,7 +113,7 @@ class Here:
                 found[name] = counts.dead if lane is Lane.DEAD else counts.quarantine
         elif field == "reason":
             for reason in REASONS:
-                found[reason] = Selection(self.store, as_node(Where(reason=reason), lane)).count()
+                found[reason] = Selection(self.store, as_node(Filter(reason=reason), lane)).count()
         else:
             for group in Selection(self.store, as_node(lane=lane)).groups():
                 found[str(getattr(group, field))] += group.count

@@ -45,12 +45,12 @@ class RedisQueues:
 
     def __init__(self, url: str, *, prefix: str = "") -> None:
         try:
-            from ...stores.redis.session import Link
+            from ...stores.redis.session import Session
             from ...stores.redis.url import RedisUrl
         except ImportError as error:
             raise ConfigError(f"a broker on Redis needs its driver ({error}); pip install 'redrive[redis]'") from error
         url = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda found: found[1].lower(), url)  # as Celery writes it
-        self._link, self._prefix = Link(RedisUrl.parse(url)), prefix
+        self._link, self._prefix = Session(RedisUrl.parse(url)), prefix
         self.where = self._link.where
 
     def take(self, queue: str, most: int) -> list[Taken]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, get_meter
 
 from ..._version import __version__
-from ...events import Event, Fate, Notice
+from ...events import DeliveryEvent, Event, Notice
 from ..prometheus import Depths, _label
 from ..tally import (
     DEFERRALS,
@@ -60,7 +60,7 @@ class Instruments:
                 self._changed(event.name == "started")
         self._counting(events)
         for event in events:
-            if isinstance(event, Fate):
+            if isinstance(event, DeliveryEvent):
                 self._record(event)
 
     def _changed(self, started: bool) -> None:
@@ -71,7 +71,7 @@ class Instruments:
 
     # -- histograms, a record for each message
 
-    def _record(self, fate: Fate) -> None:
+    def _record(self, fate: DeliveryEvent) -> None:
         histograms = self._histograms
         if not histograms:  # of a worker whose start was not observed
             self._changed(started=True)

@@ -13,7 +13,20 @@ from opentelemetry.trace import Span, get_tracer_provider
 
 from ...errors import StoreError, Unsupported
 from ...events import complain
-from ...message import Ask, Draft, Exchange, Handle, Hold, Message, Put, Receipt, Redrive, Settlement, Swap, Verdict
+from ...message import (
+    ClaimRequest,
+    Draft,
+    Exchange,
+    Handle,
+    LeaseStatus,
+    Message,
+    PutResult,
+    Receipt,
+    Redrive,
+    Settlement,
+    Swap,
+    Verdict,
+)
 from ...store import Store
 from ...store.wrapper import StoreWrapper
 from .carried import read, written
@@ -29,7 +42,7 @@ class TracedStore(StoreWrapper):
         super().__init__(inner)
         self._spans = spans
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         sending = self._sending(drafts)
         try:
             puts = self.inner.put(drafts if sending is None else sending.drafts, swaps=swaps, tx=tx)
@@ -40,7 +53,7 @@ class TracedStore(StoreWrapper):
         return puts
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         began_ns = time_ns()
         runs = self._spans.runs_of(settlements)
@@ -57,10 +70,10 @@ class TracedStore(StoreWrapper):
             self._tell(traced, runs, asks, found, began_ns)
         return found
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         found = self.inner.extend(receipts, lease_ms=lease_ms, alone=alone)
         for receipt, hold in zip(receipts, found, strict=True):
-            if hold is Hold.LOST:
+            if hold is LeaseStatus.LOST:
                 self._spans.lose(receipt)
         return found
 
@@ -84,7 +97,7 @@ class TracedStore(StoreWrapper):
         self,
         settlements: Sequence[Settlement],
         runs: Sequence[Run | None],
-        asks: Sequence[Ask],
+        asks: Sequence[ClaimRequest],
         found: Exchange | None,
         began_ns: int,
         error: BaseException | None = None,
@@ -100,7 +113,7 @@ class TracedStore(StoreWrapper):
         self,
         settlements: Sequence[Settlement],
         runs: Sequence[Run | None],
-        asks: Sequence[Ask],
+        asks: Sequence[ClaimRequest],
         found: Exchange | None,
         began_ns: int,
         error: BaseException | None,

@@ -20,25 +20,26 @@ from ...errors import StoreError, Unsupported
 from ...fault import Fault
 from ...message import (
     RESTING,
-    Ask,
     Cancel,
     Cell,
+    ClaimRequest,
     Counts,
     Delivery,
     Draft,
     Exchange,
     FailureGroup,
+    Filter,
     Group,
     GroupOrder,
     Handle,
-    Hold,
     Ids,
     Keep,
     Lane,
+    LeaseStatus,
     Message,
     OnDead,
     Page,
-    Put,
+    PutResult,
     Receipt,
     Replace,
     Settled,
@@ -46,7 +47,6 @@ from ...message import (
     Started,
     Swap,
     Verdict,
-    Where,
 )
 from ...store import Cells, Store, Traits
 from .. import lifecycle, validation
@@ -106,7 +106,7 @@ class MemoryStore(Store):
 
     # -- putting
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         if tx is not None:
             raise Unsupported("this memory store has no transactions to write in; enqueue without tx=")
         validation.admit(drafts, self.traits)
@@ -119,7 +119,7 @@ class MemoryStore(Store):
     # -- settling and claiming
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         validation.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
         with self._commit() as (tables, now):
@@ -137,7 +137,7 @@ class MemoryStore(Store):
                 self._swept_ms = now
             return Exchange(settled, deliveries, clogged)
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         with self._commit() as (tables, now):
             return [writes.extend(tables, receipt, now + lease_ms, alone) for receipt in receipts]
 
@@ -167,7 +167,7 @@ class MemoryStore(Store):
 
     # -- waiting
 
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         end_s = time.monotonic() + timeout_ms / 1000
         with self._changed:
             while not self._closed and not self._nudged():
@@ -183,7 +183,7 @@ class MemoryStore(Store):
         self._nudges_seen.count = self._nudges
         return seen != self._nudges
 
-    def _next_due_ms(self, asks: Sequence[Ask]) -> float:
+    def _next_due_ms(self, asks: Sequence[ClaimRequest]) -> float:
         asks = [ask for ask in asks if ask.limit > 0]
         firsts = [due_ms for ask in asks for line in self._tables.lines(ask) for due_ms, _ in islice(line, 1)]
         firsts += [due_ms for ask in asks for due_ms in islice(self._tables.waiting(ask.queue), 1)]
@@ -222,7 +222,7 @@ class MemoryStore(Store):
             return sorted({kept.message.queue for kept in tables.kept.values()} | tables.settings.keys())
 
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         lane = validation.lane_of(lane)
         after = validation.read_cursor(cursor)
@@ -236,7 +236,7 @@ class MemoryStore(Store):
             more = f"{page[-1][0]}.{page[-1][1]}" if page and page[-1] != found[-1] else None
             return Page([tables.kept[seq].message for _, seq in page], more)
 
-    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         with self._look() as (tables, now):
             dead = [(kept.message, kept.fault) for kept in tables.kept.values() if kept.message.lane is Lane.DEAD]
         found = (death for death in dead if lifecycle.matches(*death, where))

@@ -16,12 +16,12 @@ from ...message import (
     PRIORITIES,
     RESTING,
     SKIP_LOOKED,
-    Ask,
     Before,
     Cell,
+    ClaimRequest,
     Lane,
     Message,
-    Put,
+    PutResult,
     Receipt,
     Swap,
 )
@@ -254,7 +254,7 @@ class Tables:
     def free_key(self, task: str, key: str) -> None:
         self._set(self._holders, (task, key), None)
 
-    def key_holder(self, task: str, key: str, now_ms: int) -> Put | None:
+    def key_holder(self, task: str, key: str, now_ms: int) -> PutResult | None:
         """What a put under this key gives while the key is held."""
         held = self._holders.get((task, key))
         if held is None:
@@ -264,16 +264,16 @@ class Tables:
             message = None  # another message, put later under the id of one that is gone
         if (message is None or message.lane is Lane.DONE) and held.until_ms <= now_ms:
             return None
-        return Put(held.id, True, message.state_at(now_ms) if message else "done")
+        return PutResult(held.id, True, message.state_at(now_ms) if message else "done")
 
-    def lines(self, ask: Ask) -> Iterator[Iterator[Place]]:
+    def lines(self, ask: ClaimRequest) -> Iterator[Iterator[Place]]:
         """Per priority what the ask may get now or later, in the order of due times. With `skip` no more than
         SKIP_LOOKED are looked at: then the last place says when the next one is due."""
         if not self.rules_said(ask.queue).paused:
             for line in self._lines.get(ask.queue, ()):
                 yield self._unskipped(line, ask.skip) if ask.skip else ((due_ms, seq) for due_ms, _, seq in line)
 
-    def retries_due(self, ask: Ask, now_ms: int) -> Iterator[tuple[int, int]]:
+    def retries_due(self, ask: ClaimRequest, now_ms: int) -> Iterator[tuple[int, int]]:
         """(priority, seq) of those due that have failed before, by due time; of each priority as many as are wanted."""
         if not ask.retries or self.rules_said(ask.queue).paused:
             return

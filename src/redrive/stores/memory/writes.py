@@ -11,21 +11,21 @@ from ...ids import new_id
 from ...message import (
     RESTING,
     Ack,
-    Ask,
     Before,
     Cancel,
+    ClaimRequest,
     Delivery,
     Discard,
     Draft,
     Group,
     Handle,
     Hasten,
-    Hold,
     Isolate,
     Keep,
     Lane,
+    LeaseStatus,
     Message,
-    Put,
+    PutResult,
     Readmit,
     Receipt,
     Redrive,
@@ -46,7 +46,7 @@ CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up tha
 RETAIN_MAX = 1000
 
 
-def put(tables: Tables, draft: Draft, now: int) -> Put:
+def put(tables: Tables, draft: Draft, now: int) -> PutResult:
     id = draft.id or new_id(now)
     if draft.key is not None:
         held = tables.key_holder(draft.task, draft.key, now)
@@ -57,10 +57,10 @@ def put(tables: Tables, draft: Draft, now: int) -> Put:
         raise EnqueueError(f"a message with id {id} is already stored; nothing was written")
     message = lifecycle.enqueued(draft, id, now)
     tables.add(message, now)
-    return Put(id, False, message.state_at(now))
+    return PutResult(id, False, message.state_at(now))
 
 
-def claim(tables: Tables, ask: Ask, deliveries: list[Delivery], now: int) -> bool:
+def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: int) -> bool:
     """Adds to the deliveries. Whether there is more due than it looked at, though it found less than it was to."""
     if ask.limit <= 0:
         return False
@@ -76,7 +76,7 @@ def claim(tables: Tables, ask: Ask, deliveries: list[Delivery], now: int) -> boo
     return clogged
 
 
-def due(tables: Tables, ask: Ask, now: int) -> tuple[list[int], bool]:
+def due(tables: Tables, ask: ClaimRequest, now: int) -> tuple[list[int], bool]:
     """What to claim, in order. And whether more is due than it looked at, though it found less than it was to."""
     backlog: list[tuple[int, int]] = []
     clogged = False
@@ -117,15 +117,15 @@ def _acked(message: Message, ack: Ack, result: bytes | None, now: int) -> Kept |
     return Kept(done, expires_ms=None if ack.keep_ms is None else now + ack.keep_ms)
 
 
-def extend(tables: Tables, receipt: Receipt, until_ms: int, alone: bool) -> Hold:
+def extend(tables: Tables, receipt: Receipt, until_ms: int, alone: bool) -> LeaseStatus:
     message = tables.held(receipt)
     if message is None:
-        return Hold.LOST
+        return LeaseStatus.LOST
     seq = int(receipt.handle)
     kept = tables.kept[seq]
     held = replace(message, due_ms=until_ms, suspect=message.suspect or alone)
     tables.write(seq, kept._replace(message=held, alone=kept.alone or alone))
-    return Hold.CANCEL if message.cancel else Hold.HELD
+    return LeaseStatus.CANCEL if message.cancel else LeaseStatus.HELD
 
 
 def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -> bool:

@@ -72,7 +72,7 @@ class PostgresAdmin(PostgresDatabase):
                 sent_s = time.monotonic()
                 ((server_ms,),) = self._st.rows(c, "time")
                 self._link.saw_clock(server_ms, sent_s)
-            self.seam("triaged")
+            self.failpoint("triaged")
             return words
 
         # Whether it took place cannot be told by a second try where its swaps, or what it put, are in the way.
@@ -166,7 +166,7 @@ class PostgresAdmin(PostgresDatabase):
             pass
 
     def _admit_step(self, queue: str) -> bool:
-        self.seam("admitting")
+        self.failpoint("admitting")
         return self._link.run(lambda c: groups.admit_step(self._st, c, queue, self._st.now()), wake=[queue])
 
     def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:

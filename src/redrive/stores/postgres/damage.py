@@ -16,7 +16,7 @@ from ...message import DAMAGED, Damage, Lane, Message
 from ..meta import read_deferral, read_meta
 from . import groups
 from .rows import ids, read_faults, to_message
-from .session import Link
+from .session import Session
 from .statements import Connection, Statements
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError)
@@ -39,7 +39,7 @@ class Beyond:
     """Messages with a counter or a time at the end of its range: no statement can add to it, and each that tries fails
     for all others, too. They are looked for once that happened, among all, and set aside."""
 
-    def __init__(self, link: Link, st: Statements) -> None:
+    def __init__(self, link: Session, st: Statements) -> None:
         self._link, self._st = link, st
         self._moved = list[Message]()
         self._none_s = -AGAIN_S  # when there was none

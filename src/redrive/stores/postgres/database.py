@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from ...message import (
     Cell,
     Draft,
-    Put,
+    PutResult,
     Swap,
 )
 from ...store import Cells, Store, Traits
-from ..failpoints import no_seam
+from ..failpoints import no_failpoint
 from ..state_dir import state_dir
 from . import cells, groups
 from . import writes as changes
@@ -28,7 +28,7 @@ from .floors import Floors
 from .listen import Listener
 from .rows import texts
 from .schema import open_schema
-from .session import Link
+from .session import Session
 from .statements import Connection, Statements, prepared
 from .url import parse
 
@@ -42,8 +42,10 @@ class PostgresDatabase(Store):
     traits = Traits(name="postgres", names_bytes_max=NAMES_MAX)
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
-        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
-        self._link = Link(parse(url), seam=self._at)
+        self.failpoint: Callable[[str], None] = (
+            no_failpoint  # tests put a function here that kills or fails at a named point
+        )
+        self._link = Session(parse(url), failpoint=self._at)
         self._st = Statements(prepared(self._link.schema), self._link.now_ms, clock_ms)
         try:
             preflight(self._link)
@@ -64,15 +66,17 @@ class PostgresDatabase(Store):
         self._swept_ms, self._lines_at = self.now_ms(), ("", "")
 
     def _at(self, point: str) -> None:
-        self.seam(point)
+        self.failpoint(point)
 
     def now_ms(self) -> int:
         return self._st.now_ms()
 
-    def _write(self, c: Connection, drafts: Sequence[Draft], given: Sequence[str], swaps: Sequence[Swap]) -> list[Put]:
+    def _write(
+        self, c: Connection, drafts: Sequence[Draft], given: Sequence[str], swaps: Sequence[Swap]
+    ) -> list[PutResult]:
         """The put, as a part of somebody's transaction."""
         now, names = self._st.now(), cells.names_of(drafts)
-        self.seam("put")
+        self.failpoint("put")
         if names:
             groups.lock(self._st, c, names, (), now)
         puts = changes.insert_all(self._st, c, drafts, given, now)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...errors import Refused
 from .listen import POLL_EVERY_S
-from .session import Link
+from .session import Session
 
 VERSION_LEAST = 13
 OLD_S = 300  # a transaction open for longer holds back what vacuum may remove
@@ -26,14 +26,14 @@ and (n_dead_tup > {DEAD_MOST} and n_dead_tup > n_live_tup or 'autovacuum_enabled
   or 'autovacuum_enabled=off' = any(c.reloptions)) order by s.relname"""
 
 
-def preflight(link: Link) -> None:
+def preflight(link: Session) -> None:
     """Raises Refused for a server that would lose messages, or on which redrive does not run; the message says what
     to do. `?fsync=off` in the store's URL says that losing them is meant."""
     for problem in _refusals(link):
         raise Refused(f"{link.where}: {problem}")
 
 
-def doctor(link: Link) -> list[str]:
+def doctor(link: Session) -> list[str]:
     """A line for each thing that is unsafe or slow, with what to do."""
     found = [*_refusals(link), *_opted_out(link), *_settings(link), *_held_back(link), *_room(link), *_tables(link)]
     if link.pooled and not link.url.listen:
@@ -44,7 +44,7 @@ def doctor(link: Link) -> list[str]:
     return found
 
 
-def _refusals(link: Link) -> Iterator[str]:
+def _refusals(link: Session) -> Iterator[str]:
     server = link.open()
     if server.version < VERSION_LEAST * 10_000:
         yield (
@@ -62,7 +62,7 @@ def _refusals(link: Link) -> Iterator[str]:
         )
 
 
-def _opted_out(link: Link) -> Iterator[str]:
+def _opted_out(link: Session) -> Iterator[str]:
     if not link.url.fsync:
         yield "fsync=off in the URL: a crash of the machine may lose acknowledged messages; take it out unless meant"
     if link.url.synchronous_commit == "off":
@@ -72,7 +72,7 @@ def _opted_out(link: Link) -> Iterator[str]:
         )
 
 
-def _settings(link: Link) -> Iterator[str]:
+def _settings(link: Session) -> Iterator[str]:
     settings = dict(link.look(_SETTINGS))
     if settings.get("full_page_writes") == "off":
         yield (
@@ -86,7 +86,7 @@ def _settings(link: Link) -> Iterator[str]:
         )
 
 
-def _held_back(link: Link) -> Iterator[str]:
+def _held_back(link: Session) -> Iterator[str]:
     for pid, state, user, age_s in link.look(_OLD):
         yield (
             f"session {pid} of {user} is {state} in a transaction begun {age_s} s ago: nothing deleted since can be "
@@ -104,7 +104,7 @@ def _held_back(link: Link) -> Iterator[str]:
         )
 
 
-def _room(link: Link) -> Iterator[str]:
+def _room(link: Session) -> Iterator[str]:
     left, most = link.look(_ROOM)[0]
     if left < ROOM_LEAST:
         yield (
@@ -113,7 +113,7 @@ def _room(link: Link) -> Iterator[str]:
         )
 
 
-def _tables(link: Link) -> Iterator[str]:
+def _tables(link: Session) -> Iterator[str]:
     for table, dead, options in link.look(_TABLES, [link.schema]):
         if "autovacuum_enabled" in options:
             yield (

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ...ids import new_id
 from ...message import (
     SKIP_LOOKED,
-    Ask,
+    ClaimRequest,
     Delivery,
     Draft,
     Exchange,
@@ -46,7 +46,7 @@ from .rows import (
     read_rare,
     texts,
 )
-from .session import Link
+from .session import Session
 from .statements import ABOVE, Connection, Cursor, Statements
 from .writes import (
     Batch,
@@ -66,12 +66,14 @@ _tuple = tuple.__new__
 class Exchanges:
     """Runs exchanges on a link. Where groups are unused they cost one read of an empty index."""
 
-    def __init__(self, link: Link, st: Statements, floors: Floors, beyond: Beyond, seam: Callable[[str], None]) -> None:
-        self._link, self._st, self._floors, self._beyond, self._seam = link, st, floors, beyond, seam
+    def __init__(
+        self, link: Session, st: Statements, floors: Floors, beyond: Beyond, failpoint: Callable[[str], None]
+    ) -> None:
+        self._link, self._st, self._floors, self._beyond, self._failpoint = link, st, floors, beyond, failpoint
         self._groups_seen_s = -GROUPS_SEEN_FOR_S
 
-    def run(self, settlements: Sequence[Settlement], asks: Sequence[Ask], swaps: Sequence[Swap]) -> Exchange:
-        one = _One(self._st, self._floors, self._seam, settlements, [ask for ask in asks if ask.limit > 0], swaps)
+    def run(self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], swaps: Sequence[Swap]) -> Exchange:
+        one = _One(self._st, self._floors, self._failpoint, settlements, [ask for ask in asks if ask.limit > 0], swaps)
         one.waking = time.monotonic() - self._groups_seen_s < GROUPS_SEEN_FOR_S
         if not (settlements or one.asks or swaps):
             return Exchange([], [])
@@ -80,7 +82,7 @@ class Exchanges:
         self._send(one)
         if one.kept_back and not one.waking:  # somebody waits to be woken: nothing was claimed there
             left = [n for n, found in enumerate(one.deliveries) if not found]
-            again = _One(self._st, self._floors, self._seam, (), [one.asks[n] for n in left], ())
+            again = _One(self._st, self._floors, self._failpoint, (), [one.asks[n] for n in left], ())
             again.waking = True
             self._send(again)
             for n, found in zip(left, again.deliveries, strict=True):
@@ -130,12 +132,12 @@ class _One:
         self,
         st: Statements,
         floors: Floors,
-        seam: Callable[[str], None],
+        failpoint: Callable[[str], None],
         settlements: Sequence[Settlement],
-        asks: Sequence[Ask],
+        asks: Sequence[ClaimRequest],
         swaps: Sequence[Swap],
     ) -> None:
-        self._st, self._floors, self._seam = st, floors, seam
+        self._st, self._floors, self._failpoint = st, floors, failpoint
         self._settlements, self.asks, self._swaps = settlements, asks, swaps
         self._acks = plain_acks(settlements)
         self._names = set[tuple[str, str]]()
@@ -180,11 +182,11 @@ class _One:
         if self._settlements:
             self._settle(c, now)
         swap_all(st, c, self._swaps, now)
-        self._seam("settled")
+        self._failpoint("settled")
         for ask in self.asks:
             if self.waking:
                 groups.wake(st, c, ask, now, parts)
-            self._seam("claim")
+            self._failpoint("claim")
             self._claims.append(claim(st, c, ask, self.waking, now, parts.get(ask.queue)))
         self._look = look(st, c, queues, now, parts)
         self._looking = self._floors.looking(queues)
@@ -236,7 +238,7 @@ class _One:
         found.update(zip([s.receipt for s in self._swapping], acked, strict=True))
         return [found[s.receipt] for s in self._settlements]
 
-    def _deliveries(self, ask: Ask, rows: list[tuple[Any, ...]]) -> list[Delivery]:
+    def _deliveries(self, ask: ClaimRequest, rows: list[tuple[Any, ...]]) -> list[Delivery]:
         queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms
         leased = Lane.LEASED
         if ask.skip and rows and rows[-1][0] is None:  # there is more than it looked at
@@ -288,7 +290,9 @@ class _One:
         return found
 
 
-def claim(st: Statements, c: Connection, ask: Ask, waking: bool, now: int | None, parts: Parts | None) -> Cursor:
+def claim(
+    st: Statements, c: Connection, ask: ClaimRequest, waking: bool, now: int | None, parts: Parts | None
+) -> Cursor:
     """`parts`: of the due index, to read no other; None reads all of it."""
     lapsed_by = NEVER_MS if ask.lapsed_by_ms is None else ask.lapsed_by_ms
     args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking, lapsed_by)
@@ -303,7 +307,7 @@ def _at(st: Statements, c: Connection, name: str, *args: Any, parts: Parts | Non
     return st.do(c, name, *args) if parts is None else st.do(c, name + ABOVE, *args, *parts)
 
 
-def next_due(st: Statements, c: Connection, ask: Ask, now: int | None, parts: Parts | None) -> tuple[Any, ...]:
+def next_due(st: Statements, c: Connection, ask: ClaimRequest, now: int | None, parts: Parts | None) -> tuple[Any, ...]:
     """The server's time, and when this ask may find something."""
     if not ask.skip:
         return _at(st, c, "next_due", ask.queue, now, parts=parts).fetchall()[0]
@@ -323,5 +327,5 @@ def look_behind(st: Statements, c: Connection, looking: Looking) -> Cursor:
     return st.do(c, "look_behind", *looking.args())
 
 
-def _skipping(ask: Ask) -> tuple[bytes, int]:
+def _skipping(ask: ClaimRequest) -> tuple[bytes, int]:
     return texts(sorted(ask.skip)), SKIP_LOOKED

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ...message import Ask, GroupOrder, OnDead
+from ...message import ClaimRequest, GroupOrder, OnDead
 from ..groups import WOKEN_MIN, refuse
 from ..validation import WIDTH_MAX
 from .floors import NO_PARTS, Parts, wake_ms
@@ -34,7 +34,7 @@ def lock(
     st: Statements,
     c: Connection,
     names: Names,
-    asks: Iterable[Ask],
+    asks: Iterable[ClaimRequest],
     now: int | None,
     parts: Mapping[str, Parts] = NO_PARTS,
 ) -> None:
@@ -56,7 +56,7 @@ def admit(st: Statements, c: Connection, names: Names, now: int | None, most: in
     return st.do(c, "admit", *_listed(names), now, None, most) if names else None
 
 
-def wake(st: Statements, c: Connection, ask: Ask, now: int | None, parts: Mapping[str, Parts]) -> None:
+def wake(st: Statements, c: Connection, ask: ClaimRequest, now: int | None, parts: Mapping[str, Parts]) -> None:
     """Let those whose wait is over join their lines, and give the places that are free there."""
     st.do(c, "wake", ask.queue, max(ask.limit, WOKEN_MIN), now, wake_ms(parts, ask.queue))
     st.do(c, "admit", *_listed(()), now, ask.queue, WIDTH_MAX)

@@ -21,7 +21,7 @@ import psycopg
 from ..pool import heirs
 from .connection import Connection
 from .floor import read
-from .session import Link
+from .session import Session
 
 LOOK_EVERY_S = 2.0
 POLL_EVERY_S = 0.2
@@ -73,7 +73,7 @@ class Listener:
     `tick_s` is how often a clock that is set by hand is read again.
     """
 
-    def __init__(self, link: Link, *, now_ms: Callable[[], int] | None = None, tick_s: float = inf) -> None:
+    def __init__(self, link: Session, *, now_ms: Callable[[], int] | None = None, tick_s: float = inf) -> None:
         self._link, self._now_ms, self._tick_s = link, now_ms or link.now_ms, tick_s
         self._nudges = 0
         self._closed = False

@@ -20,7 +20,7 @@ from msgspec import Struct
 from ...chance import uniform
 from ...errors import ReadOnly, SchemaError, StoreUnavailable
 from .connection import Connection, open_error, store_error
-from .session import Link
+from .session import Session
 from .url import PostgresUrl, parse
 
 # A statement that waits for a table's lock holds up all that come after it. So a migration waits shortly, and again.
@@ -70,7 +70,7 @@ def migrations(parts: dict[str, str]) -> list[Migration]:
     return found
 
 
-def open_schema(link: Link, parts: dict[str, str] | None = None) -> Version:
+def open_schema(link: Session, parts: dict[str, str] | None = None) -> Version:
     """The version in the database once it is one this program can use: brought up to date, unless the URL says
     `migrate=off`. Raises SchemaError."""
     known = migrations(statements() if parts is None else parts)
@@ -87,7 +87,7 @@ def open_schema(link: Link, parts: dict[str, str] | None = None) -> Version:
 
 def upgrade(url: str) -> tuple[int, int]:
     """Bring the schema up to date, whatever the URL's `migrate` says: the versions before and after."""
-    link = Link(parse(url))
+    link = Session(parse(url))
     try:
         link.open()
         found = version_of(link)
@@ -100,7 +100,7 @@ def upgrade(url: str) -> tuple[int, int]:
 
 def version(url: str) -> int:
     """The version of the schema that is there; 0 where there is nothing of ours. Makes nothing."""
-    link = Link(parse(url))
+    link = Session(parse(url))
     try:
         link.open()
         return version_of(link).number
@@ -141,7 +141,7 @@ _VERSION = """select version, compatible_from, current_user::text,
 from {s}.meta"""
 
 
-def version_of(link: Link) -> Version:
+def version_of(link: Session) -> Version:
     """Reads the version, without waiting for who migrates."""
     if link.look("select to_regclass(%s)", [f"{link.schema}.meta"])[0][0] is None:
         return Version()
@@ -157,7 +157,7 @@ def version_of(link: Link) -> Version:
     return Version(number, compatible_from, why)
 
 
-def _usable(link: Link, found: Version, known: int) -> Version:
+def _usable(link: Session, found: Version, known: int) -> Version:
     where = f"{link.where}, schema {link.schema!r}"
     if found.number < known:
         has = f"is at version {found.number}" if found.number else "has no tables of redrive"
@@ -173,7 +173,7 @@ def _usable(link: Link, found: Version, known: int) -> Version:
     return found
 
 
-def _migrate(link: Link, known: list[Migration]) -> Version:
+def _migrate(link: Session, known: list[Migration]) -> Version:
     deadline_s = time.monotonic() + MIGRATE_FOR_S
     tries = 0
     while True:

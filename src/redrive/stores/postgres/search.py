@@ -20,12 +20,12 @@ from ...message import (
     Counts,
     DueCount,
     FailureGroup,
+    Filter,
     Group,
     Ids,
     Lane,
     Message,
     Page,
-    Where,
 )
 from .. import lifecycle, validation
 from ..counts import total
@@ -76,7 +76,7 @@ class Clauses:
         return " and ".join(self._clauses) or "true"
 
 
-def paths_of(where: Where, lane: Lane | None) -> list[Path]:
+def paths_of(where: Filter, lane: Lane | None) -> list[Path]:
     """The ways that lead to these messages in the order of rest, those of more values first."""
     if where.ids is not None:
         return []
@@ -106,7 +106,7 @@ def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> 
     return [*row]
 
 
-def where_of(where: Where, lane: Lane | None) -> Clauses:
+def where_of(where: Filter, lane: Lane | None) -> Clauses:
     """All of it, where no path leads to them."""
     found = Clauses()
     if lane is Lane.LEASED:
@@ -122,7 +122,7 @@ def where_of(where: Where, lane: Lane | None) -> Clauses:
     return found
 
 
-def _add_fields(found: Clauses, where: Where, said: str, but: str = "") -> None:
+def _add_fields(found: Clauses, where: Filter, said: str, but: str = "") -> None:
     """Those that the filter names, but that of a path; `said`: how, {} for the condition."""
     for field, values in values_of(where, *_FIELDS).items():
         if field != but:
@@ -137,14 +137,14 @@ def _add_fields(found: Clauses, where: Where, said: str, but: str = "") -> None:
         found.add("m.id = any({}::uuid[])", ids(where.ids))
 
 
-def _add_times(found: Clauses, where: Where, at: str) -> None:
+def _add_times(found: Clauses, where: Filter, at: str) -> None:
     for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
         if bound is not None:
             found.add(f"{at} {sign} {{}}::bigint", bound)
 
 
 def page(
-    c: psycopg.Connection[Any], schema: str, where: Where, lane: Lane | None, after: tuple[int, int], limit: int
+    c: psycopg.Connection[Any], schema: str, where: Filter, lane: Lane | None, after: tuple[int, int], limit: int
 ) -> list[tuple[Any, ...]]:
     """Rows of COLUMNS with their place in the listing, oldest first."""
     where, after = begin(where, lane, after)
@@ -153,7 +153,7 @@ def page(
         counts = _counted(c, schema, paths) if len(paths) > 1 else [0]
         path = paths[counts.index(min(counts))]
         return _page_by(c, schema, path, where, after, limit)
-    if lane in _LIVE and isinstance(where.queue, str) and where == Where(queue=where.queue):
+    if lane in _LIVE and isinstance(where.queue, str) and where == Filter(queue=where.queue):
         return _page_of_queue(c, schema, where.queue, lane, after, limit)
     found = where_of(where, lane)
     at = "m.rested_ms" if lane in RESTED else "coalesce(m.rested_ms, 0)"
@@ -166,7 +166,7 @@ def _page_by(
     c: psycopg.Connection[Any],
     schema: str,
     path: Path,
-    where: Where,
+    where: Filter,
     after: tuple[int, int],
     limit: int,
 ) -> list[tuple[Any, ...]]:
@@ -205,7 +205,7 @@ def _page_of_queue(
     return cursor(c).execute(sql.encode(), (queue, lane.value, after[1], limit), binary=True).fetchall()
 
 
-def _on(path: Path, where: Where) -> Clauses:
+def _on(path: Path, where: Filter) -> Clauses:
     """What messages on this path must be, the values first among the parameters."""
     found = Clauses()
     found.arg(path.values)
@@ -214,7 +214,7 @@ def _on(path: Path, where: Where) -> Clauses:
     return found
 
 
-def _add_others(found: Clauses, where: Where, but: str = "") -> None:
+def _add_others(found: Clauses, where: Filter, but: str = "") -> None:
     """What else, said so that the planner has no use of another index for it."""
     _add_fields(found, where, "({}) is true", but)
     for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
@@ -226,7 +226,7 @@ def _add_others(found: Clauses, where: Where, but: str = "") -> None:
 
 
 def find_groups(
-    c: psycopg.Connection[Any], schema: str, sql: str, where: Where, lately: tuple[int | None] | None
+    c: psycopg.Connection[Any], schema: str, sql: str, where: Filter, lately: tuple[int | None] | None
 ) -> list[tuple[Any, ...]]:
     """Rows for `to_failure_group`, by the statement `failure_groups`. `lately`: the time (None: the server's) where
     the trend is asked for. All that it needs of many messages is in the index of failures; of few, or of one
@@ -347,7 +347,7 @@ class PostgresQueries(PostgresDatabase):
         return sorted(row[0] for row in self._look("queues"))
 
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         lane = validation.lane_of(lane)
         since, after = validation.read_cursor(cursor)
@@ -355,7 +355,7 @@ class PostgresQueries(PostgresDatabase):
         more = f"{rows[-1][16] or 0}.{rows[-1][15]}" if rows and len(rows) == limit else None
         return Page(self._readable(rows), more)
 
-    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         sql, lately = self._st.sql["failure_groups"].decode(), (self._st.now(),) if trend else None
         rows = self._link.read(lambda c: find_groups(c, self._link.schema, sql, where, lately))
         return [to_failure_group(*row) for row in rows]

@@ -66,7 +66,7 @@ class Server(Struct, frozen=True):
     encoding: str
 
 
-class Link:
+class Session:
     """Runs transactions on the server a URL names. Safe to use from many threads, and after a fork.
 
     Nothing is opened before it is needed. Errors come as errors.py's: StoreUnavailable when the server cannot be
@@ -74,7 +74,7 @@ class Link:
     and then nothing was written.
     """
 
-    def __init__(self, url: PostgresUrl, *, seam: Callable[[str], None] = lambda point: None) -> None:
+    def __init__(self, url: PostgresUrl, *, failpoint: Callable[[str], None] = lambda point: None) -> None:
         _admit(url)
         self.url, self.schema, self.where = url, url.schema, url.shown
         self.channel = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
@@ -87,7 +87,7 @@ class Link:
         self.store_ms: Callable[[], int] = self.now_ms  # the store's clock, which tests set by hand
         # Sets aside messages to which nothing can be added, after a statement failed for one; whether there were any.
         self.mend: Callable[[], bool] = lambda: False
-        self._seam, self._clock, self._opening = seam, Clock(), Lock()
+        self._failpoint, self._clock, self._opening = failpoint, Clock(), Lock()
         self._silent = False  # whether a notification was ever refused
         self._first: Server | None = None
         self._identity: tuple[str, str] | None = None
@@ -159,7 +159,7 @@ class Link:
             if not (is_beyond(error) and self.mend()):
                 raise
             value = self._attempt(do, again, locked)
-        self._seam("committed")
+        self._failpoint("committed")
         self.on_change(wake)
         return value
 
@@ -172,7 +172,7 @@ class Link:
     def _commit(self, c: Connection, wake: Iterable[str]) -> None:
         """Send the commit; and after it, as a transaction of its own that waits for no disk, the notifications: their
         lock is held over a whole database, and our commits must not wait for the disk behind another's."""
-        self._seam("commit")
+        self._failpoint("commit")
         c.committing = True
         c.commit_sent = c.execute("commit")
         for queue in named(wake):

@@ -18,11 +18,11 @@ from ...errors import StoreError
 from ...fault import Fault
 from ...ids import new_id
 from ...message import (
-    Ask,
+    ClaimRequest,
     Draft,
     Exchange,
-    Hold,
-    Put,
+    LeaseStatus,
+    PutResult,
     Receipt,
     Settlement,
     Started,
@@ -51,14 +51,14 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
 
     # -- putting
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         validation.admit(drafts, self.traits)
         if not drafts and not swaps:
             return []
         now_ms, tries = self.now_ms(), 0
         given = [draft.id or new_id(now_ms) for draft in drafts]
 
-        def work(c: Connection, pipeline: psycopg.Pipeline) -> list[Put]:
+        def work(c: Connection, pipeline: psycopg.Pipeline) -> list[PutResult]:
             nonlocal tries
             tries += 1
             if tries > 1 and changes.was_put(self._st, c, drafts, given):  # it was committed, and the answer lost
@@ -73,13 +73,13 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
                     tell(c, self._link, self._st, drafts)
             return puts
         puts = self._link.pipeline(work, wake=changes.told_of(drafts, now_ms))
-        self.seam("acknowledge")
+        self.failpoint("acknowledge")
         return puts
 
     # -- settling and claiming
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         for s in settlements:
             if s.follow_ups:
@@ -89,9 +89,9 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             self._sweep()
         return done
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         def work(c: Connection, pipeline: psycopg.Pipeline) -> Cursor:
-            self.seam("extend")
+            self.failpoint("extend")
             return self._st.do(c, "extend", *changes.named(receipts), lease_ms, self._st.now(), alone)
 
         rows = self._link.pipeline(work).fetchall()
@@ -103,7 +103,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
 
         def work(c: Connection) -> tuple[int, int]:
             now, released = self._st.now(), []
-            self.seam("release")
+            self.failpoint("release")
             if started is not None:
                 known = ids([one.id for one in started]), ints([one.fence for one in started])
                 released = self._st.rows(c, "give_back", worker, *known, now)
@@ -120,11 +120,11 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
 
     # -- waiting
 
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         asked = [ask for ask in asks if ask.limit > 0]
         self._listener.wait({ask.queue for ask in asked}, lambda: self._next_due_ms(asked), timeout_ms)
 
-    def _next_due_ms(self, asks: Sequence[Ask]) -> int | None:
+    def _next_due_ms(self, asks: Sequence[ClaimRequest]) -> int | None:
         self._look_behind(asks)
         found = []
         for ask in asks:
@@ -136,11 +136,11 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
                 found.append(due_ms)
         return min(found, default=None)
 
-    def _first_due(self, ask: Ask, c: Connection) -> tuple[Any, ...]:
+    def _first_due(self, ask: ClaimRequest, c: Connection) -> tuple[Any, ...]:
         parts = self._floors.parts([ask.queue], self._st.now_ms).get(ask.queue)
         return exchange.next_due(self._st, c, ask, self._st.now(), parts)
 
-    def _look_behind(self, asks: Sequence[Ask]) -> None:
+    def _look_behind(self, asks: Sequence[ClaimRequest]) -> None:
         """While no exchange does it."""
         looking = self._floors.looking([ask.queue for ask in asks]) if self._floors.kept else None
         if looking is not None:
@@ -176,4 +176,4 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
     # -- keeping
 
 
-_HOLD = {None: Hold.LOST, False: Hold.HELD, True: Hold.CANCEL}
+_HOLD = {None: LeaseStatus.LOST, False: LeaseStatus.HELD, True: LeaseStatus.CANCEL}

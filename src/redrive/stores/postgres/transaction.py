@@ -16,7 +16,7 @@ from ..sqlalchemy import driver_connection, is_of
 from .connection import store_error
 from .floor import SPOTS_MAX, clustered, named, short
 from .rows import adapt, flags, numbers, wait_ms
-from .session import Link
+from .session import Session
 from .statements import Statements
 
 _EXPECTED = (
@@ -52,7 +52,7 @@ def _driver(tx: Any, found: Any) -> str:
 
 
 @contextlib.contextmanager
-def within(c: psycopg.Connection[Any], link: Link) -> Iterator[psycopg.Connection[Any]]:
+def within(c: psycopg.Connection[Any], link: Session) -> Iterator[psycopg.Connection[Any]]:
     """The connection inside its transaction, for statements of ours: all of them, or none if the block raises.
 
     Begins the transaction where psycopg would have with the next statement. Raises Unsupported if the connection is to
@@ -77,7 +77,7 @@ def within(c: psycopg.Connection[Any], link: Link) -> Iterator[psycopg.Connectio
         raise store_error(error, "could not write in the transaction of tx=", link.where) from error
 
 
-def tell(c: psycopg.Connection[Any], link: Link, st: Statements, drafts: Sequence[Draft]) -> None:
+def tell(c: psycopg.Connection[Any], link: Session, st: Statements, drafts: Sequence[Draft]) -> None:
     """Have waiters told once the caller commits, this process's too: it does not see that commit. It may come long
     after its transaction began, which is when the messages are due: so it says when that was."""
     for queue in named(draft.queue for draft in drafts):
@@ -103,7 +103,7 @@ def _writable(c: psycopg.Connection[Any]) -> None:
         )
 
 
-def _same_database(c: psycopg.Connection[Any], link: Link) -> None:
+def _same_database(c: psycopg.Connection[Any], link: Session) -> None:
     (here,) = _do(c, _HERE, f"{link.schema}.message")
     if here[:2] != link.identity() or not here[2]:
         link.forget_identity()  # it may have been another server's, before a failover

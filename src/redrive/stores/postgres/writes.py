@@ -13,7 +13,7 @@ from ...message import (
     DeadLetter,
     Draft,
     Lane,
-    Put,
+    PutResult,
     Quarantine,
     Receipt,
     RetryAt,
@@ -50,12 +50,12 @@ from .statements import Connection, Cursor, Statements
 
 def insert_all(
     st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
-) -> list[Put]:
+) -> list[PutResult]:
     """Write these under these ids, except where somebody holds their key. Groups that they join are locked already,
     and admitted to afterwards."""
     if len(set(given)) < len(given):
         raise EnqueueError("two of these messages have the same id; nothing was written")
-    held: dict[int, Put] = {}
+    held: dict[int, PutResult] = {}
     if any(draft.key is not None for draft in drafts):
         held = holders(st, c, drafts, given, now)
     new = [n for n in range(len(drafts)) if n not in held] if held else range(len(drafts))
@@ -66,10 +66,12 @@ def insert_all(
     return puts_of(st, drafts, given, held)
 
 
-def puts_of(st: Statements, drafts: Sequence[Draft], given: Sequence[str], held: dict[int, Put]) -> list[Put]:
+def puts_of(
+    st: Statements, drafts: Sequence[Draft], given: Sequence[str], held: dict[int, PutResult]
+) -> list[PutResult]:
     now = st.now_ms()
     return [
-        held.get(n) or Put(id, False, "scheduled" if is_later(draft, now) else "ready")
+        held.get(n) or PutResult(id, False, "scheduled" if is_later(draft, now) else "ready")
         for n, (id, draft) in enumerate(zip(given, drafts, strict=True))
     ]
 
@@ -96,7 +98,7 @@ def holders(
     now: int | None,
     *,
     take: bool = True,
-) -> dict[int, Put]:
+) -> dict[int, PutResult]:
     """Take the keys of these drafts (unless only to look); those of them, by their place, whose key somebody else
     holds.
 
@@ -110,7 +112,7 @@ def holders(
     keys = [texts([task for task, _ in first]), texts([key for _, key in first])]
     of_first = [ids([given[n] for n in first.values()]), numbers([drafts[n].key_for_ms for n in first.values()])]
     taken = st.do(c, "take_keys", *keys, *of_first, now) if take else None
-    held: dict[int, Put] = {}
+    held: dict[int, PutResult] = {}
     free: list[int] = []
     names, server_ms = list(first.values()), 0
     rows = st.rows(c, "key_holders", *keys, now)
@@ -122,7 +124,7 @@ def holders(
         if lane in (None, "done") and until <= server_ms:
             free.append(n)
         else:
-            held[n] = Put(id, True, _state(lane, due, reason, server_ms))
+            held[n] = PutResult(id, True, _state(lane, due, reason, server_ms))
     if free and take:
         whose = [texts([drafts[n].task for n in free]), texts([str(drafts[n].key) for n in free])]
         st.do(c, "hold_keys", *whose, ids([given[n] for n in free]), numbers([drafts[n].key_for_ms for n in free]), now)
@@ -133,16 +135,16 @@ def _second(
     drafts: Sequence[Draft],
     given: Sequence[str],
     first: dict[tuple[str, str], int],
-    held: dict[int, Put],
+    held: dict[int, PutResult],
     server_ms: int,
-) -> dict[int, Put]:
+) -> dict[int, PutResult]:
     """Drafts under a key that an earlier one of the same batch took."""
     found = {}
     for n, draft in enumerate(drafts):
         earlier = n if draft.key is None else first[draft.task, draft.key]
         if earlier != n:
             scheduled = drafts[earlier].group is not None or is_later(drafts[earlier], server_ms)
-            found[n] = held.get(earlier) or Put(given[earlier], True, "scheduled" if scheduled else "ready")
+            found[n] = held.get(earlier) or PutResult(given[earlier], True, "scheduled" if scheduled else "ready")
     return found
 
 

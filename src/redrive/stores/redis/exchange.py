@@ -14,7 +14,7 @@ from ...ids import new_id
 from ...message import (
     DEGRADED,
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Quarantine,
@@ -89,7 +89,7 @@ class Settling:
             else:
                 self._moves.append((at, s))
 
-    def asked(self, swaps: Sequence[Swap], asks: Sequence[Ask]) -> Any:
+    def asked(self, swaps: Sequence[Swap], asks: Sequence[ClaimRequest]) -> Any:
         blob = self.arguments.blob
         blob(bytes.fromhex("".join([str(s.receipt.handle)[:_MEMBER] for _, s in self._moves])))
         blob(_fences([s.receipt.fence for _, s in self._moves]))
@@ -228,7 +228,7 @@ def _fingerprint(fault: Fault | None) -> str | None:
     return None if fault is None else fault.fingerprint
 
 
-def skip_row(ask: Ask) -> dict[str, int] | None:
+def skip_row(ask: ClaimRequest) -> dict[str, int] | None:
     """The tasks that an ask skips, as scripts look them up."""
     return dict.fromkeys(ask.skip, 1) if ask.skip else None
 

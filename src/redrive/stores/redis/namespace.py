@@ -16,15 +16,15 @@ from ...message import (
     Swap,
 )
 from ...store import Cells, Store, Traits
-from ..failpoints import no_seam
+from ..failpoints import no_failpoint
 from ..state_dir import state_dir
 from ..url import REDIS_GROUPS_BY
 from .arguments import Arguments
 from .exchange import swap_rows
 from .preflight import preflight
 from .rows import id_text, names_of
-from .search import Looks
-from .session import Link
+from .search import Search
+from .session import Session
 from .url import RedisUrl
 from .wake import Wake
 
@@ -37,13 +37,15 @@ class RedisNamespace(Store):
     traits = Traits(name="redis", groups_by=REDIS_GROUPS_BY)
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
-        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
+        self.failpoint: Callable[[str], None] = (
+            no_failpoint  # tests put a function here that kills or fails at a named point
+        )
         self._clock_ms = clock_ms
         at = RedisUrl.parse(url)
-        self._link = Link(at, seam=lambda point: self.seam(point))
+        self._link = Session(at, failpoint=lambda point: self.failpoint(point))
         self._wake = Wake(self._link, look_every_s=math.inf if clock_ms is None else LOOK_EVERY_S)
         self.state_dir: Path | None = state_dir(f"{at.shown.partition('@')[2] or at.shown}/{at.namespace}")
-        self._looks = Looks(self._call, self._queues)
+        self._looks = Search(self._call, self._queues)
         try:
             preflight(self._link)
         except BaseException:

@@ -31,7 +31,7 @@ from redis.utils import HIREDIS_AVAILABLE
 from ...errors import ConfigError, RedriveError, Refused, StoreUnavailable
 from .connection import Connection
 from .errors import code_of
-from .session import Link
+from .session import Session
 
 VERSION_LEAST = (6, 2)
 MEMORY_MOST = 0.8  # of maxmemory, before the doctor says so
@@ -65,7 +65,7 @@ class Server(Struct, frozen=True):
     snapshot_failed: bool
 
 
-def preflight(link: Link) -> Server:
+def preflight(link: Session) -> Server:
     """Look at the server; warn, once per process, if it keeps no append-only file.
 
     Raises Refused, with the fix, for a server that may drop messages; ConfigError for one that is too old or is not
@@ -94,7 +94,7 @@ def preflight(link: Link) -> Server:
     return server
 
 
-def _only_looks(link: Link, error: ConfigError) -> bool:
+def _only_looks(link: Session, error: ConfigError) -> bool:
     """Whether the user who was refused may look all the same, and write nothing."""
     refused = error.__cause__
     if not isinstance(refused, redis.RedisError) or code_of(refused) != "NOPERM" or _may_write(link):
@@ -110,7 +110,7 @@ def _only_looks(link: Link, error: ConfigError) -> bool:
     return False
 
 
-def _may_write(link: Link) -> bool:
+def _may_write(link: Session) -> bool:
     def ask(c: Connection) -> bool:
         try:
             c.run("DEL", link.root + b"-")  # there is no such key
@@ -123,7 +123,7 @@ def _may_write(link: Link) -> bool:
     return link.attempt(ask)
 
 
-def look(link: Link) -> Server:
+def look(link: Session) -> Server:
     """Where CONFIG is forbidden, as with many providers, INFO still tells the policy."""
     text = link.command("INFO").decode(errors="replace")
     said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
@@ -144,7 +144,7 @@ def look(link: Link) -> Server:
     )
 
 
-def findings(link: Link) -> Iterator[str]:
+def findings(link: Session) -> Iterator[str]:
     """A line for each thing that is unsafe or slow."""
     server = look(link)
     if server.version < VERSION_LEAST:
@@ -176,7 +176,7 @@ def findings(link: Link) -> Iterator[str]:
         yield "hiredis is not installed, and replies are read slowly; pip install 'redrive[redis]'"
 
 
-def about(link: Link) -> dict[str, str | int]:
+def about(link: Session) -> dict[str, str | int]:
     """What `Store.about` says of Redis; the memory is the whole server's."""
     server = look(link)
     return {
@@ -186,7 +186,7 @@ def about(link: Link) -> dict[str, str | int]:
     }
 
 
-def setting(link: Link, name: str) -> str | None:
+def setting(link: Session, name: str) -> str | None:
     """A setting of the server's; None where we may not ask."""
 
     def ask(c: Connection) -> str | None:

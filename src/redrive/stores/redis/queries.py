@@ -10,12 +10,12 @@ from ...message import (
     Counts,
     DueCount,
     FailureGroup,
+    Filter,
     Group,
     Ids,
     Lane,
     Message,
     Page,
-    Where,
 )
 from .. import validation
 from .namespace import RedisNamespace
@@ -77,12 +77,12 @@ class RedisQueries(RedisNamespace):
         return rows
 
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         lane = validation.lane_of(lane)
         return self._looks.peek(lane, where, limit, cursor)
 
-    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         return self._looks.failure_groups(where, self.now_ms() if trend else None)
 
     def groups(self, queue: str) -> list[Group]:

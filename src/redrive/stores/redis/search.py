@@ -22,10 +22,10 @@ from ...message import (
     TREND_MS,
     Damage,
     FailureGroup,
+    Filter,
     Lane,
     Message,
     Page,
-    Where,
 )
 from .. import lifecycle, validation
 from ..failure_groups import grouped
@@ -82,13 +82,13 @@ def _tell_damage(call: Call, ids: Sequence[bytes], found: list[tuple[Place, Foun
         found[n] = place, (replace(message, damage=damage), fault)
 
 
-class Looks:
+class Search:
     """`call` runs a script; `queues` names every queue that may hold messages."""
 
     def __init__(self, call: Call, queues: Callable[[], list[str]]) -> None:
         self._call, self._queues = call, queues
 
-    def peek(self, lane: Lane | None, where: Where, limit: int, cursor: str | None) -> Page:
+    def peek(self, lane: Lane | None, where: Filter, limit: int, cursor: str | None) -> Page:
         since, after = validation.read_cursor(cursor)
         messages: list[Message] = []
         page = max(limit, PAGE) if _chooses(lane, where) else limit + 1
@@ -103,13 +103,13 @@ class Looks:
             cursor = f"{place[0]}.{member_number(place[1])}"
         return Page(messages)
 
-    def failure_groups(self, where: Where, now_ms: int | None) -> list[FailureGroup]:
+    def failure_groups(self, where: Filter, now_ms: int | None) -> list[FailureGroup]:
         """`now_ms`: the time, where the trend is asked for."""
-        plain = where == Where(task=where.task, fingerprint=where.fingerprint)
+        plain = where == Filter(task=where.task, fingerprint=where.fingerprint)
         groups = self._indexed(where, now_ms is not None) if plain else self._looked_through(where, now_ms)
         return sorted(groups, key=lambda group: (-group.count, group.fingerprint, group.task))
 
-    def _candidates(self, lane: Lane | None, where: Where, after: Place, page: int) -> Iterator[tuple[Place, Found]]:
+    def _candidates(self, lane: Lane | None, where: Filter, after: Place, page: int) -> Iterator[tuple[Place, Found]]:
         if where.ids is not None:
             ids = [bytes.fromhex(id.replace("-", "")) for id in dict.fromkeys(where.ids) if is_id(id)]
             yield from sorted(self._by_id(ids, after), key=lambda found: found[0])
@@ -171,12 +171,12 @@ class Looks:
             if cursor == "0":
                 return first
 
-    def _failures(self, where: Where) -> list[str] | None:
+    def _failures(self, where: Filter) -> list[str] | None:
         """The names of the groups of dead messages of these fingerprints and tasks; None where there are many."""
         names = self.failure_names(where, GROUPS_MOST + 1)
         return names if len(names) <= GROUPS_MOST else None
 
-    def failure_names(self, where: Where = Where(), most: int | None = None) -> list[str]:
+    def failure_names(self, where: Filter = Filter(), most: int | None = None) -> list[str]:
         """The names of these groups of dead messages; hardly more than `most`."""
         names = dict[str, None]()
         cursor = "0"
@@ -188,7 +188,7 @@ class Looks:
                 return list(names)
 
     def _at_rest(
-        self, keys: Sequence[tuple[str, str]], where: Where, after: Place, limit: int, look: int
+        self, keys: Sequence[tuple[str, str]], where: Filter, after: Place, limit: int, look: int
     ) -> tuple[list[Place], Place | None]:
         """The next places of messages at rest, those that rest longest first; and up to where it looked, if that is
         not the end."""
@@ -210,7 +210,7 @@ class Looks:
 
     # -- dead ones by what killed them
 
-    def _indexed(self, where: Where, trend: bool) -> list[FailureGroup]:
+    def _indexed(self, where: Filter, trend: bool) -> list[FailureGroup]:
         rows: dict[bytes, list[Any]] = {}
         cursor = "0"
         while True:
@@ -235,7 +235,7 @@ class Looks:
                 groups.append(FailureGroup(fingerprint, task, *told, count, first_ms, last_ms, id, *lately))
         return groups
 
-    def _looked_through(self, where: Where, now_ms: int | None) -> list[FailureGroup]:
+    def _looked_through(self, where: Filter, now_ms: int | None) -> list[FailureGroup]:
         found = (death for _, death in self._candidates(Lane.DEAD, where, (-1, b""), PAGE))
         dead = (
             (message, fault)
@@ -250,9 +250,9 @@ def _map(wanted: str | tuple[str, ...] | None) -> dict[str, int] | None:
     return None if wanted is None else dict.fromkeys([wanted] if isinstance(wanted, str) else wanted, 1)
 
 
-def _chooses(lane: Lane | None, where: Where) -> bool:
+def _chooses(lane: Lane | None, where: Filter) -> bool:
     """Whether of the messages that it finds where it looks some may not be meant."""
-    sifted = Where(queue=where.queue, ids=where.ids)
+    sifted = Filter(queue=where.queue, ids=where.ids)
     if lane is Lane.DEAD:  # there all but the error is looked at before they are read
         sifted = replace(where, error=None)
     return where != sifted

@@ -71,7 +71,7 @@ class _Tries:
         return True
 
 
-class Link:
+class Session:
     """Calls scripts on the server a URL names. Safe to use from many threads, and after a fork.
 
     Nothing is opened before it is needed. Errors come as errors.py's: StoreUnavailable when the server cannot be
@@ -79,10 +79,10 @@ class Link:
     all is refused for what the URL says.
     """
 
-    def __init__(self, url: RedisUrl, *, seam: Callable[[str], None] = lambda point: None) -> None:
+    def __init__(self, url: RedisUrl, *, failpoint: Callable[[str], None] = lambda point: None) -> None:
         self.url, self.where, self.namespace = url, url.shown, url.namespace
         self.root = b"{%s}:" % url.namespace.encode()
-        self._seam, self._clock = seam, Clock()
+        self._failpoint, self._clock = failpoint, Clock()
         self._scripts: dict[str, Script] = {}
         self.read_only = ""  # why nothing can be written: then only scripts of LOOKS are called
         self._verb = "EVALSHA"
@@ -115,9 +115,9 @@ class Link:
                 lost = lost or c.sent
                 raise
 
-        self._seam("commit")
+        self._failpoint("commit")
         value = self.attempt(do, again=again)
-        self._seam("committed")
+        self._failpoint("committed")
         return value
 
     def add(self, name: str, text: str) -> Script:

@@ -14,12 +14,12 @@ from ...errors import Unsupported
 from ...fault import Fault
 from ...ids import is_id, new_id
 from ...message import (
-    Ask,
+    ClaimRequest,
     Draft,
     Exchange,
-    Hold,
+    LeaseStatus,
     Message,
-    Put,
+    PutResult,
     Receipt,
     Settlement,
     Started,
@@ -47,7 +47,7 @@ class RedisStore(RedisQueries, RedisAdmin):
 
     # -- putting
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         if tx is not None:
             raise Unsupported("Redis has no transactions of the caller's to write in; enqueue without tx=")
         validation.admit(drafts, self.traits)
@@ -61,27 +61,27 @@ class RedisStore(RedisQueries, RedisAdmin):
             # Once it was sent, what is stored under these ids may be this very put: then its answer was lost.
             return arguments.listed(self._now(), (rows, [*zones], swap_rows(swaps, arguments), again))
 
-        self.seam("put")
+        self.failpoint("put")
         sent_s = time.monotonic()
         reply = self._told(self._link.call("put", asked(), repeated=lambda: asked(True)), swaps)
-        self.seam("acknowledge")
+        self.failpoint("acknowledge")
         now, duplicates = reply
         self._saw_clock(now, sent_s)
-        puts = [Put(id, False, _state(draft, now)) for draft, id in zip(drafts, ids, strict=True)]
+        puts = [PutResult(id, False, _state(draft, now)) for draft, id in zip(drafts, ids, strict=True)]
         for n in range(0, len(duplicates), 3):
             at, held, word = duplicates[n : n + 3]
-            puts[at - 1] = Put(id_text(held.hex()), True, word.decode())
+            puts[at - 1] = PutResult(id_text(held.hex()), True, word.decode())
         return puts
 
     # -- settling and claiming
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         settling = Settling(settlements, self.traits, self.now_ms)
         asked = settling.asked(swaps, asks)
-        self.seam("settled")
-        self.seam("claim")
+        self.failpoint("settled")
+        self.failpoint("claim")
         sent_s = time.monotonic()
         reply = self._told(self._link.call("exchange", settling.arguments.listed(self._now(), asked)), swaps)
         now, stale, other, words, parts, clogged, aside = reply
@@ -112,11 +112,11 @@ class RedisStore(RedisQueries, RedisAdmin):
             if self._call("sweep", None) == SWEEP_MAX:
                 self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         held = Held(receipts)
-        self.seam("extend")
+        self.failpoint("extend")
         words = self._call("extend", (lease_ms, alone, held.zones, held.zone_of), held.members, held.fences)
-        holds = [Hold.LOST] * len(receipts)
+        holds = [LeaseStatus.LOST] * len(receipts)
         for at, word in zip(held.at, words, strict=True):
             holds[at] = _HOLDS[word]
         return holds
@@ -126,7 +126,7 @@ class RedisStore(RedisQueries, RedisAdmin):
             id_bytes(id) + fence.to_bytes(4, "big") for id, fence in started or () if is_id(id) and not fence >> 32
         )
         died = [] if fault is None else [encode(fault)]
-        self.seam("release")
+        self.failpoint("release")
         released = lapsed = 0
         for priority, queue in self._leased():
             cursor = "0"
@@ -152,7 +152,7 @@ class RedisStore(RedisQueries, RedisAdmin):
 
     # -- waiting
 
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         wanted = [(ask.queue, skip_row(ask)) for ask in asks if ask.limit > 0]
 
         def look() -> float | None:
@@ -171,7 +171,7 @@ class RedisStore(RedisQueries, RedisAdmin):
     # -- keeping
 
 
-_HOLDS = (Hold.HELD, Hold.LOST, Hold.CANCEL)
+_HOLDS = (LeaseStatus.HELD, LeaseStatus.LOST, LeaseStatus.CANCEL)
 
 
 def _state(draft: Draft, now: int) -> str:

@@ -23,7 +23,7 @@ import redis
 from ...errors import StoreError
 from ..pool import heirs
 from .connection import Connection
-from .session import Link
+from .session import Session
 
 Look = Callable[[], float | None]
 
@@ -34,7 +34,7 @@ class Wake:
     `look_every_s` is for clocks that Redis does not know: how often to look again what is due.
     """
 
-    def __init__(self, link: Link, *, look_every_s: float = math.inf) -> None:
+    def __init__(self, link: Session, *, look_every_s: float = math.inf) -> None:
         self._link, self._look_every_s = link, look_every_s
         self.nudges = 0  # so far
         self._closed = False
@@ -105,7 +105,7 @@ class Wake:
 class Waiter:
     """One thread's connection for waiting, and the socket that a nudge writes to."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Session) -> None:
         self._link = link
         self._near, self._far = socket.socketpair()
         self._near.setblocking(False)

@@ -47,7 +47,7 @@ class SqliteAdmin(SqliteFile):
         def work(c: sqlite3.Connection) -> list[bool]:
             now = self._clock_ms()
             moved = self._triage.judge(c, handles, verdict, now)
-            self.seam("triaged")
+            self.failpoint("triaged")
             if moved != [False] or not isinstance(verdict, Replace):
                 cells.swap_all(c, self._sql, swaps, now)
             return moved
@@ -63,7 +63,7 @@ class SqliteAdmin(SqliteFile):
             now = self._clock_ms()
             words = self._triage.restore(c, messages, now)
             cells.swap_all(c, self._sql, swaps, now)
-            self.seam("restored")
+            self.failpoint("restored")
             return words
 
         return self._writer.run(work)

@@ -23,7 +23,7 @@ from ...message import (
     Message,
 )
 from ...store import Cells, Store, Traits
-from ..failpoints import no_seam
+from ..failpoints import no_failpoint
 from ..meta import text
 from . import cells, schema
 from .beside import Beside
@@ -35,7 +35,7 @@ from .groups import Groups
 from .reading import TRIES, Reading, passes, require_schema, why_read_only
 from .triage import Triage
 from .wake import Waiter, Waker, wake_dir
-from .writes import Changes
+from .writes import Writes
 
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 5.0
@@ -62,9 +62,9 @@ class Writer:
     """The one writing connection, opened when it is needed. The thread that gets the lock commits for all that wait."""
 
     def __init__(
-        self, connect: Callable[[], sqlite3.Connection], synchronous: str, seam: Callable[[str], None]
+        self, connect: Callable[[], sqlite3.Connection], synchronous: str, failpoint: Callable[[str], None]
     ) -> None:
-        self._connect, self._synchronous, self._seam = connect, synchronous, seam
+        self._connect, self._synchronous, self._failpoint = connect, synchronous, failpoint
         self.begun: Callable[[sqlite3.Connection], None] = lambda c: None  # called at the beginning of each commit
         self.undone: Callable[[], None] = lambda: None  # and where nothing of one was written
         self._now_synchronous = synchronous
@@ -103,9 +103,9 @@ class Writer:
             else:
                 for work in group:
                     self._do(c, work)
-            self._seam("commit")
+            self._failpoint("commit")
             c.execute("commit")
-            self._seam("committed")
+            self._failpoint("committed")
         except BaseException as error:
             self._undo()
             self.undone()
@@ -197,12 +197,14 @@ class SqliteFile(Store):
         self._clock = StoreClock(self._sql, clock_ms, host)
         self._clock_ms = self._clock.now_ms
         self._groups = Groups(self._sql)
-        self._changes = Changes(self._sql, self._groups)
+        self._changes = Writes(self._sql, self._groups)
         self._triage = Triage(self._sql, self._groups, self._changes)
         self._damages = Damages(self._sql, self._groups)
         self._set_aside: list[Message] = []  # by other calls than exchange, which has yet to tell of it
         self._by_lane = ""  # or the ending of those statements that leave alone lanes of newer versions
-        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
+        self.failpoint: Callable[[str], None] = (
+            no_failpoint  # tests put a function here that kills or fails at a named point
+        )
         self._read_lock, self._beside = threading.RLock(), Beside(self._connect_reader)
         self._open()
         self.cells: Cells = SqliteCells(
@@ -210,7 +212,7 @@ class SqliteFile(Store):
         )
 
     def _open(self) -> None:
-        self._writer = Writer(self._connect, self._synchronous, lambda point: self.seam(point))
+        self._writer = Writer(self._connect, self._synchronous, lambda point: self.failpoint(point))
         self._reader: sqlite3.Connection | None = None
         try:
             if self._reading is None:

@@ -53,16 +53,16 @@ def statements() -> dict[str, str]:
     return named | {f"{name}_by_lane": _LEFT_ALONE.sub(rf"\g<0> and {_OURS}", named[name]) for name in _BY_LANE}
 
 
-Ask = Callable[[str], Iterable[tuple[Any, ...]]]  # a statement that reads: its rows
+ClaimRequest = Callable[[str], Iterable[tuple[Any, ...]]]  # a statement that reads: its rows
 
 
-def needed(ask: Ask) -> int:
+def needed(ask: ClaimRequest) -> int:
     """The version that a program must know to work the file; 0 where there is nothing of ours."""
     ((at,),) = ask("pragma user_version")
     return int(at)
 
 
-def version(ask: Ask) -> int:
+def version(ask: ClaimRequest) -> int:
     """The version that the file is at; 0 where there is nothing of ours."""
     at = needed(ask)
     if not list(ask("select 1 from sqlite_master where name = 'schema_at' and type = 'table'")):
@@ -71,7 +71,7 @@ def version(ask: Ask) -> int:
     return max(at, beyond or 0)
 
 
-def require_known(ask: Ask, path: Path) -> None:
+def require_known(ask: ClaimRequest, path: Path) -> None:
     """Raises SchemaError for a file of a newer redrive that this one must not work."""
     if (at := needed(ask)) > len(MIGRATIONS):
         raise SchemaError(f"{path} has schema {at}, this redrive knows up to {len(MIGRATIONS)}; upgrade redrive")

@@ -16,12 +16,12 @@ from ...message import (
     Counts,
     DueCount,
     FailureGroup,
+    Filter,
     Group,
     Ids,
     Lane,
     Message,
     Page,
-    Where,
 )
 from .. import validation
 from ..counts import total
@@ -60,7 +60,7 @@ _FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # those that have
 Read = Callable[..., list[tuple[Any, ...]]]
 
 
-def page_of(read: Read, lane: Lane | None, where: Where, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
+def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
     """Which messages a page has, as SQL, and its parameters.
 
     Of several fields the one is gone by that the fewest lie on, and of the others those with few are looked up in
@@ -97,10 +97,10 @@ def page_of(read: Read, lane: Lane | None, where: Where, after: tuple[int, int],
     return f"where seq in ({' union all '.join([one] * len(values))}) order by {order} limit ?", [*parts, limit]
 
 
-def _waiting(read: Read, where: Where, after: tuple[int, int], limit: int) -> tuple[str, list[Any]] | None:
+def _waiting(read: Read, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]] | None:
     """Those that wait in one queue, where they are few among the rows: all of them are listed off indexes, which is
     sooner than to pass what died before. None where the table itself is sooner, or other fields are asked for."""
-    if where != Where(queue=where.queue) or not isinstance(where.queue, str) or after[0] > 0:
+    if where != Filter(queue=where.queue) or not isinstance(where.queue, str) or after[0] > 0:
         return None
     near = "select 1 from message where lane = 'ready' and queue = ? and seq > ? and seq <= ? limit ?"
     if read(f"select count(*) from ({near})", where.queue, after[1], after[1] + NEAR, limit)[0][0] == limit:
@@ -125,13 +125,13 @@ def _on(what: str, field: str, values: tuple[str, ...], lane: Lane | None, limit
     return f"select {what} from ({some})", text(values), str(lane), limit
 
 
-def grouped_by_index(where: Where) -> bool:
+def grouped_by_index(where: Filter) -> bool:
     """Whether the index of failure groups alone says which messages are meant."""
-    known = Where(fingerprint=where.fingerprint, task=where.task, since_ms=where.since_ms, until_ms=where.until_ms)
+    known = Filter(fingerprint=where.fingerprint, task=where.task, since_ms=where.since_ms, until_ms=where.until_ms)
     return where == known and not isinstance(where.fingerprint, tuple) and where.fingerprint != ""
 
 
-def where_of(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
+def where_of(where: Filter, lane: Lane | None) -> tuple[list[str], list[Any]]:
     clauses: list[str] = ["1"]
     args: list[Any] = []
     if lane is Lane.LEASED:
@@ -254,7 +254,7 @@ class SqliteQueries(SqliteFile):
         return sorted(row[0] for row in self._read(self._sql["queues"]) if isinstance(row[0], str))
 
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         lane = validation.lane_of(lane)
         since, after = validation.read_cursor(cursor)
@@ -266,7 +266,7 @@ class SqliteQueries(SqliteFile):
             more = None  # behind all others: no place leads on from there
         return Page([message for _, message in found], more)
 
-    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         clauses, args = where_of(where, Lane.DEAD)
         told, since = trend_of(self.now_ms() if trend else None)
         name = "all_failure_groups" if grouped_by_index(where) else "failure_groups"

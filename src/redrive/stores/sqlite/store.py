@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from ...fault import Fault
 from ...message import (
     Ack,
-    Ask,
+    ClaimRequest,
     Delivery,
     Draft,
     Exchange,
-    Hold,
     Lane,
+    LeaseStatus,
     Message,
-    Put,
+    PutResult,
     Receipt,
     RetryAt,
     Settlement,
@@ -69,12 +69,12 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
 
     # -- putting
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         validation.admit(drafts, self.traits)
 
-        def work(c: sqlite3.Connection) -> list[Put]:
+        def work(c: sqlite3.Connection) -> list[PutResult]:
             now = self._clock_ms()
-            self.seam("put")
+            self.failpoint("put")
             puts = self._changes.insert(c, self._clock.timed(drafts), now)
             if swaps:
                 cells.swap_all(c, self._sql, swaps, now)
@@ -84,10 +84,10 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             return self._put_within(tx, work)
         puts = self._writer.run(work)
         self._waker.wake_all()
-        self.seam("acknowledge")
+        self.failpoint("acknowledge")
         return puts
 
-    def _put_within(self, tx: Any, work: Callable[[sqlite3.Connection], list[Put]]) -> list[Put]:
+    def _put_within(self, tx: Any, work: Callable[[sqlite3.Connection], list[PutResult]]) -> list[PutResult]:
         connection = connection_of(tx)
         try:
             with within(connection, self.path) as c:
@@ -101,7 +101,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
     # -- settling and claiming
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         plain = all(
             type(s.decision) is Ack and s.decision.keep_ms == 0 and not s.follow_ups and not s.swaps
@@ -121,7 +121,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             settled = self._changes.settle(c, timed, plain, grouped, now) if settlements else []
             if swaps:
                 cells.swap_all(c, self._sql, swaps, now)
-            self.seam("settled")
+            self.failpoint("settled")
             deliveries: list[Delivery] = []
             clogged: frozenset[str] = frozenset()
             damaged = [*found]
@@ -148,7 +148,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         return result
 
     def _claim(
-        self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery], damaged: list[Message]
+        self, c: sqlite3.Connection, ask: ClaimRequest, now: int, deliveries: list[Delivery], damaged: list[Message]
     ) -> bool:
         """Adds to the deliveries, and to what was set aside. Whether more is due than it looked at, though it found
         less than it was to."""
@@ -177,7 +177,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         clogged = bool(ask.skip) and len(rows) < ask.limit and bool(self._one(c, "clogged", ask.queue, now))
         if not rows:
             return clogged
-        self.seam("claim")
+        self.failpoint("claim")
         c.execute(self._sql["claim"], (until, ask.worker, text([row[0] for row in rows])))
         lapsed = [row[0] for row in rows if row[4] is Lane.LEASED]
         if lapsed:
@@ -192,7 +192,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         self._by_lane = "_by_lane"
         return True
 
-    def _due_seqs(self, c: sqlite3.Connection, ask: Ask, now: int) -> list[int]:
+    def _due_seqs(self, c: sqlite3.Connection, ask: ClaimRequest, now: int) -> list[int]:
         """The numbers of all that a claim would look at."""
         skip = (text(sorted(ask.skip)),) if ask.skip else ()
         but, asked = ("_but" if skip else ""), (ask.queue, now, ask.limit)
@@ -201,7 +201,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             found += read_places(self._one(c, f"retries_due{but}", *asked, *skip))
         return [seq for _, seq in found]
 
-    def _claimable(self, c: sqlite3.Connection, ask: Ask, now: int) -> list[Row]:
+    def _claimable(self, c: sqlite3.Connection, ask: ClaimRequest, now: int) -> list[Row]:
         skip = (text(sorted(ask.skip)),) if ask.skip else ()
         but, asked = ("_but" if skip else ""), (ask.queue, now)
         retries = ask.retries and self._one(c, f"retries_due{but}", *asked, min(ask.retries, ask.limit), *skip)
@@ -211,17 +211,21 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         seqs = chosen(read_places(retries), backlog, ask)
         return read_rows(self._one(c, "chosen", text(seqs)))
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
-        def work(c: sqlite3.Connection) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
+        def work(c: sqlite3.Connection) -> list[LeaseStatus]:
             fences = fences_of(receipts)
-            self.seam("extend")
+            self.failpoint("extend")
             held = self._changes.held(c, fences)
             seqs = text([seq for seq, _ in held])
             c.execute(self._sql["extend"], (self._clock_ms() + lease_ms, seqs))
             if alone:
                 c.execute(self._sql["run_alone"], (seqs,))
             return [
-                Hold.LOST if (cancel := held.get((r.handle, r.fence))) is None else Hold.CANCEL if cancel else Hold.HELD
+                LeaseStatus.LOST
+                if (cancel := held.get((r.handle, r.fence))) is None
+                else LeaseStatus.CANCEL
+                if cancel
+                else LeaseStatus.HELD
                 for r in receipts
             ]
 
@@ -230,7 +234,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
     def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         def work(c: sqlite3.Connection) -> tuple[int, int]:
             now = self._clock_ms()
-            self.seam("release")
+            self.failpoint("release")
             released = 0
             if started is not None:
                 released = c.execute(self._sql["give_back"], (now, worker, text(list(started)))).rowcount
@@ -252,7 +256,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
 
     # -- waiting
 
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         end = time.monotonic() + timeout_ms / 1000
         waiter = self._waiter()
         seen = -1
@@ -269,7 +273,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             if left_s <= 0 or due_s <= 0 or waiter.wait(max(0.0, min(left_s, due_s, LOOK_EVERY_S))):
                 return
 
-    def _next_due_ms(self, asks: Sequence[Ask]) -> float:
+    def _next_due_ms(self, asks: Sequence[ClaimRequest]) -> float:
         found = [
             self._read(self._sql[f"next_due_but{self._by_lane}"], ask.queue, text(sorted(ask.skip)))[0][0]
             if ask.skip

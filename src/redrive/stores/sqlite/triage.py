@@ -28,7 +28,7 @@ from ..meta import text
 from ..validation import judged_lanes, key_is_held
 from .groups import Groups, Seen, Touched
 from .rows import restored_row
-from .writes import Changes
+from .writes import Writes
 
 _read_seen = msgspec.json.Decoder(list[Seen]).decode
 _read_seqs = msgspec.json.Decoder(list[int]).decode
@@ -38,7 +38,7 @@ _read_ids = msgspec.json.Decoder(list[str]).decode
 class Triage:
     """Works on the connection it is given. Each call is a part of a commit of the caller's."""
 
-    def __init__(self, statements: Mapping[str, str], groups: Groups, changes: Changes) -> None:
+    def __init__(self, statements: Mapping[str, str], groups: Groups, changes: Writes) -> None:
         self._sql, self._groups, self._changes = statements, groups, changes
 
     def judge(self, c: sqlite3.Connection, handles: Sequence[Handle], verdict: Verdict, now: int) -> list[bool]:

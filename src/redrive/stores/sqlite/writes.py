@@ -17,7 +17,7 @@ from ...message import (
     Draft,
     Keep,
     Lane,
-    Put,
+    PutResult,
     Quarantine,
     Receipt,
     RetryAt,
@@ -29,15 +29,15 @@ from .cells import Swaps
 from .groups import Groups, Touched
 
 
-class Changes:
+class Writes:
     """Works on the connection it is given. Each call is a part of a commit of the caller's."""
 
     def __init__(self, statements: Mapping[str, str], groups: Groups) -> None:
         self._sql, self._groups = statements, groups
 
-    def insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[Put]:
+    def insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[PutResult]:
         puts, rows, groups = [], [], []
-        keyed: dict[tuple[str, str], Put] = {}  # by earlier drafts of this batch, whose rows are not written yet
+        keyed: dict[tuple[str, str], PutResult] = {}  # by earlier drafts of this batch, whose rows are not written yet
         for draft in drafts:
             id = draft.id or new_id(now)
             if draft.key is not None:
@@ -49,10 +49,12 @@ class Changes:
                 c.execute(self._sql["hold_key"], (draft.task, draft.key, id, until))
             due = draft.due_ms if draft.due_ms is not None else now + draft.delay_ms + (draft.delay_ms > 0)
             rows.append(insert_row(draft, id, due, now))
-            puts.append(Put(id, False, "scheduled" if due > now else "ready"))
+            puts.append(PutResult(id, False, "scheduled" if due > now else "ready"))
             if draft.key is not None:
                 # one of a group is parked until the end of this put
-                keyed[draft.task, draft.key] = Put(id, True, puts[-1].state if draft.group is None else "scheduled")
+                keyed[draft.task, draft.key] = PutResult(
+                    id, True, puts[-1].state if draft.group is None else "scheduled"
+                )
             groups.append(draft.group)
         try:
             if any(groups):
@@ -63,7 +65,7 @@ class Changes:
             raise EnqueueError(f"a message with one of these ids is already stored ({error})") from error
         return puts
 
-    def holder(self, c: sqlite3.Connection, task: str, key: str, now: int) -> Put | None:
+    def holder(self, c: sqlite3.Connection, task: str, key: str, now: int) -> PutResult | None:
         row = c.execute(self._sql["key_holder"], (task, key)).fetchone()
         if row is None:
             return None
@@ -76,7 +78,7 @@ class Changes:
             else lane or "done"
         )
         free = lane is None or lane == "done"
-        return None if free and until <= now else Put(id, True, state)
+        return None if free and until <= now else PutResult(id, True, state)
 
     def settle(
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], plain: bool, grouped: bool, now: int

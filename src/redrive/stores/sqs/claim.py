@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...errors import ConfigError, StoreError, StoreUnavailable
-from ...message import Ask, Cell, Delivery, Hold, Message, Receipt, Settled
+from ...message import Cell, ClaimRequest, Delivery, LeaseStatus, Message, Receipt, Settled
 from .client import HIDE, EntryRefused, Job, Sqs, run
 from .deletes import Deletes
 from .in_flight import InFlight
@@ -48,7 +48,7 @@ class Claims:
         self._steps, self._settling = steps, settling
         self._tracked, self._now_ms = tracked, now_ms
 
-    def claim(self, placed: Sequence[tuple[Ask, SqsQueue]], *, patient: bool) -> list[Delivery]:
+    def claim(self, placed: Sequence[tuple[ClaimRequest, SqsQueue]], *, patient: bool) -> list[Delivery]:
         """Claim for each ask. Raises the first error if nothing came."""
         deliveries, errors = list[Delivery](), list[StoreError | ConfigError]()
         for (ask, queue), received in zip(placed, self._receivers.ask(placed, patient=patient), strict=True):
@@ -60,15 +60,15 @@ class Claims:
             raise errors[0]
         return deliveries
 
-    def take(self, ask: Ask, queue: SqsQueue, received: Sequence[Received]) -> list[Delivery]:
+    def take(self, ask: ClaimRequest, queue: SqsQueue, received: Sequence[Received]) -> list[Delivery]:
         """Claim all of these, however long they were buffered and whatever runs in their groups."""
         return self._deliver(ask, queue, received, self._records_of(ask, received))
 
-    def _records_of(self, ask: Ask, received: Sequence[Received]) -> dict[str, Cell]:
+    def _records_of(self, ask: ClaimRequest, received: Sequence[Received]) -> dict[str, Cell]:
         return self._records.of(received, ask.queue if self._tracked else None)
 
     def _known(
-        self, ask: Ask, queue: SqsQueue, received: Sequence[Received], errors: list[StoreError | ConfigError]
+        self, ask: ClaimRequest, queue: SqsQueue, received: Sequence[Received], errors: list[StoreError | ConfigError]
     ) -> tuple[Sequence[Received], dict[str, Cell]]:
         """The messages that can be delivered, and their records. Where records cannot be read, the messages that need
         one wait for the next claim; in a FIFO queue all wait, as they have an order."""
@@ -85,7 +85,7 @@ class Claims:
         return received, records
 
     def _deliver(
-        self, ask: Ask, queue: SqsQueue, received: Sequence[Received], records: dict[str, Cell]
+        self, ask: ClaimRequest, queue: SqsQueue, received: Sequence[Received], records: dict[str, Cell]
     ) -> list[Delivery]:
         now, deliveries, hops = self._now_ms(), list[Delivery](), list[Step]()
         in_flight = self._in_flight
@@ -145,9 +145,9 @@ class Leases:
         self._sqs, self._in_flight, self._records = sqs, in_flight, records
         self._steps, self._ending, self._track, self._now_ms = steps, ending, track, now_ms
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool) -> list[LeaseStatus]:
         """As `Store.extend`."""
-        now, words, held_by = self._now_ms(), [Hold.HELD] * len(receipts), self._in_flight.held
+        now, words, held_by = self._now_ms(), [LeaseStatus.HELD] * len(receipts), self._in_flight.held
         jobs: dict[str, tuple[Job, list[int]]] = {}
         for at, receipt in enumerate(receipts):
             held = held_by.get(receipt)
@@ -155,7 +155,7 @@ class Leases:
                 continue  # it is settled; the worker repeats the call for others
             seconds = 0 if held is None else min(math.ceil(lease_ms / 1000), held.stays_s(now))
             if held is None or (held.until_ms <= now and seconds <= 0):
-                words[at] = Hold.LOST
+                words[at] = LeaseStatus.LOST
                 continue
             if alone:
                 self._records.mark_alone(held)
@@ -177,13 +177,13 @@ class Leases:
                 elif not isinstance(error, EntryRefused):
                     raise StoreUnavailable(str(error)) from error
                 else:
-                    words[at] = Hold.LOST
-        self._lose([receipt for receipt, word in zip(receipts, words, strict=True) if word is Hold.LOST])
+                    words[at] = LeaseStatus.LOST
+        self._lose([receipt for receipt, word in zip(receipts, words, strict=True) if word is LeaseStatus.LOST])
         if self._track is not None:
-            held_now = [(at, held_by.get(receipts[at])) for at, word in enumerate(words) if word is Hold.HELD]
+            held_now = [(at, held_by.get(receipts[at])) for at, word in enumerate(words) if word is LeaseStatus.HELD]
             ids = {at: held.message.id for at, held in held_now if held is not None}
             asked = self._track.asked([*ids.values()])
-            words = [Hold.CANCEL if ids.get(at) in asked else word for at, word in enumerate(words)]
+            words = [LeaseStatus.CANCEL if ids.get(at) in asked else word for at, word in enumerate(words)]
         return words
 
     def _lose(self, receipts: Sequence[Receipt]) -> None:
@@ -234,7 +234,7 @@ class Adopting:
         sqs_queue, now = self._queues.of(queue), self._now_ms()
         self._deletes.adopt([raw["ReceiptHandle"] for raw in raws])
         self._receivers.received += len(raws)
-        ask = Ask(queue, len(raws), lease_ms, worker=worker)
+        ask = ClaimRequest(queue, len(raws), lease_ms, worker=worker)
         received = [Received(raw, now - WAITED_MS, now + lease_ms) for raw in raws]
         return self._claims.take(ask, sqs_queue, received)
 

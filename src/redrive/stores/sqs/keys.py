@@ -56,9 +56,9 @@ class TrackedSends:
         triage: Store | None,
         *,
         now_ms: Callable[[], int],
-        seam: Callable[[str], None],
+        failpoint: Callable[[str], None],
     ) -> None:
-        self._track, self._cells, self._triage, self._now_ms, self._seam = track, cells, triage, now_ms, seam
+        self._track, self._cells, self._triage, self._now_ms, self._failpoint = track, cells, triage, now_ms, failpoint
 
     def put(
         self,
@@ -142,9 +142,9 @@ class TrackedSends:
             record = replace(record_of(messages[at], before), sent=False, begun_ms=now)
             swaps.append(Swap(RECORDS + messages[at].id, version_of(cell), encode(record), TTL_MS))
         if going:
-            self._seam("track")
+            self._failpoint("track")
             words_of = self._cells.swap(swaps)
-            self._seam("tracked")
+            self._failpoint("tracked")
             begun.update(going)
             lost = {at for at, won in zip(takes, words_of, strict=False) if not won}
             waiting += [at for at in going if at in lost]
@@ -181,7 +181,7 @@ class TrackedSends:
         except Exception:
             self.forget(messages)
             raise
-        self._seam("mark")
+        self._failpoint("mark")
         for at, error in zip(ats, errors, strict=True):
             told[at] = error
         self.forget([message for message, error in zip(messages, errors, strict=True) if error is not None])

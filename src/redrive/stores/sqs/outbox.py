@@ -22,7 +22,7 @@ from ...fault import Fault, Kind, fingerprint
 from ...message import (
     RESTING,
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
@@ -120,11 +120,11 @@ class Outbox:
                 sent += self._send_on(deliveries)
             return sent
 
-    def _asks(self, limit: int) -> list[Ask]:
+    def _asks(self, limit: int) -> list[ClaimRequest]:
         now_s = monotonic()
         names = [name for name in self._triage.queues() if now_s >= self._pauses.get(name, (0.0, 0.0))[0]]
         share = max(1, limit // len(names)) if names else 0
-        return [Ask(name, share, LEASE_MS, worker=OWNER) for name in names]
+        return [ClaimRequest(name, share, LEASE_MS, worker=OWNER) for name in names]
 
     def _send_on(self, deliveries: Sequence[Delivery]) -> int:
         """Send, then settle: a kill between the two sends them again once the lease is over."""

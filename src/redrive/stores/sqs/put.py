@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ...codec import Routes
 from ...errors import EnqueueError, Unsupported
 from ...ids import new_id
-from ...message import Draft, Message, Put, Swap
+from ...message import Draft, Message, PutResult, Swap
 from ...store import Cells, Traits
 from .. import lifecycle, validation
 from .cells import NO_CELLS, apply_swaps, check_swaps
@@ -29,10 +29,10 @@ class Puts:
         *,
         routes: Routes,
         now_ms: Callable[[], int],
-        seam: Callable[[str], None],
+        failpoint: Callable[[str], None],
     ) -> None:
         self._send, self._tracked_sends, self._search, self._cells = send, tracked_sends, search, cells
-        self._traits, self._routes, self._now_ms, self._seam = traits, routes, now_ms, seam
+        self._traits, self._routes, self._now_ms, self._failpoint = traits, routes, now_ms, failpoint
 
     def check(self, drafts: Sequence[Draft], swaps: bool) -> None:
         """Refuse drafts and swaps that this store cannot take. Raises EnqueueError, Unsupported."""
@@ -46,15 +46,15 @@ class Puts:
         if swaps and not self._traits.cells:
             raise Unsupported(NO_CELLS)
 
-    def put(self, drafts: Sequence[Draft], swaps: Sequence[Swap]) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], swaps: Sequence[Swap]) -> list[PutResult]:
         """As `Store.put`."""
         self.check(drafts, bool(swaps))
         now = self._now_ms()
         messages = [lifecycle.enqueued(draft, draft.id or new_id(now), now) for draft in drafts]
         check_swaps(self._cells, swaps)
-        self._seam("put")
+        self._failpoint("put")
         told = self._told(messages, drafts)
-        self._seam("acknowledge")
+        self._failpoint("acknowledge")
         failed = [word for word in told if word is not None and not isinstance(word, str)]
         if failed:
             sent = len(told) - len(failed)
@@ -62,7 +62,9 @@ class Puts:
         apply_swaps(self._cells, swaps)
         states = self._states([word for word in told if isinstance(word, str)])
         return [
-            Put(word, True, states[word]) if isinstance(word, str) else Put(message.id, state=message.state_at(now))
+            PutResult(word, True, states[word])
+            if isinstance(word, str)
+            else PutResult(message.id, state=message.state_at(now))
             for message, word in zip(messages, told, strict=True)
         ]
 

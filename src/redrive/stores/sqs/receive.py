@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...errors import ConfigError, StoreError, StoreUnavailable
-from ...message import Ask
+from ...message import ClaimRequest
 from .client import ENTRIES_MAX, Crew, Sqs
 from .queues import SqsQueue
 
@@ -84,7 +84,7 @@ class Receivers:
         self._closed = False
         self.received = 0
 
-    def ask(self, asks: Sequence[tuple[Ask, SqsQueue]], *, patient: bool) -> list[list[Received]]:
+    def ask(self, asks: Sequence[tuple[ClaimRequest, SqsQueue]], *, patient: bool) -> list[list[Received]]:
         """Take what was received for each ask, and begin receives for the rest of it.
 
         From here on only the queues of these asks are received from. `patient`: wait a moment for answers. Raises the

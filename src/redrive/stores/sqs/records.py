@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ...codec import Routes
 from ...errors import ConfigError, StoreError, Unsupported
-from ...message import Ask, Cell, Swap, version_of
+from ...message import Cell, ClaimRequest, Swap, version_of
 from ...store import Cells
 from .cells import NO_CELLS
 from .deletes import End
@@ -43,7 +43,7 @@ class Records:
         found = self._cells.read([*names.values()]) if names else []
         return {id: cell for id, cell in zip(names, found, strict=True) if cell is not None}
 
-    def held(self, queue: SqsQueue, one: Received, ask: Ask, record: Cell | None) -> Held:
+    def held(self, queue: SqsQueue, one: Received, ask: ClaimRequest, record: Cell | None) -> Held:
         """A received message with the state in its record."""
         message, state = read(one.raw, queue=ask.queue, routes=self._routes)
         if state.reason is not None:  # a dead letter that a move task brought back
@@ -99,7 +99,7 @@ class Records:
         if not received:
             return []
         if self._cells is not None:
-            ask = Ask(queue.name, 1, 0)
+            ask = ClaimRequest(queue.name, 1, 0)
             with suppress(StoreError, ConfigError):  # then each counts one crash too many
                 records = self.of(received)
                 in_flight = [self.held(queue, one, ask, records.get(one.raw["MessageId"])) for one in received]

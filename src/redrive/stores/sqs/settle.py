@@ -150,12 +150,12 @@ class Settling:
         *,
         steps: Steps,
         track: Track | None,
-        seam: Callable[[str], None],
+        failpoint: Callable[[str], None],
         tell: Callable[[str, str], None],
     ) -> None:
         self._sender, self._queues, self._cells, self._triage = sender, queues, cells, triage
         self._steps, self._track = steps, track
-        self._seam, self._tell = seam, tell
+        self._failpoint, self._tell = failpoint, tell
         self._triage_out = False
         self.triage_from_s = 0.0  # when a triage store that was out is tried again
 
@@ -181,13 +181,13 @@ class Settling:
         self._bury([step for step in steps if step.rest is not None])
         sends = [(step, send) for step in steps for send in step.sends]
         if sends:
-            self._seam("send")
+            self._failpoint("send")
             for (step, send), error in zip(sends, self._sender.sent([send for _, send in sends]), strict=True):
                 if error is not None and is_final(error):
                     self._go_without(step, send, error)
                 else:
                     step.error = step.error or error
-            self._seam("sent")
+            self._failpoint("sent")
         for step in steps:
             step.sent = step.error is None
 
@@ -212,7 +212,7 @@ class Settling:
         """Write dead letters to the triage store, or send them to the dead-letter queue while it cannot be reached."""
         if self._triage is None or not steps:
             return
-        self._seam("bury")
+        self._failpoint("bury")
         letters = [step.rest for step in steps if step.rest is not None]
         for step, letter, is_safe in zip(steps, letters, self._buried(self._triage, letters), strict=True):
             if not is_safe:
@@ -222,7 +222,7 @@ class Settling:
                     step.error, self.triage_from_s = StoreUnavailable(f"no triage store, and {error}"), 0.0
                     continue
             step.rest = None
-        self._seam("buried")
+        self._failpoint("buried")
 
     def _buried(self, triage: Store, letters: Sequence[Message]) -> list[bool]:
         """Whether each is in the triage store. One that is out is tried every few seconds, as that may take long."""
@@ -256,7 +256,7 @@ class Settling:
             if step.record is not None:
                 swaps.append(record_swap(step.held, step.record))
         plain = [step for step in tracked if not step.swaps]
-        self._seam("keep")
+        self._failpoint("keep")
         try:
             if self._track is not None:
                 swaps += self._track.changes([step.outcome for step in plain])
@@ -275,7 +275,7 @@ class Settling:
             step.kept = True
         if self._track is not None:
             self._keep_track(tracked, plain if all(told) else [])
-        self._seam("kept")
+        self._failpoint("kept")
 
     def _keep_track(self, tracked: Sequence[Step], written: Sequence[Step]) -> None:
         """Write the records that others changed meanwhile. One that cannot be written is wrong until the next
@@ -301,11 +301,11 @@ class Ending:
         *,
         at_once: bool,
         now_ms: Callable[[], int],
-        seam: Callable[[str], None],
+        failpoint: Callable[[str], None],
     ) -> None:
         self._steps, self._in_flight, self._records = steps, in_flight, records
         self._receivers, self._deletes = receivers, deletes
-        self._at_once, self._now_ms, self._seam = at_once, now_ms, seam
+        self._at_once, self._now_ms, self._failpoint = at_once, now_ms, failpoint
         self.processed = 0  # messages that left their queue for good
 
     def end(self, steps: Sequence[Step], pairs: Sequence[tuple[Receipt, Step | None]] = ()) -> None:
@@ -321,9 +321,9 @@ class Ending:
         in_flight.hide([(step.held, step.hide_until_ms) for step in steps if step.hide_until_ms is not None], now)
         self.processed += sum(step.is_over for step in steps)
         back = self._next_in_groups(steps)
-        self._seam("end")
+        self._failpoint("end")
         self._deletes.end([*(_end(step, now) for step in steps), *back], last=last)
-        self._seam("ended")
+        self._failpoint("ended")
 
     def _next_in_groups(self, steps: Sequence[Step]) -> list[End]:
         """In FIFO queues, messages behind one that is done run next; those behind one that will be delivered again go

@@ -16,34 +16,34 @@ from ...codec import Routes, Target
 from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from ...message import (
     RESTING,
-    Ask,
     Cancel,
+    ClaimRequest,
     Counts,
     Delivery,
     Draft,
     Exchange,
     FailureGroup,
+    Filter,
     Group,
     GroupOrder,
     Handle,
-    Hold,
     Keep,
     Lane,
+    LeaseStatus,
     Message,
     OnDead,
     Page,
-    Put,
+    PutResult,
     Receipt,
     Settlement,
     Swap,
     Verdict,
-    Where,
 )
 from ...store import OpenCells, Store, Usage, Work
 from .. import validation
 from ..clock import wall_ms
 from ..counts import total
-from ..failpoints import no_seam
+from ..failpoints import no_failpoint
 from ..state_dir import state_dir
 from .cells import (
     PAUSES_EVERY_S,
@@ -97,7 +97,9 @@ class SqsStore(Store):
         open_store: Callable[[str], Store] | None = None,
         open_cells: Callable[[str], OpenCells] | None = None,
     ) -> None:
-        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
+        self.failpoint: Callable[[str], None] = (
+            no_failpoint  # tests put a function here that kills or fails at a named point
+        )
         self.at = at = SqsUrl.parse(url)
         self._clock_ms = clock_ms or wall_ms
         self._tell_to: Callable[[str, str], None] | None = None
@@ -115,11 +117,13 @@ class SqsStore(Store):
 
     def _make_parts(self) -> None:
         at, queues, cells, triage = self.at, self.sqs_queues, self._beside.some_cells, self.triage_store
-        now_ms, tell, seam = self.now_ms, self._tell, self._reached
+        now_ms, tell, failpoint = self.now_ms, self._tell, self._reached
         self._in_flight = in_flight = InFlight()
         self._pauses = Pauses(cells)
         self._track = track = Track(self.cells, now_ms=now_ms) if at.track else None
-        tracked_sends = None if track is None else TrackedSends(track, self.cells, triage, now_ms=now_ms, seam=seam)
+        tracked_sends = (
+            None if track is None else TrackedSends(track, self.cells, triage, now_ms=now_ms, failpoint=failpoint)
+        )
         self._triage = None if triage is None else Triage(
             triage, self.send, tracked_sends, owner=f"{at.region}/{at.prefix}",
             ordered=lambda queue: queues.of(queue).fifo, traits=self.traits, now_ms=now_ms, tell=tell,
@@ -133,9 +137,9 @@ class SqsStore(Store):
         self._sender = sender = Sender(self._sqs, prefix=at.prefix, now_ms=now_ms)
         limit = InFlightLimit(queues, receivers, tell=tell)
         steps = Steps(at, queues, cells, triage, now_ms=now_ms, near_limit=limit.is_near)
-        settling = Settling(sender, queues, cells, triage, steps=steps, track=track, seam=seam, tell=tell)
+        settling = Settling(sender, queues, cells, triage, steps=steps, track=track, failpoint=failpoint, tell=tell)
         self._ending = ending = Ending(
-            steps, in_flight, records, receivers, deletes, at_once=self._at_once, now_ms=now_ms, seam=seam
+            steps, in_flight, records, receivers, deletes, at_once=self._at_once, now_ms=now_ms, failpoint=failpoint
         )
         self._settlements = Settlements(
             queues, steps, settling, ending, in_flight, track=track, tracked_sends=tracked_sends, send=self.send
@@ -148,13 +152,13 @@ class SqsStore(Store):
         self._search = Search(in_flight, triage, track)
         self._puts = Puts(
             self.send, tracked_sends, self._search, self.cells, self.traits,
-            routes=self.routes, now_ms=now_ms, seam=seam,
+            routes=self.routes, now_ms=now_ms, failpoint=failpoint,
         )  # fmt: skip
         self._counting = Counting(queues, receivers, in_flight, triage, now_ms=now_ms)
         self._preflight = Preflight(self._sqs, at, queues, cells=cells is not None, triage=triage is not None)
 
     def _reached(self, point: str) -> None:
-        self.seam(point)
+        self.failpoint(point)
 
     @property
     def sqs(self) -> Sqs:
@@ -190,7 +194,7 @@ class SqsStore(Store):
         if self._tell_to is not None:
             self._tell_to("sqs", f"{about}: {text}")
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         if tx is not None:
             raise Unsupported("SQS has no transactions to write in; enqueue without tx=")
         self._alive()
@@ -209,7 +213,7 @@ class SqsStore(Store):
     # -- settling and claiming
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         self._alive()
         follow_ups = [draft for s in settlements for draft in s.follow_ups]
@@ -230,7 +234,7 @@ class SqsStore(Store):
                 raise
             raise StoreUnavailable(str(error)) from error  # it was valid when the worker began, and may be again
 
-    def _claim(self, asks: Sequence[Ask], *, patient: bool) -> list[Delivery]:
+    def _claim(self, asks: Sequence[ClaimRequest], *, patient: bool) -> list[Delivery]:
         if asks and self._triage is not None:
             if self._at_once:
                 self._triage.outbox.pump(sum(ask.limit for ask in asks))
@@ -240,7 +244,7 @@ class SqsStore(Store):
         placed = [(ask, self.sqs_queues.of(ask.queue)) for ask in asks if ask.queue not in paused and ask.limit > 0]
         return self._claims.claim(placed, patient=patient)
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         return self._leases.extend(receipts, lease_ms=lease_ms, alone=alone)
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
@@ -257,7 +261,7 @@ class SqsStore(Store):
     def delete_adopted(self, handles: Collection[str]) -> set[str]:
         return self._adopting.delete(handles)
 
-    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+    def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
         paused = self.paused() if asks else frozenset()
         if paused.intersection(ask.queue for ask in asks):
             timeout_ms = min(timeout_ms, int(PAUSES_EVERY_S * 1000))
@@ -292,7 +296,7 @@ class SqsStore(Store):
         return {} if self._triage is None else self._triage.outgoing()
 
     def peek(
-        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+        self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         lane = validation.lane_of(lane)
         validation.read_cursor(cursor)
@@ -301,7 +305,7 @@ class SqsStore(Store):
             raise Unsupported(f"{_UNSEEN}; what is dead or in quarantine can be listed {how}")
         return need(self.triage_store).peek(lane, where=where, limit=limit, cursor=cursor)
 
-    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         return need(self.triage_store).failure_groups(where=where, trend=trend)
 
     # -- changing by hand

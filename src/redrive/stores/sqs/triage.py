@@ -11,6 +11,7 @@ from ...errors import ConfigError, EnqueueError, StoreError, TooLarge
 from ...ids import new_id
 from ...message import (
     Counts,
+    Filter,
     Handle,
     Lane,
     Message,
@@ -18,7 +19,6 @@ from ...message import (
     Replace,
     Swap,
     Verdict,
-    Where,
 )
 from ...store import Store, Traits
 from .. import lifecycle, validation
@@ -94,7 +94,7 @@ class Triage:
     def _waits_s(self, queue: str) -> float:
         """How long ago the first of its messages in the outbox was redriven."""
         lanes = Lane.READY, Lane.LEASED
-        firsts = [self._store.peek(lane, where=Where(queue=queue), limit=OLDEST_OF).messages for lane in lanes]
+        firsts = [self._store.peek(lane, where=Filter(queue=queue), limit=OLDEST_OF).messages for lane in lanes]
         since_ms = min((message.life_ms for some in firsts for message in some), default=self._now_ms())
         return max(0, self._now_ms() - since_ms) / 1000
 

@@ -21,7 +21,7 @@ from ...ids import new_id
 from ...message import (
     ABSENT,
     RESTING,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Delivery,
@@ -105,8 +105,8 @@ def put_one(store: Store, **parts: Any) -> str:
 
 def ask(
     queue: str = "default", limit: int = 100, *, lease_ms: int = LEASE_MS, skip: Sequence[str] = (), worker: str = "w1"
-) -> Ask:
-    return Ask(queue, limit, lease_ms, frozenset(skip), worker)
+) -> ClaimRequest:
+    return ClaimRequest(queue, limit, lease_ms, frozenset(skip), worker)
 
 
 def claim(store: Store, *args: Any, **parts: Any) -> list[Delivery]:

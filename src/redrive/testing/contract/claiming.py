@@ -204,7 +204,7 @@ def _drain(store: Store, taken: list[str]) -> Callable[[], None]:
 
 
 class ShareRules(Contract):
-    """`Ask.retries`: due retries get their places beside a backlog that came due before them."""
+    """`ClaimRequest.retries`: due retries get their places beside a backlog that came due before them."""
 
     @takes("priorities")
     def test_retries_that_are_due_go_first_as_far_as_they_are_asked_for(self, store: Store, clock: ManualClock) -> None:

@@ -8,8 +8,8 @@ from ...fault import Fault, Kind
 from ...message import (
     SKIP_LOOKED,
     Ack,
-    Ask,
     Cancel,
+    ClaimRequest,
     DeadLetter,
     Decision,
     Deferral,
@@ -320,7 +320,7 @@ class SkipRules(Contract):
         for begin in range(0, count, most):
             put(store, *[draft("a", **parts)] * min(most, count - begin))
 
-    def _exchange(self, store: Store, *asks: Ask) -> tuple[list[str], frozenset[str]]:
+    def _exchange(self, store: Store, *asks: ClaimRequest) -> tuple[list[str], frozenset[str]]:
         done = store.exchange([], asks)
         return [d.message.id for d in done.deliveries], done.clogged
 

@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ...message import Ack, Ask, DeadLetter, Hold, Lane, Receipt, Redrive, RetryAt, Settled, Settlement, Started
+from ...message import (
+    Ack,
+    ClaimRequest,
+    DeadLetter,
+    Lane,
+    LeaseStatus,
+    Receipt,
+    Redrive,
+    RetryAt,
+    Settled,
+    Settlement,
+    Started,
+)
 from ...store import Store
 from ..clock import ManualClock
 from .base import (
@@ -47,7 +59,7 @@ class LeaseRules(Contract):
                 for decision in (Ack(), Ack(keep_ms=1000), RetryAt(clock()), RetryAt(clock(), counts=False)):
                     assert settle(store, late, decision) is Settled.STALE
                 assert settle(store, late, RetryAt(clock()), fault=fault()) is Settled.STALE
-                assert store.extend([late.receipt], lease_ms=1) == [Hold.LOST]
+                assert store.extend([late.receipt], lease_ms=1) == [LeaseStatus.LOST]
                 assert not store.checkpoint(late.receipt, b"x")
             settle(store, gone, RetryAt(clock()), fault=fault())
             again = claim_one(store)
@@ -64,9 +76,9 @@ class LeaseRules(Contract):
         later, held = put_one(store), claim_one(store)
         clock.advance(LEASE_MS / 1000)
         new = put_one(store)
-        one = Ask("default", 10, LEASE_MS, worker="w2", lapsed_by_ms=held.until_ms - 1, **more)
+        one = ClaimRequest("default", 10, LEASE_MS, worker="w2", lapsed_by_ms=held.until_ms - 1, **more)
         assert sorted(d.message.id for d in store.exchange([], [one]).deliveries) == sorted([earlier, new])
-        assert store.extend([held.receipt], lease_ms=LEASE_MS) == [Hold.HELD]
+        assert store.extend([held.receipt], lease_ms=LEASE_MS) == [LeaseStatus.HELD]
         clock.advance(LEASE_MS / 1000)
         all_of_them = replace(one, lapsed_by_ms=clock())
         found = store.exchange([], [all_of_them]).deliveries
@@ -136,7 +148,7 @@ class LeaseRules(Contract):
         id = put_one(store)
         delivery = claim_one(store, lease_ms=1000)
         clock.advance("900ms")
-        assert store.extend([delivery.receipt], lease_ms=5000) == [Hold.HELD]
+        assert store.extend([delivery.receipt], lease_ms=5000) == [LeaseStatus.HELD]
         assert look(store, id).due_ms == clock() + 5000
         clock.advance("4999ms")
         assert claim(store) == []
@@ -149,7 +161,7 @@ class LeaseRules(Contract):
         clock.advance(2 * LEASE_MS / 1000)
         words = store.extend([late.receipt], lease_ms=1000)
         if store.traits.fenced:
-            assert words == [Hold.HELD] and claim(store) == []
+            assert words == [LeaseStatus.HELD] and claim(store) == []
         else:  # it may have been too late
             assert len(claim(store)) <= 1 and claim(store) == []
 
@@ -161,7 +173,7 @@ class LeaseRules(Contract):
         clock.advance(LEASE_MS / 1000)
         again = claim_one(store)
         receipts = [lost.receipt, held.receipt, done.receipt, again.receipt]
-        expected = [Hold.LOST, Hold.HELD, Hold.LOST, Hold.HELD]
+        expected = [LeaseStatus.LOST, LeaseStatus.HELD, LeaseStatus.LOST, LeaseStatus.HELD]
         if store.traits.fenced:
             assert store.extend(receipts, lease_ms=LEASE_MS) == expected
             assert store.extend(receipts[::-1], lease_ms=LEASE_MS) == expected[::-1]
@@ -173,7 +185,7 @@ class LeaseRules(Contract):
         clock.advance(LEASE_MS / 1000)
         again = claim_one(store)
         words = store.extend([lost.receipt], lease_ms=50 * LEASE_MS)
-        assert words == [Hold.LOST] or (not store.traits.fenced and words == [Hold.HELD])
+        assert words == [LeaseStatus.LOST] or (not store.traits.fenced and words == [LeaseStatus.HELD])
         if store.traits.fenced:
             assert look(store, id).due_ms == again.until_ms
 
@@ -222,7 +234,12 @@ class LeaseRules(Contract):
         clock.advance(LEASE_MS / 1000)
         new = claim(store)
         receipts = [new[0].receipt, old[0].receipt, old[1].receipt, new[1].receipt]
-        assert store.extend(receipts, lease_ms=LEASE_MS) == [Hold.HELD, Hold.LOST, Hold.LOST, Hold.HELD]
+        assert store.extend(receipts, lease_ms=LEASE_MS) == [
+            LeaseStatus.HELD,
+            LeaseStatus.LOST,
+            LeaseStatus.LOST,
+            LeaseStatus.HELD,
+        ]
         settled = store.exchange([Settlement(receipt, Ack()) for receipt in receipts], []).settled
         assert settled == [Settled.OK, Settled.STALE, Settled.STALE, Settled.OK]
         assert lanes(store, *[d.message.id for d in new]) == [None, None]
@@ -236,7 +253,7 @@ class LeaseRules(Contract):
         ids = put(store, draft(), draft())
         claim(store)
         assert settle(store, gone, Ack()) is Settled.STALE
-        assert store.extend([gone.receipt], lease_ms=1) == [Hold.LOST]
+        assert store.extend([gone.receipt], lease_ms=1) == [LeaseStatus.LOST]
         assert not store.checkpoint(gone.receipt, b"x")
         assert [look(store, id).lane for id in ids] == [Lane.LEASED] * 2
 
@@ -247,7 +264,7 @@ class LeaseRules(Contract):
         good = claim_one(store)
         for receipt in (Receipt('it\'s "not" ours', 1), Receipt(10**9, 1), Receipt(good.receipt.handle, 99)):
             assert store.exchange([Settlement(receipt, Ack())], []).settled == [Settled.STALE]
-            assert store.extend([receipt], lease_ms=1) == [Hold.LOST]
+            assert store.extend([receipt], lease_ms=1) == [LeaseStatus.LOST]
             assert not store.checkpoint(receipt, b"x")
         assert look(store, good.message.id) == good.message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ...errors import Unsupported
-from ...message import Ack, Counts, DeadLetter, DueCount, Ids, Isolate, Lane, Message, Page, RetryAt, Where
+from ...message import Ack, Counts, DeadLetter, DueCount, Filter, Ids, Isolate, Lane, Message, Page, RetryAt
 from ...store import Store
 from ..clock import ManualClock
 from .base import Contract, bury, claim, claim_one, draft, fault, fresh_id, handle, look, put, put_one, settle
@@ -168,20 +168,20 @@ class LookRules(Contract):
         a, b, c = ids
         start = clock() - 3000
         for where, expected in (
-            (Where(), ids),
-            (Where(task="a"), [a, c]),
-            (Where(queue="q"), [a, b]),
-            (Where(reason="exhausted"), [a, c]),
-            (Where(error="KeyError"), [b, c]),
-            (Where(fingerprint="2" * 16), [b, c]),
-            (Where(ids=(c, a, "none")), [a, c]),
-            (Where(ids=()), []),
-            (Where(since_ms=start + 1000), [b, c]),
-            (Where(until_ms=start + 1000), [a]),
-            (Where(since_ms=start + 1000, until_ms=start + 2000), [b]),
-            (Where(task="a", queue="r", error="KeyError"), [c]),
-            (Where(task="b", queue="r"), []),
-            (Where(task="a'; drop table message; --"), []),
+            (Filter(), ids),
+            (Filter(task="a"), [a, c]),
+            (Filter(queue="q"), [a, b]),
+            (Filter(reason="exhausted"), [a, c]),
+            (Filter(error="KeyError"), [b, c]),
+            (Filter(fingerprint="2" * 16), [b, c]),
+            (Filter(ids=(c, a, "none")), [a, c]),
+            (Filter(ids=()), []),
+            (Filter(since_ms=start + 1000), [b, c]),
+            (Filter(until_ms=start + 1000), [a]),
+            (Filter(since_ms=start + 1000, until_ms=start + 2000), [b]),
+            (Filter(task="a", queue="r", error="KeyError"), [c]),
+            (Filter(task="b", queue="r"), []),
+            (Filter(task="a'; drop table message; --"), []),
         ):
             assert _ids(store.peek(Lane.DEAD, where=where)) == expected, where
             assert not store.traits.finds or _ids(store.peek(None, where=where)) == expected, where
@@ -192,8 +192,8 @@ class LookRules(Contract):
         first = put_one(store)
         clock.advance("1s")
         second = put_one(store, delay_ms=9000)
-        assert _ids(store.peek(Lane.READY, where=Where(since_ms=clock()))) == [second]
-        assert _ids(store.peek(Lane.READY, where=Where(until_ms=clock()))) == [first]
+        assert _ids(store.peek(Lane.READY, where=Filter(since_ms=clock()))) == [second]
+        assert _ids(store.peek(Lane.READY, where=Filter(until_ms=clock()))) == [first]
 
     @pytest.mark.parametrize("lane", [Lane.DEAD, Lane.READY, None])
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
@@ -207,7 +207,7 @@ class LookRules(Contract):
             if n % 3:
                 clock.advance("1s")
         put(store, *[draft() for _ in range(5)])
-        wanted = Where(task="push")
+        wanted = Filter(task="push")
         whole = _ids(store.peek(lane, where=wanted, limit=1000))
         seen: list[str] = []
         cursor: str | None = None
@@ -256,7 +256,7 @@ class LookRules(Contract):
         assert [(g.first_ms - start, g.last_ms - start) for g in found] == [(0, 4000), (3000, 5000), (1000, 1000)]
         assert [(g.error, g.text) for g in found] == [("Errorx", "text x"), ("Errory", "text y"), ("Errory", "text y")]
         assert all(g.sample_id in groups[g.fingerprint[0], g.task] for g in found)
-        assert [g.count for g in store.failure_groups(where=Where(task="b"))] == [2]
+        assert [g.count for g in store.failure_groups(where=Filter(task="b"))] == [2]
 
     @takes("triages")
     def test_the_sample_of_a_group_shows_the_text_of_the_group(self, store: Store) -> None:

@@ -12,6 +12,7 @@ from ...message import (
     Ack,
     Cancel,
     DeadLetter,
+    Filter,
     GroupOrder,
     Handle,
     Isolate,
@@ -22,7 +23,6 @@ from ...message import (
     Replace,
     RetryAt,
     Swap,
-    Where,
 )
 from ...store import Store
 from ..clock import ManualClock
@@ -157,7 +157,7 @@ class RestoreRules(Contract):
         assert look(store, message.id) == message
         assert store.failure_groups() == groups
         assert not store.traits.widths or store.groups("q") == []
-        for where in (Where(fingerprint="f" * 16), Where(error="C"), Where(reason="permanent"), Where(queue="q")):
+        for where in (Filter(fingerprint="f" * 16), Filter(error="C"), Filter(reason="permanent"), Filter(queue="q")):
             assert [m.id for m in store.peek(Lane.DEAD, where=where).messages] == [message.id]
         if store.traits.exact_counts:
             assert store.counts("q").dead == 1
@@ -276,7 +276,7 @@ class TrendRules(Contract):
         told = {g.fingerprint[0]: (g.count, g.recent, g.earlier) for g in store.failure_groups(trend=True)}
         assert told == {"x": (3, 1, 1), "y": (1, 1, 0)}
         assert [(g.recent, g.earlier) for g in store.failure_groups()] == [(0, 0), (0, 0)]
-        (only,) = store.failure_groups(where=Where(fingerprint="x" * 16), trend=True)
+        (only,) = store.failure_groups(where=Filter(fingerprint="x" * 16), trend=True)
         assert (only.recent, only.earlier, only.hour) == (1, 1, 2)
 
 
@@ -295,7 +295,7 @@ class ListRules(Contract):
         self.finds(store, {"queue": ()}, [])
 
     def finds(self, store: Store, fields: dict[str, Any], expected: list[str]) -> None:
-        where = Where(**fields)
+        where = Filter(**fields)
         assert [m.id for m in store.peek(Lane.DEAD, where=where).messages] == expected
         assert not store.traits.finds or {m.id for m in store.peek(None, where=where).messages} == set(expected)
         assert {g.sample_id for g in store.failure_groups(where=where)} == set(expected)
@@ -322,5 +322,5 @@ class ListRules(Contract):
         self.finds(store, {"run": "r"}, [])
         store.triage([handle(store, twice)], Redrive(run="t"))
         if store.traits.finds:
-            assert [m.id for m in store.peek(None, where=Where(run="t")).messages] == [twice]
+            assert [m.id for m in store.peek(None, where=Filter(run="t")).messages] == [twice]
         assert claim(store)

@@ -9,9 +9,10 @@ import pytest
 from ...errors import Conflict
 from ...message import (
     Ack,
-    Ask,
+    ClaimRequest,
     DeadLetter,
     Discard,
+    Filter,
     Group,
     GroupOrder,
     Handle,
@@ -27,7 +28,6 @@ from ...message import (
     Settlement,
     Swap,
     Verdict,
-    Where,
 )
 from ...store import Store
 from ..clock import ManualClock
@@ -192,7 +192,7 @@ class ReturnRules(Contract):
         assert store.triage([handle(store, id)], Return("r")) == [True]
         assert look(store, id) == before
         assert store.failure_groups() == groups
-        for where in (Where(fingerprint="f" * 16), Where(error="ValueError"), Where(reason=before.reason)):
+        for where in (Filter(fingerprint="f" * 16), Filter(error="ValueError"), Filter(reason=before.reason)):
             assert [m.id for m in store.peek(lane, where=where).messages] == [id]
         assert claim(store, "q") == claim(store) == []
 
@@ -283,7 +283,7 @@ class ReadmitRules(Contract):
         message = look(store, id)
         assert (message.lane, message.reason, message.rested_ms) == (Lane.DEAD, died_of, rested_ms)
         assert [(g.fingerprint, g.count) for g in store.failure_groups()] == [("f" * 16, 1)]
-        assert [m.id for m in store.peek(Lane.DEAD, where=Where(fingerprint="f" * 16)).messages] == [id]
+        assert [m.id for m in store.peek(Lane.DEAD, where=Filter(fingerprint="f" * 16)).messages] == [id]
         assert store.triage([handle(store, id)], Readmit("again")) == [False]
 
     @takes("triages")
@@ -317,7 +317,7 @@ class LineRules(Contract):
         store.configure("default", group_width=1, group_order=GroupOrder.STRICT, on_dead=on_dead)
 
     def settle_group(self, store: Store, decision: DeadLetter | Ack) -> Message:
-        delivery = store.exchange([], [Ask("default", 1, LEASE_MS)]).deliveries[0]
+        delivery = store.exchange([], [ClaimRequest("default", 1, LEASE_MS)]).deliveries[0]
         store.exchange([Settlement(delivery.receipt, decision)], [])
         return delivery.message
 

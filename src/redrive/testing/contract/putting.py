@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ...errors import Conflict, EnqueueError, StoreError, TooLarge, Unsupported
 from ...ids import is_id
-from ...message import Ack, Counts, Draft, Hold, Lane, Put, Settled, Settlement, Swap
+from ...message import Ack, Counts, Draft, Lane, LeaseStatus, PutResult, Settled, Settlement, Swap
 from ...store import Store
 from ..clock import ManualClock
 from .base import (
@@ -160,7 +160,7 @@ class PutRules(Contract):
         deliveries = claim(store, limit=size)
         assert [d.message.id for d in deliveries] == ids
         assert [d.message.body for d in deliveries] == [str(n).encode() for n in range(size)]
-        assert store.extend([d.receipt for d in deliveries], lease_ms=1000) == [Hold.HELD] * size
+        assert store.extend([d.receipt for d in deliveries], lease_ms=1000) == [LeaseStatus.HELD] * size
         settled = store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], []).settled
         assert settled == [Settled.OK] * size
         assert store.find(ids) == [None] * size
@@ -213,7 +213,7 @@ class PutRules(Contract):
     @takes("unique")
     def test_the_same_id_under_the_same_key_is_a_duplicate(self, store: Store) -> None:
         id = put_one(store, key="k", body=b"1")
-        assert store.put([draft(id=id, key="k", body=b"2")]) == [Put(id, True, "ready")]
+        assert store.put([draft(id=id, key="k", body=b"2")]) == [PutResult(id, True, "ready")]
         assert given(store, id).body == b"1"
 
     @takes("cells")

@@ -13,9 +13,9 @@ from ...message import (
     Decision,
     Discard,
     Handle,
-    Hold,
     Isolate,
     Lane,
+    LeaseStatus,
     Quarantine,
     Redrive,
     RetryAt,
@@ -195,7 +195,7 @@ class TriageRules(Contract):
         assert store.cancel([delivery.message.id]) == [Cancel.REQUESTED]
         assert look(store, delivery.message.id).cancel
         assert look(store, delivery.message.id).lane is Lane.LEASED
-        assert store.extend([delivery.receipt], lease_ms=LEASE_MS) == [Hold.CANCEL]
+        assert store.extend([delivery.receipt], lease_ms=LEASE_MS) == [LeaseStatus.CANCEL]
 
     @takes("finds")
     def test_a_message_that_finished_though_cancelled_is_done(self, store: Store) -> None:

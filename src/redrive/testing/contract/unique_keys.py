@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ...errors import EnqueueError
-from ...message import Ack, Counts, Discard, Lane, Put, Redrive, RetryAt
+from ...message import Ack, Counts, Discard, Lane, PutResult, Redrive, RetryAt
 from ...store import Store
 from ..clock import ManualClock
 from .base import Contract, bury, claim_one, claimed_ids, draft, handle, in_threads, put_one, settle
@@ -16,13 +16,13 @@ class UniqueKeyRules(Contract):
     @takes("unique")
     def test_a_key_is_held_from_enqueue_until_the_message_is_done(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store, key="k", delay_ms=1000)
-        assert _again(store) == Put(id, True, "scheduled")
+        assert _again(store) == PutResult(id, True, "scheduled")
         clock.advance("2s")
-        assert _again(store) == Put(id, True, "ready")
+        assert _again(store) == PutResult(id, True, "ready")
         delivery = claim_one(store)
-        assert _again(store) == Put(id, True, "leased")
+        assert _again(store) == PutResult(id, True, "leased")
         settle(store, delivery, RetryAt(clock() + 5000))
-        assert _again(store) == Put(id, True, "scheduled")
+        assert _again(store) == PutResult(id, True, "scheduled")
         clock.advance("5s")
         settle(store, claim_one(store), Ack())
         assert not _again(store).duplicate
@@ -31,9 +31,9 @@ class UniqueKeyRules(Contract):
     @takes("unique")
     def test_resting_messages_hold_their_keys_until_discarded(self, store: Store, lane: Lane) -> None:
         id = bury(store, lane, key="k")
-        assert _again(store) == Put(id, True, lane.value)
+        assert _again(store) == PutResult(id, True, lane.value)
         store.triage([handle(store, id)], Redrive())
-        assert _again(store) == Put(id, True, "ready")
+        assert _again(store) == PutResult(id, True, "ready")
         second = bury(store, lane, key="other")
         store.triage([handle(store, second)], Discard("not wanted"))
         assert not store.put([draft(key="other")])[0].duplicate
@@ -55,7 +55,7 @@ class UniqueKeyRules(Contract):
     def test_a_message_that_is_put_again_under_its_id_and_key_is_there_already(self, store: Store) -> None:
         id = put_one(store, key="k")
         puts = store.put([draft(key="k", id=id), draft(key="l")])
-        assert puts[0] == Put(id, True, "ready")
+        assert puts[0] == PutResult(id, True, "ready")
         assert not puts[1].duplicate
         with pytest.raises(EnqueueError):
             store.put([draft(key="m", id=id)])
@@ -68,7 +68,7 @@ class UniqueKeyRules(Contract):
     @takes("unique")
     def test_a_key_is_unique_within_one_put_too(self, store: Store) -> None:
         first, second, third = store.put([draft(key="k"), draft(key="k", queue="other"), draft(key="l")])
-        assert second == Put(first.id, True, "ready")
+        assert second == PutResult(first.id, True, "ready")
         assert claimed_ids(store) == [first.id, third.id]
         assert store.counts("other") == Counts()
 
@@ -76,10 +76,10 @@ class UniqueKeyRules(Contract):
     def test_a_key_can_be_held_longer_than_its_message_lives(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store, key="k", key_for_ms=600_000)
         settle(store, claim_one(store), Ack())
-        assert _again(store) == Put(id, True, "done")
+        assert _again(store) == PutResult(id, True, "done")
         clock.advance("599s")
         store.exchange([], [])  # where a store tidies up, it must not tidy this up
-        assert _again(store) == Put(id, True, "done")
+        assert _again(store) == PutResult(id, True, "done")
         clock.advance("2s")
         assert not _again(store).duplicate
 
@@ -88,7 +88,7 @@ class UniqueKeyRules(Contract):
         id = put_one(store, key="k", key_for_ms=1000)
         clock.advance("10m")
         store.exchange([], [])
-        assert _again(store) == Put(id, True, "ready")
+        assert _again(store) == PutResult(id, True, "ready")
         settle(store, claim_one(store), Ack())
         assert not _again(store).duplicate
 
@@ -101,13 +101,13 @@ class UniqueKeyRules(Contract):
 
     @takes("unique")
     def test_threads_that_race_for_a_key_get_one_message(self, store: Store) -> None:
-        puts: list[Put] = []
+        puts: list[PutResult] = []
         in_threads(*[lambda: puts.append(_again(store))] * 4)
         assert len({done.id for done in puts}) == 1
         assert sorted(done.duplicate for done in puts) == [False, True, True, True]
 
 
-def _again(store: Store) -> Put:
+def _again(store: Store) -> PutResult:
     """Put the same task and key again, and return the result."""
     (done,) = store.put([draft(key="k")])
     return done

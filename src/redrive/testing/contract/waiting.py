@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ...message import Ask
+from ...message import ClaimRequest
 from ...store import Store
 from ..clock import ManualClock
 from .base import PATIENCE_S, Contract, OpenStore, another, ask, claim, claim_one, draft, in_threads, put, put_one
@@ -103,7 +103,7 @@ class WaitRules(Contract):
         assert returns(lambda: store.wait([ask(skip=["a"])], timeout_ms=FAR_MS))
 
 
-def waits_out(store: Store, one: Ask) -> bool:
+def waits_out(store: Store, one: ClaimRequest) -> bool:
     """Whether waits on this ask last, bar false alarms."""
     end_s = time.monotonic() + SHORT_MS / 1000
     returned = 0

@@ -20,8 +20,8 @@ from ...message import (
     Discard,
     GroupOrder,
     Handle,
-    Hold,
     Lane,
+    LeaseStatus,
     Quarantine,
     RetryAt,
     Settled,
@@ -126,7 +126,7 @@ def by_record(store: Store) -> None:
     ids = [due, later, runs, ends, fresh_id(store)]
     asked, over = Cancel.REQUESTED, Cancel.CANCELLED
     assert store.cancel(ids) == [asked, over, asked, asked, Cancel.UNKNOWN]
-    assert store.extend([held[id].receipt for id in (runs, ends)], lease_ms=LEASE_MS) == [Hold.CANCEL] * 2
+    assert store.extend([held[id].receipt for id in (runs, ends)], lease_ms=LEASE_MS) == [LeaseStatus.CANCEL] * 2
     assert claim(store) == []  # what was asked to end is not delivered
     assert settle(store, held[runs], RetryAt(now)) is Settled.CANCELLED
     assert settle(store, held[ends], Ack()) is Settled.OK

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from ...duration import show
 from ...errors import ConfigError, EnqueueError
-from ...events import Fate, Notice
+from ...events import DeliveryEvent, Notice
 from ...fault import Fault
-from ...message import Ask, Settled
+from ...message import ClaimRequest, Settled
 from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import fate
 from ...worker.execution import Execution, admit_run
@@ -70,7 +70,7 @@ class Tally(Struct):
         if ran.failed:
             self.last_failure = repr(ran).strip()
 
-    def add_unrun(self, told: Fate) -> None:
+    def add_unrun(self, told: DeliveryEvent) -> None:
         self.done += told.outcome == "done"  # a duplicate of a done message
         if told.outcome in _DEAD:
             self.dead += 1
@@ -140,7 +140,7 @@ class Engine:
         return (at_ms - self.start_ms) / 1000
 
     def _claim(self, queue: str) -> list[Execution]:
-        deliveries = self.store.exchange([], [Ask(queue, 1, LEASE_MS, worker=WORKER)]).deliveries
+        deliveries = self.store.exchange([], [ClaimRequest(queue, 1, LEASE_MS, worker=WORKER)]).deliveries
         return [Execution(delivery, self._limit, math.inf) for delivery in deliveries]
 
     def _jump(self, end_ms: float, idle: int) -> bool:
@@ -197,7 +197,7 @@ class Engine:
     def _tell(self, app: Registry, name: str, text: str, about: str = "") -> None:
         app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
 
-    def _settle(self, run: Execution, from_ms: int = 0) -> tuple[Fate, Fault | None]:
+    def _settle(self, run: Execution, from_ms: int = 0) -> tuple[DeliveryEvent, Fault | None]:
         """Settle a run, which began at `from_ms` if it did."""
         now_ms = self._clock.now_ms()
         if run.guards and (flow := self._flow_of(run)) is not None:
@@ -229,7 +229,13 @@ class Engine:
         return word
 
     def _ran(
-        self, run: Execution, result: Any, args: dict[str, Any], at_ms: int, told: Fate | None, fault: Fault | None
+        self,
+        run: Execution,
+        result: Any,
+        args: dict[str, Any],
+        at_ms: int,
+        told: DeliveryEvent | None,
+        fault: Fault | None,
     ) -> Ran:
         message = run.delivery.message
         extras = None if run.context is None else run.context.end()

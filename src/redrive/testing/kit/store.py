@@ -8,7 +8,19 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from ...ids import new_id
-from ...message import Ask, Draft, Exchange, Handle, Message, Put, Redrive, Replace, Settlement, Swap, Verdict
+from ...message import (
+    ClaimRequest,
+    Draft,
+    Exchange,
+    Handle,
+    Message,
+    PutResult,
+    Redrive,
+    Replace,
+    Settlement,
+    Swap,
+    Verdict,
+)
 from ...stores.memory.store import MemoryStore
 from ..clock import ManualClock
 
@@ -32,7 +44,7 @@ class KitStore(MemoryStore):
         #: Works messages and runs until the function is true, for so many seconds at most; the Kit's.
         self.drive: Callable[[Callable[[], bool], float | None], None] | None = None
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """At once, also where the program under test names a transaction `tx` of its database."""
         puts = super().put([self._exact(draft) for draft in drafts], swaps=swaps)
         for draft, put in zip(drafts, puts, strict=True):
@@ -41,7 +53,7 @@ class KitStore(MemoryStore):
         return puts
 
     def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+        self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
         settlements = [self._prepared(s) if s.follow_ups else s for s in settlements]
         result = super().exchange(settlements, asks, swaps=swaps)
@@ -76,7 +88,7 @@ class KitStore(MemoryStore):
     def next_due_ms(self) -> float:
         """Return the next due time of all queues that are not paused; infinite if nothing is scheduled."""
         with self._changed:
-            return self._next_due_ms([Ask(queue, 1, 0) for queue in self.seen_queues])
+            return self._next_due_ms([ClaimRequest(queue, 1, 0) for queue in self.seen_queues])
 
     def _prepared(self, settlement: Settlement) -> Settlement:
         """Its follow-ups with ids, to find them by, and exact times."""

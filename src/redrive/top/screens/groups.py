@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...cli.terminal import views
 from ...cli.terminal.table import Column
-from ...message import Message, Where
+from ...message import Filter, Message
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, read_annotations
 from ...triage.select.terms import as_node
@@ -75,7 +75,7 @@ class Groups(Screen):
 
 def group_selector(fingerprint: str, task: str) -> str:
     """The selector of the dead of a group."""
-    return str(as_node(Where(task=task, fingerprint=fingerprint)))
+    return str(as_node(Filter(task=task, fingerprint=fingerprint)))
 
 
 def _annotations(model: Model, fingerprints: Sequence[str]) -> Mapping[str, Annotation]:

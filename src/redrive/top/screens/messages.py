@@ -11,7 +11,7 @@ from ...cli.terminal.holding import record as hold_record
 from ...cli.terminal.story import story
 from ...cli.terminal.table import Column
 from ...errors import Refused
-from ...message import RESTING, Cancel, Counts, Lane, Message, Where
+from ...message import RESTING, Cancel, Counts, Filter, Lane, Message
 from ...triage import pauses
 from ...triage.select.match import Seen, matches
 from ...triage.select.parser import parse
@@ -174,7 +174,7 @@ class Messages(Screen):
 
 
 def _lane_term(lane: Lane) -> tuple[Term, ...]:
-    node = as_node(Where(), lane)
+    node = as_node(Filter(), lane)
     return (node,) if isinstance(node, Term) else ()
 
 
@@ -206,7 +206,7 @@ class MessageDetail(Text):
         subject = self.subject(row)
         if subject is None or not _rests(subject):
             return None
-        return str(as_node(Where(ids=(self.message,)), Lane(subject["state"])))
+        return str(as_node(Filter(ids=(self.message,)), Lane(subject["state"])))
 
     def read(self, model: Model) -> Told:
         from ...status import running_of, told_by

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...cli.terminal.table import Column
-from ...message import Counts, Where
+from ...message import Counts, Filter
 from ...triage import pauses
 from ...triage.select.terms import as_node
 from ..model import Model
@@ -125,7 +125,7 @@ class Queues(Screen):
         return QueueDetail(row["queue"])
 
     def selector(self, row: Row | None) -> str | None:
-        return None if row is None else str(as_node(Where(queue=row["queue"])))
+        return None if row is None else str(as_node(Filter(queue=row["queue"])))
 
 
 def row_of(name: str, of: Counts, paused: bool, held: str, history: History | None) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class QueueDetail(Text):
         return None if self.found is None else {"queue": self.queue, "paused": self.queue in self.found.paused}
 
     def selector(self, row: Row | None) -> str | None:
-        return str(as_node(Where(queue=self.queue)))
+        return str(as_node(Filter(queue=self.queue)))
 
     def read(self, model: Model) -> Found:
         return counted(model)
@@ -193,7 +193,7 @@ class QueueDetail(Text):
             Reasons(store, model.app).of_queue(name, store.counts(name)),
             rates(model, [name]).get(name),
             upcoming,
-            store.failure_groups(where=Where(queue=name), trend=True) if store.traits.triages else (),
+            store.failure_groups(where=Filter(queue=name), trend=True) if store.traits.triages else (),
             [f"{w.name} {w.state}" for w in workers if name in {queue.name for queue in w.queues}],
         )
 

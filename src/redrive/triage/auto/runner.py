@@ -26,10 +26,10 @@ from ...ids import new_id
 from ...message import (
     Cell,
     Discard,
+    Filter,
     Isolate,
     Message,
     Verdict,
-    Where,
 )
 from ...registry import Registry
 from ..redrive import run as runs
@@ -65,7 +65,7 @@ class Assignment(NamedTuple):
     their own rules."""
 
     scope: str
-    where: Where
+    where: Filter
     auto: AutoRedrive | None
     ruled: frozenset[str] = frozenset()
     by: str = ""
@@ -145,13 +145,13 @@ class AutoRunner:
         rules = self._rules[1]
         ruled = frozenset(rules)
         assignments = [
-            Assignment(QUEUE + queue.name, Where(queue=queue.name), queue.auto_redrive, ruled)
+            Assignment(QUEUE + queue.name, Filter(queue=queue.name), queue.auto_redrive, ruled)
             for queue in self._app.queues.values()
             if queue.auto_redrive is not None
         ]
         for fingerprint, rule in rules.items():
             if rule.kind != "hold":
-                where = Where(fingerprint=fingerprint)
+                where = Filter(fingerprint=fingerprint)
                 auto = None if rule.kind == "discard" else rule.auto or AutoRedrive()
                 assignments.append(Assignment(FINGERPRINT + fingerprint, where, auto, by=rule.by, reason=rule.reason))
         return {assignment.scope: assignment for assignment in assignments}

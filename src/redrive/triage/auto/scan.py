@@ -18,12 +18,12 @@ from ...flow import dependency as flow
 from ...flow.auto_redrive import AutoRedrive, Wait, due_ms, next_step
 from ...flow.dependency import Dependency
 from ...message import (
+    Filter,
     Isolate,
     Lane,
     Message,
     Page,
     Redrive,
-    Where,
 )
 from ...registry import Registry
 from ...worker.flow.local_state import controls
@@ -52,7 +52,7 @@ class ScanResult(NamedTuple):
 class Scan:
     """Scans the dead messages of one scope, and remembers where it was. Losing that costs time only."""
 
-    def __init__(self, app: Registry, where: Where) -> None:
+    def __init__(self, app: Registry, where: Filter) -> None:
         self._app, self._store, self._where = app, app.store, where
         self._known: dict[str, int] = {}  # when waiting messages are due: the soonest ones
         self._lost_ms = math.inf  # when the first message is due that was one too many to remember
@@ -162,7 +162,7 @@ class Scan:
 class Walk:
     """A walk through dead messages, in the order of their deaths."""
 
-    def __init__(self, where: Where, *, going: bool = False) -> None:
+    def __init__(self, where: Filter, *, going: bool = False) -> None:
         self.where, self.going = where, going
         self.cursor: str | None = None
         self.limit = FIRST_PAGE

@@ -251,7 +251,7 @@ class Progress:
         """The offsets in chunk n of messages that wait for their outcome."""
         return [k for k, mark in enumerate(self._marks(work, n)) if mark == ord(Mark.WAITING)]
 
-    def _count(self, work: UnitOfWork, n: int, k: int, first: redrive_outcome.FirstRun) -> None:
+    def _count(self, work: UnitOfWork, n: int, k: int, first: redrive_outcome.RedriveOutcome) -> None:
         done = first.outcome == redrive_outcome.DONE
         self._marks(work, n)[k] = ord(Mark.DONE if done else Mark.FAILED)
         self._no_longer_waits(work, n)

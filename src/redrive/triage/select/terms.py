@@ -9,7 +9,7 @@ from decimal import Decimal
 from msgspec import Struct
 
 from ...duration import rfc3339
-from ...message import RESTING, Lane, Where
+from ...message import RESTING, Filter, Lane
 
 REASONS = (
     "exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
@@ -173,7 +173,7 @@ def exactly(field: str, *names: str) -> Term:
     return Term(field, tuple(Pattern((name,)) for name in names))
 
 
-def as_node(where: Where = Where(), lane: Lane = Lane.DEAD) -> Node:
+def as_node(where: Filter = Filter(), lane: Lane = Lane.DEAD) -> Node:
     """The selector that matches what this filter of the store matches."""
     fields = {"queue": where.queue, "task": where.task, "reason": where.reason}
     fields |= {"fingerprint": where.fingerprint, "error": where.error}

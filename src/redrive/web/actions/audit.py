@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..ask import Ask, Download
+from ..ask import Download, PageRequest
 
 
-def export(ask: Ask) -> Download:
+def export(ask: PageRequest) -> Download:
     """The whole log as JSON lines, the oldest first, as `redrive audit export` writes it."""
     return Download("audit.jsonl", b"".join(line + b"\n" for line in ask.app.audit.lines()), "application/x-ndjson")

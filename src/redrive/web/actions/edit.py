@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...errors import EnqueueError, Refused
-from ..ask import Ask, Done, Told
+from ..ask import Done, PageRequest, Told
 from ..read.edit import Attempt, needed
 
 
-def commit(ask: Ask) -> Done | Told:
+def commit(ask: PageRequest) -> Done | Told:
     """Replace the message, in one commit with the entry in the audit log. What cannot be committed is shown again, with
     all that was typed."""
     attempt = Attempt(ask, needed(ask))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 
-from ...message import Lane, Where
+from ...message import Filter, Lane
 from ...triage.select.terms import Or, as_node
 from ...triage.selection import Selection
-from ..ask import Ask, Download, Problem
+from ..ask import Download, PageRequest, Problem
 from ..read.selecting import chosen
 from .messages import frozen, picked
 
@@ -16,7 +16,7 @@ BYTES_MAX = 64 * 1024 * 1024
 _LANES = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 
 
-def export(ask: Ask) -> Download:
+def export(ask: PageRequest) -> Download:
     """The ticked messages, or all that a selector names, as `redrive dlq export` writes them. Secrets are hidden unless
     `reveal` is ticked, which needs a reason and has an entry of its own in the audit log."""
     selection = _chosen(ask)
@@ -33,9 +33,9 @@ def export(ask: Ask) -> Download:
     return Download(f"redrive-{selection.now_ms}.jsonl", file.getvalue(), "application/x-ndjson")
 
 
-def _chosen(ask: Ask) -> Selection:
+def _chosen(ask: PageRequest) -> Selection:
     if not ask.checked("every"):
-        where = Where(ids=tuple(picked(ask)))
+        where = Filter(ids=tuple(picked(ask)))
         return Selection(ask.store, Or(tuple(as_node(where, lane) for lane in _LANES)))
     return frozen(ask) if ask.text("at") else chosen(ask, ask.text("q"))
 

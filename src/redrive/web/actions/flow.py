@@ -7,51 +7,51 @@ from functools import partial
 
 from ...errors import ConfigError
 from ...triage.controls import Control
-from ..ask import Ask, Done, Problem
+from ..ask import Done, PageRequest, Problem
 from ..read.flow import WORDS, controls
 
 
-def open_breaker(ask: Ask) -> Done:
+def open_breaker(ask: PageRequest) -> Done:
     """Hold a breaker open, for a time or until it is released."""
     return _breaker(ask, partial(controls(ask).open, for_=_time(ask)))
 
 
-def close_breaker(ask: Ask) -> Done:
+def close_breaker(ask: PageRequest) -> Done:
     """Hold a breaker closed, for a time or until it is released."""
     return _breaker(ask, partial(controls(ask).close, for_=_time(ask)))
 
 
-def auto_breaker(ask: Ask) -> Done:
+def auto_breaker(ask: PageRequest) -> Done:
     """Release a breaker."""
     return _breaker(ask, controls(ask).auto)
 
 
-def end_cooldown(ask: Ask) -> Done:
+def end_cooldown(ask: PageRequest) -> Done:
     """End the cool-down that a dependency asked for."""
     return _done(_changed(ask, controls(ask).end_cooldown), "Its cool-down is over.")
 
 
-def reset_budget(ask: Ask) -> Done:
+def reset_budget(ask: PageRequest) -> Done:
     """Reset a retry budget."""
     return _done(_changed(ask, controls(ask).reset_budget), "Its retry budget is full again.")
 
 
-def end_ramp(ask: Ask) -> Done:
+def end_ramp(ask: PageRequest) -> Done:
     """Let waiting messages go at once."""
     return _done(_changed(ask, controls(ask).end_ramp), "Its ramp is over: what waits may go at once.")
 
 
-def _time(ask: Ask) -> str | None:
+def _time(ask: PageRequest) -> str | None:
     """For how long; None: until it is released."""
     return ask.text("for") or None
 
 
-def _breaker(ask: Ask, act: Callable[..., Control]) -> Done:
+def _breaker(ask: PageRequest, act: Callable[..., Control]) -> Done:
     control = _changed(ask, act)
     return _done(control, f"Its breaker is {WORDS[control.breaker]}.")
 
 
-def _changed(ask: Ask, act: Callable[..., Control]) -> Control:
+def _changed(ask: PageRequest, act: Callable[..., Control]) -> Control:
     name, key = ask.needed("dependency"), ask.text("key")
     if name not in controls(ask).names():
         raise Problem(f"there is no dependency {name!r}", "no task names it, and none was ever called", "", 404)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from ...message import Where
-from ..ask import Ask, Done, Problem
+from ...message import Filter
+from ..ask import Done, PageRequest, Problem
 
 
-def note(ask: Ask) -> Done:
+def note(ask: PageRequest) -> Done:
     """Set the note; an empty one removes it."""
     fingerprint, text = ask.needed("fingerprint"), ask.text("note")
     ask.app.dlq.note(fingerprint, text, actor=ask.actor, reason=ask.text("reason"))
     return _done(fingerprint, "The note is set." if text else "The note is removed.", note=text or None)
 
 
-def own(ask: Ask) -> Done:
+def own(ask: PageRequest) -> Done:
     """Set the owner; an empty one removes it."""
     fingerprint, owner = ask.needed("fingerprint"), ask.text("owner")
     ask.app.dlq.own(fingerprint, owner, actor=ask.actor, reason=ask.text("reason"))
     return _done(fingerprint, f"The owner is {owner}." if owner else "The owner is removed.", owner=owner or None)
 
 
-def mute(ask: Ask) -> Done:
+def mute(ask: PageRequest) -> Done:
     """Mute alerts for a while; 0 ends it."""
     fingerprint, span = ask.needed("fingerprint"), ask.text("for", "4h")
     span_ms = ask.duration_ms("for", "4h")
@@ -29,11 +29,11 @@ def mute(ask: Ask) -> Done:
     return _done(fingerprint, told, muted_for=span if span_ms else None)
 
 
-def rule(ask: Ask) -> Done:
+def rule(ask: PageRequest) -> Done:
     """Set the standing rule; none removes it. To discard, above a hundred messages, their number is typed."""
     fingerprint, kind = ask.needed("fingerprint"), ask.needed("rule")
     if kind == "discard":
-        where = Where(fingerprint=fingerprint)
+        where = Filter(fingerprint=fingerprint)
         ask.confirm(sum(group.count for group in ask.store.failure_groups(where=where)))
     if kind not in ("hold", "auto", "discard", "none"):
         raise Problem(f"there is no rule {kind!r}", "expected hold, auto, discard or none", status=422)

@@ -9,13 +9,13 @@ from ...triage import pauses
 from ...triage.actions import ActionResult
 from ...triage.select.terms import exactly
 from ...triage.selection import Selection
-from ..ask import Ask, Done, Problem, Record
+from ..ask import Done, PageRequest, Problem, Record
 from ..read import selecting
 
 PICKED_MAX = 1000  # ids of one form
 
 
-def retry(ask: Ask) -> Done:
+def retry(ask: PageRequest) -> Done:
     """Send ticked messages back to their queues, with new attempts."""
     ids, attempts = picked(ask), ask.number("attempts", 0, most=10_000)
     done = ask.app.dlq.retry(
@@ -24,7 +24,7 @@ def retry(ask: Ask) -> Done:
     return _done(ask, done, "retried", ids)
 
 
-def discard(ask: Ask) -> Done:
+def discard(ask: PageRequest) -> Done:
     """Delete ticked messages, or all that a selector names as of the moment the page was made."""
     reason = ask.reason
     if ask.checked("every"):
@@ -35,21 +35,21 @@ def discard(ask: Ask) -> Done:
     return _done(ask, ask.app.dlq.discard(ids, reason=reason, actor=ask.actor), "discarded", ids)
 
 
-def quarantine(ask: Ask) -> Done:
+def quarantine(ask: PageRequest) -> Done:
     """Move ticked dead messages to where bulk redrives do not touch them."""
     ids = picked(ask)
     done = ask.app.dlq.quarantine(ids, reason=ask.reason, actor=ask.actor)
     return _done(ask, done, "quarantined", ids)
 
 
-def readmit(ask: Ask) -> Done:
+def readmit(ask: PageRequest) -> Done:
     """Move ticked quarantined messages back to the dead ones."""
     ids = picked(ask)
     done = ask.app.dlq.readmit(ids, reason=ask.reason, actor=ask.actor)
     return _done(ask, done, "readmitted", ids)
 
 
-def cancel(ask: Ask) -> Done:
+def cancel(ask: PageRequest) -> Done:
     """Cancel ticked messages that wait, and ask those that run to stop."""
     ids = picked(ask)
     words = pauses.cancel(ask.store, ids, actor=ask.actor, reason=ask.reason)
@@ -65,7 +65,7 @@ def cancel(ask: Ask) -> Done:
     return _went(ask, "; ".join(told) + ".", results, ids)
 
 
-def plan_picked(ask: Ask) -> Done:
+def plan_picked(ask: PageRequest) -> Done:
     """Go to the page that plans a redrive of the ticked messages."""
     ids = picked(ask)
     q = str(exactly("id", *ids))
@@ -75,7 +75,7 @@ def plan_picked(ask: Ask) -> Done:
 # -- which messages, and where to go then
 
 
-def picked(ask: Ask) -> list[str]:
+def picked(ask: PageRequest) -> list[str]:
     """The ids of the ticked messages. Raises Problem without one; above a hundred their number is typed."""
     ids = list(dict.fromkeys(ask.all("id")))
     if not ids:
@@ -86,7 +86,7 @@ def picked(ask: Ask) -> list[str]:
     return ids
 
 
-def frozen(ask: Ask) -> Selection:
+def frozen(ask: PageRequest) -> Selection:
     """All that the page's selector names, as of the moment the page was made: what died since is left out."""
     at = ask.number("at", 0, most=2**53)
     if not at:
@@ -94,7 +94,7 @@ def frozen(ask: Ask) -> Selection:
     return selecting.chosen(ask, ask.text("q"), at)
 
 
-def _done(ask: Ask, done: ActionResult, did: str, ids: Sequence[str] = ()) -> Done:
+def _done(ask: PageRequest, done: ActionResult, did: str, ids: Sequence[str] = ()) -> Done:
     """What an action on messages at rest did. Raises Problem if it was applied to none."""
     left = [f"{len(done.changed):,} had moved meanwhile"] if done.changed else []
     left += [f"{len(done.unknown):,} unknown"] if done.unknown else []
@@ -105,7 +105,7 @@ def _done(ask: Ask, done: ActionResult, did: str, ids: Sequence[str] = ()) -> Do
     return _went(ask, "; ".join([f"{_messages(len(done))} {did}", *left]) + ".", record, ids)
 
 
-def _went(ask: Ask, told: str, record: Record, ids: Sequence[str]) -> Done:
+def _went(ask: PageRequest, told: str, record: Record, ids: Sequence[str]) -> Done:
     """Back to where the button was: the group, the message if there still is one, or the list."""
     if fingerprint := ask.text("fingerprint"):
         return Done(told, ("groups", fingerprint), record)

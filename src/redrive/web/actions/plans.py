@@ -5,14 +5,14 @@ from __future__ import annotations
 from ...errors import Misread
 from ...flow.gates import Gates
 from ...triage.redrive.pacing import CANARY, SLOW_START, STOP_IF
-from ..ask import Ask, Done, Problem
+from ..ask import Done, PageRequest, Problem
 from ..read.plans import handle_of
 from ..read.selecting import chosen
 
 CANARY_MAX = 1_000_000
 
 
-def freeze(ask: Ask) -> Done:
+def freeze(ask: PageRequest) -> Done:
     """Freeze which messages a selector names now, and how they would move. Moves nothing."""
     words = ask.needed("q", "the selector")
     canary = ask.number("canary", CANARY, most=CANARY_MAX)
@@ -45,7 +45,7 @@ def freeze(ask: Ask) -> Done:
     return Done(text, ("plans", made.id), {"id": made.id, "total": made.total})
 
 
-def apply(ask: Ask) -> Done:
+def apply(ask: PageRequest) -> Done:
     """Start the run of a plan. Above a hundred messages, their number is typed."""
     made = handle_of(ask, ask.needed("id", "the plan"))
     reason = ask.reason

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...errors import near_miss
 from ...triage import pauses
 from ...triage.purge import purge as purge_queue
-from ..ask import Ask, Done, Problem
+from ..ask import Done, PageRequest, Problem
 
 
-def pause(ask: Ask) -> Done:
+def pause(ask: PageRequest) -> Done:
     """Stop claims from a queue. A name that nothing knows would be a queue from then on, in every list."""
     name = ask.needed("queue")
     declared = [] if ask.registry is None else [queue.name for queue in ask.registry.queues_of(None)]
@@ -21,14 +21,14 @@ def pause(ask: Ask) -> Done:
     return Done(f"Queue {name} is paused.", ("queues", name), {"queue": name, "paused": True})
 
 
-def resume(ask: Ask) -> Done:
+def resume(ask: PageRequest) -> Done:
     """Claim from a queue again."""
     name = ask.needed("queue")
     pauses.resume(ask.store, name, actor=ask.actor, reason=ask.text("reason"))
     return Done(f"Queue {name} is worked again.", ("queues", name), {"queue": name, "paused": False})
 
 
-def purge(ask: Ask) -> Done:
+def purge(ask: PageRequest) -> Done:
     """Cancel all that waits in a queue. Above a hundred messages, their number is typed."""
     name = ask.needed("queue")
     counts = ask.store.counts(name)
@@ -39,7 +39,7 @@ def purge(ask: Ask) -> Done:
     return Done(told, ("queues", name), {"cancelled": done.cancelled, "asked_to_stop": done.asked_to_stop})
 
 
-def set_width(ask: Ask) -> Done:
+def set_width(ask: PageRequest) -> Done:
     """Set how many messages of a group, or of each group of a queue, run at once. 0: as the app declares."""
     name, group, width = ask.needed("queue"), ask.text("group") or None, ask.number("width", 0, most=100_000)
     pauses.set_width(ask.store, name, group, width, actor=ask.actor, reason=ask.text("reason"))
@@ -48,7 +48,7 @@ def set_width(ask: Ask) -> Done:
     return Done(told, ("queues", name), {"queue": name, "group": group, "width": width})
 
 
-def resume_group(ask: Ask) -> Done:
+def resume_group(ask: PageRequest) -> Done:
     """Unblock a group that a dead message blocks."""
     name, group = ask.needed("queue"), ask.needed("group")
     pauses.resume_group(ask.store, name, group, actor=ask.actor, reason=ask.text("reason"))

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from ..ask import Ask, Done
+from ..ask import Done, PageRequest
 from ..read.runs import run_of
 
 
-def pause(ask: Ask) -> Done:
+def pause(ask: PageRequest) -> Done:
     """Move nothing until the run is resumed."""
     run = run_of(ask, ask.needed("id", "the run"))
     run.pause(actor=ask.actor, reason=ask.reason)
     return _done(run.id, "The run is paused. What it has moved still runs.", state=run.state)
 
 
-def resume(ask: Ask) -> Done:
+def resume(ask: PageRequest) -> Done:
     """Continue a paused run."""
     run = run_of(ask, ask.needed("id", "the run"))
     run.resume(actor=ask.actor, reason=ask.reason)
     return _done(run.id, "The run continues.", state=run.state)
 
 
-def cancel(ask: Ask) -> Done:
+def cancel(ask: PageRequest) -> Done:
     """End a run: what it has not moved stays dead."""
     run = run_of(ask, ask.needed("id", "the run"))
     run.cancel(actor=ask.actor, reason=ask.reason)
     return _done(run.id, "The run is cancelled. What it has not moved stays dead.", state=run.state)
 
 
-def undo(ask: Ask) -> Done:
+def undo(ask: PageRequest) -> Done:
     """End a run, and make those messages dead again that it moved and that have not run. Asks for no count: it is
     for a hurry, and the count changes meanwhile."""
     run = run_of(ask, ask.needed("id", "the run"))
@@ -36,7 +36,7 @@ def undo(ask: Ask) -> Done:
     return _done(run.id, text, state=run.state, returned=returned)
 
 
-def approve(ask: Ask) -> Done:
+def approve(ask: PageRequest) -> Done:
     """Approve a run that waits for who asks."""
     run = run_of(ask, ask.needed("id", "the run"))
     run.approve(actor=ask.actor, reason=ask.reason)

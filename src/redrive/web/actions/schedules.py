@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...errors import near_miss
-from ..ask import Ask, Done, Problem
+from ..ask import Done, PageRequest, Problem
 
 if TYPE_CHECKING:
     from ...schedule import Schedule
 
 
-def run_now(ask: Ask) -> Done:
+def run_now(ask: PageRequest) -> Done:
     """Enqueue one message of a schedule, outside its ticks."""
     found = _named(ask)
     ref = found.run(reason=ask.text("reason"), actor=ask.actor)
@@ -22,21 +22,21 @@ def run_now(ask: Ask) -> Done:
     return Done(told, ("schedules",), record)
 
 
-def pause(ask: Ask) -> Done:
+def pause(ask: PageRequest) -> Done:
     """Enqueue no more ticks, in any scheduler."""
     found = _named(ask)
     found.pause(reason=ask.text("reason"), actor=ask.actor)
     return Done(f"Schedule {found.name} is paused.", ("schedules",), {"schedule": found.name, "paused": True})
 
 
-def resume(ask: Ask) -> Done:
+def resume(ask: PageRequest) -> Done:
     """Continue; the schedule's `missed=` decides about the ticks that it missed."""
     found = _named(ask)
     found.resume(reason=ask.text("reason"), actor=ask.actor)
     return Done(f"Schedule {found.name} goes on.", ("schedules",), {"schedule": found.name, "paused": False})
 
 
-def _named(ask: Ask) -> Schedule:
+def _named(ask: PageRequest) -> Schedule:
     """The schedule that the form names. Raises Problem."""
     name = ask.needed("schedule")
     known = {} if ask.registry is None else ask.registry.schedules

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...presence import RENEW_S
-from ..ask import Ask, Done
+from ..ask import Done, PageRequest
 
 
-def drain(ask: Ask) -> Done:
+def drain(ask: PageRequest) -> Done:
     """Ask a worker to drain, as SIGTERM does."""
     name = ask.needed("worker")
     ask.app.drain_worker(name, reason=ask.reason, actor=ask.actor)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ...audit.log import Entry
 from ...cli.dlq.groups import entry_row
 from ...ids import is_id
-from ..ask import Ask, Problem, Record
+from ..ask import PageRequest, Problem, Record
 from . import fields
 
 PAGE = 100  # entries of a page
@@ -19,7 +19,7 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _PLACES = {"queue": "queues", "flow": "flow"}  # what an entry is about, before its first slash, and the page of it
 
 
-def audit(ask: Ask) -> Record:
+def audit(ask: PageRequest) -> Record:
     """A page of the log, newest first, and whether the log is whole, if that was asked for."""
     wanted = {name: ask.text(name) for name in ("actor", "action", "about", "id", "since")}
     store = ask.store
@@ -58,7 +58,7 @@ def _cursor(text: str) -> tuple[int | None, int]:
     return int(match[1]), int(match[2])
 
 
-def _from(ask: Ask, since_ms: int, until_ms: int | None, skipped: int) -> Iterator[Entry]:
+def _from(ask: PageRequest, since_ms: int, until_ms: int | None, skipped: int) -> Iterator[Entry]:
     """The entries from a place in the log on."""
     for entry in ask.app.audit.entries(since_ms=since_ms, until_ms=until_ms):
         if skipped and entry.at_ms == until_ms:
@@ -102,7 +102,7 @@ def _place(entry: Entry, about: str) -> list[str]:
     return ["messages", about] if is_id(about) and about in entry.ids else []
 
 
-def _verified(ask: Ask) -> Record:
+def _verified(ask: PageRequest) -> Record:
     """Whether the chain of the log is whole; it reads all of it."""
     kept = ask.kept("audit/verify", ask.app.audit.verify)
     found = kept.value

@@ -17,7 +17,7 @@ from ...redact.visible import in_json, one_line
 from ...triage.edit import Editor, Prepared
 from .. import exact, schemas
 from ..access import Permission
-from ..ask import Ask, Problem, Record, Told
+from ..ask import PageRequest, Problem, Record, Told
 from ..hidden import Veiled
 from . import fields
 from .message import gone
@@ -26,7 +26,7 @@ EDITED_MAX = 1024 * 1024  # bytes of a body that a form holds
 FORM = ("body", "headers", "delay", "unchecked")
 
 
-def edit(ask: Ask) -> Told:
+def edit(ask: PageRequest) -> Told:
     """The form; and, once it was posted, the difference that it makes or the reason why it does not fit."""
     return Attempt(ask, ask.path["id"]).page()
 
@@ -41,7 +41,7 @@ class _Mistake(NamedTuple):
 class Attempt:
     """An edit of one message as it is typed. Raises Problem if it cannot be edited at all."""
 
-    def __init__(self, ask: Ask, id: str) -> None:
+    def __init__(self, ask: PageRequest, id: str) -> None:
         ask.user.need(Permission.VIEW_BODIES)
         self._ask, self.editor = ask, Editor(ask.store, ask.registry)
         if ask.store.find([id])[0] is None:
@@ -192,7 +192,7 @@ class Attempt:
         return None
 
 
-def needed(ask: Ask) -> str:
+def needed(ask: PageRequest) -> str:
     """The id of the message that a form edits."""
     if not (id := ask.text("id")):
         raise Problem("which message?", "the field 'id' is empty", "open the message, and edit it", 422)

@@ -10,7 +10,7 @@ from ...cli.terminal.holding import record as hold_record
 from ...cli.terminal.views import group, time
 from ...errors import ConfigError, Unsupported
 from ...message import Counts
-from ..ask import Ask, Problem, Record
+from ..ask import PageRequest, Problem, Record
 
 if TYPE_CHECKING:
     from ...history import History, Tally
@@ -28,7 +28,7 @@ def counts(found: Counts) -> Record:
     return {lane: getattr(found, lane) for lane in LANES} | {"oldest_age_s": found.oldest_age_s}
 
 
-def hold(ask: Ask, found: Hold) -> Record:
+def hold(ask: PageRequest, found: Hold) -> Record:
     """One reason why messages do not run now."""
     return hold_record(found) | {"next": leads(ask, found.next) if found.next else None}
 
@@ -53,12 +53,12 @@ def run(found: RunView) -> Record:
     }
 
 
-def command(ask: Ask, *words: str) -> str:
+def command(ask: PageRequest, *words: str) -> str:
     """The command that does or shows the same as this page."""
     return leads(ask, shlex.join(words))
 
 
-def leads(ask: Ask, words: str) -> str:
+def leads(ask: PageRequest, words: str) -> str:
     """The command whose words these are, quoted already, on this app or store."""
     spec = getattr(ask.registry, "spec", None)
     at = ("--app", spec) if spec else ("--url", ask.site.url)
@@ -66,12 +66,14 @@ def leads(ask: Ask, words: str) -> str:
     return f"redrive {words}" if named else f"redrive {words} {shlex.join(at)}"
 
 
-def since(ask: Ask, default: str = "24h") -> str:
+def since(ask: PageRequest, default: str = "24h") -> str:
     """How far back the page looks."""
     return ask.text("since", default)
 
 
-def past(ask: Ask, queue: str | None = None, task: str | None = None, *, back: str, step: str | None = None) -> Record:
+def past(
+    ask: PageRequest, queue: str | None = None, task: str | None = None, *, back: str, step: str | None = None
+) -> Record:
     """What happened: totals, percentiles, and a series for each outcome. Where history is not kept, `missing` says what
     brings it."""
     try:

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from ...cli import flow as flow_cli
 from ...errors import ConfigError
 from ...flow.dependency import Dependency, about_of, key_of
-from ...message import Lane, Message, Where
+from ...message import Filter, Lane, Message
 from ...triage.controls import LOOKED, Control, Controls
 from ...worker.flow.local_state import controls as controls_of
-from ..ask import Ask, Problem, Record
+from ..ask import PageRequest, Problem, Record
 from . import fields
 from .plans import missing
 from .waiting import counts_by_queue
@@ -31,12 +31,12 @@ WORDS = {
 }
 
 
-def controls(ask: Ask) -> Controls:
+def controls(ask: PageRequest) -> Controls:
     """The dependencies; their rules are unknown where only the store's URL is known."""
     return Controls(ask.store, ask.registry)
 
 
-def flow(ask: Ask) -> Record:
+def flow(ask: PageRequest) -> Record:
     """Each dependency with its breaker, limits and what waits for it; and what alerts are muted about."""
     known = controls(ask)
     kept = ask.kept("flow", lambda: {control.name: control for control in known.list()})
@@ -57,12 +57,12 @@ def _with_waiting(control: Control, known: Mapping[str, Control]) -> Control:
     return control if counted is None else replace(control, waiting=counted.waiting, deferred=counted.deferred)
 
 
-def _more(ask: Ask) -> bool:
+def _more(ask: PageRequest) -> bool:
     """Whether more messages wait than were looked at."""
     return sum(counts.ready + counts.scheduled for counts in counts_by_queue(ask).value.values()) > LOOKED
 
 
-def mutes(ask: Ask, name: str | None = None) -> list[Record]:
+def mutes(ask: PageRequest, name: str | None = None) -> list[Record]:
     """What alerts are muted about; with `name`, about this dependency."""
     return [
         {
@@ -78,7 +78,7 @@ def mutes(ask: Ask, name: str | None = None) -> list[Record]:
     ]
 
 
-def dependency(ask: Ask) -> Record:
+def dependency(ask: PageRequest) -> Record:
     """One dependency, or one key of it: its state, transitions, what waits for it, and which tasks call it."""
     name, key = ask.path["dependency"], ask.text("key")[:KEY_MAX]
     known = controls(ask)
@@ -109,13 +109,13 @@ def _control(control: Control) -> Record:
     return record | {"words": WORDS[control.breaker], "transitions": record["transitions"][::-1]}
 
 
-def _waits(ask: Ask, name: str, key: str) -> Record:
+def _waits(ask: PageRequest, name: str, key: str) -> Record:
     """Of the first waiting messages, those that it put off and those of tasks that call it, the former first; and how
     many there are by key. Keys that come from bodies are shown to who may see bodies."""
     if not ask.store.traits.finds:
         return {"waiting": None, "deferred": {}, "keyed": {}, "messages": []}
     found, hidden = [], False
-    for message in ask.store.peek(Lane.READY, where=Where(), limit=LOOKED).messages:
+    for message in ask.store.peek(Lane.READY, where=Filter(), limit=LOOKED).messages:
         rule = _rule(ask, name, message.task, message.queue)
         if rule is None and (message.deferral is None or message.deferral.by != name):
             continue
@@ -132,7 +132,7 @@ def _waits(ask: Ask, name: str, key: str) -> Record:
     }
 
 
-def _rule(ask: Ask, name: str, task: str, queue: str) -> Dependency | None:
+def _rule(ask: PageRequest, name: str, task: str, queue: str) -> Dependency | None:
     """The rule of this name that messages of the task in this queue obey."""
     if ask.registry is None:
         return None
@@ -151,7 +151,7 @@ def _waiting(message: Message) -> Record:
     }
 
 
-def _callers(ask: Ask, name: str) -> list[Record]:
+def _callers(ask: PageRequest, name: str) -> list[Record]:
     """The tasks whose calls it controls."""
     tasks = [] if ask.registry is None else sorted(ask.registry.tasks.values(), key=lambda task: task.name)
     return [

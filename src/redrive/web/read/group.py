@@ -10,14 +10,14 @@ from ...audit.log import Audit
 from ...cli.dlq.groups import said_of
 from ...crypto import shown_text
 from ...errors import StoreError, Unsupported
-from ...message import FailureGroup, Lane, Message, Where
+from ...message import FailureGroup, Filter, Lane, Message
 from ...triage.annotations import NOTHING, read_annotations
 from ...triage.redrive.run import views as runs_of
 from ...triage.search import FIRST_PAGE, fitting
 from ...triage.select.terms import as_node
 from .. import outside
 from ..access import Permission
-from ..ask import Ask, Problem, Record
+from ..ask import PageRequest, Problem, Record
 from . import fields, messages, shares
 from .groups import FRAME, RUNS, place_of, states
 
@@ -27,10 +27,10 @@ FRAMES = 12
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")  # a group without a dead message has a page: its last one may just have left
 
 
-def group(ask: Ask) -> Record:
+def group(ask: PageRequest) -> Record:
     """A group by its fingerprint, over all tasks that fail so."""
     fingerprint = ask.path["fingerprint"]
-    where = Where(fingerprint=fingerprint)
+    where = Filter(fingerprint=fingerprint)
     kept = ask.kept(f"group/{fingerprint}", lambda: ask.app.dlq.groups(where=where, trend=True))
     found, now_ms = [group for group in kept.value if group.count], ask.store.now_ms()
     about = read_annotations(ask.store, [fingerprint]).get(fingerprint, NOTHING) if ask.store.traits.cells else NOTHING
@@ -64,12 +64,12 @@ def group(ask: Ask) -> Record:
     }
 
 
-def _states(ask: Ask, found: Sequence[FailureGroup], said: Record, now_ms: int) -> list[str]:
+def _states(ask: PageRequest, found: Sequence[FailureGroup], said: Record, now_ms: int) -> list[str]:
     runs = runs_of(ask.store, RUNS) if ask.store.traits.cells else []
     return list(dict.fromkeys(word for each in found for word in states(each, said, runs, now_ms)))
 
 
-def _log(ask: Ask, fingerprint: str) -> list[Record]:
+def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
     """The last things that people did to the group."""
     if not ask.store.traits.cells:
         return []
@@ -82,7 +82,7 @@ def _log(ask: Ask, fingerprint: str) -> list[Record]:
     ]  # fmt: skip
 
 
-def _sampled(ask: Ask, fingerprint: str, found: Sequence[FailureGroup]) -> Record:
+def _sampled(ask: PageRequest, fingerprint: str, found: Sequence[FailureGroup]) -> Record:
     """What a sample of its messages shows: frames, texts, fields, versions, hosts. Kept, as it reads many messages."""
     kept = ask.kept(f"group-sample/{fingerprint}", lambda: _sample(ask, fingerprint, found))
     sample = dict(kept.value)
@@ -91,8 +91,8 @@ def _sampled(ask: Ask, fingerprint: str, found: Sequence[FailureGroup]) -> Recor
     return sample
 
 
-def _sample(ask: Ask, fingerprint: str, found: Sequence[FailureGroup]) -> Record:
-    dead = _read(ask, Lane.DEAD, Where(fingerprint=fingerprint))
+def _sample(ask: PageRequest, fingerprint: str, found: Sequence[FailureGroup]) -> Record:
+    dead = _read(ask, Lane.DEAD, Filter(fingerprint=fingerprint))
     done = _done(ask, found)
     last = next((message for message in dead if message.faults), None)
     texts = [shown_text(message.faults[-1].text) for message in dead if message.faults]
@@ -115,7 +115,7 @@ def _sample(ask: Ask, fingerprint: str, found: Sequence[FailureGroup]) -> Record
     }
 
 
-def _read(ask: Ask, lane: Lane, where: Where) -> list[Message]:
+def _read(ask: PageRequest, lane: Lane, where: Filter) -> list[Message]:
     """The first messages that match, at most SAMPLE, and fewer where they are large."""
     first = ask.store.peek(lane, where=where, limit=FIRST_PAGE)
     more = fitting(first.messages, SAMPLE) - len(first.messages)
@@ -124,13 +124,13 @@ def _read(ask: Ask, lane: Lane, where: Where) -> list[Message]:
     return first.messages + ask.store.peek(lane, where=where, limit=more, cursor=first.cursor).messages
 
 
-def _done(ask: Ask, found: Sequence[FailureGroup]) -> list[Message]:
+def _done(ask: PageRequest, found: Sequence[FailureGroup]) -> list[Message]:
     """Messages of the same tasks that are done, where they are kept."""
     if not found or not (ask.store.traits.keeps_done and ask.store.traits.finds):
         return []
     tasks = tuple(each.task for each in found)
     try:
-        return [m for m in _read(ask, Lane.DONE, Where(task=tasks)) if m.reason != "cancelled"]
+        return [m for m in _read(ask, Lane.DONE, Filter(task=tasks)) if m.reason != "cancelled"]
     except (Unsupported, StoreError):
         return []
 

@@ -11,7 +11,7 @@ from ...message import FailureGroup, Message
 from ...triage.annotations import NOTHING, read_annotations
 from ...triage.redrive.run import RunView, views
 from ...triage.selection import Selection
-from ..ask import Ask, Problem, Record, Told
+from ..ask import PageRequest, Problem, Record, Told
 from ..sums import Kept
 from . import fields, selecting
 
@@ -25,7 +25,7 @@ _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^
 _PATH = re.compile(r"[/\\]")
 
 
-def groups(ask: Ask) -> Record:
+def groups(ask: PageRequest) -> Record:
     """All groups, or those of the messages that a selector names, with what people said of them."""
     text = ask.text("q")
     try:
@@ -48,7 +48,7 @@ def groups(ask: Ask) -> Record:
     )
 
 
-def _record(ask: Ask, **known: object) -> Record:
+def _record(ask: PageRequest, **known: object) -> Record:
     text = ask.text("q")
     words = ("dlq", "groups", *((text,) if text else ()))
     return {
@@ -57,7 +57,7 @@ def _record(ask: Ask, **known: object) -> Record:
     }  # fmt: skip
 
 
-def _found(ask: Ask, text: str) -> Kept[Sequence[FailureGroup]] | None:
+def _found(ask: PageRequest, text: str) -> Kept[Sequence[FailureGroup]] | None:
     """The groups of what matches; None while a thread still reads it."""
     if not text:
         return ask.kept("groups", lambda: ask.app.dlq.groups(trend=True))
@@ -71,13 +71,13 @@ def _found(ask: Ask, text: str) -> Kept[Sequence[FailureGroup]] | None:
     return ask.kept_soon(key, lambda: found.groups(trend=True))
 
 
-def _width(ask: Ask, found: Selection) -> int:
+def _width(ask: PageRequest, found: Selection) -> int:
     """How many messages are read to group these, as far as is known without reading them."""
     width = ask.kept(f"width/{found}", found.width).value
     return selecting.dead_in(ask, found.where.queue).value if width is None else width
 
 
-def rows(ask: Ask, found: Sequence[FailureGroup], places: dict[str, str]) -> list[Record]:
+def rows(ask: PageRequest, found: Sequence[FailureGroup], places: dict[str, str]) -> list[Record]:
     """Groups with their annotations and states. `places` has where the sample of some of them failed."""
     names = list(dict.fromkeys(group.fingerprint for group in found if group.fingerprint))
     about = read_annotations(ask.store, names) if ask.store.traits.cells else {}
@@ -106,7 +106,7 @@ def regressed(group: FailureGroup, runs: Sequence[RunView]) -> bool:
     return any(run.over_ms and group.last_ms > run.over_ms for run in of_it)
 
 
-def kept_places(ask: Ask, found: Sequence[FailureGroup]) -> dict[str, str]:
+def kept_places(ask: PageRequest, found: Sequence[FailureGroup]) -> dict[str, str]:
     """Where the samples of the largest groups failed, by the sample's id."""
     ids = [group.sample_id for group in found[:SAMPLES]]
     if not ids:
@@ -114,7 +114,7 @@ def kept_places(ask: Ask, found: Sequence[FailureGroup]) -> dict[str, str]:
     return ask.kept(f"places/{','.join(ids[:SAMPLES])}", lambda: _places(ask, ids)).value
 
 
-def _places(ask: Ask, ids: Sequence[str]) -> dict[str, str]:
+def _places(ask: PageRequest, ids: Sequence[str]) -> dict[str, str]:
     return {m.id: place for m in ask.store.find(ids) if m is not None and (place := place_of(m))}
 
 

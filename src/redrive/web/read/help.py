@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..ask import Ask, Record
+from ..ask import PageRequest, Record
 
 
-def keys(ask: Ask) -> Record:
+def keys(ask: PageRequest) -> Record:
     """The keys, and the permissions of who asks."""
     from ..table import MENU
 

@@ -19,7 +19,7 @@ from ...triage.edit import REPLACES
 from ...triage.purge import purge_behind
 from ...triage.timeline import by_hand, ended_by, timeline
 from .. import outside
-from ..ask import Ask, Problem, Record, Told
+from ..ask import PageRequest, Problem, Record, Told
 from . import fields, selecting
 
 BODY_MAX = 256 * 1024  # bytes of a body, a result or a checkpoint that a page looks through for secrets
@@ -54,7 +54,7 @@ _ACTIONS = {
 }
 
 
-def message(ask: Ask) -> Record:
+def message(ask: PageRequest) -> Record:
     """A message by its id, or by the beginning of one: then a browser is led to the whole."""
     id = ask.path["id"]
     if not selecting.is_whole_id(id):
@@ -67,7 +67,7 @@ def message(ask: Ask) -> Record:
     return _record(ask, found)
 
 
-def gone(ask: Ask, id: str) -> Problem:
+def gone(ask: PageRequest, id: str) -> Problem:
     """Why there is no such message, as far as the audit log knows."""
     entry = ended_by(ask.store, id) if ask.store.traits.cells else None
     if entry is None:
@@ -81,7 +81,7 @@ def gone(ask: Ask, id: str) -> Problem:
     return Problem(f"message {id} was discarded", why, "the audit log has more", 404)
 
 
-def _record(ask: Ask, found: Message) -> Record:
+def _record(ask: PageRequest, found: Message) -> Record:
     now_ms = ask.store.now_ms()
     record: Record = dict.fromkeys(_MAYBE) | views.full(_without_large(found), now_ms) | _large(found)
     moments = timeline(found, by_hand(ask.store, found) if ask.store.traits.cells else ())
@@ -132,7 +132,7 @@ def _without_large(found: Message) -> Message:
     return replace(found, **empty) if empty else found
 
 
-def _holds(ask: Ask, found: Message) -> tuple[Any, ...]:
+def _holds(ask: PageRequest, found: Message) -> tuple[Any, ...]:
     try:
         return holds_of(ask.store, ask.registry, found)
     except Unsupported:
@@ -159,7 +159,7 @@ def _moment(found: Message, moment: Any) -> Record:
     }
 
 
-def _of_blob(ask: Ask, found: Message, size: int) -> Record:
+def _of_blob(ask: PageRequest, found: Message, size: int) -> Record:
     """The body in its blob, if that is not large."""
     if size > BODY_MAX:
         return {"blob": f"the body has {size:,} bytes; the command below shows it with --body"}

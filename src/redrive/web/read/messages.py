@@ -5,9 +5,9 @@ from __future__ import annotations
 from ...cli.selecting import fields_of
 from ...cli.terminal import views
 from ...errors import SelectorError, Unsupported
-from ...message import Message, Where
+from ...message import Filter, Message
 from ...triage.select.terms import ARGS
-from ..ask import Ask, Problem, Record, Told
+from ..ask import PageRequest, Problem, Record, Told
 from ..sums import Kept
 from . import fields, selecting
 from .waiting import STATES, counts_by_queue, listed
@@ -16,7 +16,7 @@ ROWS = 50
 _AFTER_DEATH = ("error", "fingerprint", "lane")
 
 
-def messages(ask: Ask) -> Record:
+def messages(ask: PageRequest) -> Record:
     """Messages by a selector, by lane, or by the beginning of their id, with the count of all that match."""
     text = ask.text("q")
     ids = selecting.ids_that_begin(ask, text)
@@ -33,7 +33,7 @@ def messages(ask: Ask) -> Record:
         return _bare(ask, missing=str(error))
 
 
-def _bare(ask: Ask, **known: object) -> Record:
+def _bare(ask: PageRequest, **known: object) -> Record:
     """The record of a page, with nothing in it yet."""
     lane = ask.text("lane")
     words = ("job", "list", *(("--state", lane) if lane not in ("", "any") else ())) if lane else ("dlq", "list")
@@ -58,7 +58,7 @@ def _bare(ask: Ask, **known: object) -> Record:
     }
 
 
-def _at_rest(ask: Ask) -> Record:
+def _at_rest(ask: PageRequest) -> Record:
     """Dead messages, and quarantined and done ones where the selector names their lane, the longest dead first."""
     at = ask.number("at", 0, most=2**53)
     found = selecting.chosen(ask, ask.text("q"), at or None)
@@ -67,12 +67,12 @@ def _at_rest(ask: Ask) -> Record:
     return _listed(ask, found.now_ms, rows, read.cursor, selecting.counted(ask, found))
 
 
-def _listed(ask: Ask, at: int, rows: list[Record], next: str | None, whole: Kept[int] | None) -> Record:
+def _listed(ask: PageRequest, at: int, rows: list[Record], next: str | None, whole: Kept[int] | None) -> Record:
     count, age_s = (None, 0.0) if whole is None else (whole.value, whole.age_s)
     return _bare(ask, at=at, rows=rows, next=next, count=count, count_age_s=age_s)
 
 
-def _waiting(ask: Ask) -> Record:
+def _waiting(ask: PageRequest) -> Record:
     """Messages in one lane or in all of them, those that wait included, as `redrive job list` lists them."""
     state = ask.text("lane")
     if state not in STATES:
@@ -83,13 +83,13 @@ def _waiting(ask: Ask) -> Record:
         if field in _AFTER_DEATH or field.startswith(ARGS):
             why = "that is known of dead messages; choose 'at rest', or leave it out"
             raise SelectorError(f"messages that wait are not selected by {field}", why, ask.text("q"))
-    where = Where(queue=ask.text("queue") or None, task=ask.text("task") or None)
+    where = Filter(queue=ask.text("queue") or None, task=ask.text("task") or None)
     read = listed(ask, state, where, node, ask.text("after"), ROWS)
     rows = [row(message, now_ms) for message in read.messages]
     return _listed(ask, now_ms, rows, read.cursor, _count(ask, state, where))
 
 
-def _count(ask: Ask, state: str, where: Where) -> Kept[int] | None:
+def _count(ask: PageRequest, state: str, where: Filter) -> Kept[int] | None:
     """How many there are in all, where no filter but the queue's is set."""
     if ask.text("q") or where.task is not None or state in ("any", "cancelled"):
         return None

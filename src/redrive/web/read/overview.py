@@ -6,13 +6,13 @@ from ...cli.admin.status import NEEDS_SHOWN, need_record
 from ...errors import Unsupported
 from ...message import Counts
 from ...status import Status
-from ..ask import Ask, Record
+from ..ask import PageRequest, Record
 from . import fields
 
 SHOWN = 8  # rows of each table
 
 
-def overview(ask: Ask) -> Record:
+def overview(ask: PageRequest) -> Record:
     """What needs a person, counts by lane, what happened lately, and the worst queues, groups and dependencies."""
     kept = ask.status()
     status = kept.value
@@ -59,7 +59,7 @@ def _sum(status: Status) -> Record:
     return total | {"oldest_age_s": oldest}
 
 
-def _objectives(ask: Ask) -> list[Record]:
+def _objectives(ask: PageRequest) -> list[Record]:
     from ...cli.admin.slo import row
 
     try:

@@ -18,7 +18,7 @@ from ...triage.redrive.records import Plan, decode_state, plan_cell, recent_plan
 from ...triage.search import pages
 from ...triage.select.terms import LANES, NONE
 from ...triage.selection import Selection, of_lane, split
-from ..ask import Ask, Problem, Record
+from ..ask import PageRequest, Problem, Record
 from . import fields
 from .selecting import COUNTED_MAX, at_rest, chosen, completions, failure_groups, mistake
 from .waiting import counts_by_queue
@@ -35,12 +35,12 @@ FILLED = {
 }  # fmt: skip
 
 
-def missing(ask: Ask, what: str) -> str | None:
+def missing(ask: PageRequest, what: str) -> str | None:
     """What to set where the store keeps no shared state; None where it does."""
     return None if ask.store.traits.cells else f"{what} are not kept: name cells= in the store's URL"
 
 
-def planning(ask: Ask) -> Record:
+def planning(ask: PageRequest) -> Record:
     """How many messages a selector names, and the form that freezes them; without one, what could be redriven."""
     words, found, wrong = ask.text("q"), None, None
     if words:
@@ -63,7 +63,7 @@ def planning(ask: Ask) -> Record:
     }
 
 
-def recent(ask: Ask) -> list[Record]:
+def recent(ask: PageRequest) -> list[Record]:
     """The plans that were drawn up lately, and which of them were applied. Raises StoreError."""
     cells = ask.store.cells
     ids = recent_plans(cells)[:PLANS]
@@ -92,7 +92,7 @@ def recent(ask: Ask) -> list[Record]:
 # -- counting
 
 
-def _matching(ask: Ask, found: Selection) -> Record:
+def _matching(ask: PageRequest, found: Selection) -> Record:
     """How many messages match, by queue and task. `count` is None while a thread still counts."""
     keep = ask.kept if at_rest(ask) <= COUNTED_MAX else ask.kept_soon
     counted = keep(f"plan/{found}", lambda: _counted(ask, found))
@@ -101,18 +101,18 @@ def _matching(ask: Ask, found: Selection) -> Record:
     return {**counted.value, "age_s": counted.age_s}
 
 
-def _counted(ask: Ask, found: Selection) -> Record:
+def _counted(ask: PageRequest, found: Selection) -> Record:
     return _by_index(ask, found) if found.indexed else _by_reading(ask, found)
 
 
-def _by_index(ask: Ask, found: Selection) -> Record:
+def _by_index(ask: PageRequest, found: Selection) -> Record:
     by_task: Counter[str] = Counter()
     for group in found.groups():
         by_task[group.task] += group.count
     return _sums(Counter(_of_queues(ask, found)), by_task, whole=True)
 
 
-def _of_queues(ask: Ask, found: Selection) -> dict[str, int]:
+def _of_queues(ask: PageRequest, found: Selection) -> dict[str, int]:
     """How many match in each queue; empty where there are many queues, or no index tells."""
     by, named = ask.store.traits.groups_by, found.where.queue
     if named is None:
@@ -124,7 +124,7 @@ def _of_queues(ask: Ask, found: Selection) -> dict[str, int]:
     return {name: found.count_in(name) for name in queues}
 
 
-def _by_reading(ask: Ask, found: Selection) -> Record:
+def _by_reading(ask: PageRequest, found: Selection) -> Record:
     """Count by reading messages; not `whole` where that took too long."""
     by_queue: Counter[str] = Counter()
     by_task: Counter[str] = Counter()
@@ -155,7 +155,7 @@ def _sums(by_queue: Counter[str], by_task: Counter[str], *, whole: bool) -> Reco
 # -- one plan
 
 
-def handle_of(ask: Ask, given: str) -> PlanHandle:
+def handle_of(ask: PageRequest, given: str) -> PlanHandle:
     """The plan with this id, or whose id alone begins so. Raises Problem."""
     ids = run_ids(ask.store, given).found
     try:
@@ -164,7 +164,7 @@ def handle_of(ask: Ask, given: str) -> PlanHandle:
         raise Problem(error.what, error.why, "", 404 if error.word == "unknown" else 409) from error
 
 
-def plan(ask: Ask) -> Record:
+def plan(ask: PageRequest) -> Record:
     """A frozen plan: what it would move, at which pace, beside what runs now; and whether it can be applied."""
     handle = handle_of(ask, ask.path["id"])
     made = handle.plan
@@ -185,7 +185,7 @@ def plan(ask: Ask) -> Record:
     }
 
 
-def _state(ask: Ask, handle: PlanHandle) -> tuple[str, str]:
+def _state(ask: PageRequest, handle: PlanHandle) -> tuple[str, str]:
     """The state of a plan in one word, and why it cannot be applied. Its age is looked at each time, its chunks as
     seldom as a large plan needs."""
     word, why = ask.kept(f"plan-sound/{handle.id}", lambda: _refused(handle)).value
@@ -203,7 +203,7 @@ def _refused(handle: PlanHandle) -> tuple[str, str]:
     return "frozen", ""
 
 
-def _run(ask: Ask, id: str) -> Record:
+def _run(ask: PageRequest, id: str) -> Record:
     return fields.run(ask.dlq.run(id).view())
 
 
@@ -217,7 +217,7 @@ def peak_per_s(made: Plan) -> float:
     return min(per_s, max(1.0, float(made.total)))
 
 
-def _load(ask: Ask, made: Plan, rate: float) -> list[Record]:
+def _load(ask: PageRequest, made: Plan, rate: float) -> list[Record]:
     """What each target queue runs a second now, and what the plan adds. `now_per_s` is None where it is not kept."""
     target = made.settings.to_queue
     counts = {target: made.total} if target else dict(made.by_queue)
@@ -228,7 +228,7 @@ def _load(ask: Ask, made: Plan, rate: float) -> list[Record]:
     ]
 
 
-def _per_s(ask: Ask, queue: str) -> float | None:
+def _per_s(ask: PageRequest, queue: str) -> float | None:
     try:
         found = ask.app.history(queue, since=LIVE_S, step=60)
     except Unsupported:
@@ -237,7 +237,7 @@ def _per_s(ask: Ask, queue: str) -> float | None:
     return (found.total.done + found.total.failed) / max(1.0, span_s)
 
 
-def _held(ask: Ask, made: Plan) -> list[Record]:
+def _held(ask: PageRequest, made: Plan) -> list[Record]:
     """What would hold the messages once they are moved."""
     from ...status import Reasons
 

@@ -13,7 +13,7 @@ from ...flow.dependency import Dependency
 from ...observe.muting import dependency_of
 from ...policy import KINDS, Retry, presets
 from ...policy import preview as preview_of
-from ..ask import Ask, Problem, Record
+from ..ask import PageRequest, Problem, Record
 from . import fields
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SHOWN = 20  # tasks of a page
 STEPS_MAX = 60  # retries of a chart
 
 
-def policies(ask: Ask) -> Record:
+def policies(ask: PageRequest) -> Record:
     """The policies of the app's tasks for faults of one kind; the presets where no app is named."""
     kind, wanted, after = ask.text("kind", "default"), ask.text("task"), ask.text("after")
     if kind not in KINDS:

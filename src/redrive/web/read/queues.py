@@ -12,7 +12,7 @@ from ...presence import with_claimed
 from ...status import Reasons, Status
 from ...status.upcoming import HOUR_S, MINUTE_S, TEN_S, Wave
 from ...status.workers import told_by
-from ..ask import Ask, Problem, Record
+from ..ask import PageRequest, Problem, Record
 from . import fields
 
 PAST_MAX = 20  # queues whose last hour is read for the list
@@ -20,7 +20,7 @@ QUEUES_SHOWN = 100  # on a page
 GROUPS_MAX = 100
 
 
-def queues(ask: Ask) -> Record:
+def queues(ask: PageRequest) -> Record:
     """A page of the queues with their lanes, the last hour, and what holds their messages back: the queue whose first
     due message has waited longest first."""
     kept = ask.status()
@@ -48,7 +48,7 @@ def queues(ask: Ask) -> Record:
     }
 
 
-def _hours(ask: Ask, status: Status) -> dict[str, Record]:
+def _hours(ask: PageRequest, status: Status) -> dict[str, Record]:
     """The last hour of the first queues, by name."""
     read = {each.name: fields.past(ask, each.name, back="1h") for each in status.queues[:PAST_MAX]}
     return {name: _short(past) for name, past in read.items() if not past["missing"]}
@@ -67,7 +67,7 @@ def _short(past: Record) -> Record:
     }
 
 
-def queue(ask: Ask) -> Record:
+def queue(ask: PageRequest) -> Record:
     """One queue: lanes, history, workers, policy, groups and the coming wave."""
     name = ask.path["queue"]
     store = ask.store
@@ -107,7 +107,7 @@ def _retries(retry: Retry) -> str:
     return f"{attempts}{elapsed}"
 
 
-def _workers(ask: Ask, name: str) -> list[Record]:
+def _workers(ask: PageRequest, name: str) -> list[Record]:
     try:
         alive = [info for info in ask.app.workers() if not info.gone]
     except Unsupported:
@@ -125,7 +125,7 @@ def _declared(queue: Any) -> Record:
     return {name: None if (value := getattr(queue, name)) is None else str(value) for name in names}
 
 
-def _groups(ask: Ask, name: str) -> list[Record]:
+def _groups(ask: PageRequest, name: str) -> list[Record]:
     """The groups of a queue with the most waiting."""
     try:
         found = ask.store.groups(name)
@@ -136,7 +136,7 @@ def _groups(ask: Ask, name: str) -> list[Record]:
     return [{name: getattr(group, name) for name in names} for group in first]
 
 
-def _wave(ask: Ask, name: str) -> Record:
+def _wave(ask: PageRequest, name: str) -> Record:
     """What comes due, by tens of seconds, minutes and hours."""
     try:
         kept = ask.kept(f"upcoming/{name}", lambda: ask.app.upcoming(name))

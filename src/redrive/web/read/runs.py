@@ -13,7 +13,7 @@ from ...status import Reasons
 from ...triage.lookup import run_ids
 from ...triage.redrive.records import FAILURES_MAX, FINAL, Line, Plan, RunState, state_of
 from ...triage.redrive.run import Run, RunView
-from ..ask import Ask, Problem, Record
+from ..ask import PageRequest, Problem, Record
 from . import fields
 from .plans import missing
 
@@ -23,7 +23,7 @@ STORY = 500  # lines
 CANARY = "canary: "  # how the story and a stopped run begin what they say of it
 
 
-def runs(ask: Ask) -> Record:
+def runs(ask: PageRequest) -> Record:
     """Open runs, then closed ones, each with the newest first."""
     number = ask.number("page", 1, least=1, most=RUNS_MAX // ROWS)
     found = ask.dlq.runs(number * ROWS + 1)
@@ -36,7 +36,7 @@ def runs(ask: Ask) -> Record:
     }
 
 
-def run_of(ask: Ask, given: str) -> Run:
+def run_of(ask: PageRequest, given: str) -> Run:
     """The run with this id, or whose id alone begins so. Raises Problem."""
     ids = run_ids(ask.store, given).found
     id = ids[0] if len(ids) == 1 else ""
@@ -46,7 +46,7 @@ def run_of(ask: Ask, given: str) -> Run:
     return Run(ask.store, id, ask.registry)
 
 
-def run(ask: Ask) -> Record:
+def run(ask: PageRequest) -> Record:
     """One run: its stages and counts, the verdict on its canary, its story, and what failed again."""
     found = run_of(ask, ask.path["id"])
     view, story, plan = found.view(), found.story(), plan_of(found)
@@ -92,7 +92,7 @@ def _average(view: RunView) -> float | None:
     return round(view.counts["moved"] / took_s, 3) if view.over_ms and took_s > 0 else None
 
 
-def can(ask: Ask, view: RunView, state: RunState, plan: Plan | None) -> Record:
+def can(ask: PageRequest, view: RunView, state: RunState, plan: Plan | None) -> Record:
     """Which buttons apply to a run in this state; `undo` is how many messages have not settled yet."""
     over, wanted = view.state in FINAL, approval_of(plan)
     gates = None if plan is None else plan.settings.gates
@@ -151,7 +151,7 @@ def _reached(view: RunView, state: RunState, names: Sequence[str]) -> str:
     return "settling" if view.counts["waiting"] else "over"
 
 
-def _failures(ask: Ask, found: Run, view: RunView) -> Record:
+def _failures(ask: PageRequest, found: Run, view: RunView) -> Record:
     number = ask.number("page", 1, least=1, most=FAILURES_MAX // ROWS)
     kept = found.failures()
     rows = [failed_again(each) for each in kept[(number - 1) * ROWS : number * ROWS]]

@@ -11,7 +11,7 @@ from ...errors import Unsupported
 from ...schedule import warning
 from ...schedule.wording import words
 from ...status import schedule_statuses
-from ..ask import Ask, Record
+from ..ask import PageRequest, Record
 from . import fields
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NEXT = 5  # times that are shown
 PAST_MAX = 50  # schedules whose last day is read
 
 
-def schedules(ask: Ask) -> Record:
+def schedules(ask: PageRequest) -> Record:
     """The app's schedules, late ones first. Without an app: what to name."""
     if ask.registry is None:
         why = "Schedules are declared in an app; a store alone does not know them."
@@ -44,7 +44,7 @@ def schedules(ask: Ask) -> Record:
     }
 
 
-def _more(ask: Ask, found: Schedule, now_ms: int, *, with_past: bool) -> Record:
+def _more(ask: PageRequest, found: Schedule, now_ms: int, *, with_past: bool) -> Record:
     """What the command line's list leaves out."""
     return {
         "words": words(found.times) or None,
@@ -73,7 +73,7 @@ def _note(before: datetime, at: datetime) -> str | None:
     return f"the clocks go {way} by {show(abs((later - earlier).total_seconds()))} before this one"
 
 
-def _past(ask: Ask, task: str) -> Record | None:
+def _past(ask: PageRequest, task: str) -> Record | None:
     """What became of the task's messages in the last day, by outcome; None where history is not kept."""
 
     def read() -> dict[str, Any] | None:

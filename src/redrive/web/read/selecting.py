@@ -13,7 +13,7 @@ from ...triage.select.parser import parse
 from ...triage.select.terms import ARGS, FIELDS, REASONS, Node, exactly
 from ...triage.selection import Selection
 from ..access import Permission
-from ..ask import Ask, Record
+from ..ask import PageRequest, Record
 from ..sums import Kept
 from .waiting import counts_by_queue
 
@@ -21,7 +21,7 @@ COUNTED_MAX = 5_000  # messages that are read to count what no index counts
 NAMES_MAX = 200  # of each kind that are offered
 
 
-def understood(ask: Ask, text: str) -> Node:
+def understood(ask: PageRequest, text: str) -> Node:
     """The tree of a selector. Raises SelectorError, and Denied where it would tell what bodies hold to who may not see
     them."""
     node = parse(text)
@@ -30,7 +30,7 @@ def understood(ask: Ask, text: str) -> Node:
     return node
 
 
-def chosen(ask: Ask, text: str, now_ms: int | None = None) -> Selection:
+def chosen(ask: PageRequest, text: str, now_ms: int | None = None) -> Selection:
     """The messages at rest that a selector names. Raises as `understood`."""
     understood(ask, text)
     return ask.dlq.select(text, now_ms=now_ms)
@@ -41,7 +41,7 @@ def mistake(error: Misread) -> Record:
     return {"what": error.what, "why": error.why, "pointer": error.pointer}
 
 
-def ids_that_begin(ask: Ask, text: str) -> Sequence[str]:
+def ids_that_begin(ask: PageRequest, text: str) -> Sequence[str]:
     """The ids that a reader may mean by this text; none where it cannot be the beginning of an id."""
     if first_and_last(text) is None or len(text.replace("-", "")) < BEGIN_MIN:
         return ()
@@ -51,7 +51,7 @@ def ids_that_begin(ask: Ask, text: str) -> Sequence[str]:
         return ()
 
 
-def counted(ask: Ask, found: Selection) -> Kept[int] | None:
+def counted(ask: PageRequest, found: Selection) -> Kept[int] | None:
     """How many messages match, where that can be known without reading many; None where it cannot, and while a thread
     still counts."""
     key = f"count/{found}"
@@ -62,14 +62,14 @@ def counted(ask: Ask, found: Selection) -> Kept[int] | None:
     return None if found.only_queues is None else dead_in(ask, found.only_queues)
 
 
-def dead_in(ask: Ask, queue: str | tuple[str, ...] | None) -> Kept[int]:
+def dead_in(ask: PageRequest, queue: str | tuple[str, ...] | None) -> Kept[int]:
     """How many are dead in these queues, or in all."""
     counts = counts_by_queue(ask)
     names = counts.value if queue is None else [queue] if isinstance(queue, str) else queue
     return Kept(sum(counts.value[name].dead for name in names if name in counts.value), counts.age_s)
 
 
-def at_rest(ask: Ask) -> int:
+def at_rest(ask: PageRequest) -> int:
     """How many messages rest in all lanes."""
     return ask.kept("at-rest", lambda: _at_rest(ask.store.counts())).value
 
@@ -78,12 +78,12 @@ def _at_rest(counts: Counts) -> int:
     return counts.dead + counts.quarantine + counts.done
 
 
-def queue_names(ask: Ask) -> list[str]:
+def queue_names(ask: PageRequest) -> list[str]:
     """The names of all queues."""
     return ask.kept("queue-names", lambda: sorted(ask.store.queues())).value
 
 
-def completions(ask: Ask) -> list[str]:
+def completions(ask: PageRequest) -> list[str]:
     """Terms of selectors with what the store and the app know, for the search box."""
     groups = failure_groups(ask)
     tasks = {group.task for group in groups} | set(ask.registry.tasks if ask.registry is not None else ())
@@ -103,7 +103,7 @@ def completions(ask: Ask) -> list[str]:
     return found + [f"{field}:" for field in FIELDS if field not in named and field != "args"] + [ARGS]
 
 
-def failure_groups(ask: Ask) -> Sequence[FailureGroup]:
+def failure_groups(ask: PageRequest) -> Sequence[FailureGroup]:
     """All failure groups, as the pages share them. Empty where the store has no access to dead messages."""
     try:
         return ask.kept("groups", lambda: ask.app.dlq.groups(trend=True)).value

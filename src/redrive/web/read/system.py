@@ -17,11 +17,11 @@ from ...schedule import warning
 from ...status.cells import problems
 from ...worker.preflight import advice
 from ..access import Permission
-from ..ask import Ask, Record
+from ..ask import PageRequest, Record
 from . import fields
 
 
-def system(ask: Ask) -> Record:
+def system(ask: PageRequest) -> Record:
     """What `redrive store info`, `doctor` and `config show` say, and who runs which version."""
     traits = msgspec.structs.asdict(ask.store.traits)
     told = _told(ask)
@@ -45,14 +45,14 @@ def system(ask: Ask) -> Record:
     }
 
 
-def _told(ask: Ask) -> Sequence[WorkerInfo] | None:
+def _told(ask: PageRequest) -> Sequence[WorkerInfo] | None:
     try:
         return [info for info in ask.app.workers() if not info.gone]
     except Unsupported:
         return None
 
 
-def _doctor(ask: Ask) -> Record:
+def _doctor(ask: PageRequest) -> Record:
     """What the doctor finds without reading every message."""
 
     def find() -> list[str]:
@@ -67,7 +67,7 @@ def _doctor(ask: Ask) -> Record:
     return {"ok": not kept.value, "findings": kept.value, "age_s": kept.age_s}
 
 
-def _damage(ask: Ask) -> Record:
+def _damage(ask: PageRequest) -> Record:
     """What `redrive store check` finds, which reads every message."""
     kept = ask.kept("system/check", lambda: problems(ask.store))
     return {"ok": not kept.value, "problems": kept.value, "age_s": kept.age_s}
@@ -92,7 +92,7 @@ def _versions(told: Sequence[WorkerInfo] | None) -> list[Record]:
     return sorted(rows, key=lambda row: (not row["same"], row["version"]))
 
 
-def _settings(ask: Ask) -> list[dict[str, Any]]:
+def _settings(ask: PageRequest) -> list[dict[str, Any]]:
     """Each setting of this process with its source, without secrets. The store and the app are those of the pages,
     which may come from a flag or from the program that mounts them."""
     own = {"url": ask.site.url, "app": getattr(ask.registry, "spec", None)}

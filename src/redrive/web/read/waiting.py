@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...message import Counts, Lane, Message, Where
+from ...message import Counts, Filter, Lane, Message
 from ...triage.select.match import Seen, matches
 from ...triage.select.terms import Node
-from ..ask import Ask, Problem
+from ..ask import PageRequest, Problem
 from ..sums import Kept
 
 STATES = ("ready", "scheduled", "leased", "cancelled", "any")
@@ -43,7 +43,7 @@ class Listed(NamedTuple):
     cursor: str | None
 
 
-def listed(ask: Ask, state: str, where: Where, node: Node, after: str, limit: int) -> Listed:
+def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, limit: int) -> Listed:
     """The messages in this state that match. It ends early once it has read enough. Raises Problem, Unsupported."""
     now_ms, found = ask.store.now_ms(), list[Message]()
     parts = _parts(ask, state, where)
@@ -52,7 +52,7 @@ def listed(ask: Ask, state: str, where: Where, node: Node, after: str, limit: in
     while at < len(parts) and len(found) < limit and looked < READ_MAX and peeks < PEEKS_MAX:
         part = parts[at]
         rests = part.lane not in (Lane.READY, Lane.LEASED)
-        asked = Where(queue=part.queue, task=where.task if rests else None)  # that waits by task has no index
+        asked = Filter(queue=part.queue, task=where.task if rests else None)  # that waits by task has no index
         read = ask.store.peek(part.lane, where=asked, limit=limit - len(found), cursor=inner)
         looked, peeks = looked + len(read.messages), peeks + 1
         found += [
@@ -69,12 +69,12 @@ def listed(ask: Ask, state: str, where: Where, node: Node, after: str, limit: in
     return Listed(found, msgspec.json.encode(_Place(*parts[at], inner)).decode())
 
 
-def counts_by_queue(ask: Ask) -> Kept[Mapping[str, Counts]]:
+def counts_by_queue(ask: PageRequest) -> Kept[Mapping[str, Counts]]:
     """The counts of each queue, as all pages share them."""
     return ask.kept("counts-by-queue", ask.store.counts_by_queue)
 
 
-def _parts(ask: Ask, state: str, where: Where) -> list[_Part]:
+def _parts(ask: PageRequest, state: str, where: Filter) -> list[_Part]:
     queue = where.queue if isinstance(where.queue, str) else None
     if state == "cancelled":
         return [_Part(Lane.DONE, queue)]

@@ -7,13 +7,13 @@ from heapq import nsmallest
 from ...cli.admin import workers as listing
 from ...errors import Unsupported
 from ...presence import GONE_MS, RENEW_S, WorkerInfo
-from ..ask import Ask, Record
+from ..ask import PageRequest, Record
 from . import fields
 
 RUNNING_MAX = 200  # messages of the page, of all workers together
 
 
-def workers(ask: Ask) -> Record:
+def workers(ask: PageRequest) -> Record:
     """All processes that tell, those that are gone apart, and what the living ones run."""
     found: tuple[WorkerInfo, ...] = ()
     missing = None

@@ -10,7 +10,7 @@ from ..delivery_events import Reporter
 from .ledger import Slots, left_behind
 
 
-def take_back(store: Store, slots: Slots | None, room: int, reporter: Reporter) -> None:
+def recover(store: Store, slots: Slots | None, room: int, reporter: Reporter) -> None:
     """Take back the leases of this identity's last holder, open the slots for `room` messages, and take back those of
     all other identities here whose holders are dead.
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from ...message import Hold, Message, RetryAt
+from ...message import LeaseStatus, Message, RetryAt
 from ..capacity import WorkerLimit
 from ..execution import Execution
 
@@ -41,7 +41,7 @@ class Suspects:
         loop: asyncio.AbstractEventLoop,
         limit: WorkerLimit[Execution],
         runs: Callable[[], Iterable[Execution]],
-        mark: Callable[[Execution, Callable[[Hold], None]], None],
+        mark: Callable[[Execution, Callable[[LeaseStatus], None]], None],
         start: Callable[[Execution], None],
         finish: Callable[[Sequence[Execution]], None],
         resume: Callable[[], None],
@@ -129,17 +129,17 @@ class Suspects:
                 group.append(run)
         return group
 
-    def _go(self, run: Execution, status: Hold) -> None:
+    def _go(self, run: Execution, status: LeaseStatus) -> None:
         """Start it if the store has marked it as alone."""
-        if not self._closed and status is Hold.HELD:
+        if not self._closed and status is LeaseStatus.HELD:
             run.alone = True
             self._start(run)
             self._later(self._watch, LOOK_S)
             return
         self._group = []
         run.limit.leave()  # starts no other: the limits are paused
-        if status is not Hold.LOST:
-            why = "cancelled" if status is Hold.CANCEL else "interrupted"
+        if status is not LeaseStatus.LOST:
+            why = "cancelled" if status is LeaseStatus.CANCEL else "interrupted"
             run.decision = RetryAt(self._now_ms(), why, counts=False)
             self._finish([run])
         self._next()

@@ -19,7 +19,7 @@ from ...store import Traits
 from .ipc import READ_BYTES, Hello, Inbox, Keep, Kept, Stop, ToChild, ToWorker, Work, pack
 
 
-class Link:
+class ChildLink:
     """The channel to the worker. Any thread may send and ask; one at a time reads for all."""
 
     def __init__(self, channel: socket.socket) -> None:

@@ -32,7 +32,7 @@ from ..execution import Execution
 from ..middleware import refuse_coroutine
 from ..settlement import fault_of
 from .app_import import become_child
-from .child_link import ChildContext, Link
+from .child_link import ChildContext, ChildLink
 from .child_process import WHERE
 from .child_setup import app_of, bound_memory, end_with, limit_memory
 from .ipc import Broken, Ended, Hello, Ready, Stop, Work
@@ -44,7 +44,7 @@ THREADS_MAX = 10_000  # more than a worker lets run at once
 class ChildServer:
     """Runs the messages that the worker sends."""
 
-    def __init__(self, app: Registry, link: Link, hello: Hello) -> None:
+    def __init__(self, app: Registry, link: ChildLink, hello: Hello) -> None:
         self._app, self._link, self._traits, self._tells_peak = app, link, hello.traits, hello.tells_peak
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run together
@@ -272,7 +272,7 @@ def main(fd: str, last_words: str, parent: str) -> None:
         signal.signal(number, lambda *_: None)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # it is the worker's stderr, and may end in mid-run
-    link = Link(channel)
+    link = ChildLink(channel)
     hello = link.next()
     if not isinstance(hello, Hello):
         return

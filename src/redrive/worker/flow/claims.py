@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...flow import permits
-from ...message import Ask
-from .local_state import Guard, Guards
+from ...message import ClaimRequest
+from .local_state import LimitState, LimitStates
 from .shared_state import TRIES, SharedState
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 LOOK_MS = 1000  # how often to look for unknown tasks that were routed to a queue
 TRY_MS = 10_000  # how often to see whether messages of a task that is held back are in groups
 GROUPED_SHARE = 4  # one place of so many goes to messages that are claimed to give up their groups' places
-Kind = tuple[tuple[Guard, ...], set[str]]  # tasks, and the guards they share
+Kind = tuple[tuple[LimitState, ...], set[str]]  # tasks, and the guards they share
 _NONE: frozenset[str] = frozenset()
 
 
 class ClaimLimits:
     """What one worker may claim now."""
 
-    def __init__(self, guards: Guards, shared: SharedState, store: Store, worker: str) -> None:
+    def __init__(self, guards: LimitStates, shared: SharedState, store: Store, worker: str) -> None:
         self._guards, self._shared, self._store, self._worker = guards, shared, store, worker
         self._empty: dict[str, set[str]] = {}  # per queue: tasks without due messages, since the last execution ended
         self._looked_ms: dict[str, int] = {}  # per queue whose known tasks were all held back: the last look
@@ -51,8 +51,8 @@ class ClaimLimits:
         most = [min((self._open(guard, now_ms).count for guard in guards), default=math.inf) for guards, _ in kinds]
         everything = _NONE.union(*(tasks for _, tasks in kinds))
         giving, way = self._giving_way(queue, [kinds[n] for n in range(len(kinds)) if most[n] <= 0], everything, room)
-        bounded: dict[Guard, tuple[int, set[str]]] = {}  # by the guard that bounds them: how many, and the tasks
-        held, free, left = set[str](), set[Guard](), room - giving
+        bounded: dict[LimitState, tuple[int, set[str]]] = {}  # by the guard that bounds them: how many, and the tasks
+        held, free, left = set[str](), set[LimitState](), room - giving
         for n in sorted(range(len(kinds)), key=most.__getitem__):  # the tightest bound first
             guards, tasks = kinds[n]
             count, by = left if most[n] > 0 else 0, None
@@ -85,7 +85,7 @@ class ClaimLimits:
             return asks
         return [*asks, (left, frozenset(held))] if held < everything or self._looks(queue, now_ms) else asks
 
-    def _bars(self, guards: tuple[Guard, ...], now_ms: int) -> bool:
+    def _bars(self, guards: tuple[LimitState, ...], now_ms: int) -> bool:
         return any(permits.barred(guard.state, guard.d, now_ms, guard.pool) for guard in guards)
 
     def _giving_way(
@@ -115,13 +115,13 @@ class ClaimLimits:
         self.looking.add(queue)
         return True
 
-    def _open(self, guard: Guard, now_ms: int) -> permits.Allowance:
+    def _open(self, guard: LimitState, now_ms: int) -> permits.Allowance:
         """How many may be claimed now."""
         if guard.turn != guard.state.breaker.turn:
             guard.pool, guard.turn = 0, guard.state.breaker.turn  # the tokens were for an earlier turn
         return permits.allowance(guard.state, guard.d, now_ms, guard.free(self._worker), guard.pool)
 
-    def _allow(self, guard: Guard, wanted: int, now_ms: int) -> int:
+    def _allow(self, guard: LimitState, wanted: int, now_ms: int) -> int:
         """How many of `wanted` may be claimed beside those promised; takes the tokens."""
         wanted = int(min(wanted, self._open(guard, now_ms).count - guard.promised))
         if wanted <= 0 or not permits.bounded(guard.state, guard.d):
@@ -136,7 +136,7 @@ class ClaimLimits:
                 break
         return max(0, min(wanted, guard.pool - guard.promised))
 
-    def note(self, asks: Sequence[Ask], short: set[str], settled: bool) -> None:
+    def note(self, asks: Sequence[ClaimRequest], short: set[str], settled: bool) -> None:
         """Record which tasks have nothing due, given the queues whose claims came short. Executions that ended may have
         enqueued some."""
         if settled:

@@ -18,7 +18,7 @@ from ...flow import calls, permits
 from ...flow import dependency as flow
 from ..execution import may_run
 from .claims import ClaimLimits
-from .local_state import Guard, Guards, of_queue
+from .local_state import LimitState, LimitStates, of_queue
 from .shared_state import FRESH_MS, TRIES, SharedState
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class Flow:
     def __init__(self, app: Registry, store: Store, worker: str, notice: Callable[[str, str, str], None]) -> None:
         self._tasks, self._store = app.tasks, store
         self._worker = f"{worker}/{next(_number)}"  # without identities all workers of a process have one name
-        self._guards = Guards(app)
+        self._guards = LimitStates(app)
         self._shared = SharedState(self._guards, store, self._worker, notice)
-        self._sharing: set[Guard] = set()  # those with a concurrency and calls under way
+        self._sharing: set[LimitState] = set()  # those with a concurrency and calls under way
         self.claims = ClaimLimits(self._guards, self._shared, store, self._worker)
 
     def __bool__(self) -> bool:
@@ -85,7 +85,7 @@ class Flow:
 
     def _ask_each(self, level: int, runs: Sequence[Execution], now_ms: int) -> None:
         """Ask the guards that are the `level`th from the end of each execution's own."""
-        asked: dict[Guard, list[Execution]] = {}
+        asked: dict[LimitState, list[Execution]] = {}
         for run in runs:
             asked.setdefault(run.guards[-level], []).append(run)
         for guard in asked:
@@ -94,7 +94,7 @@ class Flow:
         for _ in range(TRIES):
             found = {guard: self._answer(guard, messages, now_ms) for guard, messages in left.items()}
             written = [(g, state) for g, (base, state, _) in found.items() if state is not base or g.seen.here]
-            lost = self._shared.write(written, now_ms) if written else set[Guard]()
+            lost = self._shared.write(written, now_ms) if written else set[LimitState]()
             for guard in found.keys() - lost:
                 del left[guard]
                 self._tell(guard, asked[guard], found[guard][2], now_ms, level == 1)
@@ -104,13 +104,17 @@ class Flow:
             guard.state = found[guard][1]
             self._tell(guard, asked[guard], found[guard][2], now_ms, level == 1)
 
-    def _answer(self, guard: Guard, messages: Sequence[Message], now_ms: int) -> tuple[State, State, permits.Answers]:
+    def _answer(
+        self, guard: LimitState, messages: Sequence[Message], now_ms: int
+    ) -> tuple[State, State, permits.Answers]:
         """The guard's state with what was seen, the state after these asked, and what they are answered."""
         base = self._shared.with_seen(guard, now_ms)
         free, pace_ms, tokens = guard.free(self._worker), guard.pace_ms, guard.pool
         return base, *permits.ask(base, guard.d, messages, now_ms, free=free, pace_ms=pace_ms, tokens=tokens)
 
-    def _tell(self, guard: Guard, runs: Sequence[Execution], answers: permits.Answers, now_ms: int, last: bool) -> None:
+    def _tell(
+        self, guard: LimitState, runs: Sequence[Execution], answers: permits.Answers, now_ms: int, last: bool
+    ) -> None:
         """Let these run, or hold them back, as they were answered."""
         guard.pool -= answers.used
         if answers.used and not guard.pool:
@@ -153,7 +157,7 @@ class Flow:
                 self._ended(guard, run, run_s, guard is last)
         run.probes = ()
 
-    def _ended(self, guard: Guard, run: Execution, run_s: float, last: bool) -> None:
+    def _ended(self, guard: LimitState, run: Execution, run_s: float, last: bool) -> None:
         seen, message = guard.seen, run.delivery.message
         self._shared.dirty.add(guard)
         word, asked_s = calls.seen_of(run.fault, run_s, guard.d)
@@ -188,12 +192,12 @@ class Flow:
             self._probe_ended(guard, flow.owner_of(run.delivery.message), "")
         run.probes = ()
 
-    def _probe_ended(self, guard: Guard, owner: str, word: str) -> None:
+    def _probe_ended(self, guard: LimitState, owner: str, word: str) -> None:
         guard.seen.probes = {**guard.seen.probes, owner: word}
         self._shared.dirty.add(guard)
         self._shared.urgent.add(guard)
 
-    def _opens(self, guard: Guard) -> bool:
+    def _opens(self, guard: LimitState) -> bool:
         """Whether writing what was seen here would change the breaker: then it is written at once."""
         seen = guard.seen
         bad = seen.failure + seen.slow + seen.slow_failure + seen.retry_failure

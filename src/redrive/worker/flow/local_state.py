@@ -20,7 +20,7 @@ KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
 QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # begin or end the names of plain rates
 
 
-class Guard:
+class LimitState:
     """One dependency, or one key of it: its state as last read, and what happened since."""
 
     __slots__ = (
@@ -62,23 +62,25 @@ class Guard:
         return math.inf if self.d.concurrency is None else flow.share(self.state, self.d, worker) - self.running
 
 
-class Guards:
+class LimitStates:
     """The guards of one worker, by task and queue, and by key if a dependency is split by `per`."""
 
     def __init__(self, app: Registry) -> None:
         self._app = app
         self._plans: dict[tuple[str, str], tuple[Dependency, ...]] = {}
-        self._keyed: OrderedDict[str, Guard] = OrderedDict()
-        self._kinds: dict[str, dict[tuple[Guard, ...], set[str]]] = {}  # of each queue: tasks by the guards they share
-        self.whole: dict[str, Guard] = {}  # those without a key
-        self.fixed: dict[tuple[str, str], tuple[Guard, ...]] = {}  # of (task, queue), where none of them has keys
+        self._keyed: OrderedDict[str, LimitState] = OrderedDict()
+        self._kinds: dict[
+            str, dict[tuple[LimitState, ...], set[str]]
+        ] = {}  # of each queue: tasks by the guards they share
+        self.whole: dict[str, LimitState] = {}  # those without a key
+        self.fixed: dict[tuple[str, str], tuple[LimitState, ...]] = {}  # of (task, queue), where none of them has keys
         for task in app.tasks.values():
             self._plan(task.name, task.queue)
 
     def __bool__(self) -> bool:
         return any(self._plans.values())
 
-    def __iter__(self) -> Iterator[Guard]:
+    def __iter__(self) -> Iterator[LimitState]:
         yield from self.whole.values()
         yield from self._keyed.values()
 
@@ -90,11 +92,11 @@ class Guards:
         """Whether the app declares that the queue's groups are served in strict order."""
         return queue in self._app.queues and self._app.queues[queue].group_order is GroupOrder.STRICT
 
-    def kinds(self, queue: str) -> list[tuple[tuple[Guard, ...], set[str]]]:
+    def kinds(self, queue: str) -> list[tuple[tuple[LimitState, ...], set[str]]]:
         """The tasks known to be on a queue, by the guards they share."""
         return [*self._kinds.get(queue, {}).items()]
 
-    def of(self, message: Message) -> tuple[Guard, ...]:
+    def of(self, message: Message) -> tuple[LimitState, ...]:
         """The guards of a message, its dependency last; empty for most."""
         if message.task not in self._app.tasks:
             return ()  # and nothing is kept: any producer may write any name
@@ -108,16 +110,16 @@ class Guards:
         plan = self._plans.get((task, queue))
         if plan is None:
             plan = self._plans[task, queue] = controls(self._app, task, queue)
-            shared = tuple(self.whole.setdefault(d.name, Guard(d, "")) for d in plan if d.per is None)
+            shared = tuple(self.whole.setdefault(d.name, LimitState(d, "")) for d in plan if d.per is None)
             self._kinds.setdefault(queue, {}).setdefault(shared, set()).add(task)
         return plan
 
-    def _guard(self, d: Dependency, message: Message) -> Guard:
+    def _guard(self, d: Dependency, message: Message) -> LimitState:
         key = flow.key_of(d, message)
         cell = flow.cell_of(d.name, key)
         guard = self._keyed.get(cell)
         if guard is None:
-            guard = self._keyed[cell] = Guard(d, key)
+            guard = self._keyed[cell] = LimitState(d, key)
             if len(self._keyed) > KEYED_MAX:
                 oldest = next((c for c, g in self._keyed.items() if not g.running and not g.seen), None)
                 if oldest is not None:

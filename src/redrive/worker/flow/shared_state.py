@@ -21,7 +21,7 @@ from ...flow import calls
 from ...flow import dependency as flow
 from ...flow.dependency import Seen, State
 from ...message import Swap, decoded, version_of
-from .local_state import Guard, Guards
+from .local_state import LimitState, LimitStates
 from .transitions import Transition, note
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ _NOTICES = {
 class SharedState:
     """Reads and writes the states of a worker's guards. `notice(name, text, about)` reports transitions."""
 
-    def __init__(self, guards: Guards, store: Store, worker: str, notice: Callable[[str, str, str], None]) -> None:
+    def __init__(self, guards: LimitStates, store: Store, worker: str, notice: Callable[[str, str, str], None]) -> None:
         self._guards, self._store, self._worker, self._notice = guards, store, worker, notice
-        self.dirty: set[Guard] = set()  # those with something to write
-        self.urgent: set[Guard] = set()  # those that the next tick writes
+        self.dirty: set[LimitState] = set()  # those with something to write
+        self.urgent: set[LimitState] = set()  # those that the next tick writes
         self._turned: list[tuple[str, Transition]] = []  # not in the logs yet
         self.flush_ms = 0.0  # when to write next
         self.last_ms = 0  # the last time that was read
@@ -66,24 +66,24 @@ class SharedState:
         self.last_ms = now_ms
         return now_ms
 
-    def with_seen(self, guard: Guard, now_ms: int) -> State:
+    def with_seen(self, guard: LimitState, now_ms: int) -> State:
         """The state as it will be written, with what was seen since."""
         return calls.apply(guard.state, guard.d, guard.seen, now_ms, self._worker) if guard.seen else guard.state
 
-    def be_heard(self, guard: Guard, now_ms: int) -> None:
+    def be_heard(self, guard: LimitState, now_ms: int) -> None:
         """Have the others share a concurrency with this worker, also while its calls are long."""
         if guard.d.concurrency is not None and flow.unheard(guard.state, self._worker, now_ms):
             guard.seen.here = True
             self.dirty.add(guard)
 
-    def put_back(self, guard: Guard) -> None:
+    def put_back(self, guard: LimitState) -> None:
         """Give back the tokens that were taken and not used."""
         if guard.pool:
             guard.seen.unused += guard.pool
             guard.pool = 0
             self.dirty.add(guard)
 
-    def flush(self, guards: Iterable[Guard], now_ms: int) -> None:
+    def flush(self, guards: Iterable[LimitState], now_ms: int) -> None:
         """Write what these guards have seen."""
         for _ in range(TRIES):
             lost = [guard for guard in guards if guard.seen]
@@ -94,7 +94,7 @@ class SharedState:
             if not self.write([(guard, self.with_seen(guard, now_ms)) for guard in lost], now_ms):
                 return
 
-    def write(self, changes: Sequence[tuple[Guard, State]], now_ms: int) -> set[Guard]:
+    def write(self, changes: Sequence[tuple[LimitState, State]], now_ms: int) -> set[LimitState]:
         """Write these states, which include what was seen, all in one swap. Returns those that others changed
         meanwhile: they are read again."""
         swaps = [Swap(g.cell, g.version or 0, flow.encode(state), flow.ttl_ms(state)) for g, state in changes]
@@ -117,11 +117,11 @@ class SharedState:
         self._read(lost, now_ms)
         return set(lost)
 
-    def refresh(self, guards: Iterable[Guard], now_ms: int) -> None:
+    def refresh(self, guards: Iterable[LimitState], now_ms: int) -> None:
         """Read those with an old copy, or with one whose version is not known since it was written."""
         self._read([guard for guard in guards if guard.version is None or guard.read_ms <= now_ms - FRESH_MS], now_ms)
 
-    def _read(self, guards: Sequence[Guard], now_ms: int) -> None:
+    def _read(self, guards: Sequence[LimitState], now_ms: int) -> None:
         if not guards or now_ms < self._local_until_ms:
             return
         try:
@@ -153,7 +153,7 @@ class SharedState:
             return  # with the next flush, then
         self._listed = True
 
-    def _changed(self, guard: Guard, state: State) -> None:
+    def _changed(self, guard: LimitState, state: State) -> None:
         """Report a breaker's transition: this worker made it."""
         before, after = guard.state.breaker, state.breaker
         if guard.d.breaker is None or before.status == after.status:
@@ -175,7 +175,7 @@ class SharedState:
             with contextlib.suppress(StoreError):  # a log for people; nothing depends on it
                 note(self._store.cells, turned, durable=False)
 
-    def exhausted(self, guard: Guard, refusals: Sequence[Refusal | None], now_ms: int) -> None:
+    def exhausted(self, guard: LimitState, refusals: Sequence[Refusal | None], now_ms: int) -> None:
         """Report, once a minute, that retries wait or die because the budget is spent."""
         denied = [r for r in refusals if r is not None and r.deferral.why == "budget"]
         if denied and now_ms >= guard.exhausted_ms:

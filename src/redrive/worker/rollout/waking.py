@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...decide import parked_since_ms
-from ...message import Hasten, Lane, Where
+from ...message import Filter, Hasten, Lane
 from ...presence import Teller, release_of, waiting_tasks
 from ...store import Store
 
@@ -42,9 +42,9 @@ class Waking:
         for queue in self._queues:
             mine = tuple(task for task in named.get(queue, ()) if task in self._tasks)
             if mine:
-                self._wake(Where(queue=queue, task=mine))
+                self._wake(Filter(queue=queue, task=mine))
 
-    def _wake(self, where: Where) -> None:
+    def _wake(self, where: Filter) -> None:
         cursor: str | None = None
         for _ in range(PAGES_MAX):
             page = self._store.peek(Lane.READY, where=where, limit=PAGE, cursor=cursor)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ...events import Fate
+from ...events import DeliveryEvent
 from ...history import Flusher, Series
 from ...history.recorder import ATTEMPTS
 from ...history.tally import band, crash_key, dead_key, deferral_keys, fault_key, outcome_key, verdict_key
@@ -24,7 +24,7 @@ class Counted:
     `fate` tells what became of a delivery that is not simply done.
     """
 
-    def __init__(self, flusher: Flusher, fate: Callable[[Outcome, Settled, int], Fate]) -> None:
+    def __init__(self, flusher: Flusher, fate: Callable[[Outcome, Settled, int], DeliveryEvent]) -> None:
         self._flusher, self._recorder, self._fate = flusher, flusher.recorder, fate
 
     def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled], now_ms: int) -> None:
@@ -66,7 +66,7 @@ class Counted:
             recorder.bound()
         self._written(crashed)
 
-    def told(self, fates: Sequence[Fate], now_ms: int) -> None:
+    def told(self, fates: Sequence[DeliveryEvent], now_ms: int) -> None:
         """Count fates that no settlement brought about: crashes, lost leases, damaged messages."""
         crashed = False
         with self._recorder.lock:
@@ -86,7 +86,7 @@ class Counted:
         """The worker ends: write what is counted, if the store answers in time."""
         self._flusher.finish()
 
-    def _count(self, series: Series, delivery: Delivery | None, fate: Fate) -> bool:
+    def _count(self, series: Series, delivery: Delivery | None, fate: DeliveryEvent) -> bool:
         """Returns whether a crash was counted."""
         outcome = fate.outcome
         series.count(outcome_key(outcome, band(fate.attempt)))
@@ -110,7 +110,7 @@ class Counted:
         return _count_causes(series, fate) or outcome == "crashed"
 
 
-def _count_causes(series: Series, fate: Fate) -> bool:
+def _count_causes(series: Series, fate: DeliveryEvent) -> bool:
     """Count crashes, when the message's life ends: until then a cause may become known. Returns whether there were
     some."""
     for cause in fate.causes:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ....fault import Fault
-from ....message import Ask, Deferral, Lane, Message
+from ....message import ClaimRequest, Deferral, Lane, Message
 
 FAULTS_BYTES_MAX = 64 * 1024  # of a message's history; see `trimmed`
 PROGRESS_BYTES_MAX = 240 * 1024  # of a checkpoint: a record with it and a history fits an item of DynamoDB, in base64
@@ -117,7 +117,7 @@ def with_state(message: Message, state: MessageState) -> Message:
 
 
 def claimed(
-    message: Message, state: MessageState, ask: Ask, *, receives: int, counts_all: bool, until_ms: int
+    message: Message, state: MessageState, ask: ClaimRequest, *, receives: int, counts_all: bool, until_ms: int
 ) -> Message:
     """Return the message as its delivery number `receives` claims it.
 

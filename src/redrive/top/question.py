@@ -18,7 +18,7 @@ from .lines import Lines
 from .texts import line
 
 
-class Ask(ModalScreen[str | None]):
+class Question(ModalScreen[str | None]):
     """A question. Returns the reason, or None if nothing is to be done."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "leave it"), ("ctrl+c", "dismiss(None)", "")]
