@@ -844,11 +844,11 @@ def test_an_observer_hears_until_it_ends_its_subscription(app: App) -> None:
     end = app.subscribe(lambda events: heard.extend(type(event).__name__ for event in events))
     push.enqueue(1)
     app.run_worker(burst=True)
-    assert heard.count("Fate") == 1
+    assert heard.count("DeliveryEvent") == 1
     end()
     push.enqueue(2)
     app.run_worker(burst=True)
-    assert heard.count("Fate") == 1
+    assert heard.count("DeliveryEvent") == 1
 
 
 def test_dead_messages_can_be_peeked(app: App) -> None:
