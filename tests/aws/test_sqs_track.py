@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from tests.support.aws.places import REGION, Stand
 
-from redrive.cli.terminal import views
 from redrive.errors import ConfigError, StoreError, StoreUnavailable
 from redrive.message import (
     ABSENT,
@@ -30,6 +29,7 @@ from redrive.message import (
     Settlement,
     Swap,
 )
+from redrive.present.messages import message_record
 from redrive.stores.cells import CellsOfStore
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs import keys as sqs_keys
@@ -280,7 +280,7 @@ def test_a_record_shows_what_it_knows_and_says_that_it_knows_no_more(shop: Shop)
     (put,) = store.put([Draft(task="pay", body=b"[1]", headers={"a": "b"}, priority=0)])
     (found,) = shop.open().find([put.id])
     assert found is not None and (found.content, found.lane) == (ABSENT, Lane.READY)
-    shown = views.full(found, store.now_ms())
+    shown = message_record(found, store.now_ms())
     assert shown["body"] is None and "may run" in shown["known"]
     assert not {"headers", "priority", "bytes", "deadline_at"} & shown.keys()
 

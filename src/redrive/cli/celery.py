@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ..config import settings
+from ..present.commands import program, typed
+from ..present.failure import USAGE, Failure
 from .opening import app_option, load_app, one_app
-from .terminal.failure import USAGE, Failure, note, program, typed
+from .terminal.stderr import note
 from .terminal.types import DURATION
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from .terminal.failure import USAGE, Failure, note
+from ..present.failure import USAGE, Failure
+from .terminal.stderr import note
 
 _SHELLS = {
     "bash": 'eval "$(redrive completion bash)"   # in ~/.bashrc',

@@ -11,23 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..present.commands import program, typed
+from ..present.failure import DONE, FAILED, INTERRUPTED, PARTIAL, REFUSED, USAGE, Failure
 from ..redact import redact
 from ..urls import shown
 from .opening import Opened, at_store
 from .selecting import signature
-from .terminal.failure import (
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    PARTIAL,
-    REFUSED,
-    USAGE,
-    Failure,
-    note,
-    program,
-    typed,
-)
 from .terminal.output import Column, Output
+from .terminal.stderr import note
 from .terminal.types import DURATION
 
 if TYPE_CHECKING:

@@ -9,16 +9,10 @@ from pathlib import Path
 import click
 
 from ..files import output as file_output
+from ..present.commands import program
+from ..present.failure import DONE, FAILED, INTERRUPTED, USAGE, Failure
 from ..redact import redact
-from .terminal.failure import (
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    USAGE,
-    Failure,
-    note,
-    program,
-)
+from .terminal.stderr import note
 
 
 @click.command()

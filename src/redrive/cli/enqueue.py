@@ -19,11 +19,13 @@ from ..duration import show as show_duration
 from ..enqueue import Bound, Task
 from ..errors import Unreadable, near_miss
 from ..message import NORMAL, PRIORITIES, Draft
+from ..present.commands import again, onward, program, typed
+from ..present.failure import DONE, FAILED, USAGE, Failure
 from ..redact import clip, one_line
 from .opening import Opened, at_store
-from .terminal.failure import DONE, FAILED, USAGE, Failure, again, note, onward, program, typed
 from .terminal.nothing import unknown
 from .terminal.output import Output
+from .terminal.stderr import note
 from .terminal.types import DURATION, TIME
 
 if TYPE_CHECKING:

@@ -11,15 +11,16 @@ from typing import Any
 import click
 
 from ..duration import show as show_duration
+from ..present.commands import program, typed
+from ..present.formats import timestamp
 from ..redact import one_line
 from ..triage.controls import Control, Controls
 from .main import Subcommands
 from .opening import Opened, at_store
 from .selecting import signature
-from .terminal import views
-from .terminal.failure import note, program, typed
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output, fields
+from .terminal.stderr import note
 from .terminal.types import DURATION
 
 
@@ -168,12 +169,12 @@ def row(c: Control) -> dict[str, Any]:
     return {
         "dependency": c.name,
         "breaker": c.breaker,
-        "until": views.time(c.until_ms),
+        "until": timestamp(c.until_ms),
         "budget_left": None if c.budget_left is None else round(c.budget_left, 3),
         "rate_per_s": None if c.rate_per_s is None else round(c.rate_per_s, 6),
-        "next_slot_at": views.time(c.next_ms),
+        "next_slot_at": timestamp(c.next_ms),
         "concurrency": c.concurrency,
-        "cool_until": views.time(c.cool_until_ms),
+        "cool_until": timestamp(c.cool_until_ms),
         "waiting": c.waiting,
         "deferred": dict(c.deferred),
     }
@@ -185,7 +186,7 @@ def full(c: Control) -> dict[str, Any]:
         "key": c.key or None,
         "per": c.per,
         "parent": c.parent,
-        "since": views.time(c.since_ms),
+        "since": timestamp(c.since_ms),
         "opened_in_a_row": c.opened,
         "calls": c.calls,
         "failed": c.failed,
@@ -194,7 +195,7 @@ def full(c: Control) -> dict[str, Any]:
         "workers": c.workers,
         "transitions": [
             {
-                "at": views.time(t.at_ms),
+                "at": timestamp(t.at_ms),
                 "before": t.before,
                 "after": t.after,
                 "why": t.why or None,

@@ -6,13 +6,15 @@ import click
 import msgspec
 
 from ..message import Filter, Group
+from ..present.commands import program, typed
+from ..present.failure import REFUSED, Failure
 from ..triage import pauses
 from ..triage.select.terms import as_node
 from .main import Subcommands
 from .opening import Opened, at_store, note_unknown_queues
 from .selecting import here, signature
-from .terminal.failure import REFUSED, Failure, note, program, typed
 from .terminal.output import Column, Output
+from .terminal.stderr import note
 
 _COLUMNS = (
     Column("group", shrinks=True),

@@ -10,6 +10,10 @@ import click
 
 from ..blobs import whole_body
 from ..message import ABSENT, Cancel, Filter, Lane, Message
+from ..present.commands import onward, typed
+from ..present.failure import DONE, FAILED, PARTIAL, Failure
+from ..present.formats import timestamp
+from ..present.messages import body_json, message_record, message_row, moment_record, running_record
 from ..triage.purge import purge_behind
 from ..triage.select.match import Seen, matches
 from ..triage.select.terms import as_node, both
@@ -18,19 +22,10 @@ from .main import Subcommands
 from .opening import Opened, at_store
 from .revealing import Reveal, reveal_option
 from .selecting import here, message_id, seen_at_once, selector_argument, signature
-from .terminal import views
-from .terminal.failure import (
-    DONE,
-    FAILED,
-    PARTIAL,
-    Failure,
-    note,
-    onward,
-    typed,
-)
 from .terminal.holding import holds_of, sentence
 from .terminal.holding import record as hold_record
 from .terminal.output import Column, Output, age
+from .terminal.stderr import note
 from .terminal.story import story
 from .terminal.types import PAST
 
@@ -102,7 +97,7 @@ def _gone(opened: Opened, id: str) -> Failure:
             why = "it does not rest: SQS can look up nothing that waits or runs, and done messages are deleted"
             return Failure(f"there is no message {id} in the triage store", why, onward("dlq list"))
         return Failure(f"there is no message {id} in {opened.url}", why, onward("job list"))
-    why = f"{entry.reason} ({entry.who}, {views.time(entry.at_ms)})"
+    why = f"{entry.reason} ({entry.who}, {timestamp(entry.at_ms)})"
     if entry.action == "edit":
         new = entry.ids[1]
         return Failure(f"message {id} was edited: {new} took its place", why, onward(f"job show {typed(new)}"))
@@ -113,16 +108,16 @@ def write_message(opened: Opened, out: Output, message: Message, *, body: bool =
     """`body`: read it from its blob."""
     from ..status import running_of, told_by
 
-    record = views.full(message, opened.store.now_ms())
+    record = message_record(message, opened.store.now_ms())
     if message.lane is Lane.LEASED:
-        record["running"] = views.running(running_of(told_by(opened.store)).get(message.id), opened.store.now_ms())
+        record["running"] = running_record(running_of(told_by(opened.store)).get(message.id), opened.store.now_ms())
     holds = holds_of(opened.store, opened.app, message)
     record["held"] = [hold_record(hold) for hold in holds]
-    record["timeline"] = [views.moment(m) for m in timeline(message, by_hand(opened.store, message))]
+    record["timeline"] = [moment_record(m) for m in timeline(message, by_hand(opened.store, message))]
     if (purge := purge_behind(opened.store, message)) is not None:
         record["purged"] = f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
     if body and message.content != ABSENT:
-        record["body"] = views.as_json(whole_body(opened.store, message))
+        record["body"] = body_json(whole_body(opened.store, message))
     why = sentence(holds, opened.store.now_ms())
     out.record(record, id="id", table=lambda: story(out.hidden(record), out, why=why))
 
@@ -174,9 +169,9 @@ def list_(
 
 def _row(message: Message, runs: Mapping[str, Running], now_ms: int) -> dict[str, Any]:
     """A message as a row, with where it runs."""
-    running = views.running(runs.get(message.id), now_ms) or {"since": None, "for_s": None}
+    running = running_record(runs.get(message.id), now_ms) or {"since": None, "for_s": None}
     return {
-        **views.brief(message, now_ms),
+        **message_row(message, now_ms),
         "worker": message.worker if message.lane is Lane.LEASED else None,
         "running_since": running["since"],
         "running_s": running["for_s"],

@@ -12,20 +12,10 @@ from typing import Any, NoReturn
 import click
 
 from .._version import __version__
+from ..present.commands import CALLED, corrected
+from ..present.failure import BROKEN_PIPE, DONE, INTERRUPTED, USAGE, Failure, failure_of
 from .terminal.examples import epilog
-from .terminal.failure import (
-    BROKEN_PIPE,
-    CALLED,
-    DONE,
-    INTERRUPTED,
-    USAGE,
-    Failure,
-    block,
-    corrected,
-    failure_of,
-    is_help,
-    tell,
-)
+from .terminal.stderr import block, is_help, tell
 
 # By section: the name of each command, and what it does. Its module has that name, here or in a folder.
 COMMANDS: dict[str, dict[str, str]] = {

@@ -19,22 +19,12 @@ import click
 
 from ..config import OUTPUTS, Settings, settings, sources, trust
 from ..errors import StoreUnavailable, near_miss
+from ..present.commands import AT, as_module, command, corrected, program, typed
+from ..present.failure import REFUSED, UNREACHABLE, USAGE, Failure
 from ..urls import shown
 from .code import Distrusted, look_in
-from .terminal.failure import (
-    AT,
-    REFUSED,
-    UNREACHABLE,
-    USAGE,
-    Failure,
-    as_module,
-    command,
-    corrected,
-    note,
-    program,
-    typed,
-)
 from .terminal.output import VERBOSE, Output
+from .terminal.stderr import note
 
 if TYPE_CHECKING:
     from ..app import App

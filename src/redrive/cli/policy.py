@@ -11,6 +11,7 @@ import click
 
 from ..config import settings
 from ..duration import show
+from ..fault.model import kind_word
 from ..policy import (
     KINDS,
     Backoff,
@@ -20,12 +21,13 @@ from ..policy import (
     presets,
 )
 from ..policy import preview as preview_of
+from ..present.commands import program, typed
+from ..present.failure import USAGE, Failure
 from .main import Subcommands
 from .opening import app_option, load_app, output_option
-from .terminal.failure import USAGE, Failure, note, program, typed
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output
-from .terminal.views import kind_word
+from .terminal.stderr import note
 
 STEPS_MAX = 1000
 _PLOT_CELLS = 30

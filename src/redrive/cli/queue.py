@@ -10,24 +10,17 @@ import click
 
 from ..errors import near_miss
 from ..message import Counts, Filter
+from ..present.commands import completed, onward, program
+from ..present.failure import DONE, FAILED, REFUSED, Failure
 from ..redact import one_line, redact
 from ..triage.select.terms import as_node
 from .main import Subcommands
 from .opening import Opened, at_store, declared_queues, note_unknown_queues
 from .selecting import here, signature, stated
-from .terminal.failure import (
-    DONE,
-    FAILED,
-    REFUSED,
-    Failure,
-    completed,
-    note,
-    onward,
-    program,
-)
 from .terminal.holding import record
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output, age, bar
+from .terminal.stderr import note
 
 if TYPE_CHECKING:
     from ..status import Hold

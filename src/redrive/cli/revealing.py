@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from ..present.commands import command
+from ..present.failure import USAGE, Failure
 from ..triage.reveal import reveal
 from .opening import Opened
 from .selecting import actor_option
-from .terminal.failure import USAGE, Failure, command
 from .terminal.output import Output
 
 REVEALS = "show secrets; the audit log records who did, and why"

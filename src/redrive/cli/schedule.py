@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..config import settings
+from ..present.commands import program
+from ..present.failure import USAGE, Failure
+from ..present.formats import timestamp
 from ..redact import one_line
 from .admin.status import state_of
 from .main import Subcommands
 from .opening import Opened, app_option, at_store, load_app, output_option
 from .selecting import signature
-from .terminal import views
-from .terminal.failure import USAGE, Failure, note, program
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output
+from .terminal.stderr import note
 from .terminal.types import TIME
 
 if TYPE_CHECKING:
@@ -73,8 +75,8 @@ def row(found: Schedule, status: ScheduleStatus, now_ms: int) -> dict[str, Any]:
         "task": found.task.name,
         "queue": found.queue,
         "missed": str(found.missed),
-        "last_at": views.time(status.last_ms),
-        "next_at": views.time(status.next_ms),
+        "last_at": timestamp(status.last_ms),
+        "next_at": timestamp(status.next_ms),
         "late_s": None if status.late_ms is None else status.late_ms / 1000,
         "paused": status.paused,
     }
@@ -91,7 +93,7 @@ def next_(name: str, count: int, after: datetime | None, app: str | None, output
     chosen = settings({"app": app, "output": output})  # no store: times are those of the calendar
     found = _found(load_app(chosen.app, chosen.folder) if chosen.app else None, name)
     rows = [
-        {"at": views.time(_ms(at)), "local": at.isoformat(sep=" "), "tz": found.times.tz}
+        {"at": timestamp(_ms(at)), "local": at.isoformat(sep=" "), "tz": found.times.tz}
         for at in found.next(count, after or datetime.now(UTC))
     ]
     Output(chosen.output).rows(rows, (Column("at", "UTC", str), Column("local"), Column("tz")), id="at", limit=0)

@@ -9,15 +9,10 @@ import click
 
 from ..config import LOGS, settings
 from ..observe.logs import JsonLog, TextLog
+from ..present.commands import program, typed
+from ..present.failure import REFUSED, USAGE, Failure
 from .opening import app_option, load_app, move, one_app, url_option, wait_for_store
-from .terminal.failure import (
-    REFUSED,
-    USAGE,
-    Failure,
-    note,
-    program,
-    typed,
-)
+from .terminal.stderr import note
 from .terminal.warnings import tell_warnings
 
 if TYPE_CHECKING:

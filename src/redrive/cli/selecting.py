@@ -15,6 +15,8 @@ from click.core import ParameterSource
 from ..errors import ConfigError, Misread
 from ..ids import is_id
 from ..message import Filter, Ids, Lane
+from ..present.commands import again, command, completed, corrected, onward, program, typed
+from ..present.failure import DONE, FAILED, PARTIAL, REASON, REFUSED, USAGE, Failure
 from ..redact import one_line, redact
 from ..triage.actions import ActionResult
 from ..triage.lookup import message_ids, run_ids
@@ -22,26 +24,9 @@ from ..triage.select.parser import parse
 from ..triage.select.terms import ALL, ARGS, REASONS, Node, Not, Term, as_node, both
 from ..triage.selection import Selection
 from .opening import Opened
-from .terminal.failure import (
-    DONE,
-    FAILED,
-    PARTIAL,
-    REASON,
-    REFUSED,
-    USAGE,
-    Failure,
-    again,
-    block,
-    command,
-    completed,
-    corrected,
-    note,
-    onward,
-    program,
-    typed,
-)
 from .terminal.nothing import Here
 from .terminal.output import Column, Output
+from .terminal.stderr import block, note
 from .terminal.types import PAST
 
 

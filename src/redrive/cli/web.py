@@ -7,10 +7,12 @@ import webbrowser
 
 import click
 
+from ..present.commands import command
+from ..present.failure import USAGE, Failure
 from ..read_model import ReadModel
 from .opening import Opened, at_store
-from .terminal.failure import USAGE, Failure, command, note
 from .terminal.output import Output
+from .terminal.stderr import note
 
 
 @click.command()

@@ -13,13 +13,15 @@ import click
 from ..app import App
 from ..config import LOGS, VARIABLES, Settings, settings, trust
 from ..errors import near_miss
+from ..present.commands import program
+from ..present.failure import USAGE, Failure
 from ..registry import Queue
 from ..stores import open_store
 from ..worker.supervisor import supervise
 from .opening import app_option, lead_on_at, load_app, move, one_app, url_option, wait_for_store
 from .scheduler import warn_without_schedules, write_log
-from .terminal.failure import USAGE, Failure, note, program
 from .terminal.holding import note_left, noting_waits
+from .terminal.stderr import note
 from .terminal.warnings import tell_warnings
 
 

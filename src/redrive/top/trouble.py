@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..cli.terminal.failure import failure_of
+from ..present.failure import failure_of
 from .texts import line
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..audit.actor import user as system_user
-from ..cli.terminal.views import time
 from ..duration import milliseconds
 from ..errors import ConfigError
+from ..present.formats import timestamp
 from ..triage.actions import CONFIRM_ABOVE
 from ..triage.dlq import DeadLetters
 from .access import Permission, User
@@ -148,7 +148,7 @@ class PageRequest:
     def stale(self, now_ms: int) -> Record | None:
         """How old the oldest sum is that was shown; None if none is old."""
         age_s = max(self.ages_s, default=0.0)
-        return {"as_of": time(now_ms - round(age_s * 1000)), "age_s": age_s} if age_s >= OLD_S else None
+        return {"as_of": timestamp(now_ms - round(age_s * 1000)), "age_s": age_s} if age_s >= OLD_S else None
 
     def kept_soon(self, key: str, read: Callable[[], T]) -> Kept[T] | None:
         """The same; None where a page can do without it and it is not there at once."""

@@ -10,7 +10,7 @@ from tests.support.storefront import Shop, filled, shop  # noqa: F401
 
 from redrive.audit.log import Audit
 from redrive.cli.main import cli
-from redrive.cli.terminal.failure import USAGE
+from redrive.present.failure import USAGE
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

@@ -5,7 +5,6 @@ import io
 import pytest
 from msgspec.structs import replace
 
-from redrive.cli.terminal.views import full
 from redrive.events import DeliveryEvent
 from redrive.fault import Crash, Fault, Kind, crash_fault
 from redrive.message import (
@@ -23,6 +22,7 @@ from redrive.message import (
     Settlement,
 )
 from redrive.observe.logs import TextLog
+from redrive.present.messages import message_record
 from redrive.worker.delivery_events import fate
 from redrive.worker.settlement import Outcome
 
@@ -82,8 +82,8 @@ def test_job_show_names_the_deferral_while_it_waits_and_not_once_it_is_claimed()
     held = Message(
         id="i", task="t", queue="q", body=b"{}", correlation_id="i", due_ms=NOW_MS, deferral=Deferral("limit", "stripe")
     )
-    assert full(held, 0)["deferral"] == {"why": "limit", "by": "stripe", "until": "1970-01-01T00:16:40.000Z"}
-    assert full(replace(held, lane=Lane.LEASED), 0)["deferral"] is None
+    assert message_record(held, 0)["deferral"] == {"why": "limit", "by": "stripe", "until": "1970-01-01T00:16:40.000Z"}
+    assert message_record(replace(held, lane=Lane.LEASED), 0)["deferral"] is None
 
 
 def test_only_the_first_run_that_counts_after_a_redrive_is_its_verdict() -> None:

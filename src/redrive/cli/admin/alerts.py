@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...present.formats import timestamp
 from ..main import Subcommands
 from ..opening import Opened, at_store, note_unknown_queues
 from ..selecting import signature, understood
-from ..terminal import views
-from ..terminal.failure import note
 from ..terminal.output import Column, Output
+from ..terminal.stderr import note
 from ..terminal.types import DURATION
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def _row(mute: Mute) -> dict[str, Any]:
     return {
         "kind": "dependency" if mute.queue is None else "queue",
         "name": mute.dependency if mute.queue is None else mute.queue,
-        "until": views.time(mute.until_ms),
+        "until": timestamp(mute.until_ms),
         "by": mute.by,
         "reason": mute.reason,
-        "at": views.time(mute.at_ms),
+        "at": timestamp(mute.at_ms),
     }

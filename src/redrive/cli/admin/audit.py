@@ -13,20 +13,14 @@ from ...audit.log import Audit
 from ...config import is_shared
 from ...errors import ConfigError
 from ...files import output
+from ...present.commands import command, onward
+from ...present.failure import DONE, FAILED, USAGE, Failure
+from ...present.formats import timestamp
 from ..dlq.groups import audit as list_
 from ..main import Subcommands
 from ..opening import Opened, at_store
-from ..terminal import views
-from ..terminal.failure import (
-    DONE,
-    FAILED,
-    USAGE,
-    Failure,
-    command,
-    note,
-    onward,
-)
 from ..terminal.output import Output
+from ..terminal.stderr import note
 
 OUTSIDE_SHOWN = 20
 
@@ -67,7 +61,7 @@ def verify(opened: Opened, out: Output, anchor: str) -> int:
         table=lambda: [*(found.problems or ["ok"]), *(f"{name}: {value}" for name, value in told.items() if value)],
     )
     for _, entry in zip(range(OUTSIDE_SHOWN), log.outside(), strict=False):
-        note(f"outside the chain: {entry.action} by {entry.actor} at {views.time(entry.at_ms)}")
+        note(f"outside the chain: {entry.action} by {entry.actor} at {timestamp(entry.at_ms)}")
     if found.outside > OUTSIDE_SHOWN:
         note(f"and {found.outside - OUTSIDE_SHOWN:,} more: {onward('audit export')}")
     if found.problems:

@@ -9,8 +9,8 @@ from ...config import settings, sources, unknown_variables
 from ...redact import redact
 from ..main import Subcommands
 from ..opening import app_option, output_option, url_option
-from ..terminal.failure import note
 from ..terminal.output import Column, Output
+from ..terminal.stderr import note
 
 
 @click.group(cls=Subcommands)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from ...present.commands import onward
+from ...present.failure import DONE, FAILED
 from ..opening import Opened, at_store
-from ..terminal.failure import DONE, FAILED, note, onward
 from ..terminal.output import Output
+from ..terminal.stderr import note
 
 
 @click.command()

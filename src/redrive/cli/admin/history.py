@@ -8,10 +8,11 @@ import click
 import msgspec
 
 from ...duration import show
+from ...fault.model import kind_word
+from ...present.formats import timestamp
 from ..opening import Opened, at_store
-from ..terminal import views
-from ..terminal.failure import note
 from ..terminal.output import Column, Output
+from ..terminal.stderr import note
 from ..terminal.types import DURATION
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ def history(opened: Opened, out: Output, queue: str | None, task: str | None, si
 
     found = read_history(opened.store, queue, task, since, step)
     if out.form == "json":
-        about = {"queue": queue, "task": task, "since": views.time(found.since_ms), "until": views.time(found.until_ms)}
-        points = [{"at": views.time(point.at_ms), **whole(point.tally)} for point in found.points]
+        about = {"queue": queue, "task": task, "since": timestamp(found.since_ms), "until": timestamp(found.until_ms)}
+        points = [{"at": timestamp(point.at_ms), **whole(point.tally)} for point in found.points]
         out.record({**about, "step_s": found.step_ms // 1000, "total": whole(found.total), "points": points})
         return
-    rows = [{"at": views.time(point.at_ms), **row(point.tally)} for point in found.points]
+    rows = [{"at": timestamp(point.at_ms), **row(point.tally)} for point in found.points]
     if not out.rows(rows, _COLUMNS, limit=0):
         note(f"nothing happened in the last {show(since)}, or nothing was told yet: workers tell every 10 s")
     elif out.is_table:
@@ -117,7 +118,7 @@ def _total(tally: Tally, since: str) -> list[str]:
     by_attempt = tally.by_attempt.get("done", {})
     if len(by_attempt) > 1:
         lines.append("  done at attempt " + ", ".join(f"{band}: {count:,}" for band, count in by_attempt.items()))
-    faults = {views.kind_word(kind): count for kind, count in tally.faults.items()}
+    faults = {kind_word(kind): count for kind, count in tally.faults.items()}
     for name, counts in (("dead by reason", tally.dead), ("faults", faults), ("crashes", tally.crashes)):
         if counts:
             lines.append(f"  {name}: " + ", ".join(f"{key} {count:,}" for key, count in counts.items()))

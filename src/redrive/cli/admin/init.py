@@ -12,10 +12,12 @@ import click
 
 from ...config import is_shared
 from ...files import create
+from ...present.commands import program
+from ...present.failure import REFUSED, Failure
 from ...redact import one_line
 from ...stores import engine_of
 from ...urls import shown
-from ..terminal.failure import REFUSED, Failure, note, program
+from ..terminal.stderr import note
 
 TASKS = '''\
 """Two tasks: one that works, and one that fails on purpose, to see what happens then."""

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from ...config import settings
+from ...present.failure import DONE, FAILED
 from ..main import Subcommands
 from ..opening import Opened, at_store, output_option
-from ..terminal.failure import DONE, FAILED, note
 from ..terminal.output import Column, Output
+from ..terminal.stderr import note
 
 _COLUMNS = (
     Column("key", shrinks=True),

@@ -15,10 +15,12 @@ import click
 
 from ...config import LOOPBACK, address, settings
 from ...observe.shared_tally import read
+from ...present.commands import command
+from ...present.failure import Failure
 from ..main import Subcommands
 from ..opening import Opened, at_store
-from ..terminal.failure import Failure, command, note
 from ..terminal.output import Output
+from ..terminal.stderr import note
 from ..terminal.types import DURATION
 
 if TYPE_CHECKING:

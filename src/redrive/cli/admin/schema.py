@@ -17,10 +17,11 @@ from ...config import settings
 from ...enqueue import Task
 from ...errors import EncodeError
 from ...files import output
+from ...present.commands import program
+from ...present.failure import USAGE, Failure
 from ...redact import in_json, one_line, redact, telling
 from ..main import Subcommands
 from ..opening import app_option, load_app
-from ..terminal.failure import USAGE, Failure, program
 from ..terminal.nothing import unknown
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

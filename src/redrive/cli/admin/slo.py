@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...duration import show
+from ...present.commands import command
+from ...present.failure import DONE, FAILED, USAGE, Failure
 from ..opening import Opened, at_store
-from ..terminal.failure import DONE, FAILED, USAGE, Failure, command, note
 from ..terminal.output import Column, Output
+from ..terminal.stderr import note
 from .history import share
 
 if TYPE_CHECKING:

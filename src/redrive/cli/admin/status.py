@@ -12,10 +12,12 @@ import click
 from ...config import web_link
 from ...crypto import shown_text
 from ...duration import show as show_duration
+from ...present.commands import onward, typed
+from ...present.failure import DONE, FAILED
+from ...present.formats import timestamp
+from ...present.groups import group_record
 from ...redact import Joined, joined, redact
 from ..opening import Opened, at_store
-from ..terminal import views
-from ..terminal.failure import DONE, FAILED, onward, typed
 from ..terminal.holding import record as hold_record
 from ..terminal.output import Column, Output, age
 from ..terminal.table import table
@@ -201,15 +203,15 @@ def _rows(found: Status) -> Iterable[dict[str, Any]]:
     for need in found.needs[:NEEDS_SHOWN]:
         yield {"area": "needs", "text": need.line(found.at_ms), "next": onward(need.next)}
     for worker in found.workers:
-        yield {"area": "worker", "text": _worker(worker, found.at_ms), "until": views.time(worker.until_ms)}
+        yield {"area": "worker", "text": _worker(worker, found.at_ms), "until": timestamp(worker.until_ms)}
     for hold in found.holds:
-        yield {"area": "held", "text": hold.text, "until": views.time(hold.until_ms), "next": onward(hold.next)}
+        yield {"area": "held", "text": hold.text, "until": timestamp(hold.until_ms), "next": onward(hold.next)}
     for group in found.failures:
         text = joined(f"{group.count:,} × {group.error} in ", group.task, ": ", str(shown_text(group.text)))
         yield {"area": "failure", "text": text, "next": onward(_group_next(group))}
     for schedule in found.schedules:
         text = joined(schedule.name, f": {state_of(schedule, found.at_ms)}")
-        yield {"area": "schedule", "text": text, "until": views.time(schedule.next_ms)}
+        yield {"area": "schedule", "text": text, "until": timestamp(schedule.next_ms)}
     for run in found.runs:
         yield {"area": "run", "text": _ran(run), "next": onward(f"run watch {typed(run.id)}")}
     for queue in found.queues[:QUEUES_SHOWN]:
@@ -225,8 +227,8 @@ def need_record(need: Need, next: str) -> dict[str, Any]:
         "area": need.area,
         "about": need.about or None,
         "text": need.text,
-        "since": views.time(need.since_ms),
-        "until": views.time(need.until_ms),
+        "since": timestamp(need.since_ms),
+        "until": timestamp(need.until_ms),
         "actor": need.actor or None,
         "reason": need.reason or None,
         "next": next,
@@ -237,7 +239,7 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
     now_ms = found.at_ms
     return {
         "ok": found.ok,
-        "at": views.time(now_ms),
+        "at": timestamp(now_ms),
         "url": opened.url,
         "needs": [
             need_record(need, onward(need.next)) | ({"page": page} if (page := _page(need)) else {})
@@ -250,23 +252,23 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
                 "state": w.state,
                 "leased": w.leased,
                 "queues": dict(w.queues),
-                "lease_until": views.time(w.until_ms),
-                "seen_at": views.time(w.seen_ms),
+                "lease_until": timestamp(w.until_ms),
+                "seen_at": timestamp(w.seen_ms),
                 "held": w.held,
-                "hung_since": None if w.hung is None else views.time(w.hung.since_ms),
+                "hung_since": None if w.hung is None else timestamp(w.hung.since_ms),
             }
             for w in found.workers
         ],
         "held": [hold_record(hold) for hold in found.holds],
-        "failures": [{**views.group(group), "next": onward(_group_next(group))} for group in found.failures],
+        "failures": [{**group_record(group), "next": onward(_group_next(group))} for group in found.failures],
         "schedules": [
             {
                 "name": one.name,
                 "state": state_of(one, now_ms),
                 "late_s": None if one.late_ms is None else one.late_ms / 1000,
-                "last_at": views.time(one.last_ms),
-                "next_at": views.time(one.next_ms),
-                "scheduler_seen_at": views.time(one.seen_ms),
+                "last_at": timestamp(one.last_ms),
+                "next_at": timestamp(one.next_ms),
+                "scheduler_seen_at": timestamp(one.seen_ms),
                 "paused": one.paused,
             }
             for one in found.schedules

@@ -14,6 +14,8 @@ from ...duration import milliseconds
 from ...errors import Unsupported
 from ...files import create
 from ...message import Damage, Message
+from ...present.commands import command, onward, program
+from ...present.failure import DONE, FAILED, USAGE, Failure
 from ...urls import shown
 from ..main import Subcommands
 from ..opening import (
@@ -26,17 +28,8 @@ from ..opening import (
     url_option,
 )
 from ..selecting import signature
-from ..terminal.failure import (
-    DONE,
-    FAILED,
-    USAGE,
-    Failure,
-    command,
-    note,
-    onward,
-    program,
-)
 from ..terminal.output import Output
+from ..terminal.stderr import note
 from ..terminal.types import DURATION
 from .doctor import doctor
 

@@ -6,9 +6,10 @@ import sys
 
 import click
 
+from ...present.commands import onward
+from ...present.failure import REFUSED, Failure
 from ..opening import Opened, at_store
 from ..selecting import actor_option
-from ..terminal.failure import REFUSED, Failure, onward
 from ..terminal.output import Output
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import asdict
 
+from ...present.formats import timestamp
 from ..opening import Opened, at_store
-from ..terminal import views
-from ..terminal.failure import note
 from ..terminal.output import Column, Output
+from ..terminal.stderr import note
 
 if TYPE_CHECKING:
     from ...status.upcoming import Upcoming, Wave
@@ -49,7 +49,7 @@ def upcoming(opened: Opened, out: Output, queue: str | None) -> None:
         for n, wave in enumerate(waves)
     ]
     if out.form == "json":
-        out.record({"queue": queue, "at": views.time(found.at_ms), "upcoming": steps})
+        out.record({"queue": queue, "at": timestamp(found.at_ms), "upcoming": steps})
     else:
         out.rows(steps, _FIELDS, limit=0)
 

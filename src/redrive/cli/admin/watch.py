@@ -12,9 +12,10 @@ import click
 import msgspec
 
 from ...config import settings
+from ...present.failure import DONE, FAILED
 from ..opening import Opened, at_store
-from ..terminal.failure import DONE, FAILED, note
 from ..terminal.output import Column, Output
+from ..terminal.stderr import note
 from ..terminal.types import DURATION
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...duration import show as show_duration
+from ...present.formats import timestamp
 from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..selecting import signature
-from ..terminal import views
-from ..terminal.failure import note
 from ..terminal.nothing import unknown
 from ..terminal.output import Column, Output
+from ..terminal.stderr import note
 
 if TYPE_CHECKING:
     from ...presence import HeldMessage, Hung, WorkerInfo
@@ -127,8 +127,8 @@ def row(info: WorkerInfo) -> dict[str, Any]:
         "pid": info.pid,
         "version": info.version,
         "app": info.app,
-        "started_at": views.time(info.started_ms),
-        "seen_at": views.time(info.seen_ms),
+        "started_at": timestamp(info.started_ms),
+        "seen_at": timestamp(info.seen_ms),
         "queues": {q.name: {"concurrency": q.concurrency, "held": q.held} for q in info.queues},
         "held": info.held,
         "running": info.running,
@@ -149,11 +149,11 @@ def row(info: WorkerInfo) -> dict[str, Any]:
 def _hung(hung: Hung, worker: str) -> dict[str, Any]:
     blocked = {"queues": list(hung.queues), "timeouts": hung.timeouts}
     by = {"task": hung.task or None, "id": hung.id or None, "place": hung.place or None}
-    return {"since": views.time(hung.since_ms), "text": hung.text(worker), **blocked, **by}
+    return {"since": timestamp(hung.since_ms), "text": hung.text(worker), **blocked, **by}
 
 
 def _message(message: HeldMessage) -> dict[str, Any]:
-    since = None if message.since_ms is None else views.time(message.since_ms)
+    since = None if message.since_ms is None else timestamp(message.since_ms)
     place = {"isolated": message.isolated, "alone": message.alone}
     return {"id": message.id, "task": message.task, "since": since, **place}
 

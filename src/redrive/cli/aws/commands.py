@@ -16,8 +16,10 @@ from ...aws.cloudformation import template as made
 from ...aws.sns import SCOPES
 from ...errors import ConfigError
 from ...files import output
+from ...present.commands import program
+from ...present.failure import USAGE, Failure
 from ..main import Subcommands
-from ..terminal.failure import USAGE, Failure, note, program
+from ..terminal.stderr import note
 
 
 @click.group(cls=Subcommands)

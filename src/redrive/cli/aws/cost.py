@@ -9,8 +9,9 @@ import click
 
 from ...config import settings, some_size
 from ...errors import ConfigError
+from ...present.commands import program
+from ...present.failure import USAGE, Failure
 from ..opening import output_option
-from ..terminal.failure import USAGE, Failure, program
 from ..terminal.output import Column, Output
 
 _SCALES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}

@@ -10,6 +10,8 @@ import click
 
 from ...audit.actor import signed
 from ...message import Filter, Lane
+from ...present.commands import again, command, onward
+from ...present.failure import DONE, FAILED, PARTIAL, REFUSED, Failure
 from ...triage.actions import Actions
 from ...triage.export import Exported, Importer, Inspected, export
 from ...triage.select.terms import Or, as_node
@@ -17,18 +19,8 @@ from ...triage.selection import Selection
 from ..opening import Opened, at_store
 from ..revealing import REVEALS, Reveal
 from ..selecting import chosen_words, confirmed, here, note_unread, signature, stated, write_result
-from ..terminal.failure import (
-    DONE,
-    FAILED,
-    PARTIAL,
-    REFUSED,
-    Failure,
-    again,
-    command,
-    note,
-    onward,
-)
 from ..terminal.output import Column, Output, bar
+from ..terminal.stderr import note
 
 DAMAGED_SHOWN = 20
 every_option = click.option(

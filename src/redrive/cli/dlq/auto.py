@@ -10,20 +10,16 @@ from typing import Any
 import click
 
 from ...duration import show
+from ...present.commands import command, onward, program
+from ...present.failure import USAGE, Failure
+from ...present.formats import timestamp
+from ...present.groups import auto_redrive_record, pace_record
 from ...triage.auto import machine
 from ...triage.auto.machine import Machine
 from ..opening import Opened, at_store
 from ..selecting import signature, stated, understood
-from ..terminal import views
-from ..terminal.failure import (
-    USAGE,
-    Failure,
-    command,
-    note,
-    onward,
-    program,
-)
 from ..terminal.output import Column, Output, fields
+from ..terminal.stderr import note
 
 
 def _columns(now_ms: int) -> tuple[Column, ...]:
@@ -95,7 +91,7 @@ def _row(machine: Machine, now_ms: int) -> dict[str, Any]:
         "scope": machine.scope,
         "phase": machine.phase,
         "why": machine.why or None,
-        "next_at": views.time(machine.next_ms) if ahead else None,
+        "next_at": timestamp(machine.next_ms) if ahead else None,
         "run": machine.run or None,
         "redriven": machine.redriven,
         "done": machine.done,
@@ -114,12 +110,12 @@ def _record(machine: Machine, now_ms: int) -> dict[str, Any]:
         "auto": None
         if auto is None
         else {
-            **views.auto(auto), "batch": auto.batch, "concurrency": auto.concurrency,
+            **auto_redrive_record(auto), "batch": auto.batch, "concurrency": auto.concurrency,
             "health": auto.gates.health, "approval": auto.gates.approval, "window": auto.gates.window,
-            "breaker": auto.gates.breaker, **views.pace(auto),
+            "breaker": auto.gates.breaker, **pace_record(auto),
         },
         "worked_by": machine.owner if machine.worked(now_ms) else None,
-        "story": [{"at": views.time(line.at_ms), "text": line.text} for line in machine.story],
+        "story": [{"at": timestamp(line.at_ms), "text": line.text} for line in machine.story],
     }  # fmt: skip
 
 

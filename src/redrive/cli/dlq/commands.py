@@ -8,6 +8,10 @@ from typing import Any
 import click
 
 from ...message import RESTING, Lane
+from ...present.commands import onward
+from ...present.failure import Failure
+from ...present.groups import group_record
+from ...present.messages import dead_message_row
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node, as_node
 from ..job import body_option, found, write_message
@@ -24,9 +28,8 @@ from ..selecting import (
     signature,
     write_result,
 )
-from ..terminal import views
-from ..terminal.failure import Failure, note, onward
 from ..terminal.output import Column, Output
+from ..terminal.stderr import note
 from ..terminal.types import DURATION
 from . import actions, auto, edit, plan, sqs
 from . import groups as group_commands
@@ -105,7 +108,10 @@ def list_(
     first = next(messages, None)
     empty = here(opened).noted(found, lane) if first is None else ""
     out.rows(
-        (views.dead(m) for m in chain(() if first is None else (first,), messages)), _COLUMNS, id="id", limit=limit
+        (dead_message_row(m) for m in chain(() if first is None else (first,), messages)),
+        _COLUMNS,
+        id="id",
+        limit=limit,
     )
     if first is None:
         note(empty)
@@ -148,7 +154,7 @@ def groups(
     found = selection(opened, selector, chosen)
     counted = found.groups(trend=True)
     empty = "" if counted else here(opened).noted(found)
-    rows = group_commands.said(opened, [views.group(each) for each in counted])
+    rows = group_commands.said(opened, [group_record(each) for each in counted])
     reveal.of(opened, out, f"groups of {found.node}", count=len(rows))
     columns = group_commands.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
     if out.is_table:

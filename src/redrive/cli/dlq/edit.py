@@ -12,27 +12,16 @@ import msgspec
 from ...codec import is_json
 from ...errors import ConfigError, Refused
 from ...message import RESTING, Message
+from ...present.commands import command, completed, corrected, onward, typed
+from ...present.failure import DONE, FAILED, REFUSED, USAGE, Failure
 from ...redact import redact_json
 from ...triage.edit import Editor, NoArgument, Prepared
 from ...triage.reveal import reveal
 from ..job import found
 from ..opening import Opened, at_store
 from ..selecting import signature, stated
-from ..terminal.failure import (
-    DONE,
-    FAILED,
-    REFUSED,
-    USAGE,
-    Failure,
-    block,
-    command,
-    completed,
-    corrected,
-    note,
-    onward,
-    typed,
-)
 from ..terminal.output import Output
+from ..terminal.stderr import block, note
 from ..terminal.types import DURATION
 
 

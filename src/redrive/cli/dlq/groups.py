@@ -10,23 +10,18 @@ import click
 
 from ...audit.log import Audit, Entry
 from ...message import Filter
+from ...present.commands import again, onward, typed
+from ...present.failure import FAILED, USAGE, Failure
+from ...present.formats import timestamp
+from ...present.groups import auto_redrive_record, group_record, pace_record
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotations
 from ...triage.auto.rules import Rule, rules
 from ...triage.select.terms import as_node
 from ..opening import Opened, at_store
 from ..selecting import confirmed, message_id, selection, signature, stated, understood
-from ..terminal import views
-from ..terminal.failure import (
-    FAILED,
-    USAGE,
-    Failure,
-    again,
-    note,
-    onward,
-    typed,
-)
 from ..terminal.output import Column, Output, fields
+from ..terminal.stderr import note
 from ..terminal.types import DURATION, PAST
 
 if TYPE_CHECKING:
@@ -70,7 +65,7 @@ def group(opened: Opened, out: Output, fingerprint: str) -> None:
         "fingerprint": fingerprint,
         "dead": sum(each.count for each in found),
         **said_of(about, now_ms),
-        "by_task": [views.group(each) for each in found],
+        "by_task": [group_record(each) for each in found],
         "log": [entry_row(entry) for entry in log],
     }
     out.record(record, id="fingerprint", table=lambda: _lines(out.hidden(record), out))
@@ -250,7 +245,7 @@ def said_of(about: Annotation, now_ms: int) -> dict[str, Any]:
     return {
         "note": about.note or None,
         "owner": about.owner or None,
-        "muted_until": views.time(about.muted_until_ms) if about.muted(now_ms) else None,
+        "muted_until": timestamp(about.muted_until_ms) if about.muted(now_ms) else None,
         "rule": None if standing is None else standing.kind,
         "rule_by": None if standing is None else f"{standing.by}: {standing.reason}",
         "rule_auto": None if standing is None else _auto_record(standing),
@@ -258,7 +253,7 @@ def said_of(about: Annotation, now_ms: int) -> dict[str, Any]:
 
 
 def _auto_record(rule: Rule) -> dict[str, Any] | None:
-    return None if rule.auto is None else views.auto(rule.auto) | views.pace(rule.auto)
+    return None if rule.auto is None else auto_redrive_record(rule.auto) | pace_record(rule.auto)
 
 
 def _auto(settings: dict[str, Any]) -> AutoRedrive:
@@ -270,7 +265,7 @@ def _auto(settings: dict[str, Any]) -> AutoRedrive:
 def _list_rules(opened: Opened, out: Output) -> None:
     rows = (
         {
-            "fingerprint": fingerprint, "rule": each.kind, "by": each.by, "at": views.time(each.at_ms),
+            "fingerprint": fingerprint, "rule": each.kind, "by": each.by, "at": timestamp(each.at_ms),
             "reason": each.reason, "auto": _auto_record(each),
         }
         for fingerprint, each in rules(opened.store).items()
@@ -288,7 +283,7 @@ def _write(opened: Opened, out: Output, fingerprint: str, about: Annotation) -> 
 def entry_row(entry: Entry) -> dict[str, Any]:
     """An entry of the audit log as a row."""
     return {
-        "at": views.time(entry.at_ms),
+        "at": timestamp(entry.at_ms),
         "actor": entry.actor,
         "claimed": entry.claimed or None,
         "action": entry.action,

@@ -16,6 +16,9 @@ from ...duration import show as show_duration
 from ...errors import PlanRefused
 from ...files import output
 from ...ids import is_id
+from ...present.commands import completed, onward, program
+from ...present.failure import DONE, REFUSED, USAGE, Failure
+from ...present.formats import timestamp
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
 from ...triage.redrive.pacing import CANARY, MAX_PER_S, NEVER, SLOW_START, STOP_IF
@@ -23,20 +26,10 @@ from ...triage.select.terms import Node
 from ...triage.selection import QUARANTINED, Selection
 from ..opening import Opened, at_store
 from ..selecting import filters, here, run_id, selection, selector_argument, signature, understood
-from ..terminal import views
-from ..terminal.failure import (
-    DONE,
-    REFUSED,
-    USAGE,
-    Failure,
-    completed,
-    note,
-    onward,
-    program,
-)
 from ..terminal.holding import record as hold_record
 from ..terminal.holding import sentence
 from ..terminal.output import Output, fields
+from ..terminal.stderr import note
 from ..terminal.types import DURATION
 
 if TYPE_CHECKING:  # a help text needs none of what plans are made with
@@ -174,7 +167,7 @@ def record(plan: Plan) -> dict[str, Any]:
     return {
         "id": plan.id,
         "selector": plan.selector,
-        "made_at": views.time(plan.made_ms),
+        "made_at": timestamp(plan.made_ms),
         "total": plan.total,
         "by_queue": dict(plan.by_queue),
         "by_task": dict(plan.by_task),

@@ -11,6 +11,10 @@ import click
 
 from ...duration import show as show_duration
 from ...errors import ConfigError, PlanRefused, Refused
+from ...fault.model import kind_word
+from ...present.commands import onward, program, typed
+from ...present.failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure
+from ...present.formats import timestamp
 from ...redact import one_line
 from ...triage.redrive.records import Failure as Failed
 from ...triage.redrive.records import Line, state_of
@@ -20,22 +24,10 @@ from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import run_id, signature, stated
-from ..terminal import views
-from ..terminal.failure import (
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    REFUSED,
-    TIMED_OUT,
-    Failure,
-    note,
-    onward,
-    program,
-    typed,
-)
 from ..terminal.holding import record as hold_record
 from ..terminal.holding import sentence
 from ..terminal.output import Column, Output, fields
+from ..terminal.stderr import note
 from ..terminal.types import DURATION
 from .run_watch import follow
 
@@ -55,7 +47,7 @@ _COLUMNS = (
 )
 _FAILURES = (
     Column("id"),
-    Column("kind", show=views.kind_word, spare=2),
+    Column("kind", show=kind_word, spare=2),
     Column("fingerprint", spare=3),
     Column("error", shrinks=True, spare=1),
     Column("text", shrinks=True),
@@ -92,7 +84,7 @@ def show(opened: Opened, out: Output, id: str) -> None:
     view = found.view()
     held = _held(opened, found, view)
     record = {**full(view), "held": [hold_record(hold) for hold in held]}
-    record |= {"story": [{"at": views.time(line.at_ms), "text": line.text} for line in found.story()]}
+    record |= {"story": [{"at": timestamp(line.at_ms), "text": line.text} for line in found.story()]}
     why = sentence(held, opened.store.now_ms())
     out.record(record, id="id", table=lambda: _lines(view, found.story(), out, why))
     _lead_on(view)
@@ -221,7 +213,7 @@ def row(view: RunView) -> dict[str, Any]:
         "id": view.id,
         "state": view.state,
         **{name: view.counts[name] for name in COUNTS},
-        "started_at": views.time(view.started_ms),
+        "started_at": timestamp(view.started_ms),
         "selector": view.selector,
         "why": view.why or None,
     }
@@ -235,7 +227,7 @@ def full(view: RunView) -> dict[str, Any]:
         "reason": view.reason or None,
         "actor": view.actor,
         "cause": view.cause or None,
-        "over_at": views.time(view.over_ms or None),
+        "over_at": timestamp(view.over_ms or None),
         "per_s": None if view.per_s is None else round(view.per_s, 3),
         "returned": view.returned,
         "carried_by": view.carried_by or None,
@@ -278,7 +270,7 @@ def _lines(view: RunView, story: Any, out: Output, why: str = "") -> Iterator[st
 
 
 def story_line(line: Line, out: Output) -> str:
-    return f"{out.dim(views.time(line.at_ms) or '')}  {one_line(line.text)}"
+    return f"{out.dim(timestamp(line.at_ms) or '')}  {one_line(line.text)}"
 
 
 def failed_again(failed: Failed) -> dict[str, Any]:
@@ -288,7 +280,7 @@ def failed_again(failed: Failed) -> dict[str, Any]:
         "error": failed.error,
         "text": failed.text,
         "fingerprint": failed.fingerprint,
-        "at": views.time(failed.at_ms or None),
+        "at": timestamp(failed.at_ms or None),
     }
 
 

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ...duration import rfc3339, show
+from ...present.commands import program
 from ...redact import one_line, redact
 from ...triage.redrive.records import FINAL
 from ...triage.redrive.run import Run, RunView
-from ..terminal.failure import note, program
+from ..terminal.stderr import note
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...errors import ConfigError, StoreError
+from ...present.commands import onward
+from ...present.failure import DONE, PARTIAL, USAGE, Failure
+from ...present.formats import timestamp
 from ...triage.pauses import tell
 from ..opening import Opened, at_store, declared_queues
 from ..selecting import signature
-from ..terminal import views
-from ..terminal.failure import (
-    DONE,
-    PARTIAL,
-    USAGE,
-    Failure,
-    note,
-    onward,
-)
 from ..terminal.output import Column, Output, bar
+from ..terminal.stderr import note
 
 if TYPE_CHECKING:
     from ...aws.dead_letters import Counts, DeadQueue, Ingest, MoveTask, Source
@@ -245,7 +240,7 @@ def _shown(out: Output, task: MoveTask) -> int:
         "moved": task.moved,
         "to_move": task.to_move,
         "per_s": task.per_s,
-        "started_at": views.time(task.started_ms) if task.started_ms else None,
+        "started_at": timestamp(task.started_ms) if task.started_ms else None,
         "why": task.why or None,
     }
     out.record(record, id="queue")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import RedriveError
 from ...message import Message
-from . import views
-from .failure import note, onward
+from ...present.commands import onward
+from ...present.formats import timestamp
+from .stderr import note
 
 if TYPE_CHECKING:
     from ...registry import Registry
@@ -37,7 +38,7 @@ def record(hold: Hold) -> Record:
         "queue": hold.queue or None,
         "count": hold.count,
         "text": hold.text,
-        "until": views.time(hold.until_ms),
+        "until": timestamp(hold.until_ms),
         "needs_person": hold.needs_person,
         "next": onward(hold.next),
     }

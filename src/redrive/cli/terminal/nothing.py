@@ -10,9 +10,10 @@ import msgspec
 
 from ...errors import ConfigError, Unsupported, near_miss
 from ...message import RESTING, Filter, Lane
+from ...present.commands import command, corrected, onward
+from ...present.failure import FAILED, USAGE, Failure
 from ...triage.select.terms import REASONS, And, Node, Or, Pattern, Term, as_node
 from ...triage.selection import Selection
-from .failure import FAILED, USAGE, Failure, command, corrected, onward
 
 if TYPE_CHECKING:
     from ...app import App

@@ -16,8 +16,10 @@ import click
 import msgspec
 
 from ...duration import show
+from ...present.commands import program
+from ...present.failure import USAGE, Failure
 from ...redact import in_json, one_line, redact, redact_record
-from .failure import USAGE, Failure, note, program
+from .stderr import note
 from .table import Column as Column
 from .table import Row, cell, relative, table
 

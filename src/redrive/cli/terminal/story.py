@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from ...duration import show
+from ...fault.model import kind_word
+from ...present.commands import onward, typed
+from ...present.messages import crash_text, moment_text
 from ...redact import one_line
-from . import views
-from .failure import onward, typed
 from .output import Output, fields
 
 BODY_LINES, TRACEBACK_LINES = 40, 10  # shown without -v
@@ -69,7 +70,7 @@ def _head(record: Record, last: Record | None, out: Output, why: str) -> Iterato
         yield "error", f"its row cannot be read: {record['damage']}"
     elif last is not None and _is_bystander(record, last):
         crash, others = last["crash"], max(last["crash"]["started_count"], len(last["crash"]["started"])) - 1
-        how = views.without_ids(last["text"] or "").partition(";")[0]
+        how = crash_text(last["text"] or "").partition(";")[0]
         beside = f"{others:,} other{'s' * (others != 1)} that had been started in it"
         yield (
             "crash",
@@ -89,7 +90,7 @@ def _head(record: Record, last: Record | None, out: Output, why: str) -> Iterato
     yield "task", f"{record['task']} in queue {record['queue']}"
     yield "id", record["id"]
     if last is not None and last["fingerprint"]:
-        yield "failure", f"{last['fingerprint']} ({views.kind_word(last['kind'])})"
+        yield "failure", f"{last['fingerprint']} ({kind_word(last['kind'])})"
     if record.get("known"):
         yield "known", record["known"]
     if str(record.get("body_in", "inline")) != "inline":
@@ -104,7 +105,7 @@ def _is_bystander(record: Record, last: Record) -> bool:
 
 
 def _error(fault: Record, out: Output) -> str:
-    text = fault["text"] if out.verbose else views.without_ids(fault["text"] or "")
+    text = fault["text"] if out.verbose else crash_text(fault["text"] or "")
     return f"{fault['error']}: {text}".rstrip(": ")
 
 
@@ -182,7 +183,7 @@ def _life(moments: Sequence[Record], last: Record | None, out: Output) -> Iterat
     wide = max(map(len, afters))
     for moment, after in zip(moments, afters, strict=True):
         at = "" if out.is_brief else f"{moment['at']}  "
-        yield f"  {at}{after:>{wide}}  {one_line(views.told(moment, known=last))}"
+        yield f"  {at}{after:>{wide}}  {one_line(moment_text(moment, known=last))}"
 
 
 def _fault(fault: Record, out: Output) -> Iterator[str]:
@@ -190,8 +191,7 @@ def _fault(fault: Record, out: Output) -> Iterator[str]:
     of_attempt = f"of attempt {fault['attempt']} " if fault["attempt"] else ""  # one death may end many runs
     yield ""
     yield (
-        f"{out.dim('fault')} {of_attempt}at {fault['at']}: {views.kind_word(fault['kind'])}{again}"
-        f" ({fault['fingerprint']})"
+        f"{out.dim('fault')} {of_attempt}at {fault['at']}: {kind_word(fault['kind'])}{again} ({fault['fingerprint']})"
     )
     yield from (f"  {one_line(line)}" for line in (fault["traceback"] or _error(fault, out)).splitlines())
 

@@ -13,7 +13,7 @@ import msgspec
 from ...duration import rfc3339
 from ...observe.logs import NoticeLine
 from ...redact import in_json, redact, shown_traceback
-from .failure import block, note
+from .stderr import block, note
 
 
 class Warnings(logging.Handler):

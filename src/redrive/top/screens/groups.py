@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from ...cli.terminal import views
 from ...cli.terminal.table import Column
 from ...message import Filter, Message
+from ...present.groups import group_record
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, read_annotations
 from ...triage.select.terms import as_node
@@ -63,7 +63,7 @@ class Groups(Screen):
         return Page(rows, head, "nothing is dead")
 
     def _row(self, group: FailureGroup, about: Annotation) -> dict[str, Any]:
-        row = views.group(group)
+        row = group_record(group)
         return {"id": f"{group.fingerprint}/{group.task}", **row, "said": _said(about, self.now_ms)}
 
     def look(self, row: Row) -> Screen:

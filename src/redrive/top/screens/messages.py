@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from ...cli.terminal import views
 from ...cli.terminal.holding import holds_of, sentence
 from ...cli.terminal.holding import record as hold_record
 from ...cli.terminal.story import story
 from ...cli.terminal.table import Column
 from ...errors import Refused
 from ...message import RESTING, Cancel, Counts, Filter, Lane, Message
+from ...present.messages import dead_message_row, message_record, message_row, moment_record, running_record
 from ...triage import pauses
 from ...triage.select.match import Seen, matches
 from ...triage.select.parser import parse
@@ -48,7 +48,7 @@ _WAITING_COLUMNS = (
 
 def dead_row(message: Message) -> dict[str, Any]:
     """A dead message as a row."""
-    return {**views.dead(message), "state": str(message.lane)}
+    return {**dead_message_row(message), "state": str(message.lane)}
 
 
 def _about(row: Row) -> str:
@@ -161,7 +161,7 @@ class Messages(Screen):
         head = "  ".join(f"[{name} {n:,}]" if name == self.lane.value else f"{name} {n:,}" for name, n in told)
         note = f"the first {len(found.messages):,} that match; / narrows by a selector" if found.more else ""
         rows = [
-            dead_row(message) if self.lane in RESTING else views.brief(message, self.now_ms)
+            dead_row(message) if self.lane in RESTING else message_row(message, self.now_ms)
             for message in found.messages
         ]
         return Page(rows, list(filter(None, [head, note])), f"no message is in the lane {self.lane.value}")
@@ -215,12 +215,12 @@ class MessageDetail(Text):
         if message is None:
             return Told(None, [f"message {self.message} is not stored any more: it is done, or was discarded"])
         holds, now_ms = holds_of(model.store, model.app, message), model.store.now_ms()
-        record = views.full(message, now_ms)
+        record = message_record(message, now_ms)
         record["held"] = [hold_record(hold) for hold in holds]
         if message.lane is Lane.LEASED:
-            record["running"] = views.running(running_of(told_by(model.store)).get(message.id), now_ms)
+            record["running"] = running_record(running_of(told_by(model.store)).get(message.id), now_ms)
         hands = by_hand(model.store, message) if model.store.traits.cells else []
-        record["timeline"] = [views.moment(moment) for moment in timeline(message, hands)]
+        record["timeline"] = [moment_record(moment) for moment in timeline(message, hands)]
         return Told(record, list(story(model.out.hidden(record), model.out, why=sentence(holds, now_ms))))
 
     def lines(self) -> Sequence[str]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...cli.admin import history as histories
 from ...cli.terminal.holding import record as hold_record
-from ...cli.terminal.views import group, time
 from ...errors import ConfigError, Unsupported
 from ...message import Counts
+from ...present.formats import timestamp
 from ..ask import PageRequest, Problem, Record
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 OUTCOMES = ("done", "retry", "dead", "quarantined", "crashed")
 SINCE = ("1h", "6h", "24h", "7d", "35d")
-__all__ = ["LANES", "counts", "group", "hold", "run", "time"]
 
 
 def counts(found: Counts) -> Record:
@@ -46,8 +45,8 @@ def run(found: RunView) -> Record:
         "actor": found.actor,
         "reason": found.reason,
         "cause": found.cause,
-        "started_at": time(found.started_ms),
-        "over_at": time(found.over_ms or None),
+        "started_at": timestamp(found.started_ms),
+        "over_at": timestamp(found.over_ms or None),
         "carried_by": found.carried_by or None,
         "closed": found.closed,
     }
@@ -92,12 +91,12 @@ def _past(found: History) -> Record:
     return {
         "step_s": step_ms // 1000,
         "total": totals(found.total),
-        "times": [time(at_ms) for at_ms in times],
+        "times": [timestamp(at_ms) for at_ms in times],
         "series": {
             name: [tallies[at].outcomes.get(name, 0) if at in tallies else 0 for at in times] for name in OUTCOMES
         },
         "enqueued": [tallies[at].enqueued if at in tallies else 0 for at in times],
-        "points": [{"at": time(point.at_ms), **histories.row(point.tally)} for point in found.points],
+        "points": [{"at": timestamp(point.at_ms), **histories.row(point.tally)} for point in found.points],
     }
 
 

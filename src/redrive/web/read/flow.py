@@ -11,6 +11,7 @@ from ...cli import flow as flow_cli
 from ...errors import ConfigError
 from ...flow.dependency import Dependency, about_of, key_of
 from ...message import Filter, Lane, Message
+from ...present.formats import timestamp
 from ...triage.controls import LOOKED, Control, Controls
 from ...worker.flow.local_state import controls as controls_of
 from ..ask import PageRequest, Problem, Record
@@ -69,7 +70,7 @@ def mutes(ask: PageRequest, name: str | None = None) -> list[Record]:
             "about": mute.about,
             "queue": mute.queue,
             "dependency": mute.dependency,
-            "until": fields.time(mute.until_ms),
+            "until": timestamp(mute.until_ms),
             "by": mute.by,
             "reason": mute.reason,
         }
@@ -147,7 +148,7 @@ def _waiting(message: Message) -> Record:
         "queue": message.queue,
         "why": None if held is None else held.why,
         "by": None if held is None else held.by or None,
-        "due_at": fields.time(message.due_ms),
+        "due_at": timestamp(message.due_ms),
     }
 
 

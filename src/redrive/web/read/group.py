@@ -11,6 +11,8 @@ from ...cli.dlq.groups import said_of
 from ...crypto import shown_text
 from ...errors import StoreError, Unsupported
 from ...message import FailureGroup, Filter, Lane, Message
+from ...present.formats import timestamp
+from ...present.groups import group_record
 from ...triage.annotations import NOTHING, read_annotations
 from ...triage.redrive.run import views as runs_of
 from ...triage.search import FIRST_PAGE, fitting
@@ -48,11 +50,11 @@ def group(ask: PageRequest) -> Record:
         "text": shown_text(found[0].text) if found else None,
         "count": sum(each.count for each in found),
         "age_s": kept.age_s,
-        "first_at": fields.time(min(each.first_ms for each in found)) if found else None,
-        "last_at": fields.time(max(each.last_ms for each in found)) if found else None,
+        "first_at": timestamp(min(each.first_ms for each in found)) if found else None,
+        "last_at": timestamp(max(each.last_ms for each in found)) if found else None,
         **said,
         "states": _states(ask, found, said, now_ms),
-        "by_task": [fields.group(each) for each in found],
+        "by_task": [group_record(each) for each in found],
         **_sampled(ask, fingerprint, found),
         "rows": [messages.row(message, now_ms) for message in read.messages],
         "next": read.cursor,
@@ -76,7 +78,7 @@ def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
     entries = islice(Audit(ask.store).entries(), LOG_READ)
     mine = islice((entry for entry in entries if entry.about == fingerprint), LOG)
     return [
-        {"at": fields.time(entry.at_ms), "who": entry.who, "action": entry.action, "reason": entry.reason,
+        {"at": timestamp(entry.at_ms), "who": entry.who, "action": entry.action, "reason": entry.reason,
          "text": entry.text or None}
         for entry in mine
     ]  # fmt: skip

@@ -7,13 +7,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...blobs import whole_body
-from ...cli.terminal import views
 from ...cli.terminal.holding import holds_of
 from ...cli.terminal.story import ENDS
 from ...crypto import shown_text
 from ...errors import BlobsUnavailable, Unreadable, Unsupported
 from ...fault import Fault
 from ...message import BLOB, RESTING, Lane, Message
+from ...present.formats import timestamp
+from ...present.messages import body_json, message_record, moment_record, moment_text, running_record
 from ...status import running_of, told_by
 from ...triage.edit import REPLACES
 from ...triage.purge import purge_behind
@@ -75,7 +76,7 @@ def gone(ask: PageRequest, id: str) -> Problem:
         if not ask.store.traits.finds:
             why = "it does not rest: this store finds nothing that waits or runs, and done messages are deleted"
         return Problem(f"there is no message {id}", why, "look for it by another of its fields", 404)
-    why = f"{entry.reason} ({entry.who}, {fields.time(entry.at_ms)})"
+    why = f"{entry.reason} ({entry.who}, {timestamp(entry.at_ms)})"
     if entry.action == "edit":
         return Problem(f"message {id} was edited: {entry.ids[1]} took its place", why, f"open {entry.ids[1]}", 404)
     return Problem(f"message {id} was discarded", why, "the audit log has more", 404)
@@ -83,14 +84,14 @@ def gone(ask: PageRequest, id: str) -> Problem:
 
 def _record(ask: PageRequest, found: Message) -> Record:
     now_ms = ask.store.now_ms()
-    record: Record = dict.fromkeys(_MAYBE) | views.full(_without_large(found), now_ms) | _large(found)
+    record: Record = dict.fromkeys(_MAYBE) | message_record(_without_large(found), now_ms) | _large(found)
     moments = timeline(found, by_hand(ask.store, found) if ask.store.traits.cells else ())
     record["held"] = [fields.hold(ask, hold) for hold in _holds(ask, found)]
     record["timeline"] = [_moment(found, moment) for moment in moments]
     purge = purge_behind(ask.store, found) if ask.store.traits.cells else None
     record["purged"] = None if purge is None else f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
     held = running_of(told_by(ask.store)).get(found.id) if found.lane is Lane.LEASED else None
-    record["running"] = views.running(held, now_ms)
+    record["running"] = running_record(held, now_ms)
     record["blob"] = None
     if found.content == BLOB and ask.sees_bodies:
         record |= _of_blob(ask, found, record["bytes"] or 0)
@@ -142,17 +143,17 @@ def _holds(ask: PageRequest, found: Message) -> tuple[Any, ...]:
 def _links(found: Message, fault: Fault | None, parent: str | None) -> Record:
     """Where the message, or its run that ended in a fault, is seen outside: the trace of this parent, and its logs."""
     about: Record = {"message_id": found.id, "task": found.task, "queue": found.queue}
-    about |= {"worker": fault.worker, "at": fields.time(fault.at_ms)} if fault else {}
+    about |= {"worker": fault.worker, "at": timestamp(fault.at_ms)} if fault else {}
     return outside.links(parent, **about)
 
 
 def _moment(found: Message, moment: Any) -> Record:
     """An event of its life, with its sentence, and the traceback and the links of an attempt."""
-    record = views.moment(moment)
+    record = moment_record(moment)
     fault = moment.fault
     return {
         **record,
-        "told": views.told(record),
+        "told": moment_text(record),
         "traceback": shown_text(fault.traceback) if fault is not None and fault.traceback else None,
         "fingerprint": fault.fingerprint if fault is not None else None,
         "links": _links(found, fault, fault.traceparent) if fault is not None else {},
@@ -164,6 +165,6 @@ def _of_blob(ask: PageRequest, found: Message, size: int) -> Record:
     if size > BODY_MAX:
         return {"blob": f"the body has {size:,} bytes; the command below shows it with --body"}
     try:
-        return {"body": views.as_json(whole_body(ask.store, found)), "blob": None}
+        return {"body": body_json(whole_body(ask.store, found)), "blob": None}
     except (Unreadable, BlobsUnavailable) as error:
         return {"blob": str(error)}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...cli.selecting import fields_of
-from ...cli.terminal import views
 from ...errors import SelectorError, Unsupported
 from ...message import Filter, Message
+from ...present.messages import dead_message_row, message_row
 from ...triage.select.terms import ARGS
 from ..ask import PageRequest, Problem, Record, Told
 from ..sums import Kept
@@ -100,5 +100,5 @@ def _count(ask: PageRequest, state: str, where: Filter) -> Kept[int] | None:
 
 def row(message: Message, now_ms: int) -> Record:
     """A message of a list."""
-    brief = views.brief(message, now_ms)
-    return {**views.dead(message), "state": brief["state"], "due_at": brief["due_at"]}
+    brief = message_row(message, now_ms)
+    return {**dead_message_row(message), "state": brief["state"], "due_at": brief["due_at"]}

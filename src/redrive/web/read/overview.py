@@ -5,6 +5,8 @@ from __future__ import annotations
 from ...cli.admin.status import NEEDS_SHOWN, need_record
 from ...errors import Unsupported
 from ...message import Counts
+from ...present.formats import timestamp
+from ...present.groups import group_record
 from ...status import Status
 from ..ask import PageRequest, Record
 from . import fields
@@ -18,7 +20,7 @@ def overview(ask: PageRequest) -> Record:
     status = kept.value
     back = fields.since(ask, "1h")
     return {
-        "at": fields.time(status.at_ms),
+        "at": timestamp(status.at_ms),
         "age_s": kept.age_s,
         "ok": status.ok,
         "needs": [
@@ -35,11 +37,11 @@ def overview(ask: PageRequest) -> Record:
             for each in status.queues[:SHOWN]
         ],
         "queue_count": len(status.queues),
-        "groups": [fields.group(group) for group in status.failures[:SHOWN]],
+        "groups": [group_record(group) for group in status.failures[:SHOWN]],
         "group_count": len(status.failures),
         "holds": [fields.hold(ask, hold) for hold in status.holds[:SHOWN]],
         "dependencies": [
-            {"name": control.about, "breaker": control.breaker, "until": fields.time(control.until_ms)}
+            {"name": control.about, "breaker": control.breaker, "until": timestamp(control.until_ms)}
             for control in (ask.app.flow.list(waiting=False) if ask.store.traits.cells else ())
         ],
         "runs": [fields.run(run) for run in ask.app.dlq.runs(SHOWN)] if ask.store.traits.cells else [],

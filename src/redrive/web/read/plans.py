@@ -11,6 +11,8 @@ from ...cli.dlq import plan as plans_cli
 from ...duration import milliseconds, show
 from ...errors import Misread, PlanRefused, Unsupported
 from ...message import UNREADABLE, decoded
+from ...present.formats import timestamp
+from ...present.groups import group_record
 from ...triage.lookup import run_ids
 from ...triage.redrive.pacing import CANARY, MAX_PER_S, SLOW_START, STEP_MS, STOP_IF
 from ...triage.redrive.plan import MAX_AGE, PlanHandle
@@ -56,7 +58,7 @@ def planning(ask: PageRequest) -> Record:
         "filled": {name: ask.text(name, default) for name, default in FILLED.items()},
         "slow_start": ask.query.get("slow_start", "on" if SLOW_START else "off") == "on",
         "halve_on_failures": ask.checked("halve_on_failures"),
-        "groups": [] if found is not None else [fields.group(group) for group in failure_groups(ask)[:GROUPS]],
+        "groups": [] if found is not None else [group_record(group) for group in failure_groups(ask)[:GROUPS]],
         "plans": recent(ask),
         "completions": completions(ask),
         "command": fields.command(ask, "dlq", "plan", *([words] if found is not None else [])),
@@ -81,7 +83,7 @@ def recent(ask: PageRequest) -> list[Record]:
                 "id": plan.id,
                 "selector": plan.selector,
                 "total": plan.total,
-                "made_at": fields.time(plan.made_ms),
+                "made_at": timestamp(plan.made_ms),
                 "note": plan.settings.note or None,
                 "run": None if state is None else str(state.status),
             }
@@ -176,7 +178,7 @@ def plan(ask: PageRequest) -> Record:
         "state": "applied" if applied else word,
         "why": "" if applied else why,
         "run": _run(ask, made.id) if applied else None,
-        "expires_at": fields.time(made.made_ms + APPLIED_WITHIN_MS),
+        "expires_at": timestamp(made.made_ms + APPLIED_WITHIN_MS),
         "how": list(plans_cli.how(made.settings)),
         "peak_per_s": rate,
         "load": _load(ask, made, rate),

@@ -9,6 +9,7 @@ from ...cli.dlq.plan import how
 from ...cli.dlq.run import failed_again, full
 from ...crypto import shown_text
 from ...errors import ConfigError, PlanRefused
+from ...present.formats import timestamp
 from ...status import Reasons
 from ...triage.lookup import run_ids
 from ...triage.redrive.records import FAILURES_MAX, FINAL, Line, Plan, RunState, state_of
@@ -60,13 +61,13 @@ def run(ask: PageRequest) -> Record:
         "approved_by": state.approved_by or None,
         "approval": approval_of(plan),
         "how": [] if plan is None else list(how(plan.settings)),
-        "planned_at": None if plan is None else fields.time(plan.made_ms),
+        "planned_at": None if plan is None else timestamp(plan.made_ms),
         "average_per_s": _average(view),
         "stages": stages(view, state, plan),
         "canary": canary(view, state, plan, story),
         "held": [fields.hold(ask, each) for each in Reasons(ask.store, ask.registry).of_run(view, plan)],
         "can": can(ask, view, state, plan),
-        "story": [{"at": fields.time(line.at_ms), "text": line.text} for line in reversed(story[-STORY:])],
+        "story": [{"at": timestamp(line.at_ms), "text": line.text} for line in reversed(story[-STORY:])],
         "failures": _failures(ask, found, view),
         "command": fields.command(ask, "run", "show", found.id),
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...cli import schedule as listing
 from ...duration import show
 from ...errors import Unsupported
+from ...present.formats import timestamp
 from ...schedule import warning
 from ...schedule.wording import words
 from ...status import schedule_statuses
@@ -60,7 +61,7 @@ def _times(found: Schedule, now_ms: int) -> list[Record]:
     told: list[Record] = []
     for at in found.next(NEXT, datetime.fromtimestamp(now_ms / 1000, UTC)):
         ms = round(at.timestamp() * 1000)
-        told.append({"at": fields.time(ms), "local": at.isoformat(sep=" "), "note": _note(before, at)})
+        told.append({"at": timestamp(ms), "local": at.isoformat(sep=" "), "note": _note(before, at)})
         before = at
     return told
 

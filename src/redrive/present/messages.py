@@ -1,4 +1,4 @@
-"""Messages and faults as commands write them: one name for each field, times in RFC 3339."""
+"""Messages, their faults and their timelines as records: one name for each field, times in RFC 3339."""
 
 from __future__ import annotations
 
@@ -10,35 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...blobs import read_reference
-from ...crypto import key_of, shown_text
-from ...duration import rfc3339, show
-from ...errors import Unreadable
-from ...fault import Fault
-from ...fault.model import kind_word as kind_word
-from ...message import (
-    ABSENT,
-    BLOB,
-    DAMAGED,
-    FailureGroup,
-    Lane,
-    Message,
-)
-from ...triage.timeline import Moment
+from ..blobs import read_reference
+from ..crypto import key_of, shown_text
+from ..duration import show
+from ..errors import Unreadable
+from ..fault import Fault
+from ..fault.model import kind_word as kind_word
+from ..message import ABSENT, BLOB, DAMAGED, Lane, Message
+from ..triage.timeline import Moment
+from .formats import timestamp
 
 if TYPE_CHECKING:
-    from ...flow.auto_redrive import AutoRedrive
-    from ...status import Running
+    from ..status import Running
 
 
 _STARTED = re.compile(r"; started: [0-9a-f-]+(?:, [0-9a-f-]+)*(?: and \d+ more)?\Z")
 
 
-def time(ms: int | None) -> str | None:
-    return None if ms is None else rfc3339(ms)
-
-
-def as_json(found: bytes) -> Any:
+def body_json(found: bytes) -> Any:
     """A body or a checkpoint: as it is if it is JSON, `{"encrypted": KEY}` if it could not be decrypted, else
     `{"base64": …}`."""
     if (key := key_of(found)) is not None:
@@ -51,7 +40,7 @@ def as_json(found: bytes) -> Any:
     return msgspec.Raw(found)  # not decoded: no digit or repeated key is lost
 
 
-def brief(message: Message, now_ms: int) -> dict[str, Any]:
+def message_row(message: Message, now_ms: int) -> dict[str, Any]:
     """A message as a row."""
     return {
         "id": message.id,
@@ -61,13 +50,13 @@ def brief(message: Message, now_ms: int) -> dict[str, Any]:
         "attempt": message.attempt,
         "crashes": message.crashes,
         "redrives": message.redrives,
-        "due_at": time(message.due_ms),
-        "enqueued_at": time(message.enqueued_ms),
+        "due_at": timestamp(message.due_ms),
+        "enqueued_at": timestamp(message.enqueued_ms),
         "correlation_id": message.correlation_id,
     }
 
 
-def running(run: Running | None, now_ms: int) -> dict[str, Any] | None:
+def running_record(run: Running | None, now_ms: int) -> dict[str, Any] | None:
     """Where a message runs; None where no living worker tells that it holds it."""
     if run is None:
         return None
@@ -75,7 +64,7 @@ def running(run: Running | None, now_ms: int) -> dict[str, Any] | None:
         "worker": run.worker,
         "host": run.host,
         "pid": run.pid,
-        "since": time(run.since_ms),
+        "since": timestamp(run.since_ms),
         "for_s": None if run.since_ms is None else max(0, now_ms - run.since_ms) / 1000,
         "isolated": run.isolated,
         "worker_hung": run.hung is not None,
@@ -83,7 +72,7 @@ def running(run: Running | None, now_ms: int) -> dict[str, Any] | None:
     }
 
 
-def size(message: Message) -> dict[str, Any]:
+def body_size(message: Message) -> dict[str, Any]:
     """The size of the body, and where it is stored: inline, or in which blob."""
     if message.content == BLOB:
         with contextlib.suppress(Unreadable):
@@ -92,16 +81,16 @@ def size(message: Message) -> dict[str, Any]:
     return {"content": message.content, "bytes": len(message.body), "body_in": "inline"}
 
 
-def full(message: Message, now_ms: int) -> dict[str, Any]:
+def message_record(message: Message, now_ms: int) -> dict[str, Any]:
     """All fields of a message. A body in a blob is shown by its reference."""
     if message.content == ABSENT:
         return _recorded(message, now_ms)
     return {
-        **brief(message, now_ms),
+        **message_row(message, now_ms),
         "reason": message.reason,
-        "rested_at": time(message.rested_ms),
-        "life_began_at": time(message.life_ms),
-        "deadline_at": time(message.deadline_ms),
+        "rested_at": timestamp(message.rested_ms),
+        "life_began_at": timestamp(message.life_ms),
+        "deadline_at": timestamp(message.deadline_ms),
         "priority": message.priority,
         "key": message.key,
         "group": message.group,
@@ -109,7 +98,7 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
         "crashes_alone": message.crashes_alone,
         "suspect": message.suspect,
         "cancel_requested": message.cancel,
-        "deferral": deferral(message),
+        "deferral": deferral_record(message),
         "attempts_allowed": message.attempts_allowed,
         "worker": message.worker,
         "producer": message.producer,
@@ -117,11 +106,11 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
         "traceparent": message.traceparent,
         "version": message.version,
         "headers": dict(message.headers),
-        **size(message),
-        "body": as_json(message.body),
-        "result": None if message.result is None else as_json(message.result),
-        "progress": None if message.progress is None else as_json(message.progress),
-        "faults": [fault(f) for f in message.faults],
+        **body_size(message),
+        "body": body_json(message.body),
+        "result": None if message.result is None else body_json(message.result),
+        "progress": None if message.progress is None else body_json(message.progress),
+        "faults": [fault_record(f) for f in message.faults],
         **_damage(message),
     }
 
@@ -136,11 +125,11 @@ def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
     """The fields of a message that cannot be read, as far as its record has them."""
     ended = message.lane is Lane.DONE
     return {
-        **brief(message, now_ms),
+        **message_row(message, now_ms),
         "known": "by its record, without its body" + ("" if ended else "; once it is due it may run"),
         "reason": message.reason,
-        "rested_at": time(message.rested_ms),
-        "life_began_at": time(message.life_ms),
+        "rested_at": timestamp(message.rested_ms),
+        "life_began_at": timestamp(message.life_ms),
         "key": message.key,
         "group": message.group,
         "cancel_requested": message.cancel,
@@ -152,17 +141,17 @@ def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
     }
 
 
-def deferral(message: Message) -> dict[str, Any] | None:
+def deferral_record(message: Message) -> dict[str, Any] | None:
     """Why flow control defers the message, by which dependency, queue or task, and until when."""
     held = message.deferral
     if held is None or message.lane is not Lane.READY:  # a claim leaves it, but its wait is over
         return None
-    return {"why": held.why, "by": held.by or None, "until": time(message.due_ms)}
+    return {"why": held.why, "by": held.by or None, "until": timestamp(message.due_ms)}
 
 
-def fault(fault: Fault) -> dict[str, Any]:
+def fault_record(fault: Fault) -> dict[str, Any]:
     return {
-        "at": time(fault.at_ms),
+        "at": timestamp(fault.at_ms),
         "attempt": fault.attempt,
         "kind": str(fault.kind),
         "error": fault.error,
@@ -177,11 +166,11 @@ def fault(fault: Fault) -> dict[str, Any]:
     }
 
 
-def moment(found: Moment) -> dict[str, Any]:
+def moment_record(found: Moment) -> dict[str, Any]:
     """An event of a timeline: an attempt with its fault, an action by hand, or the end of the message."""
     fault, entry = found.fault, found.entry
     return {
-        "at": time(found.at_ms),
+        "at": timestamp(found.at_ms),
         "after_s": None if found.after_ms is None else found.after_ms / 1000,
         "what": found.what,
         "text": shown_text(fault.text if fault else found.text) or None,
@@ -195,7 +184,7 @@ def moment(found: Moment) -> dict[str, Any]:
     }
 
 
-def without_ids(text: str) -> str:
+def crash_text(text: str) -> str:
     """The text of a crash without the ids of what else had been started: they are in the details.
 
     >>> without_ids("killed by SIGSEGV; 2 messages had been started in its process; started: 0199-a, 0199-b and 3 more")
@@ -204,14 +193,14 @@ def without_ids(text: str) -> str:
     return _STARTED.sub("", text)
 
 
-def told(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> str:
+def moment_text(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> str:
     """The event as text for people, after its time. The error of `known`, a fault that they have read already, is not
     repeated."""
     parts = [moment["what"]]
     if moment["kind"] is not None:
         parts[0] += f" on {moment['worker']}" if moment["worker"] else ""
         same = known is not None and all(moment[name] == (known[name] or None) for name in ("kind", "error", "text"))
-        error = "the same error" if same else f"{moment['error']}: {without_ids(moment['text'] or '')}".rstrip(": ")
+        error = "the same error" if same else f"{moment['error']}: {crash_text(moment['text'] or '')}".rstrip(": ")
         parts.append(f"{kind_word(moment['kind'])}, {error}")
         if moment["delay_ms"] is not None:
             parts.append(f"again in {show(moment['delay_ms'] / 1000)}")
@@ -222,7 +211,7 @@ def told(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -
     return f"{moment['what']}: {moment['text']}" if moment["text"] else str(moment["what"])
 
 
-def dead(message: Message) -> dict[str, Any]:
+def dead_message_row(message: Message) -> dict[str, Any]:
     """A dead message as a row, with the fault that it died of."""
     last = message.faults[-1] if message.faults else None
     return {
@@ -238,39 +227,7 @@ def dead(message: Message) -> dict[str, Any]:
         "error": last.error if last else None,
         "text": message.damage.why if message.damage else shown_text(last.text) if last else None,
         "lane": str(message.lane),
-        "enqueued_at": time(message.enqueued_ms),
-        "died_at": time(message.rested_ms),
+        "enqueued_at": timestamp(message.enqueued_ms),
+        "died_at": timestamp(message.rested_ms),
         "correlation_id": message.correlation_id,
-    }
-
-
-def auto(found: AutoRedrive) -> dict[str, Any]:
-    """The parameters of automatic redrives."""
-    return {
-        "base": show(found.base),
-        "factor": found.factor,
-        "cap": show(found.cap),
-        "max_redrives": found.max_redrives,
-        "attempts": found.attempts,
-    }
-
-
-def pace(found: AutoRedrive) -> dict[str, Any]:
-    """Their rate, and the jitter of their waits."""
-    return {"rate": f"{found.rate:.6g}/s", "jitter": found.jitter}
-
-
-def group(found: FailureGroup) -> dict[str, Any]:
-    return {
-        "fingerprint": found.fingerprint,
-        "task": found.task,
-        "error": found.error,
-        "text": shown_text(found.text),
-        "count": found.count,
-        "trend": found.trend,
-        "recent": found.recent,
-        "earlier": found.earlier,
-        "first_at": time(found.first_ms),
-        "last_at": time(found.last_ms),
-        "sample_id": found.sample_id,
     }

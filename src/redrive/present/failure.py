@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 import traceback
 from collections.abc import Sequence
 
 import click
 
-from ...redact import clip, many_lines, one_line, redact
+from ..redact import clip
+from .commands import as_module, command, completed, corrected, program
 
 DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
-CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
-AT = "redrive.at"  # there: the flags that named app and store, for the commands that lead on
 FIELDS_BESIDE = {"PRESET": "--task"}  # by an argument: the option for what else people give there
-RENAMED = {"--why": "--reason", "--note": "--reason"}  # options of older versions
 REASON = "CRM-77: why you do it"  # in a command line that lacks one
-TYPED_MAX = 1000  # characters of a command line that a failure repeats
 _EXTRAS = {
     "httpx": "http",
     "psycopg": "postgres",
@@ -40,100 +36,8 @@ class Failure(click.ClickException):
     def __init__(self, what: str, why: str, next: str, code: int = FAILED) -> None:
         super().__init__(what)
         self.what, self.why, self.next = what, why, next
+        self.traceback = ""  # of an unexpected error, where REDRIVE_TRACEBACK asks for it
         self.exit_code = code  # type: ignore[misc]  # click reads it from the instance too
-
-
-def program() -> str:
-    """The name of the program, as the user typed it."""
-    context = click.get_current_context(silent=True)
-    return (context.find_root().info_name if context is not None else None) or "redrive"
-
-
-def command() -> str:
-    """The running command, as the user typed it."""
-    context = click.get_current_context(silent=True)
-    return str(context.meta.get(CALLED, context.command_path)) if context is not None else program()
-
-
-def onward(words: str) -> str:
-    """A next command with the --app and --url of this one, ready to be pasted. The words may name the app already."""
-    at = _at()
-    app = at.partition(" --app ")[2].partition(" ")[0]
-    return f"{program()} {words}{at.replace(f' --app {app}', '') if app in words.split() else at}"
-
-
-def again(words: str) -> str:
-    """The running command with other words, and the same --app and --url."""
-    return f"{command()} {words}{_at()}"
-
-
-def corrected(old: str, new: str, field: str = "") -> str:
-    """The command line as the user typed it, with `new` in place of `old`: a word, the value of an `--option=`, or of
-    that field of a selector. The command's help where `old` is there twice, or in another form."""
-    words = _words()
-    fixed = [_replaced(word, old, new, field) for word in words]
-    if sum(a != b for a, b in zip(words, fixed, strict=True)) != 1 or len(shlex.join(fixed)) > TYPED_MAX:
-        return f"{command()} --help"
-    return f"{program()} {shlex.join(fixed)}"
-
-
-def _replaced(word: str, old: str, new: str, field: str) -> str:
-    flag, equals, value = word.partition("=")
-    if word == old or (equals and value == old):
-        return new if word == old else f"{flag}={new}"
-    if field and f"{field}:" in word:
-        return re.sub(rf"(?<![\w.-]){field}:{re.escape(old)}(?![\w.*-])", lambda _: f"{field}:{new}", word)
-    return word
-
-
-def completed(*more: str) -> str:
-    """The command line as the user typed it, with more words; the command's help where it is very long."""
-    words = list(_words())
-    at = words.index("--") if "--" in words else len(words)  # behind it, options are none
-    words[at:at] = more
-    return f"{program()} {shlex.join(words)}" if len(shlex.join(words)) <= TYPED_MAX else f"{command()} --help"
-
-
-def _words() -> Sequence[str]:
-    context = click.get_current_context(silent=True)
-    words: Sequence[str] = (context.find_root().obj if context is not None else None) or ()
-    return words
-
-
-def _at() -> str:
-    context = click.get_current_context(silent=True)
-    return str(context.meta.get(AT, "")) if context is not None else ""
-
-
-def typed(*words: str) -> str:
-    """Words of a command, quoted for a shell."""
-    return shlex.join(words)
-
-
-def as_module(file: str) -> str:
-    """The name by which Python imports a file, as people type it: shop.py, ./shop.py or web/shop.py."""
-    return file.removesuffix(".py").removeprefix("./").replace("/", ".") if file.endswith(".py") else file
-
-
-def note(text: str) -> None:
-    """Write a line to stderr, beside the data."""
-    click.echo(one_line(redact(text)), err=True)
-
-
-def block(text: str) -> None:
-    """Write several lines to stderr, beside the data."""
-    click.echo(many_lines(redact(text)), err=True)
-
-
-def tell(failure: Failure) -> None:
-    """Write the three lines."""
-    for word, text in (("error", failure.what), ("why", failure.why), ("next", failure.next)):
-        click.echo(f"{word}: {one_line(redact(' '.join(text.split())))}", err=True)
-
-
-def is_help(error: Exception) -> bool:
-    """Whether its text is the help of a group, which click 8.2 and later raise if a subcommand is missing."""
-    return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def failure_of(error: Exception) -> Failure:
@@ -161,7 +65,7 @@ def _usage(error: click.UsageError) -> Failure:
     what, help = what[:1].lower() + what[1:], f"{path} --help"
     match error:
         case click.NoSuchOption(option_name=name, possibilities=some):
-            near = RENAMED.get(name) or _nearest(name, some or ())
+            near = _nearest(name, some or ())
             meant = f"did you mean {near}?" if near else f"expected: {usage}"
             return Failure(f"there is no option {name}", meant, corrected(name, near) if near else help, USAGE)
         case click.MissingParameter(param=click.Option(opts=[*_, "--reason"])):
@@ -201,15 +105,15 @@ def _not_one_of(what: str, param: click.Parameter, words: Sequence[str], help: s
 
 
 def _nearest(word: str, known: Sequence[str]) -> str | None:
-    from ...errors import near_miss
+    from ..errors import near_miss
 
     return near_miss(word, known, 0.5)
 
 
 def _ours(error: Exception) -> Failure | None:
     """By what the caller can do about it."""
-    from ...config import NotTrusted
-    from ...errors import (
+    from ..config import NotTrusted
+    from ..errors import (
         ConfigError,
         EnqueueError,
         ReadOnly,
@@ -276,9 +180,10 @@ def _mend(what: str) -> str | None:
 
 
 def _unexpected(error: Exception) -> Failure:
-    if os.environ.get("REDRIVE_TRACEBACK"):
-        block("".join(traceback.format_exception(error)).rstrip())
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = f"at {place[0].filename}:{place[0].lineno}" if place else "at an unknown place"
     what = f"unexpected {type(error).__name__}: {clip(str(error), 20_000, 500) or 'no text'}"
-    return Failure(what, f"a mistake in redrive or in the app, {where}", f"REDRIVE_TRACEBACK=1 {completed()}")
+    failure = Failure(what, f"a mistake in redrive or in the app, {where}", f"REDRIVE_TRACEBACK=1 {completed()}")
+    if os.environ.get("REDRIVE_TRACEBACK"):
+        failure.traceback = "".join(traceback.format_exception(error)).rstrip()
+    return failure

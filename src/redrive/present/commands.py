@@ -1,0 +1,85 @@
+"""Write commands as people type them: the one that runs, corrected or completed, and the one that leads on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+import click
+
+CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
+AT = "redrive.at"  # there: the flags that named app and store, for the commands that lead on
+TYPED_MAX = 1000  # characters of a command line that a failure repeats
+
+
+def program() -> str:
+    """The name of the program, as the user typed it."""
+    context = click.get_current_context(silent=True)
+    return (context.find_root().info_name if context is not None else None) or "redrive"
+
+
+def command() -> str:
+    """The running command, as the user typed it."""
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(CALLED, context.command_path)) if context is not None else program()
+
+
+def onward(words: str) -> str:
+    """A next command with the --app and --url of this one, ready to be pasted. The words may name the app already."""
+    at = _at()
+    app = at.partition(" --app ")[2].partition(" ")[0]
+    return f"{program()} {words}{at.replace(f' --app {app}', '') if app in words.split() else at}"
+
+
+def again(words: str) -> str:
+    """The running command with other words, and the same --app and --url."""
+    return f"{command()} {words}{_at()}"
+
+
+def corrected(old: str, new: str, field: str = "") -> str:
+    """The command line as the user typed it, with `new` in place of `old`: a word, the value of an `--option=`, or of
+    that field of a selector. The command's help where `old` is there twice, or in another form."""
+    words = _words()
+    fixed = [_replaced(word, old, new, field) for word in words]
+    if sum(a != b for a, b in zip(words, fixed, strict=True)) != 1 or len(shlex.join(fixed)) > TYPED_MAX:
+        return f"{command()} --help"
+    return f"{program()} {shlex.join(fixed)}"
+
+
+def _replaced(word: str, old: str, new: str, field: str) -> str:
+    flag, equals, value = word.partition("=")
+    if word == old or (equals and value == old):
+        return new if word == old else f"{flag}={new}"
+    if field and f"{field}:" in word:
+        return re.sub(rf"(?<![\w.-]){field}:{re.escape(old)}(?![\w.*-])", lambda _: f"{field}:{new}", word)
+    return word
+
+
+def completed(*more: str) -> str:
+    """The command line as the user typed it, with more words; the command's help where it is very long."""
+    words = list(_words())
+    at = words.index("--") if "--" in words else len(words)  # behind it, options are none
+    words[at:at] = more
+    return f"{program()} {shlex.join(words)}" if len(shlex.join(words)) <= TYPED_MAX else f"{command()} --help"
+
+
+def _words() -> Sequence[str]:
+    context = click.get_current_context(silent=True)
+    words: Sequence[str] = (context.find_root().obj if context is not None else None) or ()
+    return words
+
+
+def _at() -> str:
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(AT, "")) if context is not None else ""
+
+
+def typed(*words: str) -> str:
+    """Words of a command, quoted for a shell."""
+    return shlex.join(words)
+
+
+def as_module(file: str) -> str:
+    """The name by which Python imports a file, as people type it: shop.py, ./shop.py or web/shop.py."""
+    return file.removesuffix(".py").removeprefix("./").replace("/", ".") if file.endswith(".py") else file

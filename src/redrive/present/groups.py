@@ -1,0 +1,46 @@
+"""Failure groups, and what people said of them, as records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..crypto import shown_text
+from ..duration import show
+from ..fault.model import kind_word as kind_word
+from ..message import FailureGroup
+from .formats import timestamp
+
+if TYPE_CHECKING:
+    from ..flow.auto_redrive import AutoRedrive
+
+
+def auto_redrive_record(found: AutoRedrive) -> dict[str, Any]:
+    """The parameters of automatic redrives."""
+    return {
+        "base": show(found.base),
+        "factor": found.factor,
+        "cap": show(found.cap),
+        "max_redrives": found.max_redrives,
+        "attempts": found.attempts,
+    }
+
+
+def pace_record(found: AutoRedrive) -> dict[str, Any]:
+    """Their rate, and the jitter of their waits."""
+    return {"rate": f"{found.rate:.6g}/s", "jitter": found.jitter}
+
+
+def group_record(found: FailureGroup) -> dict[str, Any]:
+    return {
+        "fingerprint": found.fingerprint,
+        "task": found.task,
+        "error": found.error,
+        "text": shown_text(found.text),
+        "count": found.count,
+        "trend": found.trend,
+        "recent": found.recent,
+        "earlier": found.earlier,
+        "first_at": timestamp(found.first_ms),
+        "last_at": timestamp(found.last_ms),
+        "sample_id": found.sample_id,
+    }
