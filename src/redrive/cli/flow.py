@@ -13,13 +13,14 @@ import click
 from ..duration import show as show_duration
 from ..present.commands import program, typed
 from ..present.formats import timestamp
+from ..present.table import field_lines
 from ..redact import one_line
 from ..triage.controls import Control, Controls
 from .main import Subcommands
 from .opening import Opened, at_store
 from .selecting import signature
 from .terminal.nothing import unknown
-from .terminal.output import Column, Output, fields
+from .terminal.output import Column, Output
 from .terminal.stderr import note
 from .terminal.types import DURATION
 
@@ -216,7 +217,7 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
         if record[name] is not None:
             shown[name] = _number(record[name])
     named = {name.replace("_", " "): v.replace("_", " ") if name == "breaker" else v for name, v in shown.items()}
-    return chain(fields(named), *(_transition(t, out) for t in reversed(record["transitions"])))
+    return chain(field_lines(named), *(_transition(t, out) for t in reversed(record["transitions"])))
 
 
 def _transition(t: dict[str, Any], out: Output) -> Iterator[str]:

@@ -12,7 +12,8 @@ from ..blobs import whole_body
 from ..message import ABSENT, Cancel, Filter, Lane, Message
 from ..present.commands import onward, typed
 from ..present.failure import DONE, FAILED, PARTIAL, Failure
-from ..present.formats import timestamp
+from ..present.formats import age_text, timestamp
+from ..present.holds import hold_record, holds_of, holds_text
 from ..present.messages import body_json, message_record, message_row, moment_record, running_record
 from ..triage.purge import purge_behind
 from ..triage.select.match import Seen, matches
@@ -22,9 +23,7 @@ from .main import Subcommands
 from .opening import Opened, at_store
 from .revealing import Reveal, reveal_option
 from .selecting import here, message_id, seen_at_once, selector_argument, signature
-from .terminal.holding import holds_of, sentence
-from .terminal.holding import record as hold_record
-from .terminal.output import Column, Output, age
+from .terminal.output import Column, Output
 from .terminal.stderr import note
 from .terminal.story import story
 from .terminal.types import PAST
@@ -39,7 +38,7 @@ _LEASED = (
     Column("task", shrinks=True),
     Column("queue", shrinks=True),
     Column("attempt", spare=1),
-    Column("running_s", "running for", lambda seconds: "not begun" if seconds is None else age(seconds)),
+    Column("running_s", "running for", lambda seconds: "not begun" if seconds is None else age_text(seconds)),
     Column("worker", shrinks=True),
 )
 _COLUMNS = (
@@ -118,7 +117,7 @@ def write_message(opened: Opened, out: Output, message: Message, *, body: bool =
         record["purged"] = f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
     if body and message.content != ABSENT:
         record["body"] = body_json(whole_body(opened.store, message))
-    why = sentence(holds, opened.store.now_ms())
+    why = holds_text(holds, opened.store.now_ms())
     out.record(record, id="id", table=lambda: story(out.hidden(record), out, why=why))
 
 

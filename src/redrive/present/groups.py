@@ -13,6 +13,14 @@ from .formats import timestamp
 if TYPE_CHECKING:
     from ..flow.auto_redrive import AutoRedrive
 
+from typing import TYPE_CHECKING
+
+from ..triage.annotations import Annotation
+from ..triage.auto.rules import Rule
+
+if TYPE_CHECKING:
+    from ..flow.auto_redrive import AutoRedrive
+
 
 def auto_redrive_record(found: AutoRedrive) -> dict[str, Any]:
     """The parameters of automatic redrives."""
@@ -44,3 +52,20 @@ def group_record(found: FailureGroup) -> dict[str, Any]:
         "last_at": timestamp(found.last_ms),
         "sample_id": found.sample_id,
     }
+
+
+def annotation_record(about: Annotation, now_ms: int) -> dict[str, Any]:
+    """What people said of a group, as rows show it."""
+    standing = about.rule
+    return {
+        "note": about.note or None,
+        "owner": about.owner or None,
+        "muted_until": timestamp(about.muted_until_ms) if about.muted(now_ms) else None,
+        "rule": None if standing is None else standing.kind,
+        "rule_by": None if standing is None else f"{standing.by}: {standing.reason}",
+        "rule_auto": None if standing is None else rule_record(standing),
+    }
+
+
+def rule_record(rule: Rule) -> dict[str, Any] | None:
+    return None if rule.auto is None else auto_redrive_record(rule.auto) | pace_record(rule.auto)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..cli.terminal.table import cells
+from ..present.table import cells
 
 if TYPE_CHECKING:
     from .screen import Screen

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..cli.terminal.table import Column, table
+from ..present.table import Column, table
 from .screen import Page, Row, Screen
 from .texts import line, shown
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from ..cli.terminal.table import Column
+from ..present.table import Column
 from .model import Model
 
 Row = Mapping[str, Any]

@@ -14,10 +14,10 @@ import pytest
 from tests.support.command_line import on_terminal
 from tests.support.commands import Call
 
-from redrive.cli.dlq.run import COUNTS
 from redrive.fault import Fault, Kind
 from redrive.flow.gates import Gates
 from redrive.message import ClaimRequest, DeadLetter, Draft, Settlement, Swap
+from redrive.present.runs import COUNTS
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.redrive import plan as plans
 from redrive.triage.redrive import records

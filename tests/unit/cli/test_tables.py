@@ -15,10 +15,10 @@ import pytest
 from tests.support.attack.commands import Said, command
 
 from redrive import Draft, audit
-from redrive.cli.terminal.table import Column, relative, table
 from redrive.duration import rfc3339
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Quarantine, Settlement, Swap
+from redrive.present.table import Column, relative, table
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.actions import Actions

@@ -14,13 +14,13 @@ from ...crypto import shown_text
 from ...duration import show as show_duration
 from ...present.commands import onward, typed
 from ...present.failure import DONE, FAILED
-from ...present.formats import timestamp
+from ...present.formats import age_text, timestamp
 from ...present.groups import group_record
+from ...present.holds import hold_record
+from ...present.table import table
 from ...redact import Joined, joined, redact
 from ..opening import Opened, at_store
-from ..terminal.holding import record as hold_record
-from ..terminal.output import Column, Output, age
-from ..terminal.table import table
+from ..terminal.output import Column, Output
 
 if TYPE_CHECKING:
     from ...message import FailureGroup
@@ -33,7 +33,7 @@ _LANES = ("ready", "scheduled", "leased", "dead", "quarantine")
 _QUEUES = (
     Column("queue", shrinks=True),
     *(Column(lane) for lane in _LANES),
-    Column("oldest_age_s", "oldest", age),
+    Column("oldest_age_s", "oldest", age_text),
     Column("held", shrinks=True),
 )
 _ROWS = (Column("area"), Column("text"), Column("until"), Column("next"))
@@ -216,7 +216,7 @@ def _rows(found: Status) -> Iterable[dict[str, Any]]:
         yield {"area": "run", "text": _ran(run), "next": onward(f"run watch {typed(run.id)}")}
     for queue in found.queues[:QUEUES_SHOWN]:
         lanes = _some({lane: getattr(queue.counts, lane) for lane in _LANES})
-        text = joined(queue.name, f": {lanes}; oldest {age(queue.counts.oldest_age_s)}")
+        text = joined(queue.name, f": {lanes}; oldest {age_text(queue.counts.oldest_age_s)}")
         yield {"area": "queue", "text": text, "next": onward("queue list")}
 
 

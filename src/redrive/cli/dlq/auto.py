@@ -14,11 +14,12 @@ from ...present.commands import command, onward, program
 from ...present.failure import USAGE, Failure
 from ...present.formats import timestamp
 from ...present.groups import auto_redrive_record, pace_record
+from ...present.table import field_lines
 from ...triage.auto import machine
 from ...triage.auto.machine import Machine
 from ..opening import Opened, at_store
 from ..selecting import signature, stated, understood
-from ..terminal.output import Column, Output, fields
+from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 
 
@@ -128,4 +129,4 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
             if value is not None and not isinstance(value, bool)
         )
     named = {name.replace("_", " "): value for name, value in shown.items()}
-    return chain(fields(named), (f"{out.dim(line['at'])}  {line['text']}" for line in record["story"]))
+    return chain(field_lines(named), (f"{out.dim(line['at'])}  {line['text']}" for line in record["story"]))

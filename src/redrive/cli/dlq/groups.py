@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...audit.log import Audit, Entry
+from ...audit.log import Audit
 from ...message import Filter
+from ...present.audit import entry_record, entry_text
 from ...present.commands import again, onward, typed
 from ...present.failure import FAILED, USAGE, Failure
 from ...present.formats import timestamp
-from ...present.groups import auto_redrive_record, group_record, pace_record
+from ...present.groups import annotation_record, group_record, rule_record
+from ...present.table import field_lines
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotations
-from ...triage.auto.rules import Rule, rules
+from ...triage.auto.rules import rules
 from ...triage.select.terms import as_node
 from ..opening import Opened, at_store
 from ..selecting import confirmed, message_id, selection, signature, stated, understood
-from ..terminal.output import Column, Output, fields
+from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION, PAST
 
@@ -64,9 +66,9 @@ def group(opened: Opened, out: Output, fingerprint: str) -> None:
     record = {
         "fingerprint": fingerprint,
         "dead": sum(each.count for each in found),
-        **said_of(about, now_ms),
+        **annotation_record(about, now_ms),
         "by_task": [group_record(each) for each in found],
-        "log": [entry_row(entry) for entry in log],
+        "log": [entry_record(entry) for entry in log],
     }
     out.record(record, id="fingerprint", table=lambda: _lines(out.hidden(record), out))
 
@@ -204,7 +206,7 @@ def audit(
     """List who changed what, when and why, the newest first."""
     id = None if id is None else message_id(opened, id)
     rows = (
-        entry_row(entry)
+        entry_record(entry)
         for entry in Audit(opened.store).entries(since_ms=since or 0)
         if (about is None or entry.about == about)
         and (id is None or id in entry.ids)
@@ -233,27 +235,10 @@ def said(opened: Opened, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any
         opened.store, list(dict.fromkeys(each["fingerprint"] for each in groups if each["fingerprint"]))
     )
     now_ms = opened.store.now_ms()
-    told = [said_of(about.get(each["fingerprint"], NOTHING), now_ms) for each in groups]
+    told = [annotation_record(about.get(each["fingerprint"], NOTHING), now_ms) for each in groups]
     return [
         {**each, **{column.name: of[column.name] for column in _SAID}} for each, of in zip(groups, told, strict=True)
     ]
-
-
-def said_of(about: Annotation, now_ms: int) -> dict[str, Any]:
-    """What people said of a group, as rows show it."""
-    standing = about.rule
-    return {
-        "note": about.note or None,
-        "owner": about.owner or None,
-        "muted_until": timestamp(about.muted_until_ms) if about.muted(now_ms) else None,
-        "rule": None if standing is None else standing.kind,
-        "rule_by": None if standing is None else f"{standing.by}: {standing.reason}",
-        "rule_auto": None if standing is None else _auto_record(standing),
-    }
-
-
-def _auto_record(rule: Rule) -> dict[str, Any] | None:
-    return None if rule.auto is None else auto_redrive_record(rule.auto) | pace_record(rule.auto)
 
 
 def _auto(settings: dict[str, Any]) -> AutoRedrive:
@@ -266,7 +251,7 @@ def _list_rules(opened: Opened, out: Output) -> None:
     rows = (
         {
             "fingerprint": fingerprint, "rule": each.kind, "by": each.by, "at": timestamp(each.at_ms),
-            "reason": each.reason, "auto": _auto_record(each),
+            "reason": each.reason, "auto": rule_record(each),
         }
         for fingerprint, each in rules(opened.store).items()
     )  # fmt: skip
@@ -275,44 +260,23 @@ def _list_rules(opened: Opened, out: Output) -> None:
 
 
 def _write(opened: Opened, out: Output, fingerprint: str, about: Annotation) -> None:
-    told = said_of(about, opened.store.now_ms())
+    told = annotation_record(about, opened.store.now_ms())
     record = {"fingerprint": fingerprint, **{n: v for n, v in told.items() if v is not None or out.form != "table"}}
     out.record(record, id="fingerprint")
-
-
-def entry_row(entry: Entry) -> dict[str, Any]:
-    """An entry of the audit log as a row."""
-    return {
-        "at": timestamp(entry.at_ms),
-        "actor": entry.actor,
-        "claimed": entry.claimed or None,
-        "action": entry.action,
-        "count": entry.count or None,
-        "about": entry.about or (entry.ids[0] if entry.ids and entry.count == 1 else None),
-        "reason": entry.reason,
-        "text": entry.text or None,
-        "ids": list(entry.ids),
-    }
 
 
 def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
     more = ("by_task", "log")
     shown = {name: value for name, value in record.items() if name not in more and value is not None}
-    yield from fields(shown)
+    yield from field_lines(shown)
     for each in record["by_task"]:
         yield ""
         dead = f": {each['count']:,} dead, {each['first_at']} to {each['last_at']}"
         yield joined(f"{out.dim('task')} ", each["task"], dead)
-        yield from (f"  {line}" for line in fields({"error": each["error"], "text": each["text"]}))
+        yield from (f"  {line}" for line in field_lines({"error": each["error"], "text": each["text"]}))
         yield f"  {out.dim('for example')} " + onward(f"dlq show {typed(each['sample_id'])}")
     for entry in record["log"]:
-        yield from chain([""] if entry is record["log"][0] else [], [f"{out.dim(entry['at'])} {told(entry)}"])
-
-
-def told(entry: dict[str, Any]) -> str:
-    """An entry of the audit log as a row."""
-    text = f" {entry['text']!r}" if entry["text"] and entry["action"] in ("rule", "own") else ""
-    return f"{entry['action']}{text} by {entry['claimed'] or entry['actor']}: {entry['reason']}"
+        yield from chain([""] if entry is record["log"][0] else [], [f"{out.dim(entry['at'])} {entry_text(entry)}"])
 
 
 def _named(opened: Opened, given: str) -> str:

@@ -18,25 +18,24 @@ from ...files import output
 from ...ids import is_id
 from ...present.commands import completed, onward, program
 from ...present.failure import DONE, REFUSED, USAGE, Failure
-from ...present.formats import timestamp
+from ...present.holds import hold_record, holds_text
+from ...present.plans import plan_record, settings_words
+from ...present.table import field_lines
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
-from ...triage.redrive.pacing import CANARY, MAX_PER_S, NEVER, SLOW_START, STOP_IF
+from ...triage.redrive.pacing import CANARY, NEVER, SLOW_START, STOP_IF
 from ...triage.select.terms import Node
 from ...triage.selection import QUARANTINED, Selection
 from ..opening import Opened, at_store
 from ..selecting import filters, here, run_id, selection, selector_argument, signature, understood
-from ..terminal.holding import record as hold_record
-from ..terminal.holding import sentence
-from ..terminal.output import Output, fields
+from ..terminal.output import Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION
 
 if TYPE_CHECKING:  # a help text needs none of what plans are made with
-    from ...flow.gates import Gates
     from ...status import Hold
     from ...triage.redrive.plan import PlanHandle
-    from ...triage.redrive.records import Plan, RedriveSettings
+    from ...triage.redrive.records import Plan
 
 _FILE_MAX = 1_000_000  # bytes
 
@@ -118,8 +117,8 @@ def plan(
     if file is not None:
         _write_file(file, made.plan)
     holds = _holds(opened, made.plan)
-    shown = {**record(made.plan), "held": [hold_record(hold) for hold in holds]}
-    why = sentence(holds, opened.store.now_ms())
+    shown = {**plan_record(made.plan), "held": [hold_record(hold) for hold in holds]}
+    why = holds_text(holds, opened.store.now_ms())
     out.record(shown, id="id", table=lambda: _lines(made.plan, why))
     if health and not is_url(health) and opened.app is not None and health not in opened.app.healths:
         note(f"the app knows no health check '{health}': no worker of it would carry the run on")
@@ -162,43 +161,6 @@ def apply(
 COMMANDS = (plan, apply)
 
 
-def record(plan: Plan) -> dict[str, Any]:
-    """A plan as `-o json` and its file show it."""
-    return {
-        "id": plan.id,
-        "selector": plan.selector,
-        "made_at": timestamp(plan.made_ms),
-        "total": plan.total,
-        "by_queue": dict(plan.by_queue),
-        "by_task": dict(plan.by_task),
-        "by_age": dict(plan.by_age),
-        "excluded": dict(plan.excluded),
-        "eta_s": plan.eta_s,
-        "settings": _settings(plan.settings),
-        "dependencies": dict(plan.dependencies),
-        "digest": plan.digest,
-    }
-
-
-def _settings(s: RedriveSettings) -> dict[str, Any]:
-    from ...flow.gates import Gates
-
-    return {
-        "rate_per_s": s.rate,
-        "canary": s.canary,
-        "slow_start": s.slow_start,
-        "halve_on_failures": s.halve_on_failures,
-        "stop_if": s.stop_if or None,
-        "attempts": s.attempts,
-        "to_queue": s.to_queue,
-        "delay_s": s.delay_ms / 1000,
-        "spread_s": s.spread_ms / 1000,
-        "keep_deadline": s.keep_deadline,
-        "gates": msgspec.structs.asdict(s.gates or Gates()),
-        "note": s.note or None,
-    }
-
-
 def _holds(opened: Opened, plan: Plan) -> Sequence[Hold]:
     """What would hold the messages once they are moved."""
     from ...status import Reasons
@@ -212,49 +174,14 @@ def _lines(plan: Plan, why: str = "") -> Iterator[str]:
     shown["would move"] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
     some = {"queues": plan.by_queue, "tasks": plan.by_task, "at rest for": plan.by_age, "left out": plan.excluded}
     shown |= {name: _some(counts) for name, counts in some.items() if counts}
-    shown["how"] = "; ".join(how(plan.settings))
+    shown["how"] = "; ".join(settings_words(plan.settings))
     if plan.dependencies:
         shown["calls"] = ", ".join(sorted(set(plan.dependencies.values())))
     if why:
         shown["held by"] = why
     if plan.settings.note:
         shown["why"] = plan.settings.note
-    yield from fields({name: one_line(text) for name, text in shown.items()})
-
-
-def how(s: RedriveSettings) -> Iterator[str]:
-    if s.canary:
-        yield f"canary of {s.canary:,}"
-    per_s = s.rate or MAX_PER_S
-    yield f"{'slow start to ' if s.slow_start and per_s > 1 else ''}{per_s:.6g}/s"
-    if s.halve_on_failures:
-        yield "half as fast on failures"
-    if s.stop_if:
-        yield f"stops if {s.stop_if}"
-    if s.attempts is None:
-        yield "attempts as the policy says"
-    else:
-        yield "one attempt each" if s.attempts == 1 else f"{s.attempts} attempts each"
-    if s.to_queue:
-        yield f"to queue {s.to_queue}"
-    if s.delay_ms or s.spread_ms:
-        spread = f" to {show_duration((s.delay_ms + s.spread_ms) / 1000)}" if s.spread_ms else ""
-        yield f"after {show_duration(s.delay_ms / 1000)}{spread}"
-    if s.keep_deadline:
-        yield "deadlines kept"
-    if s.gates is not None:
-        yield from _waits(s.gates)
-
-
-def _waits(gates: Gates) -> Iterator[str]:
-    if not gates.breaker:
-        yield "whatever breakers say"
-    if gates.health:
-        yield f"while {gates.health} is well"
-    if gates.approval:
-        yield f"once approved by {gates.approval}"
-    if gates.window:
-        yield f"at {gates.window}"
+    yield from field_lines({name: one_line(text) for name, text in shown.items()})
 
 
 def _some(counts: Mapping[str, int], most: int = 5) -> str:
@@ -265,7 +192,7 @@ def _some(counts: Mapping[str, int], most: int = 5) -> str:
 def _write_file(file: Path, plan: Plan) -> None:
     try:
         with output(file, shared=is_shared()) as out:
-            out.write(msgspec.json.format(msgspec.json.encode(record(plan)), indent=2) + b"\n")
+            out.write(msgspec.json.format(msgspec.json.encode(plan_record(plan)), indent=2) + b"\n")
     except OSError as error:
         what = f"{file} cannot be written: {error.strerror or error}"
         raise Failure(
@@ -330,7 +257,7 @@ def _of_file(opened: Opened, given: str) -> PlanHandle:
             f"{file} is no plan, or was altered", "it is not as dlq plan --out writes it", "altered"
         ) from error
     handle = DeadLetters(opened.store, opened.app).plan(str(id))
-    own = msgspec.json.decode(msgspec.json.encode(record(handle.plan)))
+    own = msgspec.json.decode(msgspec.json.encode(plan_record(handle.plan)))
     told.pop("held", None)  # `dlq plan -o json` writes what holds the messages now, beside the plan
     altered = [name for name, value in told.items() if own.get(name, ...) != value]
     if altered:

@@ -15,18 +15,18 @@ from ...fault.model import kind_word
 from ...present.commands import onward, program, typed
 from ...present.failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure
 from ...present.formats import timestamp
+from ...present.holds import hold_record, holds_text
+from ...present.runs import COUNTS, failed_again_record, run_record, run_row, story_line
+from ...present.table import field_lines
 from ...redact import one_line
-from ...triage.redrive.records import Failure as Failed
-from ...triage.redrive.records import Line, state_of
+from ...triage.redrive.records import state_of
 from ...triage.redrive.run import Run, RunView
 from ...triage.redrive.run import views as views_of
 from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import run_id, signature, stated
-from ..terminal.holding import record as hold_record
-from ..terminal.holding import sentence
-from ..terminal.output import Column, Output, fields
+from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION
 from .run_watch import follow
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ...status import Hold
 
 LISTED = 10_000
-COUNTS = ("planned", "moved", "done", "failed", "waiting", "changed", "skipped")
 _COLUMNS = (
     Column("id"),
     Column("state"),
@@ -70,7 +69,7 @@ def run() -> None:
 @at_store(absent=True)
 def list_(opened: Opened, out: Output, open_only: bool, limit: int | None) -> None:
     """List runs: the open ones, and the last 200 others, each with the newest first."""
-    rows = [row(view) for view in views_of(opened.store, LISTED) if not (open_only and view.closed)]
+    rows = [run_row(view) for view in views_of(opened.store, LISTED) if not (open_only and view.closed)]
     if not out.rows(rows, _COLUMNS, id="id", limit=limit):
         note(f"no run {'is open' if open_only else 'is known'} in {opened.url}")
 
@@ -83,9 +82,9 @@ def show(opened: Opened, out: Output, id: str) -> None:
     found = _known(opened, id)
     view = found.view()
     held = _held(opened, found, view)
-    record = {**full(view), "held": [hold_record(hold) for hold in held]}
+    record = {**run_record(view), "held": [hold_record(hold) for hold in held]}
     record |= {"story": [{"at": timestamp(line.at_ms), "text": line.text} for line in found.story()]}
-    why = sentence(held, opened.store.now_ms())
+    why = holds_text(held, opened.store.now_ms())
     out.record(record, id="id", table=lambda: _lines(view, found.story(), out, why))
     _lead_on(view)
 
@@ -113,7 +112,7 @@ def watched(opened: Opened, out: Output, found: Run, timeout: float | None = Non
         return INTERRUPTED
     except TimeoutError as error:
         raise Failure(str(error), "the run goes on", again, TIMED_OUT) from None
-    out.record(full(view), id="id", table=lambda: fields(_told(view)))
+    out.record(run_record(view), id="id", table=lambda: field_lines(_told(view)))
     if view.state == "done":
         _lead_on(view)
         return DONE
@@ -141,7 +140,7 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                 why = why or "its plan says whose approval it waits for"
                 raise Failure(what, why, onward(f"run show {typed(id)}"), REFUSED) from error
             view = found.view()
-            out.record(full(view), id="id", table=lambda: fields(_told(view)))
+            out.record(run_record(view), id="id", table=lambda: field_lines(_told(view)))
             note(told)
 
         return act
@@ -198,7 +197,7 @@ def failures(opened: Opened, out: Output, id: str, limit: int | None, reveal: Re
     found = _known(opened, id)
     kept = found.failures()
     reveal.of(opened, out, found.id, ids=[each.id for each in kept])
-    if not out.rows(map(failed_again, kept), _FAILURES, id="id", limit=limit):
+    if not out.rows(map(failed_again_record, kept), _FAILURES, id="id", limit=limit):
         note(f"nothing that run {id} moved has failed")
     elif (failed := found.counts["failed"]) > len(kept):
         note(f"{failed:,} failed in all; of the first {len(kept):,} it is kept what they failed of")
@@ -207,36 +206,9 @@ def failures(opened: Opened, out: Output, id: str, limit: int | None, reveal: Re
 # -- how a run is written
 
 
-def row(view: RunView) -> dict[str, Any]:
-    """A run as a row."""
-    return {
-        "id": view.id,
-        "state": view.state,
-        **{name: view.counts[name] for name in COUNTS},
-        "started_at": timestamp(view.started_ms),
-        "selector": view.selector,
-        "why": view.why or None,
-    }
-
-
-def full(view: RunView) -> dict[str, Any]:
-    """All about a run but its story."""
-    return {
-        **row(view),
-        "phase": view.phase,
-        "reason": view.reason or None,
-        "actor": view.actor,
-        "cause": view.cause or None,
-        "over_at": timestamp(view.over_ms or None),
-        "per_s": None if view.per_s is None else round(view.per_s, 3),
-        "returned": view.returned,
-        "carried_by": view.carried_by or None,
-    }
-
-
 def _told(view: RunView) -> dict[str, Any]:
     """A run for a terminal, without empty fields."""
-    record = {name.replace("_", " "): value for name, value in full(view).items()}
+    record = {name.replace("_", " "): value for name, value in run_record(view).items()}
     kept = {name: value for name, value in record.items() if value not in (None, "") and name not in (*COUNTS, "phase")}
     if view.state == "running":
         kept["state"] = f"running: {view.phase}"
@@ -266,22 +238,7 @@ def _held(opened: Opened, found: Run, view: RunView) -> Sequence[Hold]:
 
 def _lines(view: RunView, story: Any, out: Output, why: str = "") -> Iterator[str]:
     held = {"held by": one_line(why)} if why else {}
-    return chain(fields(_told(view) | held), (story_line(line, out) for line in story))
-
-
-def story_line(line: Line, out: Output) -> str:
-    return f"{out.dim(timestamp(line.at_ms) or '')}  {one_line(line.text)}"
-
-
-def failed_again(failed: Failed) -> dict[str, Any]:
-    return {
-        "id": failed.id,
-        "kind": failed.kind,
-        "error": failed.error,
-        "text": failed.text,
-        "fingerprint": failed.fingerprint,
-        "at": timestamp(failed.at_ms or None),
-    }
+    return chain(field_lines(_told(view) | held), (story_line(line, out) for line in story))
 
 
 def _lead_on(view: RunView) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import RedriveError
-from ...message import Message
 from ...present.commands import onward
-from ...present.formats import timestamp
+from ...present.holds import holds_text
 from .stderr import note
 
 if TYPE_CHECKING:
@@ -20,33 +19,6 @@ if TYPE_CHECKING:
 
 DRAINED_S, DRAINED_EVERY_S = 10.0, 60.0  # after which a drain says what it waits for, and how often again
 RUNS_MAX = 20  # the latest; those that wait are shown after a burst
-Record = dict[str, Any]
-
-
-def holds_of(store: Store, app: Registry | None, message: Message) -> tuple[Hold, ...]:
-    """Why this message does not run, what decides first; empty for one that runs or rests."""
-    from ...status import Reasons
-
-    return Reasons(store, app).of(message)
-
-
-def record(hold: Hold) -> Record:
-    """A hold as JSON shows it."""
-    return {
-        "kind": hold.kind,
-        "by": hold.by,
-        "queue": hold.queue or None,
-        "count": hold.count,
-        "text": hold.text,
-        "until": timestamp(hold.until_ms),
-        "needs_person": hold.needs_person,
-        "next": onward(hold.next),
-    }
-
-
-def sentence(holds: Iterable[Hold], now_ms: int) -> str:
-    """The holds on one line, for people; empty if there are none."""
-    return "; also ".join(hold.line(now_ms) for hold in holds)
 
 
 def note_next(holds: Sequence[Hold]) -> None:
@@ -87,7 +59,7 @@ def note_waits(store: Store, app: Registry, queues: Iterable[str]) -> None:
         left = ", ".join(f"{count:,} {word}" for word, count in lanes if count)
         if left:
             holds = reasons.of_queue(name, counts)
-            why = sentence(holds, reasons.now_ms)
+            why = holds_text(holds, reasons.now_ms)
             note(f"the drain waits for queue '{name}': {left}" + (f"; {why}" if why else ""))
 
 
@@ -103,7 +75,7 @@ def note_left(store: Store, app: Registry, queues: Iterable[str]) -> None:
             continue
         left = f"{counts.ready + counts.scheduled:,} left in queue '{name}'"
         holds = reasons.of_queue(name, counts)
-        why = sentence(holds, reasons.now_ms) or "retries and delays that were not due yet; --drain waits for them"
+        why = holds_text(holds, reasons.now_ms) or "retries and delays that were not due yet; --drain waits for them"
         note(f"{left}: {why}")
         note_next(holds)
     if not store.traits.cells:

@@ -15,13 +15,12 @@ from typing import Any
 import click
 import msgspec
 
-from ...duration import show
 from ...present.commands import program
 from ...present.failure import USAGE, Failure
+from ...present.table import Column as Column
+from ...present.table import Row, field_lines, relative, table
 from ...redact import in_json, one_line, redact, redact_record
 from .stderr import note
-from .table import Column as Column
-from .table import Row, cell, relative, table
 
 TABLE_ROWS = 50  # rows a table shows where no --limit is given; pipes and files get all
 VERBOSE = "redrive.verbose"  # in a click context: -v was given
@@ -81,7 +80,7 @@ class Output:
         record = self.hidden(record)
         match self.form:
             case "table":
-                self.lines(table() if table is not None else fields(record))
+                self.lines(table() if table is not None else field_lines(record))
             case "tsv":
                 _write(f"{name}\t{_tsv_cell(value)}\n" for name, value in record.items())
             case "json":
@@ -136,16 +135,6 @@ class Output:
         if made.left_out:
             sys.stdout.flush()
             note(f"{made.left_out}; -v shows all")
-
-
-def fields(record: Row) -> list[str]:
-    """One record as aligned lines."""
-    wide = max(len(name) for name in record)
-    return [f"{name:<{wide}}  {one_line(cell(value, Column(name)))}" for name, value in record.items()]
-
-
-def age(seconds: float | None) -> str:
-    return "–" if seconds is None else show(seconds) if seconds else "0s"
 
 
 def _tsv(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:

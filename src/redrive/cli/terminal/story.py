@@ -15,8 +15,9 @@ from ...duration import show
 from ...fault.model import kind_word
 from ...present.commands import onward, typed
 from ...present.messages import crash_text, moment_text
+from ...present.table import field_lines
 from ...redact import one_line
-from .output import Output, fields
+from .output import Output
 
 BODY_LINES, TRACEBACK_LINES = 40, 10  # shown without -v
 ENDS = {
@@ -52,14 +53,14 @@ Record = Mapping[str, Any]
 def story(record: Record, out: Output, *, why: str) -> Iterator[str]:
     """The lines of a message. `why` says why it waits, if it does."""
     last = record["faults"][-1] if record["faults"] and record["state"] != "done" else None
-    yield from fields(dict(_head(record, last, out, why)))
+    yield from field_lines(dict(_head(record, last, out, why)))
     for name in ("body", "result", "progress"):
         if record[name] is not None:
             yield from _value(name, record[name], out)
     yield from _life(record["timeline"], last, out)
     if out.verbose:
         yield from chain.from_iterable(_fault(each, out) for each in record["faults"])
-        yield from chain(("", out.dim("details")), (f"  {line}" for line in fields(_details(record))))
+        yield from chain(("", out.dim("details")), (f"  {line}" for line in field_lines(_details(record))))
     elif last is not None and last["traceback"]:
         yield from _section("traceback", last["traceback"].splitlines(), TRACEBACK_LINES, out, end=True)
     yield from chain([""], (f"{out.dim('next:')} {words}" for words in next_commands(record, out)))

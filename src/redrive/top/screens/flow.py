@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...cli.terminal.table import Column
+from ...present.table import Column
 from ..model import Model
 from ..screen import Act, Page, Row, Screen, Text
 from ..texts import age, listed, pairs, per_s, share, time_of

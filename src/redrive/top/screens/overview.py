@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from ...cli.terminal.table import Column
 from ...crypto import shown_text
 from ...message import Counts
+from ...present.table import Column
 from ...redact import joined
 from ..model import Model
 from ..screen import Page, Row, Screen

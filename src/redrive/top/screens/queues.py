@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from ...cli.terminal.table import Column
 from ...message import Counts, Filter
+from ...present.table import Column
 from ...triage import pauses
 from ...triage.select.terms import as_node
 from ..model import Model

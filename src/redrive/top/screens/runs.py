@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from ...cli.terminal.table import Column
 from ...errors import ConfigError, PlanRefused
+from ...present.table import Column
 from ...triage.redrive.records import FINAL
 from ..model import Model
 from ..screen import Act, Page, Row, Screen, Text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...cli.terminal.table import Column
+from ...present.table import Column
 from ...redact import joined
 from ..model import Model
 from ..screen import Page, Row, Screen, Text

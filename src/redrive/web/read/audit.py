@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from ...audit.log import Entry
-from ...cli.dlq.groups import entry_row
 from ...ids import is_id
+from ...present.audit import entry_record
 from ..ask import PageRequest, Problem, Record
 from . import fields
 
@@ -77,7 +77,7 @@ def _matches(entry: Entry, wanted: dict[str, str]) -> bool:
 
 
 def _row(entry: Entry) -> Record:
-    row = entry_row(entry)
+    row = entry_record(entry)
     about = row["about"]
     return {
         **row,

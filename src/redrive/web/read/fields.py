@@ -6,10 +6,10 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from ...cli.admin import history as histories
-from ...cli.terminal.holding import record as hold_record
 from ...errors import ConfigError, Unsupported
 from ...message import Counts
 from ...present.formats import timestamp
+from ...present.holds import hold_record
 from ..ask import PageRequest, Problem, Record
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from itertools import islice
 
 from ...audit.log import Audit
-from ...cli.dlq.groups import said_of
 from ...crypto import shown_text
 from ...errors import StoreError, Unsupported
 from ...message import FailureGroup, Filter, Lane, Message
 from ...present.formats import timestamp
-from ...present.groups import group_record
+from ...present.groups import annotation_record, group_record
 from ...triage.annotations import NOTHING, read_annotations
 from ...triage.redrive.run import views as runs_of
 from ...triage.search import FIRST_PAGE, fitting
@@ -39,7 +38,7 @@ def group(ask: PageRequest) -> Record:
     if not found and not _FINGERPRINT.fullmatch(fingerprint):
         why = "expected the fingerprint of one, such as a1097e748bbaf6be"
         raise Problem(f"there is no failure group {fingerprint}", why, "look at all failure groups", 404)
-    said = said_of(about, now_ms)
+    said = annotation_record(about, now_ms)
     selection = ask.app.dlq.select(str(as_node(where)))
     read = selection.page(messages.ROWS, ask.text("after") or None)
     return {

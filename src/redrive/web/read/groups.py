@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ...cli.dlq.groups import said_of
 from ...errors import SelectorError, Unsupported
 from ...message import FailureGroup, Message
-from ...present.groups import group_record
+from ...present.groups import annotation_record, group_record
 from ...triage.annotations import NOTHING, read_annotations
 from ...triage.redrive.run import RunView, views
 from ...triage.selection import Selection
@@ -86,7 +85,7 @@ def rows(ask: PageRequest, found: Sequence[FailureGroup], places: dict[str, str]
     now_ms = ask.store.now_ms()
     made = []
     for group in found:
-        said = said_of(about.get(group.fingerprint, NOTHING), now_ms)
+        said = annotation_record(about.get(group.fingerprint, NOTHING), now_ms)
         row = {**group_record(group), **said, "place": places.get(group.sample_id)}
         made.append({**row, "states": states(group, said, runs, now_ms)})
     return made

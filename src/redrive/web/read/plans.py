@@ -7,12 +7,12 @@ from collections import Counter
 
 import msgspec
 
-from ...cli.dlq import plan as plans_cli
 from ...duration import milliseconds, show
 from ...errors import Misread, PlanRefused, Unsupported
 from ...message import UNREADABLE, decoded
 from ...present.formats import timestamp
 from ...present.groups import group_record
+from ...present.plans import plan_record, settings_words
 from ...triage.lookup import run_ids
 from ...triage.redrive.pacing import CANARY, MAX_PER_S, SLOW_START, STEP_MS, STOP_IF
 from ...triage.redrive.plan import MAX_AGE, PlanHandle
@@ -174,12 +174,12 @@ def plan(ask: PageRequest) -> Record:
     applied = state_of(ask.store, made.id) is not None
     rate = peak_per_s(made)
     return {
-        **plans_cli.record(made),
+        **plan_record(made),
         "state": "applied" if applied else word,
         "why": "" if applied else why,
         "run": _run(ask, made.id) if applied else None,
         "expires_at": timestamp(made.made_ms + APPLIED_WITHIN_MS),
-        "how": list(plans_cli.how(made.settings)),
+        "how": list(settings_words(made.settings)),
         "peak_per_s": rate,
         "load": _load(ask, made, rate),
         "held": [] if applied else _held(ask, made),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...audit.actor import user
-from ...cli.dlq.plan import how
-from ...cli.dlq.run import failed_again, full
 from ...crypto import shown_text
 from ...errors import ConfigError, PlanRefused
 from ...present.formats import timestamp
+from ...present.plans import settings_words
+from ...present.runs import failed_again_record, run_record
 from ...status import Reasons
 from ...triage.lookup import run_ids
 from ...triage.redrive.records import FAILURES_MAX, FINAL, Line, Plan, RunState, state_of
@@ -54,13 +54,13 @@ def run(ask: PageRequest) -> Record:
     state = state_of(ask.store, found.id)
     assert state is not None  # `run_of` has read it, and no run that can be shown is deleted
     return {
-        **full(view),
+        **run_record(view),
         "counts": view.counts,
         "closed": view.closed,
         "undoing": state.undo >= 0,
         "approved_by": state.approved_by or None,
         "approval": approval_of(plan),
-        "how": [] if plan is None else list(how(plan.settings)),
+        "how": [] if plan is None else list(settings_words(plan.settings)),
         "planned_at": None if plan is None else timestamp(plan.made_ms),
         "average_per_s": _average(view),
         "stages": stages(view, state, plan),
@@ -155,7 +155,7 @@ def _reached(view: RunView, state: RunState, names: Sequence[str]) -> str:
 def _failures(ask: PageRequest, found: Run, view: RunView) -> Record:
     number = ask.number("page", 1, least=1, most=FAILURES_MAX // ROWS)
     kept = found.failures()
-    rows = [failed_again(each) for each in kept[(number - 1) * ROWS : number * ROWS]]
+    rows = [failed_again_record(each) for each in kept[(number - 1) * ROWS : number * ROWS]]
     return {
         "rows": [row | {"text": shown_text(row["text"])} for row in rows],
         "number": number,

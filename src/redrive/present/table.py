@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...duration import parse_time
-from ...ids import is_id
-from ...redact import one_line
+from ..duration import parse_time
+from ..ids import is_id
+from ..redact import one_line
 
 NARROWEST = 8  # cells that a column which may shrink keeps
 _NAME_CELLS, _TEXT_CELLS = 12, 24  # cells of a name and of the text that no spare column takes
@@ -172,3 +172,9 @@ def _pad(text: str, width: int, right: bool) -> str:
         text = kept + "…"
     space = " " * (width - cells(text))
     return space + text if right else text + space
+
+
+def field_lines(record: Row) -> list[str]:
+    """One record as aligned lines."""
+    wide = max(len(name) for name in record)
+    return [f"{name:<{wide}}  {one_line(cell(value, Column(name)))}" for name, value in record.items()]

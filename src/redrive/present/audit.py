@@ -1,0 +1,32 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..audit.log import Entry
+from .formats import timestamp
+
+if TYPE_CHECKING:
+    pass
+
+
+def entry_record(entry: Entry) -> dict[str, Any]:
+    """An entry of the audit log as a row."""
+    return {
+        "at": timestamp(entry.at_ms),
+        "actor": entry.actor,
+        "claimed": entry.claimed or None,
+        "action": entry.action,
+        "count": entry.count or None,
+        "about": entry.about or (entry.ids[0] if entry.ids and entry.count == 1 else None),
+        "reason": entry.reason,
+        "text": entry.text or None,
+        "ids": list(entry.ids),
+    }
+
+
+def entry_text(entry: dict[str, Any]) -> str:
+    """An entry of the audit log as a row."""
+    text = f" {entry['text']!r}" if entry["text"] and entry["action"] in ("rule", "own") else ""
+    return f"{entry['action']}{text} by {entry['claimed'] or entry['actor']}: {entry['reason']}"

@@ -1,0 +1,44 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..message import Message
+from .commands import onward
+from .formats import timestamp
+
+if TYPE_CHECKING:
+    from ..registry import Registry
+    from ..status import Hold
+    from ..store import Store
+
+
+Record = dict[str, Any]
+
+
+def holds_of(store: Store, app: Registry | None, message: Message) -> tuple[Hold, ...]:
+    """Why this message does not run, what decides first; empty for one that runs or rests."""
+    from ..status import Reasons
+
+    return Reasons(store, app).of(message)
+
+
+def hold_record(hold: Hold) -> Record:
+    """A hold as JSON shows it."""
+    return {
+        "kind": hold.kind,
+        "by": hold.by,
+        "queue": hold.queue or None,
+        "count": hold.count,
+        "text": hold.text,
+        "until": timestamp(hold.until_ms),
+        "needs_person": hold.needs_person,
+        "next": onward(hold.next),
+    }
+
+
+def holds_text(holds: Iterable[Hold], now_ms: int) -> str:
+    """The holds on one line, for people; empty if there are none."""
+    return "; also ".join(hold.line(now_ms) for hold in holds)

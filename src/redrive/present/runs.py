@@ -1,0 +1,60 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..cli.terminal.output import Output
+from ..redact import one_line
+from ..triage.redrive.records import Failure as Failed
+from ..triage.redrive.records import Line
+from ..triage.redrive.run import RunView
+from .formats import timestamp
+
+if TYPE_CHECKING:
+    pass
+
+
+COUNTS = ("planned", "moved", "done", "failed", "waiting", "changed", "skipped")
+
+
+def run_row(view: RunView) -> dict[str, Any]:
+    """A run as a row."""
+    return {
+        "id": view.id,
+        "state": view.state,
+        **{name: view.counts[name] for name in COUNTS},
+        "started_at": timestamp(view.started_ms),
+        "selector": view.selector,
+        "why": view.why or None,
+    }
+
+
+def run_record(view: RunView) -> dict[str, Any]:
+    """All about a run but its story."""
+    return {
+        **run_row(view),
+        "phase": view.phase,
+        "reason": view.reason or None,
+        "actor": view.actor,
+        "cause": view.cause or None,
+        "over_at": timestamp(view.over_ms or None),
+        "per_s": None if view.per_s is None else round(view.per_s, 3),
+        "returned": view.returned,
+        "carried_by": view.carried_by or None,
+    }
+
+
+def story_line(line: Line, out: Output) -> str:
+    return f"{out.dim(timestamp(line.at_ms) or '')}  {one_line(line.text)}"
+
+
+def failed_again_record(failed: Failed) -> dict[str, Any]:
+    return {
+        "id": failed.id,
+        "kind": failed.kind,
+        "error": failed.error,
+        "text": failed.text,
+        "fingerprint": failed.fingerprint,
+        "at": timestamp(failed.at_ms or None),
+    }
