@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from tests.support.bodies import EVERY
 
 from redrive import App
-from redrive.cli.admin.schema import schema_of
+from redrive.present.schemas import schema_of
 
 TASKS = '''
 import enum

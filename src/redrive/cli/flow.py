@@ -12,7 +12,7 @@ import click
 
 from ..duration import show as show_duration
 from ..present.commands import program, typed
-from ..present.formats import timestamp
+from ..present.dependencies import dependency_record, dependency_row
 from ..present.table import field_lines
 from ..redact import one_line
 from ..triage.controls import Control, Controls
@@ -78,7 +78,7 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
     tasks, and `deferred` were claimed and put off, by reason. On SQS both are empty, as waiting messages cannot be
     listed there.
     """
-    rows = [row(control) for control in Controls(opened.store, opened.app).list()]
+    rows = [dependency_row(control) for control in Controls(opened.store, opened.app).list()]
     if not out.rows(rows, _columns(opened.store.now_ms()), id="dependency", limit=limit):
         note(f"no dependencies: no task names one, and none was ever called from {opened.url}")
 
@@ -157,55 +157,13 @@ def _known(opened: Opened, name: str) -> Controls:
 
 
 def _write(opened: Opened, out: Output, control: Control) -> None:
-    record = full(control)
+    record = dependency_record(control)
     out.record(record, id="dependency", table=lambda: _lines(out.hidden(record), out))
     if control.per is not None and not control.key:
         one = f"{program()} flow show {typed(control.name)} --key KEY"
         note(f"{control.name} is controlled per {control.per}: {one} shows one")
         if control.parent is not None:
             note(f"the breaker over all of them: {program()} flow show {typed(control.parent)}")
-
-
-def row(c: Control) -> dict[str, Any]:
-    return {
-        "dependency": c.name,
-        "breaker": c.breaker,
-        "until": timestamp(c.until_ms),
-        "budget_left": None if c.budget_left is None else round(c.budget_left, 3),
-        "rate_per_s": None if c.rate_per_s is None else round(c.rate_per_s, 6),
-        "next_slot_at": timestamp(c.next_ms),
-        "concurrency": c.concurrency,
-        "cool_until": timestamp(c.cool_until_ms),
-        "waiting": c.waiting,
-        "deferred": dict(c.deferred),
-    }
-
-
-def full(c: Control) -> dict[str, Any]:
-    return {
-        **row(c),
-        "key": c.key or None,
-        "per": c.per,
-        "parent": c.parent,
-        "since": timestamp(c.since_ms),
-        "opened_in_a_row": c.opened,
-        "calls": c.calls,
-        "failed": c.failed,
-        "probes": c.probes,
-        "ramp_per_s": None if c.ramp_per_s is None else round(c.ramp_per_s, 3),
-        "workers": c.workers,
-        "transitions": [
-            {
-                "at": timestamp(t.at_ms),
-                "before": t.before,
-                "after": t.after,
-                "why": t.why or None,
-                "actor": t.actor or None,
-                "reason": t.reason or None,
-            }
-            for t in c.transitions
-        ],
-    }
 
 
 def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:

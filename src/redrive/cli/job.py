@@ -15,6 +15,7 @@ from ..present.failure import DONE, FAILED, PARTIAL, Failure
 from ..present.formats import age_text, timestamp
 from ..present.holds import hold_record, holds_of, holds_text
 from ..present.messages import body_json, message_record, message_row, moment_record, running_record
+from ..present.story import story
 from ..triage.purge import purge_behind
 from ..triage.select.match import Seen, matches
 from ..triage.select.terms import as_node, both
@@ -25,7 +26,6 @@ from .revealing import Reveal, reveal_option
 from .selecting import here, message_id, seen_at_once, selector_argument, signature
 from .terminal.output import Column, Output
 from .terminal.stderr import note
-from .terminal.story import story
 from .terminal.types import PAST
 
 if TYPE_CHECKING:

@@ -14,15 +14,14 @@ from ..duration import show
 from ..fault.model import kind_word
 from ..policy import (
     KINDS,
-    Backoff,
     Preview,
     Retry,
-    Step,
     presets,
 )
 from ..policy import preview as preview_of
 from ..present.commands import program, typed
 from ..present.failure import USAGE, Failure
+from ..present.policies import policy_summary, step_record
 from .main import Subcommands
 from .opening import app_option, load_app, output_option
 from .terminal.nothing import unknown
@@ -58,7 +57,7 @@ def list_(output: str | None) -> None:
         Column("total_s", "takes (mean)", show),
         Column("horizon_s", "horizon", show),
     )
-    out.rows([summary(name, preview_of(retry)) for name, retry in presets.items()], columns, id="name")
+    out.rows([policy_summary(name, preview_of(retry)) for name, retry in presets.items()], columns, id="name")
 
 
 @policy.command()
@@ -91,7 +90,7 @@ def preview(
         what, _, why = str(problem).partition("; ")
         raise Failure(what, why, f"{program()} policy preview --help", USAGE) from None
     out = Output(chosen.output)
-    record = {**summary(name, shown), "kind": kind, "steps": [step_row(s) for s in shown.steps]}
+    record = {**policy_summary(name, shown), "kind": kind, "steps": [step_record(s) for s in shown.steps]}
     if out.form == "json":
         out.record(record)
         return
@@ -119,54 +118,6 @@ def _policy(preset: str | None, task: str | None, app: str | None, folder: str |
     for told in unmatched(found, task):
         note(f"warning: {told}")
     return task, found.tasks[task].policy.retry
-
-
-def summary(name: str, shown: Preview) -> dict[str, Any]:
-    """What a policy comes to, as a row."""
-    return {
-        "name": name,
-        "max_attempts": shown.chosen.max_attempts,
-        "max_elapsed_s": shown.chosen.max_elapsed_s,
-        "backoff": _words(shown.chosen.backoff),
-        "ends": shown.ends,
-        "retries": shown.retries,
-        "retries_least": shown.retries_least,
-        "retries_most": shown.retries_most,
-        "total_s": _plain(shown.total_s),
-        "horizon_s": _plain(shown.horizon_s),
-        "why": shown.chosen.why,
-    }
-
-
-def _words(backoff: Backoff) -> str:
-    share = f" {backoff.share:.0%}" if backoff.jitter in ("additive", "symmetric") else ""
-    jitter = "no jitter" if backoff.jitter == "none" else f"{backoff.jitter} jitter{share}"
-    cap = f", cap {show(backoff.cap)}"
-    if backoff.fn is not None:
-        return f"{getattr(backoff.fn, '__name__', 'a function')}(n){cap}, {jitter}"
-    if backoff.step is not None:
-        return f"{show(backoff.base)} + {show(backoff.step)}·n{cap}, {jitter}"
-    if backoff.factor == 1:
-        return f"{show(backoff.base)} each, {jitter}"
-    return f"{show(backoff.base)} × {backoff.factor:g}^n{cap}, {jitter}"
-
-
-def step_row(step: Step) -> dict[str, Any]:
-    """One retry as a row."""
-    return {
-        "retry": step.n + 1,
-        "low_s": _plain(step.low_s),
-        "mean_s": _plain(step.mean_s),
-        "high_s": _plain(step.high_s),
-        "at_low_s": _plain(step.at_low_s),
-        "at_mean_s": _plain(step.at_mean_s),
-        "at_high_s": _plain(step.at_high_s),
-    }
-
-
-def _plain(value_s: float) -> float:
-    """To the microsecond: sums of floats end in 27.299999999999997 else."""
-    return round(value_s, 6)
 
 
 def _columns(out: Output, shown: Preview) -> tuple[Column, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,8 +12,8 @@ from ..config import settings
 from ..present.commands import program
 from ..present.failure import USAGE, Failure
 from ..present.formats import timestamp
+from ..present.schedules import schedule_record
 from ..redact import one_line
-from .admin.status import state_of
 from .main import Subcommands
 from .opening import Opened, app_option, at_store, load_app, output_option
 from .selecting import signature
@@ -25,7 +25,6 @@ from .terminal.types import TIME
 if TYPE_CHECKING:
     from ..app import App
     from ..schedule import Schedule
-    from ..status import ScheduleStatus
 
 _COLUMNS = (
     Column("state"),
@@ -58,28 +57,11 @@ def list_(opened: Opened, out: Output) -> None:
 
     schedules, now_ms = _schedules(opened.app), opened.store.now_ms()
     assert opened.app is not None
-    rows = [row(schedules[one.name], one, now_ms) for one in schedule_statuses(opened.app, opened.store)]
+    rows = [schedule_record(schedules[one.name], one, now_ms) for one in schedule_statuses(opened.app, opened.store)]
     if not out.rows(rows, _COLUMNS, id="name", limit=0):
         note("no schedules; declare one with @app.periodic(…)")
     if out.is_table and (told := warning(opened.app, opened.store)) is not None:
         note(f"warning: {told}")
-
-
-def row(found: Schedule, status: ScheduleStatus, now_ms: int) -> dict[str, Any]:
-    """A schedule as a row of the list."""
-    return {
-        "state": state_of(status, now_ms),
-        "name": found.name,
-        "cron": found.times.shown,
-        "tz": found.times.tz,
-        "task": found.task.name,
-        "queue": found.queue,
-        "missed": str(found.missed),
-        "last_at": timestamp(status.last_ms),
-        "next_at": timestamp(status.next_ms),
-        "late_s": None if status.late_ms is None else status.late_ms / 1000,
-        "paused": status.paused,
-    }
 
 
 @schedule.command("next")

@@ -21,7 +21,7 @@ from ..redact import one_line, redact
 from ..triage.actions import ActionResult
 from ..triage.lookup import message_ids, run_ids
 from ..triage.select.parser import parse
-from ..triage.select.terms import ALL, ARGS, REASONS, Node, Not, Term, as_node, both
+from ..triage.select.terms import ALL, ARGS, REASONS, Node, as_node, both, fields_of
 from ..triage.selection import Selection
 from .opening import Opened
 from .terminal.nothing import Here
@@ -86,18 +86,6 @@ def seen_at_once(words: tuple[str, ...]) -> Node:
             why = "that is known of dead messages; here expected task, queue, group, key, id, correlation, trace, …"
             raise Failure(f"job list does not select by {field}:", why, onward(f"dlq list {shlex.join(words)}"), USAGE)
     return node
-
-
-def fields_of(node: Node) -> Iterator[str]:
-    """The fields of a selector's terms."""
-    match node:
-        case Term():
-            yield node.field
-        case Not():
-            yield from fields_of(node.node)
-        case _:
-            for each in node.nodes:
-                yield from fields_of(each)
 
 
 @contextmanager

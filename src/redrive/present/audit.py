@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..audit.log import Entry
 from .formats import timestamp
-
-if TYPE_CHECKING:
-    pass
 
 
 def entry_record(entry: Entry) -> dict[str, Any]:

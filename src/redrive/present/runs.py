@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..cli.terminal.output import Output
-from ..redact import one_line
 from ..triage.redrive.records import Failure as Failed
-from ..triage.redrive.records import Line
 from ..triage.redrive.run import RunView
 from .formats import timestamp
-
-if TYPE_CHECKING:
-    pass
-
 
 COUNTS = ("planned", "moved", "done", "failed", "waiting", "changed", "skipped")
 
@@ -43,10 +36,6 @@ def run_record(view: RunView) -> dict[str, Any]:
         "returned": view.returned,
         "carried_by": view.carried_by or None,
     }
-
-
-def story_line(line: Line, out: Output) -> str:
-    return f"{out.dim(timestamp(line.at_ms) or '')}  {one_line(line.text)}"
 
 
 def failed_again_record(failed: Failed) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..cli.terminal.output import Output
+from ..present.table import relative
 from ..triage.controls import Controls
 from ..triage.dlq import DeadLetters
 
@@ -20,5 +20,19 @@ class Model:
         """`url` is shown: it has no password. `actor` signs what is changed (default: user@host)."""
         self.store, self.app, self.url, self.actor = store, app, url, actor
         self.dlq, self.flow = DeadLetters(store, app), Controls(store, app)
-        self.out = Output("table")  # of it the stories of messages take what hides secrets, and relative times
-        self.out.colour, self.out.terminal, self.out.now_ms = False, True, store.now_ms
+        self.reader = Reader(store)
+
+
+class Reader:
+    """The reader of a message's story: times are relative, and details left out."""
+
+    verbose, is_brief = False, True
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def when(self, at: str | None) -> str:
+        return relative(at, self._store.now_ms()) if at else ""
+
+    def dim(self, text: str) -> str:
+        return text

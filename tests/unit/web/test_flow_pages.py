@@ -8,10 +8,10 @@ import pytest
 from tests.support.redrive_pages import Pages, actions, text_of
 
 import redrive
-from redrive.cli.flow import row
 from redrive.flow import dependency as flow
 from redrive.flow import limits
 from redrive.message import Swap, version_of
+from redrive.present.dependencies import dependency_row
 from redrive.web import Permission, Site
 
 
@@ -27,7 +27,7 @@ def test_the_list_shows_each_dependency_as_the_store_has_it(pages: Pages) -> Non
     pages.app.flow.open("smtp", reason="maintenance")
     (record,) = pages.json("/flow")["dependencies"]
     (control,) = pages.app.flow.list()
-    assert record | row(control) | {"budget_left": 0} == record | {"budget_left": 0}
+    assert record | dependency_row(control) | {"budget_left": 0} == record | {"budget_left": 0}
     assert (record["waiting"], record["breaker"], record["words"]) == (
         1, "forced_open", "held open by hand: nothing calls it",
     )  # fmt: skip

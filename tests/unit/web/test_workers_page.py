@@ -6,8 +6,8 @@ import pytest
 from tests.support.pages import Reader
 
 from redrive import App
-from redrive.cli.admin.workers import row
 from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo
+from redrive.present.workers import worker_record
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.web import User
 
@@ -35,7 +35,7 @@ def test_it_has_the_rows_of_the_command_line_with_the_gone_ones_apart(
     fleet: SqliteStore, app: App, pages: Reader
 ) -> None:
     found = pages.json("/workers")
-    told = {info.name: row(info) for info in app.workers()}
+    told = {info.name: worker_record(info) for info in app.workers()}
     assert [each["name"] for each in found["workers"]] == ["scheduler/vm:3", "vm/a"]
     assert [each["name"] for each in found["gone"]] == ["vm/b"]
     for each in (*found["workers"], *found["gone"]):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
 from ...config import settings, sources, unknown_variables
-from ...redact import redact
+from ...present.formats import setting_value
 from ..main import Subcommands
 from ..opening import app_option, output_option, url_option
 from ..terminal.output import Column, Output
@@ -26,14 +25,7 @@ def show(app: str | None, url: str | None, output: str | None) -> None:
     """Show every setting, its value and its source: a flag, a REDRIVE_… variable, a file, or the default."""
     flags = {"app": app, "url": url, "output": output}
     out = Output(settings(flags).output)
-    rows = [{"name": s.name, "value": plain(s.value), "source": s.source} for s in sources(flags)]
+    rows = [{"name": s.name, "value": setting_value(s.value), "source": s.source} for s in sources(flags)]
     out.rows(rows, (Column("name"), Column("value"), Column("source")), id="name", limit=0)
     for variable, meant in unknown_variables():
         note(f"{variable} is set and is no setting; did you mean {meant}?")
-
-
-def plain(value: object) -> object:
-    """A setting's value as it is shown, without secrets."""
-    if isinstance(value, str):
-        return redact(value)
-    return value if isinstance(value, int | float | None) else msgspec.json.encode(value).decode()

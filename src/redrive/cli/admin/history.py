@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from ...duration import show
 from ...fault.model import kind_word
-from ...present.formats import timestamp
+from ...present.formats import ms_text, share_text, timestamp
+from ...present.history import tally_record, tally_row
 from ..opening import Opened, at_store
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION
 
 if TYPE_CHECKING:
-    from ...history import Histogram, Tally
-
-_HISTOGRAMS = ("run", "wait", "first_try", "after_retries", "retry_delay")
-
-
-def ms(value: float | None) -> str:
-    """A duration for people; – for none."""
-    if value is None:
-        return "–"
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}ms"
-
-
-def share(value: float | None) -> str:
-    """A share for people; – for none."""
-    return "–" if value is None else f"{value:,.1%}"
+    from ...history import Tally
 
 
 _COLUMNS = (
@@ -42,12 +25,12 @@ _COLUMNS = (
     Column("done"),
     Column("retried", spare=1),
     Column("dead"),
-    Column("error_rate", "errors", share),
-    Column("run_p50_ms", "run p50", ms, spare=3),
-    Column("run_p95_ms", "run p95", ms),
-    Column("wait_p95_ms", "wait p95", ms, spare=1),
-    Column("first_try_p95_ms", "1st try p95", ms, spare=2),
-    Column("after_retries_p95_ms", "retried p95", ms, spare=2),
+    Column("error_rate", "errors", share_text),
+    Column("run_p50_ms", "run p50", ms_text, spare=3),
+    Column("run_p95_ms", "run p95", ms_text),
+    Column("wait_p95_ms", "wait p95", ms_text, spare=1),
+    Column("first_try_p95_ms", "1st try p95", ms_text, spare=2),
+    Column("after_retries_p95_ms", "retried p95", ms_text, spare=2),
 )
 
 
@@ -72,44 +55,14 @@ def history(opened: Opened, out: Output, queue: str | None, task: str | None, si
     found = read_history(opened.store, queue, task, since, step)
     if out.form == "json":
         about = {"queue": queue, "task": task, "since": timestamp(found.since_ms), "until": timestamp(found.until_ms)}
-        points = [{"at": timestamp(point.at_ms), **whole(point.tally)} for point in found.points]
-        out.record({**about, "step_s": found.step_ms // 1000, "total": whole(found.total), "points": points})
+        points = [{"at": timestamp(point.at_ms), **tally_record(point.tally)} for point in found.points]
+        out.record({**about, "step_s": found.step_ms // 1000, "total": tally_record(found.total), "points": points})
         return
-    rows = [{"at": timestamp(point.at_ms), **row(point.tally)} for point in found.points]
+    rows = [{"at": timestamp(point.at_ms), **tally_row(point.tally)} for point in found.points]
     if not out.rows(rows, _COLUMNS, limit=0):
         note(f"nothing happened in the last {show(since)}, or nothing was told yet: workers tell every 10 s")
     elif out.is_table:
         out.lines(_total(found.total, show(since)))
-
-
-def row(tally: Tally) -> dict[str, Any]:
-    """A time as a row."""
-    return {
-        "enqueued": tally.enqueued,
-        "done": tally.done,
-        "retried": tally.outcomes.get("retry", 0),
-        "dead": tally.outcomes.get("dead", 0) + tally.outcomes.get("quarantined", 0),
-        "error_rate": tally.error_rate,
-        "run_p50_ms": tally.run.percentile(0.5),
-        **{f"{name}_p95_ms": getattr(tally, name).percentile(0.95) for name in _HISTOGRAMS[:4]},
-    }
-
-
-def whole(tally: Tally) -> dict[str, Any]:
-    """All that was counted, with percentiles in ms."""
-    counts = {name: value for name, value in msgspec.to_builtins(tally).items() if name not in _HISTOGRAMS}
-    counts["deferrals"] = {why: {"count": n, "ms": long_ms} for why, (n, long_ms) in tally.deferrals.items()}
-    return {
-        **counts,
-        "error_rate": tally.error_rate,
-        **{name: _durations(getattr(tally, name)) for name in _HISTOGRAMS},
-    }
-
-
-def _durations(histogram: Histogram) -> dict[str, Any]:
-    shares = {"p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99}
-    found = {name: histogram.percentile(share) for name, share in shares.items()}
-    return {"count": histogram.count, "sum_ms": histogram.sum_ms, **found}
 
 
 def _total(tally: Tally, since: str) -> list[str]:
@@ -123,7 +76,7 @@ def _total(tally: Tally, since: str) -> list[str]:
         if counts:
             lines.append(f"  {name}: " + ", ".join(f"{key} {count:,}" for key, count in counts.items()))
     if tally.deferrals:
-        held = (f"{why} {count:,} × {ms(long_ms / count)}" for why, (count, long_ms) in tally.deferrals.items())
+        held = (f"{why} {count:,} × {ms_text(long_ms / count)}" for why, (count, long_ms) in tally.deferrals.items())
         lines.append("  held by flow control: " + ", ".join(held))
     if tally.redriven:
         lines.append("  redriven: " + ", ".join(f"{count:,} {verdict}" for verdict, count in tally.redriven.items()))

@@ -17,6 +17,7 @@ from ...present.failure import DONE, FAILED
 from ...present.formats import age_text, timestamp
 from ...present.groups import group_record
 from ...present.holds import hold_record
+from ...present.status import NEEDS_SHOWN, QUEUES_SHOWN, need_record, schedule_state
 from ...present.table import table
 from ...redact import Joined, joined, redact
 from ..opening import Opened, at_store
@@ -24,11 +25,10 @@ from ..terminal.output import Column, Output
 
 if TYPE_CHECKING:
     from ...message import FailureGroup
-    from ...status import Hold, Need, QueueStatus, ScheduleStatus, Status, WorkerStatus
+    from ...status import Hold, Need, QueueStatus, Status, WorkerStatus
     from ...triage.redrive.run import RunView
 
 SHOWN = 5  # failure groups, holds and runs on the screen; `-o json` has more
-NEEDS_SHOWN, QUEUES_SHOWN = 100, 100  # also of JSON, which has their number: `queue list` has all queues
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine")
 _QUEUES = (
     Column("queue", shrinks=True),
@@ -111,7 +111,7 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
     if late:
         yield from ("", "schedules")
     for schedule in late:
-        yield from wrapped(joined(schedule.name, f": {state_of(schedule, now_ms)}"))
+        yield from wrapped(joined(schedule.name, f": {schedule_state(schedule, now_ms)}"))
         yield leads("schedule list")
     if found.runs:
         yield from ("", "redrive runs")
@@ -169,20 +169,6 @@ def _ran(run: RunView) -> str:
     return f"{told}; {run.why}" if run.why else told
 
 
-def state_of(schedule: ScheduleStatus, now_ms: int) -> str:
-    """A schedule's state in few words, the lateness first."""
-    if schedule.paused:
-        return "paused"
-    late = f"late {show_duration(schedule.late_ms / 1000)}" if schedule.late_ms is not None else ""
-    if not schedule.unattended:
-        return late or "on time"
-    if schedule.seen_ms is None:
-        seen = "no scheduler yet"
-    else:
-        seen = f"no scheduler for {show_duration((now_ms - schedule.seen_ms) / 1000)}"
-    return f"{late}, {seen}" if late else seen
-
-
 def _page(need: Need) -> str | None:
     """The web page about what needs a person, where the setting `web_url` says where the pages are."""
     return web_link(*need.place, **need.query) if need.place else None
@@ -210,7 +196,7 @@ def _rows(found: Status) -> Iterable[dict[str, Any]]:
         text = joined(f"{group.count:,} × {group.error} in ", group.task, ": ", str(shown_text(group.text)))
         yield {"area": "failure", "text": text, "next": onward(_group_next(group))}
     for schedule in found.schedules:
-        text = joined(schedule.name, f": {state_of(schedule, found.at_ms)}")
+        text = joined(schedule.name, f": {schedule_state(schedule, found.at_ms)}")
         yield {"area": "schedule", "text": text, "until": timestamp(schedule.next_ms)}
     for run in found.runs:
         yield {"area": "run", "text": _ran(run), "next": onward(f"run watch {typed(run.id)}")}
@@ -218,21 +204,6 @@ def _rows(found: Status) -> Iterable[dict[str, Any]]:
         lanes = _some({lane: getattr(queue.counts, lane) for lane in _LANES})
         text = joined(queue.name, f": {lanes}; oldest {age_text(queue.counts.oldest_age_s)}")
         yield {"area": "queue", "text": text, "next": onward("queue list")}
-
-
-def need_record(need: Need, next: str) -> dict[str, Any]:
-    """What needs a person, as JSON shows it here and in the pages. `next` is the whole command that leads on."""
-    return {
-        "severity": need.severity,
-        "area": need.area,
-        "about": need.about or None,
-        "text": need.text,
-        "since": timestamp(need.since_ms),
-        "until": timestamp(need.until_ms),
-        "actor": need.actor or None,
-        "reason": need.reason or None,
-        "next": next,
-    }
 
 
 def _record(found: Status, opened: Opened) -> dict[str, Any]:
@@ -264,7 +235,7 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
         "schedules": [
             {
                 "name": one.name,
-                "state": state_of(one, now_ms),
+                "state": schedule_state(one, now_ms),
                 "late_s": None if one.late_ms is None else one.late_ms / 1000,
                 "last_at": timestamp(one.last_ms),
                 "next_at": timestamp(one.next_ms),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ...duration import show as show_duration
-from ...present.formats import timestamp
+from ...present.workers import worker_record
 from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..selecting import signature
@@ -17,7 +17,7 @@ from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 
 if TYPE_CHECKING:
-    from ...presence import HeldMessage, Hung, WorkerInfo
+    from ...presence import WorkerInfo
 
 
 def _mib(value: int | None) -> str:
@@ -87,7 +87,7 @@ def list_(opened: Opened, out: Output) -> None:
     from ...presence import read_workers
 
     found = read_workers(opened.store)
-    if not out.rows(map(row, found), _COLUMNS, id="name", limit=0):
+    if not out.rows(map(worker_record, found), _COLUMNS, id="name", limit=0):
         note(f"no worker tells {opened.url} that it is alive, and none was killed in the last five minutes")
     if out.is_table and out.verbose:
         out.lines(line for info in found for line in _runs(info, opened.store.now_ms()))
@@ -112,50 +112,6 @@ def drain(opened: Opened, out: Output, name: str, actor: str | None, reason: str
         raise unknown("worker", name, known, opened.url, look="workers", guess=False)
     drain_worker(opened.store, name, reason=reason, actor=actor)
     out.record({"name": name, "asked": True}, table=lambda: [f"{name} is asked to drain"])
-
-
-def row(info: WorkerInfo) -> dict[str, Any]:
-    """A process as a row, with what it runs."""
-    return {
-        "name": info.name,
-        "kind": info.kind,
-        "state": info.state,
-        "gone": info.gone,
-        "draining": info.draining,
-        "drain_asked": info.drain_asked,
-        "host": info.host,
-        "pid": info.pid,
-        "version": info.version,
-        "app": info.app,
-        "started_at": timestamp(info.started_ms),
-        "seen_at": timestamp(info.seen_ms),
-        "queues": {q.name: {"concurrency": q.concurrency, "held": q.held} for q in info.queues},
-        "held": info.held,
-        "running": info.running,
-        "hung": None if info.hung is None else _hung(info.hung, info.name),
-        "messages": [_message(message) for message in info.messages],
-        "runs": list(info.runs),
-        "schedules": list(info.schedules),
-        "claims_per_s": info.claims_per_s,
-        "cpu_share": info.cpu_share,
-        "rss_bytes": info.rss_bytes,
-        "loop_lag_ms": info.loop_lag_ms,
-        "store_p50_ms": info.store_p50_ms,
-        "store_p99_ms": info.store_p99_ms,
-        "clock_ahead_ms": info.clock_ahead_ms,
-    }
-
-
-def _hung(hung: Hung, worker: str) -> dict[str, Any]:
-    blocked = {"queues": list(hung.queues), "timeouts": hung.timeouts}
-    by = {"task": hung.task or None, "id": hung.id or None, "place": hung.place or None}
-    return {"since": timestamp(hung.since_ms), "text": hung.text(worker), **blocked, **by}
-
-
-def _message(message: HeldMessage) -> dict[str, Any]:
-    since = None if message.since_ms is None else timestamp(message.since_ms)
-    place = {"isolated": message.isolated, "alone": message.alone}
-    return {"id": message.id, "task": message.task, "since": since, **place}
 
 
 def _runs(info: WorkerInfo, now_ms: int) -> Iterable[str]:

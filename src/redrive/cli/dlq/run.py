@@ -16,7 +16,7 @@ from ...present.commands import onward, program, typed
 from ...present.failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure
 from ...present.formats import timestamp
 from ...present.holds import hold_record, holds_text
-from ...present.runs import COUNTS, failed_again_record, run_record, run_row, story_line
+from ...present.runs import COUNTS, failed_again_record, run_record, run_row
 from ...present.table import field_lines
 from ...redact import one_line
 from ...triage.redrive.records import state_of
@@ -33,6 +33,10 @@ from .run_watch import follow
 
 if TYPE_CHECKING:
     from ...status import Hold
+
+from typing import TYPE_CHECKING
+
+from ...triage.redrive.records import Line
 
 LISTED = 10_000
 _COLUMNS = (
@@ -257,3 +261,7 @@ def _known(opened: Opened, id: str) -> Run:
         why = "the id is wrong, its plan was not applied, or it was over more than a month ago"
         raise Failure(f"there is no run {id} in {opened.url}", why, onward("run list"))
     return Run(opened.store, id, opened.app)
+
+
+def story_line(line: Line, out: Output) -> str:
+    return f"{out.dim(timestamp(line.at_ms) or '')}  {one_line(line.text)}"

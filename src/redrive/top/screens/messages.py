@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from ...cli.terminal.story import story
 from ...errors import Refused
 from ...message import RESTING, Cancel, Counts, Filter, Lane, Message
 from ...present.holds import hold_record, holds_of, holds_text
 from ...present.messages import dead_message_row, message_record, message_row, moment_record, running_record
+from ...present.story import story
 from ...present.table import Column
+from ...redact import redact_record
 from ...triage import pauses
 from ...triage.select.match import Seen, matches
 from ...triage.select.parser import parse
@@ -220,7 +221,7 @@ class MessageDetail(Text):
             record["running"] = running_record(running_of(told_by(model.store)).get(message.id), now_ms)
         hands = by_hand(model.store, message) if model.store.traits.cells else []
         record["timeline"] = [moment_record(moment) for moment in timeline(message, hands)]
-        return Told(record, list(story(model.out.hidden(record), model.out, why=holds_text(holds, now_ms))))
+        return Told(record, list(story(redact_record(record), model.reader, why=holds_text(holds, now_ms))))
 
     def lines(self) -> Sequence[str]:
         found: Told = self.found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 from msgspec import Struct
@@ -201,3 +201,15 @@ def _quoted(text: str) -> str:
 
 def _in_quotes(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def fields_of(node: Node) -> Iterator[str]:
+    """The fields of a selector's terms."""
+    match node:
+        case Term():
+            yield node.field
+        case Not():
+            yield from fields_of(node.node)
+        case _:
+            for each in node.nodes:
+                yield from fields_of(each)

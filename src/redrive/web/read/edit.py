@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import msgspec
 from markupsafe import escape
 
-from ...cli.admin.schema import schema_of, schema_text
 from ...codec import is_json
 from ...errors import BlobsUnavailable, ConfigError, EnqueueError, Refused, Unreadable
 from ...message import Message
+from ...present.schemas import schema_of, schema_text
 from ...redact import HIDDEN, redact_value
 from ...redact.visible import in_json, one_line
 from ...triage.edit import Editor, Prepared

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from ...cli.admin import history as histories
 from ...errors import ConfigError, Unsupported
 from ...message import Counts
 from ...present.formats import timestamp
+from ...present.history import tally_record, tally_row
 from ...present.holds import hold_record
 from ..ask import PageRequest, Problem, Record
 
@@ -96,13 +96,13 @@ def _past(found: History) -> Record:
             name: [tallies[at].outcomes.get(name, 0) if at in tallies else 0 for at in times] for name in OUTCOMES
         },
         "enqueued": [tallies[at].enqueued if at in tallies else 0 for at in times],
-        "points": [{"at": timestamp(point.at_ms), **histories.row(point.tally)} for point in found.points],
+        "points": [{"at": timestamp(point.at_ms), **tally_row(point.tally)} for point in found.points],
     }
 
 
 def totals(found: Tally) -> dict[str, Any]:
     """What happened in all, with the rates that tell how well it goes."""
-    whole = histories.whole(found)
+    whole = tally_record(found)
     ended = found.done + found.failed
     whole["done"], whole["failed"] = found.done, found.failed
     whole["retry_ratio"] = found.outcomes.get("retry", 0) / ended if ended else None

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ...cli import flow as flow_cli
 from ...errors import ConfigError
 from ...flow.dependency import Dependency, about_of, key_of
 from ...message import Filter, Lane, Message
+from ...present.dependencies import dependency_record
 from ...present.formats import timestamp
 from ...triage.controls import LOOKED, Control, Controls
 from ...worker.flow.local_state import controls as controls_of
@@ -106,7 +106,7 @@ def dependency(ask: PageRequest) -> Record:
 
 def _control(control: Control) -> Record:
     """A dependency with the fields of the command line's JSON, the newest transition first."""
-    record = flow_cli.full(control)
+    record = dependency_record(control)
     return record | {"words": WORDS[control.breaker], "transitions": record["transitions"][::-1]}
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...blobs import whole_body
-from ...cli.terminal.story import ENDS
 from ...crypto import shown_text
 from ...errors import BlobsUnavailable, Unreadable, Unsupported
 from ...fault import Fault
@@ -15,6 +14,7 @@ from ...message import BLOB, RESTING, Lane, Message
 from ...present.formats import timestamp
 from ...present.holds import holds_of
 from ...present.messages import body_json, message_record, moment_record, moment_text, running_record
+from ...present.story import ENDS
 from ...status import running_of, told_by
 from ...triage.edit import REPLACES
 from ...triage.purge import purge_behind

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ...cli.selecting import fields_of
 from ...errors import SelectorError, Unsupported
 from ...message import Filter, Message
 from ...present.messages import dead_message_row, message_row
-from ...triage.select.terms import ARGS
+from ...triage.select.terms import ARGS, fields_of
 from ..ask import PageRequest, Problem, Record, Told
 from ..sums import Kept
 from . import fields, selecting

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...cli.admin.status import NEEDS_SHOWN, need_record
 from ...errors import Unsupported
 from ...message import Counts
 from ...present.formats import timestamp
 from ...present.groups import group_record
+from ...present.status import NEEDS_SHOWN, need_record
 from ...status import Status
 from ..ask import PageRequest, Record
 from . import fields
@@ -62,9 +62,9 @@ def _sum(status: Status) -> Record:
 
 
 def _objectives(ask: PageRequest) -> list[Record]:
-    from ...cli.admin.slo import row
+    from ...present.objectives import objective_record
 
     try:
-        return [row(each) for each in ask.app.slo()]
+        return [objective_record(each) for each in ask.app.slo()]
     except Unsupported:
         return []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ...cli import policy as previewing
 from ...duration import show
 from ...flow.breaker import Breaker
 from ...flow.budget import Budget
@@ -13,6 +12,7 @@ from ...flow.dependency import Dependency
 from ...observe.muting import dependency_of
 from ...policy import KINDS, Retry, presets
 from ...policy import preview as preview_of
+from ...present.policies import policy_summary, step_record
 from ..ask import PageRequest, Problem, Record
 from . import fields
 
@@ -62,8 +62,8 @@ def _delays(name: str, retry: Retry, kind: str) -> Record:
         shown = preview_of(retry, kind=kind, limit=STEPS_MAX)
     except Exception as error:  # the delay is a function of the app's own
         return {"name": name, "missing": f"{type(error).__name__}: {error}", "steps": []}
-    steps = [previewing.step_row(step) for step in shown.steps]
-    return {**previewing.summary(name, shown), "kind": kind, "missing": None, "steps": steps}
+    steps = [step_record(step) for step in shown.steps]
+    return {**policy_summary(name, shown), "kind": kind, "missing": None, "steps": steps}
 
 
 def _rules(app: Registry, task: TaskSpec) -> list[Record]:

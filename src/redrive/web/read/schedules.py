@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ...cli import schedule as listing
 from ...duration import show
 from ...errors import Unsupported
 from ...present.formats import timestamp
+from ...present.schedules import schedule_record
 from ...schedule import warning
 from ...schedule.wording import words
 from ...status import schedule_statuses
@@ -35,7 +35,7 @@ def schedules(ask: PageRequest) -> Record:
     declared, now_ms = ask.registry.schedules, ask.store.now_ms()
     rows = []
     for n, status in enumerate(found):
-        row = listing.row(declared[status.name], status, now_ms)
+        row = schedule_record(declared[status.name], status, now_ms)
         rows.append(row | _more(ask, declared[status.name], now_ms, with_past=n < PAST_MAX) | {"late": status.is_late})
     return {
         "missing": None,

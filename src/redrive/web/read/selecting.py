@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...cli.selecting import fields_of
 from ...errors import Misread, Unsupported
 from ...ids import first_and_last, is_id
 from ...message import Counts, FailureGroup
 from ...triage.lookup import BEGIN_MIN, message_ids
 from ...triage.select.parser import parse
-from ...triage.select.terms import ARGS, FIELDS, REASONS, Node, exactly
+from ...triage.select.terms import ARGS, FIELDS, REASONS, Node, exactly, fields_of
 from ...triage.selection import Selection
 from ..access import Permission
 from ..ask import PageRequest, Record

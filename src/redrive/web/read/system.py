@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from ..._version import __version__
-from ...cli.admin.config import plain
 from ...config import sources
 from ...errors import Unsupported
 from ...presence import WorkerInfo
+from ...present.formats import setting_value
 from ...schedule import warning
 from ...status.cells import problems
 from ...worker.preflight import advice
@@ -97,7 +97,7 @@ def _settings(ask: PageRequest) -> list[dict[str, Any]]:
     which may come from a flag or from the program that mounts them."""
     own = {"url": ask.site.url, "app": getattr(ask.registry, "spec", None)}
     rows: list[dict[str, Any]] = [
-        {"name": each.name, "value": plain(each.value), "source": each.source} for each in sources()
+        {"name": each.name, "value": setting_value(each.value), "source": each.source} for each in sources()
     ]
     for row in rows:
         if (here := own.get(row["name"])) is not None and here != row["value"]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from heapq import nsmallest
 
-from ...cli.admin import workers as listing
 from ...errors import Unsupported
 from ...presence import GONE_MS, RENEW_S, WorkerInfo
+from ...present.workers import worker_record
 from ..ask import PageRequest, Record
 from . import fields
 
@@ -39,7 +39,7 @@ def workers(ask: PageRequest) -> Record:
 def _row(info: WorkerInfo) -> Record:
     """A process as the command line shows it, and whether it can be asked to drain."""
     drains = info.kind == "worker" and not (info.gone or info.draining or info.drain_asked)
-    return {**listing.row(info), "drains": drains}
+    return {**worker_record(info), "drains": drains}
 
 
 def _longest_first(held: Record) -> tuple[bool, str]:

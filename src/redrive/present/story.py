@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from ...duration import show
-from ...fault.model import kind_word
-from ...present.commands import onward, typed
-from ...present.messages import crash_text, moment_text
-from ...present.table import field_lines
-from ...redact import one_line
-from .output import Output
+from ..duration import show
+from ..fault.model import kind_word
+from ..redact import one_line
+from .commands import onward, typed
+from .messages import crash_text, moment_text
+from .table import field_lines
 
 BODY_LINES, TRACEBACK_LINES = 40, 10  # shown without -v
 ENDS = {
@@ -50,7 +49,21 @@ _TOLD = (
 Record = Mapping[str, Any]
 
 
-def story(record: Record, out: Output, *, why: str) -> Iterator[str]:
+class Reader(Protocol):
+    """Who reads a story: whether with all details, whether with relative times, and what can be dimmed."""
+
+    @property
+    def verbose(self) -> bool: ...
+
+    @property
+    def is_brief(self) -> bool: ...
+
+    def when(self, at: str | None) -> str: ...
+
+    def dim(self, text: str) -> str: ...
+
+
+def story(record: Record, out: Reader, *, why: str) -> Iterator[str]:
     """The lines of a message. `why` says why it waits, if it does."""
     last = record["faults"][-1] if record["faults"] and record["state"] != "done" else None
     yield from field_lines(dict(_head(record, last, out, why)))
@@ -66,7 +79,7 @@ def story(record: Record, out: Output, *, why: str) -> Iterator[str]:
     yield from chain([""], (f"{out.dim('next:')} {words}" for words in next_commands(record, out)))
 
 
-def _head(record: Record, last: Record | None, out: Output, why: str) -> Iterator[tuple[str, str]]:
+def _head(record: Record, last: Record | None, out: Reader, why: str) -> Iterator[tuple[str, str]]:
     if record.get("damage"):
         yield "error", f"its row cannot be read: {record['damage']}"
     elif last is not None and _is_bystander(record, last):
@@ -105,12 +118,12 @@ def _is_bystander(record: Record, last: Record) -> bool:
     return shared and record["state"] in ("ready", "scheduled", "leased")
 
 
-def _error(fault: Record, out: Output) -> str:
+def _error(fault: Record, out: Reader) -> str:
     text = fault["text"] if out.verbose else crash_text(fault["text"] or "")
     return f"{fault['error']}: {text}".rstrip(": ")
 
 
-def _state(record: Record, out: Output, why: str) -> str:
+def _state(record: Record, out: Reader, why: str) -> str:
     """When it came into its state, and why."""
     attempts = f"{record['attempt']:,} attempt{'s' if record['attempt'] != 1 else ''}"
     match record["state"]:
@@ -138,7 +151,7 @@ def _running(record: Record) -> str:
     return f"it has run for {show(round(run['for_s']))}, {attempt}; {worker}, {place} pid {run['pid']} on {run['host']}"
 
 
-def next_commands(record: Record, out: Output) -> Iterator[str]:
+def next_commands(record: Record, out: Reader) -> Iterator[str]:
     """What a person may want to do next: commands that work as they are."""
     id = typed(record["id"])
     yield from (hold["next"] for hold in record["held"][:1] if hold["next"] != onward(f"job show {id}"))
@@ -159,12 +172,12 @@ def next_commands(record: Record, out: Output) -> Iterator[str]:
         yield onward(f"{'dlq' if record['state'] in ('dead', 'quarantine') else 'job'} show {id} -v")
 
 
-def _value(name: str, value: Any, out: Output) -> Iterator[str]:
+def _value(name: str, value: Any, out: Reader) -> Iterator[str]:
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     return _section(name, text.splitlines(), BODY_LINES, out)
 
 
-def _section(name: str, lines: Sequence[str], most: int, out: Output, *, end: bool = False) -> Iterator[str]:
+def _section(name: str, lines: Sequence[str], most: int, out: Reader, *, end: bool = False) -> Iterator[str]:
     """Lines under a heading; without -v only the first ones (or the last ones), and how many more there are."""
     yield from ("", out.dim(name))
     left = 0 if out.verbose else max(0, len(lines) - most)
@@ -173,7 +186,7 @@ def _section(name: str, lines: Sequence[str], most: int, out: Output, *, end: bo
     yield from (f"  {one_line(line)}" for line in shown)
 
 
-def _life(moments: Sequence[Record], last: Record | None, out: Output) -> Iterator[str]:
+def _life(moments: Sequence[Record], last: Record | None, out: Reader) -> Iterator[str]:
     """What happened to it, a line each: when, or how long after the line before, and what."""
     if not moments:
         return
@@ -187,7 +200,7 @@ def _life(moments: Sequence[Record], last: Record | None, out: Output) -> Iterat
         yield f"  {at}{after:>{wide}}  {one_line(moment_text(moment, known=last))}"
 
 
-def _fault(fault: Record, out: Output) -> Iterator[str]:
+def _fault(fault: Record, out: Reader) -> Iterator[str]:
     again = "" if fault["delay_ms"] is None else f", again in {show(fault['delay_ms'] / 1000)}"
     of_attempt = f"of attempt {fault['attempt']} " if fault["attempt"] else ""  # one death may end many runs
     yield ""
