@@ -12,7 +12,7 @@ from .harness import ROOT, Broken, Options, Reading, interleaved
 PROGRAMS = {
     "bare": "pass",
     "import": "import redrive",
-    "help": "import sys; sys.argv = ['redrive', '--help']; from redrive.cli.main import main; sys.exit(main())",
+    "help": "import sys; sys.argv = ['redrive', '--help']; from redrive.program.main import main; sys.exit(main())",
 }
 
 

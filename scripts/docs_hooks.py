@@ -18,9 +18,9 @@ import click
 import msgspec
 
 from redrive import errors, presets
-from redrive.cli.main import COMMANDS, cli
 from redrive.config import SETTINGS, VARIABLES, sources
 from redrive.duration import show
+from redrive.program.main import COMMANDS, cli
 
 _MADE = re.compile(r"^<!-- made: (\w+) -->$", re.MULTILINE)
 _WIDTH: dict[str, Any] = {"max_content_width": 80, "terminal_width": 80, "help_option_names": ["-h", "--help"]}

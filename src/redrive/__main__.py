@@ -1,5 +1,5 @@
 """`python -m redrive`."""
 
-from .cli.main import main
+from .program.main import main
 
 main()

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from redrive import App
 from redrive.audit.actor import user
 from redrive.audit.log import CHUNK_MAX, HEAD, KEPT_MS, PROBED, Audit
-from redrive.cli.main import run
 from redrive.errors import ConfigError, Conflict
 from redrive.message import Swap, version_of
+from redrive.program.main import run
 from redrive.store import Store
 from redrive.stores import open_store
 from redrive.stores.memory.store import MemoryStore

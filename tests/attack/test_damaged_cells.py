@@ -7,8 +7,8 @@ from tests.support.attack.damage import FAULT, claim, host, settle, store
 from tests.support.attack.hosts import Host
 
 from redrive import App
-from redrive.cli.main import run as redrive
 from redrive.message import DeadLetter, Draft, Swap, version_of
+from redrive.program.main import run as redrive
 from redrive.store import Store
 from redrive.triage.pauses import pause
 

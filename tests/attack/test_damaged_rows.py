@@ -12,7 +12,6 @@ from tests.support.attack.damage import FAULT, claim, everything, host, settle, 
 from tests.support.attack.hosts import Host, garbage
 
 from redrive import App, Context
-from redrive.cli.main import run as redrive
 from redrive.events import DeliveryEvent, Event
 from redrive.message import (
     DAMAGED,
@@ -28,6 +27,7 @@ from redrive.message import (
     Return,
     Settled,
 )
+from redrive.program.main import run as redrive
 from redrive.store import Store
 from redrive.testing import ManualClock
 

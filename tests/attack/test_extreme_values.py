@@ -15,7 +15,6 @@ from tests.support.attack.hosts import Host, PostgresHost, RedisHost
 from tests.support.servers import RedisServer
 
 from redrive import App, Context
-from redrive.cli.main import run as redrive
 from redrive.message import (
     DAMAGED,
     Ack,
@@ -31,6 +30,7 @@ from redrive.message import (
     Settlement,
     Swap,
 )
+from redrive.program.main import run as redrive
 from redrive.store import Store
 from redrive.worker.delivery_events import CAUSES_MAX, fate
 from redrive.worker.settlement import Outcome

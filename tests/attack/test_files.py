@@ -24,7 +24,6 @@ import redrive
 from redrive import App, Draft, Retry
 from redrive.blobs.files import FileBlobs
 from redrive.blobs.place import new_key
-from redrive.cli.main import cli
 from redrive.deliver import spool
 from redrive.deliver.run import _alone
 from redrive.deliver.spool import InputError, readable
@@ -35,6 +34,7 @@ from redrive.ids import new_id
 from redrive.message import ClaimRequest
 from redrive.observe.shared_tally import SharedCounting
 from redrive.observe.tally import Counting
+from redrive.program.main import cli
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.stores.sqlite.wake import wake_dir
 from redrive.worker.crash.ledger import hold, left_behind

@@ -24,9 +24,9 @@ from tests.support.crash.mounts import mounted
 from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App, Draft, Retry
-from redrive.cli.main import run
 from redrive.errors import ConfigError, ReadOnly, Refused, SchemaError, StoreError, StoreUnavailable
 from redrive.message import Ack, ClaimRequest, DeadLetter, Filter, Lane, Settlement, Swap
+from redrive.program.main import run
 from redrive.store import Store
 from redrive.stores import open_store
 from redrive.stores.postgres.schema import sql

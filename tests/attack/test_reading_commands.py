@@ -16,9 +16,9 @@ from tests.support.attack.commands import Said, command
 
 from redrive import Draft
 from redrive.audit.log import Audit
-from redrive.cli.main import cli
 from redrive.fault import Fault, Kind
 from redrive.message import Ack, ClaimRequest, DeadLetter, Deferral, Quarantine, RetryAt, Settlement
+from redrive.program.main import cli
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.annotations import Annotations
 from redrive.triage.redrive import plan as plans

@@ -17,9 +17,9 @@ from tests.support.attack.users import ALICE, ANNE, BOB, TEAM, User, acting_as, 
 
 from redrive import App
 from redrive.cli.code import _guard
-from redrive.cli.main import run
 from redrive.config import settings, trust, unknown_variables
 from redrive.errors import ConfigError, Refused
+from redrive.program.main import run
 
 SETTINGS = 'app = "tasks:app"\nurl = "sqlite:///work.db"\n'
 MARK = "it ran"
@@ -415,7 +415,7 @@ def test_team_is_nobody_where_a_group_is_not_listed() -> None:
 IMPORTERS = {
     "__init__.py": "redrive's own, from a table",
     "testing/__init__.py": "the same",
-    "cli/main.py": "the same",
+    "program/main.py": "the same",
     "web/table.py": "the same",
     "cli/opening.py": "the app that a person names",
     "testing/plugin.py": "the same, in a test's settings",

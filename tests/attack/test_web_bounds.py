@@ -121,7 +121,7 @@ class Counted(SqliteStore):
 def test_what_status_reads_and_pages_show_does_not_grow_with_the_queues(
     tmp_path: Path, soak: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from redrive.cli.main import run as redrive
+    from redrive.program.main import run as redrive
 
     count = 50_000 if soak else 3_000
     Counted.peeks = 0

@@ -12,8 +12,8 @@ from tests.support.aws.places import REGION, Ministack
 from tests.support.workers import until
 
 from redrive import SLO, App, Reject
-from redrive.cli.main import run
 from redrive.errors import Unsupported
+from redrive.program.main import run
 from redrive.testing.sqs import SqsServer
 
 NOT_KEPT = "not kept: name cells="

@@ -18,9 +18,9 @@ from redrive import App, AutoRedrive, Backoff, Retry
 from redrive.aws.dead_letters import ingest as ingesting
 from redrive.aws.dead_letters.move_tasks import DeadQueue
 from redrive.aws.dead_letters.sources import ingest_of, source_of, sources, sqs_of
-from redrive.cli.main import run as run_command
 from redrive.errors import ConfigError, Refused, Unsupported
 from redrive.message import Lane
+from redrive.program.main import run as run_command
 from redrive.testing.sqs import SqsServer
 
 ONCE = Retry(max_attempts=1, backoff=Backoff.fixed("1s"))

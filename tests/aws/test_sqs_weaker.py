@@ -12,8 +12,8 @@ import pytest
 from tests.support.aws.places import REGION
 
 from redrive import App, Context, Retry
-from redrive.cli.main import run as run_command
 from redrive.errors import Refused, Unsupported
+from redrive.program.main import run as run_command
 from redrive.testing.sqs import SqsServer
 
 

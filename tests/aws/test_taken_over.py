@@ -13,8 +13,8 @@ from tests.support.aws.places import REGION, client
 
 from redrive import App
 from redrive.aws.dead_letters import ingest as ingesting
-from redrive.cli.main import run as run_command
 from redrive.errors import ConfigError
+from redrive.program.main import run as run_command
 from redrive.testing.sqs import EventSource, SqsServer
 
 APP = """

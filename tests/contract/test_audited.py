@@ -18,10 +18,10 @@ import pytest
 from redrive import App, Breaker, Draft, Gates
 from redrive.audit.actor import user
 from redrive.audit.log import CHUNK_MAX, Audit
-from redrive.cli.main import cli, run
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, GroupOrder, OnDead, Settlement
 from redrive.presence import Entry, WorkerInfo
+from redrive.program.main import cli, run
 from redrive.testing.sqs import SqsServer
 from redrive.triage.auto import machine
 from redrive.triage.auto.machine import Machine

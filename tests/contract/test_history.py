@@ -18,11 +18,11 @@ import pytest
 from tests.support.urls import url_of
 
 from redrive import App, Backoff, Reject, Retry
-from redrive.cli.main import run
 from redrive.history import flusher
 from redrive.history.chunk import MINUTE_MS
 from redrive.history.tally import ENQUEUED
 from redrive.history.writer import Writer
+from redrive.program.main import run
 from redrive.stores import open_store
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.docs.pages import ROOT, pages
 
 from redrive import App
-from redrive.cli.main import cli
+from redrive.program.main import cli
 
 # "redrive has no X", "There are no X, no Y", "**You want X.**" as a reason against it, "| X | none |" of a guide.
 _SENTENCE = re.compile(r"\b(?:redrive (?:has|offers|knows|comes with)|There (?:is|are)) no (?P<things>[^.:;|]+)")

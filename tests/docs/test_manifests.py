@@ -16,8 +16,8 @@ import pytest
 import yaml
 from tests.docs.pages import blocks, pages
 
-from redrive.cli.main import cli
 from redrive.duration import seconds
+from redrive.program.main import cli
 
 BLOCKS = [block for page in pages() for block in blocks(page)]
 UNITS = {block.place: block.text for block in BLOCKS if block.language == "ini" and "[Service]" in block.text}

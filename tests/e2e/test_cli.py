@@ -28,7 +28,7 @@ def jsonl(text: str) -> list[dict[str, Any]]:
 
 
 def test_help_names_every_command_and_each_of_them_has_help(redrive: Call) -> None:
-    from redrive.cli.main import COMMANDS, cli
+    from redrive.program.main import COMMANDS, cli
 
     text = good(redrive("--help"))
     for name in [name for section in COMMANDS.values() for name in section]:
@@ -567,7 +567,7 @@ def test_completion_offers_commands_options_and_choices(home: Path) -> None:
         program = [
             sys.executable,
             "-c",
-            "import sys; sys.argv[0] = 'redrive'; from redrive.cli.main import main; main()",
+            "import sys; sys.argv[0] = 'redrive'; from redrive.program.main import main; main()",
         ]
         done = subprocess.run(program, cwd=home, env=env, capture_output=True, text=True, check=False)
         return [line.partition(",")[2] for line in done.stdout.splitlines()]

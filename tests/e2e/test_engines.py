@@ -14,8 +14,8 @@ import pytest
 from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App
-from redrive.cli.main import run
 from redrive.message import ClaimRequest
+from redrive.program.main import run
 from redrive.stores import open_store
 from redrive.stores.upkeep import is_there
 from redrive.worker.crash.ledger import hold

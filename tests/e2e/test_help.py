@@ -10,11 +10,11 @@ import pytest
 from tests.support.storefront import Shop, buried, filled, shop  # noqa: F401
 
 from redrive import Draft
-from redrive.cli.main import cli
 from redrive.cli.terminal.examples import EXAMPLES
 from redrive.flow.gates import Gates
 from redrive.message import GroupOrder, OnDead
 from redrive.presence import Entry, WorkerInfo
+from redrive.program.main import cli
 from redrive.triage.auto import machine
 from redrive.triage.auto.machine import Machine
 from redrive.triage.dlq import DeadLetters

@@ -134,7 +134,7 @@ def test_what_is_no_port_is_refused(redrive: Call, text: str) -> None:
 def test_a_missing_extra_names_its_install_command(home: Path) -> None:
     dead(home)
     without = (
-        "import sys; sys.modules['prometheus_client'] = None; from redrive.cli.main import main; main(sys.argv[1:])"
+        "import sys; sys.modules['prometheus_client'] = None; from redrive.program.main import main; main(sys.argv[1:])"
     )
     words = ["metrics", "print", "--url", "sqlite:///work.db"]
     done = subprocess.run([sys.executable, "-c", without, *words], cwd=home, env=environment(), capture_output=True)

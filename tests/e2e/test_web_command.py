@@ -107,7 +107,7 @@ def test_what_cannot_be_served_is_said_before_it_is_served(
 @pytest.mark.parametrize("package", ["starlette", "jinja2", "uvicorn"])
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(home: Path, package: str) -> None:
     SqliteStore(home / "work.db").close()
-    main = f"import sys; sys.modules[{package!r}] = None; from redrive.cli.main import main; main()"
+    main = f"import sys; sys.modules[{package!r}] = None; from redrive.program.main import main; main()"
     argv = [sys.executable, "-c", main, "web", "--url", "sqlite:///work.db", "--port", "0"]
     done = subprocess.run(argv, cwd=home, env=environment(), capture_output=True, text=True, timeout=60)
     what, _, next = failed(done, 1)

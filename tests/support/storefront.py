@@ -16,9 +16,9 @@ import pytest
 from click.utils import _detect_program_name  # type: ignore[attr-defined]  # what click puts before each command
 
 from redrive import Draft
-from redrive.cli.main import run
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Settlement
+from redrive.program.main import run
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.dlq import DeadLetters
 

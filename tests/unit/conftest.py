@@ -11,7 +11,7 @@ from tests.support.commands import Call, Said
 from tests.support.workers import store_in
 
 from redrive import App
-from redrive.cli.main import run
+from redrive.program.main import run
 
 
 @pytest.fixture(params=["memory", "sqlite"])

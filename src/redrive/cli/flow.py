@@ -16,9 +16,9 @@ from ..present.dependencies import dependency_record, dependency_row
 from ..present.table import field_lines
 from ..redact import one_line
 from ..triage.controls import Control, Controls
-from .main import Subcommands
 from .opening import Opened, at_store
 from .selecting import signature
+from .subcommands import Subcommands
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output
 from .terminal.stderr import note

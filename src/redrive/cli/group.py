@@ -10,9 +10,9 @@ from ..present.commands import program, typed
 from ..present.failure import REFUSED, Failure
 from ..triage import pauses
 from ..triage.select.terms import as_node
-from .main import Subcommands
 from .opening import Opened, at_store, note_unknown_queues
 from .selecting import here, signature
+from .subcommands import Subcommands
 from .terminal.output import Column, Output
 from .terminal.stderr import note
 

@@ -20,10 +20,10 @@ from ..triage.purge import purge_behind
 from ..triage.select.match import Seen, matches
 from ..triage.select.terms import as_node, both
 from ..triage.timeline import by_hand, ended_by, timeline
-from .main import Subcommands
 from .opening import Opened, at_store
 from .revealing import Reveal, reveal_option
 from .selecting import here, message_id, seen_at_once, selector_argument, signature
+from .subcommands import Subcommands
 from .terminal.output import Column, Output
 from .terminal.stderr import note
 from .terminal.types import PAST

@@ -22,8 +22,8 @@ from ..policy import preview as preview_of
 from ..present.commands import program, typed
 from ..present.failure import USAGE, Failure
 from ..present.policies import policy_summary, step_record
-from .main import Subcommands
 from .opening import app_option, load_app, output_option
+from .subcommands import Subcommands
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output
 from .terminal.stderr import note

@@ -16,9 +16,9 @@ from ..present.formats import age_text
 from ..present.holds import hold_record
 from ..redact import one_line, redact
 from ..triage.select.terms import as_node
-from .main import Subcommands
 from .opening import Opened, at_store, declared_queues, note_unknown_queues
 from .selecting import here, signature, stated
+from .subcommands import Subcommands
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output, bar
 from .terminal.stderr import note

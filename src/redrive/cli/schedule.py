@@ -14,9 +14,9 @@ from ..present.failure import USAGE, Failure
 from ..present.formats import timestamp
 from ..present.schedules import schedule_record
 from ..redact import one_line
-from .main import Subcommands
 from .opening import Opened, app_option, at_store, load_app, output_option
 from .selecting import signature
+from .subcommands import Subcommands
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output
 from .terminal.stderr import note

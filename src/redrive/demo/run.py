@@ -6,10 +6,11 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -27,6 +28,7 @@ from ..duration import show
 from ..errors import Unsupported
 from ..observe.logs import JsonLog
 from ..policy import Backoff, Retry
+from ..store import Store
 from ..stores import open_store
 from ..triage.redrive.plan import PlanHandle
 from ..urls import shown
@@ -58,14 +60,25 @@ class Result(msgspec.Struct, frozen=True):
     folder: str | None = None
 
 
+class ServedPages(Protocol):
+    """Pages at `url`, which `stay` until Ctrl-C."""
+
+    url: str
+
+    def stay(self) -> None: ...
+
+
+PagesOf = Callable[[Store, str], AbstractContextManager[ServedPages]]  # of a store, and its URL as it is shown
+
+
 class Demo:
     """One run in `folder`, on the store at `url` or else on a file in there, printed to `console`."""
 
     def __init__(
-        self, folder: Path, seed: int, console: Console, url: str | None = None, *, watched: bool = False
+        self, folder: Path, seed: int, console: Console, url: str | None = None, *, pages: PagesOf | None = None
     ) -> None:
-        """`watched`: it is slow, and pages show the store meanwhile."""
-        self._watched = watched
+        """`pages`: it is slow, and they show the store meanwhile."""
+        self._pages_of = pages
         self._folder, self._seed, self._console, self._report = folder, seed, console, Report(console)
         self._log, self._sent, self._fates = (folder / f"{name}.jsonl" for name in ("endpoint", "sent", "fates"))
         self._url = url or f"sqlite:///{quote(str(folder / 'demo.db'))}"
@@ -112,13 +125,11 @@ class Demo:
 
     @contextlib.contextmanager
     def _pages(self, kept: bool) -> Iterator[None]:
-        """Show the pages meanwhile if it is watched, and afterwards until Ctrl-C if the store is kept."""
-        if not self._watched:
+        """Show the pages meanwhile if there are any, and afterwards until Ctrl-C if the store is kept."""
+        if self._pages_of is None:
             yield
             return
-        from .pages import Pages
-
-        with Pages(self._store, shown(self._url)) as pages:
+        with self._pages_of(self._store, shown(self._url)) as pages:
             self._report.say(f"Watch it at {pages.url}: the pages change nothing, and end with the demo.", "bold")
             yield
             if kept:
@@ -210,7 +221,7 @@ class Demo:
 
     def _sends(self) -> tuple[Target, Options]:
         target = Target(url=self._target, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
-        rate = WATCHED_PER_S if self._watched else None
+        rate = WATCHED_PER_S if self._pages_of else None
         return target, Options(retry=POLICY, concurrency=CONCURRENCY, rate=rate)
 
     # -- redriving the dead messages
@@ -292,13 +303,15 @@ class _Limited:
             delivery.stop()
 
 
-def run_demo(seed: int, console: Console, *, keep: bool, url: str | None = None, watched: bool = False) -> Result:
+def run_demo(
+    seed: int, console: Console, *, keep: bool, url: str | None = None, pages: PagesOf | None = None
+) -> Result:
     """Run it in a fresh folder, and on a store in there unless `url` names another; the folder, and the messages, are
     removed afterwards unless `keep`, while that store's list of runs keeps its two. Raises DemoFailed,
     KeyboardInterrupt, StoreError, Unsupported for a store that cannot look up what waits."""
     folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
     try:
-        return Demo(folder, seed, console, url, watched=watched).run(keep)
+        return Demo(folder, seed, console, url, pages=pages).run(keep)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Show the nouns of redrive to people and programs: what the command line, the pages and the terminal have in common."""
+"""Show the nouns of redrive to people and programs: what command line, pages and terminal have in common."""

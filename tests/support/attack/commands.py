@@ -6,7 +6,7 @@ import contextlib
 import io
 from typing import NamedTuple
 
-from redrive.cli.main import run
+from redrive.program.main import run
 
 
 class Said(NamedTuple):

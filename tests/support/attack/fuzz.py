@@ -198,7 +198,7 @@ class Fuzz:
             self._timed(" ".join(words), lambda words=words: self._command(words))  # type: ignore[misc]
 
     def _command(self, words: tuple[str, ...]) -> None:
-        from redrive.cli.main import run
+        from redrive.program.main import run
 
         victim = self._corruption.victim or next(iter(self._ledger))
         said = io.StringIO()

@@ -26,9 +26,9 @@ from redrive.aws.cloudformation.template import INLINE_MAX, PROFILES, Settings, 
 from redrive.aws.cloudformation.yaml_text import dump
 from redrive.aws.cloudwatch import NAMESPACE, OTHER, UNITS, Emf, redriver_line
 from redrive.aws.redriver.settings import settings_of
-from redrive.cli.main import cli, run
 from redrive.errors import ConfigError
 from redrive.fault import Kind
+from redrive.program.main import cli, run
 
 DAYS_14 = 14 * 86_400
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from redrive.aws.cost import MILLION, bill
-from redrive.cli.main import run
 from redrive.errors import ConfigError
+from redrive.program.main import run
 
 
 def test_three_requests_of_ten_are_the_floor() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from redrive.cli.main import cli
 from redrive.cli.terminal import completing
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Draft, Settlement
+from redrive.program.main import cli
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.dlq import DeadLetters
 

@@ -13,9 +13,9 @@ import pytest
 
 from redrive import Draft
 from redrive.audit.actor import user
-from redrive.cli.main import run
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Lane, Settlement
+from redrive.program.main import run
 from redrive.stores.sqlite.store import SqliteStore
 
 Cli = Callable[..., tuple[int, str, str]]

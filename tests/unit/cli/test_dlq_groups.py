@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from redrive import Draft
-from redrive.cli.main import run
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Settlement
+from redrive.program.main import run
 from redrive.stores.sqlite.store import SqliteStore
 
 FP, OTHER = "5adb8c5d5d8d7435", "5adbffffffffffff"

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from redrive import App
-from redrive.cli.main import run
 from redrive.deliver.backfill import Backfill, Drafts
 from redrive.deliver.ingest import Record
 from redrive.deliver.lines import LINE_MAX, check
 from redrive.errors import StoreUnavailable
 from redrive.ids import new_id
 from redrive.message import Draft, PutResult
+from redrive.program.main import run
 from redrive.store import Store
 from redrive.store.wrapper import StoreWrapper
 from redrive.stores.sqlite.store import SqliteStore

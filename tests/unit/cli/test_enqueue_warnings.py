@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from redrive.cli import enqueue as command
-from redrive.cli.main import run
 from redrive.message import ClaimRequest
 from redrive.presence import Entry, QueueWork, WorkerInfo
+from redrive.program.main import run
 from redrive.stores.sqlite.store import SqliteStore
 
 APP = """

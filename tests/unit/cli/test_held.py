@@ -16,7 +16,6 @@ from types import ModuleType
 import pytest
 
 from redrive import App, Draft
-from redrive.cli.main import run
 from redrive.cli.terminal.holding import note_left
 from redrive.decide import with_fate
 from redrive.fault import Kind, classify
@@ -25,6 +24,7 @@ from redrive.flow import dependency as flow
 from redrive.flow.dependency import State
 from redrive.flow.limits import CoolDown
 from redrive.message import ClaimRequest, DeadLetter, Deferral, GroupOrder, OnDead, RetryAt, Settlement, Swap
+from redrive.program.main import run
 from redrive.status import Reasons
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from redrive.cli.main import run
 from redrive.message import Ack, ClaimRequest, Draft, Settlement
+from redrive.program.main import run
 from redrive.stores.sqlite.store import SqliteStore
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -11,7 +11,7 @@ from tests.support.redrive_pages import Pages
 from tests.support.sites import JSON, Browser
 
 from redrive import App, Draft
-from redrive.cli.main import cli, run
+from redrive.program.main import cli, run
 from redrive.top.model import Model
 from redrive.top.screens import Queues
 from redrive.top.screens.plan import Plan as PlanScreen

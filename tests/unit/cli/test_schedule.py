@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from redrive.cli.main import run
 from redrive.message import Message
+from redrive.program.main import run
 from redrive.schedule.presence import Presence
 from redrive.stores.sqlite.store import SqliteStore
 

@@ -58,7 +58,7 @@ def test_a_span_is_exact_where_all_of_it_was_counted() -> None:
 
 
 def test_the_command_shows_the_wave_of_retries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from redrive.cli.main import run
+    from redrive.program.main import run
 
     url = f"sqlite:///{tmp_path}/work.db"
     store = App(url).store

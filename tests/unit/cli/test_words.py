@@ -9,8 +9,8 @@ import pytest
 from tests.support.storefront import Shop, filled, shop  # noqa: F401
 
 from redrive.audit.log import Audit
-from redrive.cli.main import cli
 from redrive.present.failure import USAGE
+from redrive.program.main import cli
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

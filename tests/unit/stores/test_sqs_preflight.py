@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from redrive import App, Backoff, Budget, Idempotency, Retry
-from redrive.cli.main import run
 from redrive.errors import Refused
 from redrive.policy import Poison, presets
+from redrive.program.main import run
 from redrive.store import Work
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.preflight import (

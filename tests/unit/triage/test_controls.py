@@ -15,7 +15,6 @@ from tests.support.workers import Heard, store_in, until
 
 from redrive import Aimd, App, Backoff, Breaker, Budget, Retry, RetryAfter
 from redrive.audit.log import Audit
-from redrive.cli.main import run
 from redrive.errors import ConfigError
 from redrive.events import Notice
 from redrive.flow import breaker as breakers
@@ -25,6 +24,7 @@ from redrive.flow import ramp as ramps
 from redrive.flow.limits import CoolDown
 from redrive.message import Swap, version_of
 from redrive.observe.prometheus import Metrics
+from redrive.program.main import run
 from redrive.triage.controls import Controls
 
 SOON = Retry(max_attempts=50, backoff=Backoff.fixed("10ms"))

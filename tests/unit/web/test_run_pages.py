@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from tests.support.redrive_pages import Pages, actions, text_of
 
-from redrive.cli.main import cli
 from redrive.message import Swap
+from redrive.program.main import cli
 from redrive.triage.redrive.records import read_state, state_cell
 from redrive.web import Permission
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...present.formats import timestamp
-from ..main import Subcommands
 from ..opening import Opened, at_store, note_unknown_queues
 from ..selecting import signature, understood
+from ..subcommands import Subcommands
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION

@@ -17,8 +17,8 @@ from ...present.commands import command, onward
 from ...present.failure import DONE, FAILED, USAGE, Failure
 from ...present.formats import timestamp
 from ..dlq.groups import audit as list_
-from ..main import Subcommands
 from ..opening import Opened, at_store
+from ..subcommands import Subcommands
 from ..terminal.output import Output
 from ..terminal.stderr import note
 

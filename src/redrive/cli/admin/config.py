@@ -6,8 +6,8 @@ import click
 
 from ...config import settings, sources, unknown_variables
 from ...present.formats import setting_value
-from ..main import Subcommands
 from ..opening import app_option, output_option, url_option
+from ..subcommands import Subcommands
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 

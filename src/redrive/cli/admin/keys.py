@@ -8,8 +8,8 @@ import click
 
 from ...config import settings
 from ...present.failure import DONE, FAILED
-from ..main import Subcommands
 from ..opening import Opened, at_store, output_option
+from ..subcommands import Subcommands
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 

@@ -17,8 +17,8 @@ from ...config import LOOPBACK, address, settings
 from ...observe.shared_tally import read
 from ...present.commands import command
 from ...present.failure import Failure
-from ..main import Subcommands
 from ..opening import Opened, at_store
+from ..subcommands import Subcommands
 from ..terminal.output import Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION

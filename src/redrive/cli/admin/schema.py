@@ -17,8 +17,8 @@ from ...present.commands import program
 from ...present.failure import USAGE, Failure
 from ...present.schemas import schema_of, schema_text
 from ...redact import one_line
-from ..main import Subcommands
 from ..opening import app_option, load_app
+from ..subcommands import Subcommands
 from ..terminal.nothing import unknown
 
 _UNSAFE = re.compile(r'[\x00-\x1f%/\\:*?"<>|]')  # in a file's name, on one system or another

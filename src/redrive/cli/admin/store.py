@@ -17,7 +17,6 @@ from ...message import Damage, Message
 from ...present.commands import command, onward, program
 from ...present.failure import DONE, FAILED, USAGE, Failure
 from ...urls import shown
-from ..main import Subcommands
 from ..opening import (
     Opened,
     app_option,
@@ -28,6 +27,7 @@ from ..opening import (
     url_option,
 )
 from ..selecting import signature
+from ..subcommands import Subcommands
 from ..terminal.output import Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION

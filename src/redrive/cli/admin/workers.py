@@ -9,9 +9,9 @@ import click
 
 from ...duration import show as show_duration
 from ...present.workers import worker_record
-from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..selecting import signature
+from ..subcommands import Subcommands
 from ..terminal.nothing import unknown
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note

@@ -18,7 +18,7 @@ from ...errors import ConfigError
 from ...files import output
 from ...present.commands import program
 from ...present.failure import USAGE, Failure
-from ..main import Subcommands
+from ..subcommands import Subcommands
 from ..terminal.stderr import note
 
 

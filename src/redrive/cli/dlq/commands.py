@@ -15,7 +15,6 @@ from ...present.messages import dead_message_row
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node, as_node
 from ..job import body_option, found, write_message
-from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import (
@@ -28,6 +27,7 @@ from ..selecting import (
     signature,
     write_result,
 )
+from ..subcommands import Subcommands
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION

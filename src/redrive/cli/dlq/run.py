@@ -22,10 +22,10 @@ from ...redact import one_line
 from ...triage.redrive.records import state_of
 from ...triage.redrive.run import Run, RunView
 from ...triage.redrive.run import views as views_of
-from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import run_id, signature, stated
+from ..subcommands import Subcommands
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION

@@ -8,11 +8,11 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from ..demo.processes import DemoFailed
 from ..read_model import ReadModel
 from ..store import Store
 from ..web import Site
 from ..web.serve import Server, listening
-from .processes import DemoFailed
 
 STARTED_WITHIN_S = 30.0
 

@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 import click
 
 from .._version import __version__
-from ..present.commands import CALLED, corrected
-from ..present.failure import BROKEN_PIPE, DONE, INTERRUPTED, USAGE, Failure, failure_of
-from .terminal.examples import epilog
-from .terminal.stderr import block, is_help, tell
+from ..cli.subcommands import Subcommands
+from ..cli.terminal.examples import epilog
+from ..cli.terminal.stderr import block, is_help, tell
+from ..present.failure import BROKEN_PIPE, DONE, INTERRUPTED, USAGE, failure_of
 
-# By section: the name of each command, and what it does. Its module has that name, here or in a folder.
+# By section: the name of each command, and what it does. Its module has that name, here or in `cli`.
 COMMANDS: dict[str, dict[str, str]] = {
     "Start": {
         "init": "Write a small app that runs, and its settings.",
@@ -68,43 +68,16 @@ _FOLDERS = {
     "run": "dlq",
     "cost": "aws",
     **dict.fromkeys(("alerts", "audit", "config", "doctor", "history", "init", "keys", "metrics"), "admin"),
-    **dict.fromkeys(("schema", "slo", "status", "store", "top", "upcoming", "watch", "workers"), "admin"),
+    **dict.fromkeys(("schema", "slo", "status", "store", "upcoming", "watch", "workers"), "admin"),
 }
 
 
 def _home(name: str) -> str:
     """The module of a command."""
+    if name in ("demo", "top", "web"):  # they start what lies beside the command line
+        return f"redrive.program.{name}"
     folder = _FOLDERS.get(name)
-    return f"{folder}.{name}" if folder else name
-
-
-class Subcommands(click.Group):
-    """A group of commands. For an unknown one it suggests the nearest."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-"):
-            raise unknown_command(args[0], known, ctx.command_path)
-        ctx.meta[CALLED] = f"{ctx.command_path} {args[0]}" if args else ctx.command_path
-        return super().resolve_command(ctx, args)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        found = self.found(ctx, name)
-        if found is not None:
-            found.epilog = epilog(ctx, name)
-        return found
-
-    def found(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command of this name."""
-        return super().get_command(ctx, name)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        names = self.list_commands(ctx)
-        commands = [(name, found) for name in names if (found := self.get_command(ctx, name)) is not None]
-        with formatter.section("Commands"):  # whole sentences, which click would cut at the width of a line
-            formatter.write_dl([(name, found.get_short_help_str(limit=1000)) for name, found in commands])
+    return f"redrive.cli.{folder}.{name}" if folder else f"redrive.cli.{name}"
 
 
 class Commands(Subcommands):
@@ -116,7 +89,7 @@ class Commands(Subcommands):
     def found(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _HELP:
             return None
-        found: click.Command = getattr(import_module(f".{_home(name)}", __package__), name)
+        found: click.Command = getattr(import_module(_home(name)), name)
         return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
@@ -141,18 +114,6 @@ class Commands(Subcommands):
         for section, commands in COMMANDS.items():
             with formatter.section(section):
                 formatter.write_dl(list(commands.items()), col_max=12)
-
-
-def unknown_command(word: str, known: Sequence[str], path: str) -> Failure:
-    """The failure for an unknown command; it suggests the nearest."""
-    import difflib
-
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    why = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-    next = corrected(word, near[0]) if near else f"{path} --help"
-    if near and next.endswith(" --help"):  # it was not typed as one word: the command alone
-        next = f"{path} {near[0]}"
-    return Failure(f"there is no command '{word}'", why, next, USAGE)
 
 
 @click.command(
@@ -185,7 +146,7 @@ def run(args: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # show what the encoding lacks by its code
     if "_REDRIVE_COMPLETE" in os.environ:
-        import_module(".terminal.completing", __package__).install()
+        import_module("redrive.cli.terminal.completing").install()
     try:
         result = cli.main(list(args), standalone_mode=False, obj=tuple(args))
     except (click.Abort, KeyboardInterrupt):

@@ -6,11 +6,11 @@ import sys
 
 import click
 
-from ...present.commands import onward
-from ...present.failure import REFUSED, Failure
-from ..opening import Opened, at_store
-from ..selecting import actor_option
-from ..terminal.output import Output
+from ..cli.opening import Opened, at_store
+from ..cli.selecting import actor_option
+from ..cli.terminal.output import Output
+from ..present.commands import onward
+from ..present.failure import REFUSED, Failure
 
 
 @click.command()
@@ -28,6 +28,6 @@ def top(opened: Opened, out: Output, actor: str | None) -> None:
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # it draws on stderr
         why = "standard input, output or error is none"
         raise Failure("redrive top needs a terminal", why, onward("status"), REFUSED)
-    from ...top import Model, Top
+    from ..top import Model, Top
 
     Top(Model(opened.store, opened.app, opened.url, actor=actor)).run(mouse=False)

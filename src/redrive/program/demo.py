@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from ..cli.terminal.stderr import note
 from ..files import output as file_output
 from ..present.commands import program
 from ..present.failure import DONE, FAILED, INTERRUPTED, USAGE, Failure
 from ..redact import redact
-from .terminal.stderr import note
+
+if TYPE_CHECKING:
+    from ..demo.run import PagesOf
 
 
 @click.command()
@@ -46,11 +50,14 @@ def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, we
     import httpx  # noqa: F401  # named as missing before anything is started
     from rich.console import Console
 
+    from ..cli.terminal.warnings import tell_warnings
     from ..demo.run import run_demo
-    from .terminal.warnings import tell_warnings
 
+    pages: PagesOf | None = None
     if web:
-        from ..demo import pages  # noqa: F401  # as above
+        from .demo_pages import Pages
+
+        pages = Pages
     tell_warnings()
     if picture is not None and not picture.absolute().parent.is_dir():
         why = f"there is no folder {picture.absolute().parent}"
@@ -61,7 +68,7 @@ def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, we
     console = Console(stderr=output == "json", highlight=False)
     console.print("[bold]redrive demo[/]  329 real GitHub webhook events, one endpoint, nothing lost")
     try:
-        result = run_demo(seed, console, keep=keep, url=url, watched=web)
+        result = run_demo(seed, console, keep=keep, url=url, pages=pages)
     except KeyboardInterrupt:
         note("interrupted")
         return INTERRUPTED

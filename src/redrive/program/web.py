@@ -7,12 +7,12 @@ import webbrowser
 
 import click
 
+from ..cli.opening import Opened, at_store
+from ..cli.terminal.output import Output
+from ..cli.terminal.stderr import note
 from ..present.commands import command
 from ..present.failure import USAGE, Failure
 from ..read_model import ReadModel
-from .opening import Opened, at_store
-from .terminal.output import Output
-from .terminal.stderr import note
 
 
 @click.command()

@@ -1,0 +1,52 @@
+"""Groups of commands: an unknown name suggests the nearest, and help ends with examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from ..present.commands import CALLED, corrected
+from ..present.failure import USAGE, Failure
+from .terminal.examples import epilog
+
+
+class Subcommands(click.Group):
+    """A group of commands. For an unknown one it suggests the nearest."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            raise unknown_command(args[0], known, ctx.command_path)
+        ctx.meta[CALLED] = f"{ctx.command_path} {args[0]}" if args else ctx.command_path
+        return super().resolve_command(ctx, args)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        found = self.found(ctx, name)
+        if found is not None:
+            found.epilog = epilog(ctx, name)
+        return found
+
+    def found(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command of this name."""
+        return super().get_command(ctx, name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        names = self.list_commands(ctx)
+        commands = [(name, found) for name in names if (found := self.get_command(ctx, name)) is not None]
+        with formatter.section("Commands"):  # whole sentences, which click would cut at the width of a line
+            formatter.write_dl([(name, found.get_short_help_str(limit=1000)) for name, found in commands])
+
+
+def unknown_command(word: str, known: Sequence[str], path: str) -> Failure:
+    """The failure for an unknown command; it suggests the nearest."""
+    import difflib
+
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    why = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+    next = corrected(word, near[0]) if near else f"{path} --help"
+    if near and next.endswith(" --help"):  # it was not typed as one word: the command alone
+        next = f"{path} {near[0]}"
+    return Failure(f"there is no command '{word}'", why, next, USAGE)
