@@ -13,7 +13,8 @@ as `import_module(".store", __package__)` and the names of a table that such a c
 tree's own pyproject.toml.
 
 A **face** is a package's `__init__`. An import goes past it where its target is deeper within a package that the
-importing module is not in. A **circle of packages** is one of the parts of one package, each taken with all it holds.
+importing module is not in. `present` has no face: it is a module for each noun. A **circle of packages** is one of the
+parts of one package, each taken with all it holds.
 
 A **walk** counts the files and functions that one message enters, by a profiler hook on every thread (`walk.py`):
 an enqueue in a process without a worker; a message from before its claim until it is settled and reported, and one that

@@ -14,6 +14,7 @@ from tree import PACKAGE, Import, Tree
 LONG = 400  # lines of a module
 WIDE = 20  # modules in a folder
 SURFACES = ("cli", "web", "top")
+OPEN = (f"{PACKAGE}.present",)  # packages without a face: each module is one idea for those above, and hides nothing
 _IRREGULAR = """begun broken brought chosen done drawn driven fallen found frozen given gone grown heard held hidden
     kept known laid led left lost made meant met paid said seen sent shown sought spent spoken stolen struck taken
     taught thought thrown told torn understood won woken worn wound written"""
@@ -128,8 +129,10 @@ def package_circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
 
 def is_past_face(package: str, target: str) -> bool:
     """Whether a module in `package` that imports `target` reaches into a package that it is not in: deeper than the
-    `__init__` of the first such."""
+    `__init__` of the first such, or, of a package without a face, than its modules."""
     names = target.split(".")
+    if ".".join(names[:-1]) in OPEN:
+        return False
     return len(names) - _common(package.split("."), names) > 1
 
 

@@ -13,6 +13,7 @@ import click
 from ..duration import show as show_duration
 from ..present.commands import program, typed
 from ..present.dependencies import dependency_record, dependency_row
+from ..present.formats import number
 from ..present.table import field_lines
 from ..redact import one_line
 from ..triage.controls import Control, Controls
@@ -29,10 +30,6 @@ def _some(counts: dict[str, int]) -> str:
     return ", ".join(f"{why} {count:,}" for why, count in counts.items()) or "–"
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.1f}".removesuffix(".0")
-
-
 def _columns(now_ms: int) -> tuple[Column, ...]:
     """The columns of the list; its table shows times as durations from now."""
 
@@ -46,8 +43,8 @@ def _columns(now_ms: int) -> tuple[Column, ...]:
         Column("dependency"),
         Column("breaker", None, lambda word: "–" if word is None else word.replace("_", " ")),
         Column("until", None, ahead),
-        Column("budget_left", "budget left", _number),
-        Column("rate_per_s", "rate/s", _number, spare=True),
+        Column("budget_left", "budget left", number),
+        Column("rate_per_s", "rate/s", number, spare=True),
         Column("next_slot_at", "next slot", ahead, spare=True),
         Column("concurrency", spare=True),
         Column("cool_until", "cool-down", ahead),
@@ -173,7 +170,7 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
         shown["deferred"] = _some(record["deferred"])
     for name in ("budget_left", "rate_per_s", "ramp_per_s"):
         if record[name] is not None:
-            shown[name] = _number(record[name])
+            shown[name] = number(record[name])
     named = {name.replace("_", " "): v.replace("_", " ") if name == "breaker" else v for name, v in shown.items()}
     return chain(field_lines(named), *(_transition(t, out) for t in reversed(record["transitions"])))
 

@@ -12,7 +12,7 @@ from ..blobs import whole_body
 from ..message import ABSENT, Cancel, Filter, Lane, Message
 from ..present.commands import onward, typed
 from ..present.failure import DONE, FAILED, PARTIAL, Failure
-from ..present.formats import age_text, timestamp
+from ..present.formats import timestamp
 from ..present.holds import hold_record, holds_of, holds_text
 from ..present.messages import body_json, message_record, message_row, moment_record, running_record
 from ..present.story import story
@@ -38,7 +38,7 @@ _LEASED = (
     Column("task", shrinks=True),
     Column("queue", shrinks=True),
     Column("attempt", spare=1),
-    Column("running_s", "running for", lambda seconds: "not begun" if seconds is None else age_text(seconds)),
+    Column("running_s", "running for", lambda seconds: "not begun" if seconds is None else seconds(seconds)),
     Column("worker", shrinks=True),
 )
 _COLUMNS = (

@@ -12,8 +12,8 @@ from ..errors import near_miss
 from ..message import Counts, Filter
 from ..present.commands import completed, onward, program
 from ..present.failure import DONE, FAILED, REFUSED, Failure
-from ..present.formats import age_text
-from ..present.holds import hold_record
+from ..present.formats import seconds
+from ..present.queues import queue_record
 from ..redact import one_line, redact
 from ..triage.select.terms import as_node
 from .opening import Opened, at_store, declared_queues, note_unknown_queues
@@ -30,7 +30,7 @@ _LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 _COLUMNS = (
     Column("queue", shrinks=True),
     *(Column(lane) for lane in _LANES),
-    Column("oldest_age_s", "oldest", age_text),
+    Column("oldest_age_s", "oldest", seconds),
     Column("paused"),
     Column("held", shrinks=True),
 )
@@ -77,9 +77,8 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
 
 def _row(name: str, counts: Counts, paused: bool, holds: Sequence[Hold], now_ms: int, told: bool) -> dict[str, Any]:
     """`told`: with what holds its messages as records, and not in few words."""
-    lanes = {lane: getattr(counts, lane) for lane in _LANES}
-    held = [hold_record(hold) for hold in holds] if told else "; ".join(hold.short(now_ms) for hold in holds)
-    return {"queue": name, **lanes, "oldest_age_s": counts.oldest_age_s, "paused": paused, "held": held}
+    record = queue_record(name, counts, paused=paused, holds=holds)
+    return record if told else record | {"held": "; ".join(hold.short(now_ms) for hold in holds)}
 
 
 @queue.command()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from ..duration import rfc3339, show
-from ..fault.model import kind_word as kind_word
 from ..redact import redact
-from .table import Column as Column
+
+DASH = "–"  # for what is unknown or absent
 
 
 def timestamp(ms: int | None) -> str | None:
@@ -15,23 +15,62 @@ def timestamp(ms: int | None) -> str | None:
     return None if ms is None else rfc3339(ms)
 
 
-def age_text(seconds: float | None) -> str:
-    return "–" if seconds is None else show(seconds) if seconds else "0s"
+def number(value: float | None) -> str:
+    """A count or a rate.
 
-
-def ms_text(value: float | None) -> str:
-    """A duration for people; – for none."""
+    >>> number(1234567), number(0.256), number(None), number(3.0)
+    ('1,234,567', '0.256', '–', '3')
+    """
     if value is None:
-        return "–"
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}ms"
+        return DASH
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def share_text(value: float | None) -> str:
-    """A share for people; – for none."""
-    return "–" if value is None else f"{value:,.1%}"
+def share(value: float | None) -> str:
+    """A share of one, in percent; two decimals near 100 % tell 99.95 from 100.
+
+    >>> share(0.5), share(0.1234), share(0.0004), share(0.9996), share(12.5), share(None)
+    ('50%', '12.3%', '0.04%', '99.96%', '1,250%', '–')
+    """
+    if value is None:
+        return DASH
+    percent = value * 100
+    if 99 < percent < 100:
+        return f"{percent:.2f}".rstrip("0").rstrip(".") + "%"
+    return f"{percent:.3g}%" if abs(percent) < 100 else f"{percent:,.0f}%"
+
+
+def milliseconds(value: float | None) -> str:
+    """A duration that was measured in milliseconds.
+
+    >>> milliseconds(12.4), milliseconds(61_000), milliseconds(None)
+    ('12.4ms', '1m1s', '–')
+    """
+    if value is None:
+        return DASH
+    return f"{value:.3g}ms" if round(value, 1) < 1000 else seconds(value / 1000)
+
+
+def seconds(value: float | None) -> str:
+    """A duration, to a tenth of a second below ten seconds, and to the second above.
+
+    >>> seconds(0), seconds(2.14), seconds(61.4), seconds(None)
+    ('0s', '2.1s', '1m1s', '–')
+    """
+    return DASH if value is None else show(round(value, 1) if value < 10 else round(value))
+
+
+def size(count: int | None) -> str:
+    """A number of bytes.
+
+    >>> size(2047), size(4096), size(5 * 2**20), size(None)
+    ('2,047 B', '4 KiB', '5 MiB', '–')
+    """
+    if count is None:
+        return DASH
+    if count < 2048:
+        return f"{count:,} B"
+    return f"{count / 1024:,.0f} KiB" if count < 2**21 else f"{count / 2**20:,.0f} MiB"
 
 
 def setting_value(value: object) -> object:

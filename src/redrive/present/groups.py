@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..crypto import shown_text
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 from typing import TYPE_CHECKING
 
-from ..triage.annotations import Annotation
+from ..triage.annotations import NOTHING, Annotation
 from ..triage.auto.rules import Rule
 
 if TYPE_CHECKING:
@@ -38,7 +39,18 @@ def pace_record(found: AutoRedrive) -> dict[str, Any]:
     return {"rate": f"{found.rate:.6g}/s", "jitter": found.jitter}
 
 
-def group_record(found: FailureGroup) -> dict[str, Any]:
+def group_records(
+    groups: Sequence[FailureGroup], annotations: Mapping[str, Annotation], now_ms: int
+) -> list[dict[str, Any]]:
+    """Groups, each with what people said of it; `annotations` by fingerprint."""
+    return [
+        task_group_record(group) | annotation_record(annotations.get(group.fingerprint, NOTHING), now_ms)
+        for group in groups
+    ]
+
+
+def task_group_record(found: FailureGroup) -> dict[str, Any]:
+    """The messages of one task in a group, without its annotations."""
     return {
         "fingerprint": found.fingerprint,
         "task": found.task,

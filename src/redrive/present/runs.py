@@ -1,4 +1,4 @@
-"""TODO."""
+"""Redrive runs, and what failed again after one, as records."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .formats import timestamp
 COUNTS = ("planned", "moved", "done", "failed", "waiting", "changed", "skipped")
 
 
-def run_row(view: RunView) -> dict[str, Any]:
-    """A run as a row."""
+def run_record(view: RunView) -> dict[str, Any]:
+    """All about a run but its story."""
     return {
         "id": view.id,
         "state": view.state,
@@ -20,14 +20,8 @@ def run_row(view: RunView) -> dict[str, Any]:
         "started_at": timestamp(view.started_ms),
         "selector": view.selector,
         "why": view.why or None,
-    }
-
-
-def run_record(view: RunView) -> dict[str, Any]:
-    """All about a run but its story."""
-    return {
-        **run_row(view),
         "phase": view.phase,
+        "closed": view.closed,
         "reason": view.reason or None,
         "actor": view.actor,
         "cause": view.cause or None,
@@ -39,6 +33,7 @@ def run_record(view: RunView) -> dict[str, Any]:
 
 
 def failed_again_record(failed: Failed) -> dict[str, Any]:
+    """A message that a run moved and that failed again."""
     return {
         "id": failed.id,
         "kind": failed.kind,

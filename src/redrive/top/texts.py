@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 from ..duration import rfc3339
-from ..duration import show as show_duration
 from ..redact import clip, one_line, redact
 
 READ_MAX, CELL_MAX = 20_000, 500  # characters of a text that are searched for secrets, and shown in a row
@@ -41,32 +40,6 @@ def listed(counts: Mapping[str, int], most: int = 4) -> str:
     """
     told = ", ".join(f"{name} {number:,}" for name, number in list(counts.items())[:most])
     return f"{told} and {len(counts) - most:,} more" if len(counts) > most else told
-
-
-def per_s(number: float | None) -> str:
-    """A rate. No events and an unknown rate differ."""
-    return "–" if number is None else "0" if not number else f"{number:.3g}"
-
-
-def share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}" if 0 < value < 0.1 else f"{value:.0%}"
-
-
-def ms(value: float | None) -> str:
-    return "–" if value is None else show_duration(value / 1000)
-
-
-def age(value_s: float | None) -> str:
-    """A duration, to the second: what changes more often would be painted more often.
-
-    >>> age(0.4), age(75.2), age(None)
-    ('0s', '1m15s', '–')
-    """
-    return "–" if value_s is None else show_duration(int(value_s))
-
-
-def time_of(at_ms: int | None) -> str | None:
-    return rfc3339(at_ms) if at_ms else None
 
 
 def clock(at_ms: int) -> str:

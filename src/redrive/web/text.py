@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from markupsafe import Markup, escape
 
 from ..duration import show
+from ..present.formats import DASH, milliseconds, number, seconds, share, size
 from ..redact.visible import many_lines
 from ..triage.actions import CONFIRM_ABOVE
 from ..triage.select.terms import exactly
@@ -21,7 +22,6 @@ from .charts import bars, ranges, spark
 from .outside import code
 from .tree import tree
 
-DASH = "–"
 _FRAME = re.compile(r'(?<=^  )File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})', re.MULTILINE)
 
 
@@ -62,47 +62,6 @@ def second(at: str) -> str:
     '14:50:07 UTC'
     """
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%H:%M:%S UTC")
-
-
-def number(value: float | None) -> str:
-    """A count or a rate for people.
-
-    >>> number(1234567), number(0.256), number(None), number(3.0)
-    ('1,234,567', '0.256', '–', '3')
-    """
-    if value is None:
-        return DASH
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def share(value: float | None) -> str:
-    """A share of one, in percent."""
-    return DASH if value is None else f"{value * 100:,.3g} %" if abs(value) < 10 else f"{value * 100:,.0f} %"
-
-
-def took(ms: float | None) -> str:
-    """Milliseconds for people.
-
-    >>> took(12.4), took(61_000), took(None)
-    ('12.4 ms', '1m1s', '–')
-    """
-    if ms is None:
-        return DASH
-    return f"{ms:.3g} ms" if ms < 1000 else lasts(ms / 1000)
-
-
-def lasts(seconds: float | None) -> str:
-    """Seconds for people."""
-    return DASH if seconds is None else show(round(seconds, 1) if seconds < 10 else round(seconds))
-
-
-def size(count: int | None) -> str:
-    """Bytes for people."""
-    if count is None:
-        return DASH
-    if count < 2048:
-        return f"{count:,} B"
-    return f"{count / 1024:,.0f} KiB" if count < 2**21 else f"{count / 2**20:,.0f} MiB"
 
 
 def pretty(value: Any) -> str:
@@ -146,8 +105,8 @@ def environment() -> Environment:
         "second": second,
         "number": number,
         "share": share,
-        "took": took,
-        "lasts": lasts,
+        "took": milliseconds,
+        "lasts": seconds,
         "size": size,
         "pretty": pretty,
         "short": short,

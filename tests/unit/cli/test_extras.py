@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.cli.terminal import failure
+from redrive.present import failure
 
 ROOT = Path(__file__).parents[3]
 DECLARED: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][

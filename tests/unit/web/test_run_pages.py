@@ -41,7 +41,7 @@ def test_a_worker_carries_the_run_of_an_applied_plan_and_the_page_shows_it_done(
     record, page = pages.json(f"/runs/{id}"), text_of(pages.get(f"/runs/{id}"))
     view = pages.app.dlq.run(id).view()
     assert record["state"] == view.state == "done"
-    assert record["counts"] == view.counts
+    assert {name: record[name] for name in view.counts} == view.counts
     assert (record["done"], record["failed"]) == (6, 0)
     assert (record["canary"]["verdict"], record["canary"]["text"]) == ("passed", "2 of 2 done, 0 failed: it goes on")
     assert [stage["state"] for stage in record["stages"]] == ["done", "done", "done", "now"]

@@ -8,7 +8,7 @@ import click
 
 from ...duration import show
 from ...fault.model import kind_word
-from ...present.formats import ms_text, share_text, timestamp
+from ...present.formats import milliseconds, share, timestamp
 from ...present.history import tally_record, tally_row
 from ..opening import Opened, at_store
 from ..terminal.output import Column, Output
@@ -25,12 +25,12 @@ _COLUMNS = (
     Column("done"),
     Column("retried", spare=1),
     Column("dead"),
-    Column("error_rate", "errors", share_text),
-    Column("run_p50_ms", "run p50", ms_text, spare=3),
-    Column("run_p95_ms", "run p95", ms_text),
-    Column("wait_p95_ms", "wait p95", ms_text, spare=1),
-    Column("first_try_p95_ms", "1st try p95", ms_text, spare=2),
-    Column("after_retries_p95_ms", "retried p95", ms_text, spare=2),
+    Column("error_rate", "errors", share),
+    Column("run_p50_ms", "run p50", milliseconds, spare=3),
+    Column("run_p95_ms", "run p95", milliseconds),
+    Column("wait_p95_ms", "wait p95", milliseconds, spare=1),
+    Column("first_try_p95_ms", "1st try p95", milliseconds, spare=2),
+    Column("after_retries_p95_ms", "retried p95", milliseconds, spare=2),
 )
 
 
@@ -76,7 +76,9 @@ def _total(tally: Tally, since: str) -> list[str]:
         if counts:
             lines.append(f"  {name}: " + ", ".join(f"{key} {count:,}" for key, count in counts.items()))
     if tally.deferrals:
-        held = (f"{why} {count:,} × {ms_text(long_ms / count)}" for why, (count, long_ms) in tally.deferrals.items())
+        held = (
+            f"{why} {count:,} × {milliseconds(long_ms / count)}" for why, (count, long_ms) in tally.deferrals.items()
+        )
         lines.append("  held by flow control: " + ", ".join(held))
     if tally.redriven:
         lines.append("  redriven: " + ", ".join(f"{count:,} {verdict}" for verdict, count in tally.redriven.items()))

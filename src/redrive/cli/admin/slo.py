@@ -8,7 +8,7 @@ import click
 
 from ...present.commands import command
 from ...present.failure import DONE, FAILED, USAGE, Failure
-from ...present.formats import share_text
+from ...present.formats import share
 from ...present.objectives import objective_record
 from ..opening import Opened, at_store
 from ..terminal.output import Column, Output
@@ -29,7 +29,7 @@ _COLUMNS = (
     Column("objective"),
     Column("share", "good", lambda value: "–" if value is None else f"{value:.3%}"),
     Column("all", "messages"),
-    Column("budget_left", "budget left", share_text),
+    Column("budget_left", "budget left", share),
     Column("burn_1h", "burn 1h", _rate, spare=1),
     Column("burn_6h", "burn 6h", _rate, spare=1),
     Column("burn_3d", "burn 3d", _rate, spare=1),

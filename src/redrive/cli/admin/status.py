@@ -14,9 +14,11 @@ from ...crypto import shown_text
 from ...duration import show as show_duration
 from ...present.commands import onward, typed
 from ...present.failure import DONE, FAILED
-from ...present.formats import age_text, timestamp
-from ...present.groups import group_record
+from ...present.formats import seconds, timestamp
+from ...present.groups import group_records
 from ...present.holds import hold_record
+from ...present.queues import queue_record
+from ...present.runs import run_record
 from ...present.status import NEEDS_SHOWN, QUEUES_SHOWN, need_record, schedule_state
 from ...present.table import table
 from ...redact import Joined, joined, redact
@@ -33,7 +35,7 @@ _LANES = ("ready", "scheduled", "leased", "dead", "quarantine")
 _QUEUES = (
     Column("queue", shrinks=True),
     *(Column(lane) for lane in _LANES),
-    Column("oldest_age_s", "oldest", age_text),
+    Column("oldest_age_s", "oldest", seconds),
     Column("held", shrinks=True),
 )
 _ROWS = (Column("area"), Column("text"), Column("until"), Column("next"))
@@ -179,9 +181,8 @@ def _group_next(group: FailureGroup) -> str:
 
 
 def _queue(queue: QueueStatus, now_ms: int) -> dict[str, Any]:
-    lanes = {lane: getattr(queue.counts, lane) for lane in _LANES}
     held = "; ".join(hold.short(now_ms) for hold in queue.holds)
-    return {"queue": queue.name, **lanes, "oldest_age_s": queue.counts.oldest_age_s, "held": held}
+    return queue_record(queue.name, queue.counts, paused=queue.paused, holds=queue.holds) | {"held": held}
 
 
 def _rows(found: Status) -> Iterable[dict[str, Any]]:
@@ -202,7 +203,7 @@ def _rows(found: Status) -> Iterable[dict[str, Any]]:
         yield {"area": "run", "text": _ran(run), "next": onward(f"run watch {typed(run.id)}")}
     for queue in found.queues[:QUEUES_SHOWN]:
         lanes = _some({lane: getattr(queue.counts, lane) for lane in _LANES})
-        text = joined(queue.name, f": {lanes}; oldest {age_text(queue.counts.oldest_age_s)}")
+        text = joined(queue.name, f": {lanes}; oldest {seconds(queue.counts.oldest_age_s)}")
         yield {"area": "queue", "text": text, "next": onward("queue list")}
 
 
@@ -231,7 +232,12 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
             for w in found.workers
         ],
         "held": [hold_record(hold) for hold in found.holds],
-        "failures": [{**group_record(group), "next": onward(_group_next(group))} for group in found.failures],
+        "failures": [
+            record | {"next": onward(_group_next(group))}
+            for group, record in zip(
+                found.failures, group_records(found.failures, found.annotations, now_ms), strict=True
+            )
+        ],
         "schedules": [
             {
                 "name": one.name,
@@ -244,18 +250,9 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
             }
             for one in found.schedules
         ],
-        "runs": [
-            {"id": run.id, "state": run.state, "why": run.why, "selector": run.selector, **run.counts}
-            | {"carried_by": run.carried_by or None, "next": onward(f"run watch {typed(run.id)}")}
-            for run in found.runs
-        ],
+        "runs": [run_record(run) | {"next": onward(f"run watch {typed(run.id)}")} for run in found.runs],
         "queues": [
-            {
-                **_queue(queue, now_ms),
-                "done": queue.counts.done,
-                "paused": queue.paused,
-                "held": [hold_record(hold) for hold in queue.holds],
-            }
+            queue_record(queue.name, queue.counts, paused=queue.paused, holds=queue.holds)
             for queue in found.queues[:QUEUES_SHOWN]
         ],
         "queue_count": len(found.queues),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...duration import show as show_duration
+from ...present.formats import milliseconds, number, share, size
 from ...present.workers import worker_record
 from ..opening import Opened, at_store
 from ..selecting import signature
@@ -20,18 +21,6 @@ if TYPE_CHECKING:
     from ...presence import WorkerInfo
 
 
-def _mib(value: int | None) -> str:
-    return "–" if value is None else f"{value / 2**20:,.0f} MiB"
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
-
-
-def _ms(value: float | None) -> str:
-    return "–" if value is None else f"{value:g} ms"
-
-
 _COLUMNS = (
     Column("name", shrinks=True),
     Column("state"),
@@ -39,13 +28,13 @@ _COLUMNS = (
     Column("queues", None, lambda queues: ", ".join(queues) or "–", shrinks=True),
     Column("held"),
     Column("running"),
-    Column("claims_per_s", "claims/s", lambda value: "–" if value is None else f"{value:g}"),
-    Column("cpu_share", "cpu", _share, spare=1),
-    Column("rss_bytes", "memory", _mib, spare=1),
-    Column("loop_lag_ms", "loop lag p99", _ms, spare=2),
-    Column("store_p50_ms", "store p50", _ms, spare=3),
-    Column("store_p99_ms", "store p99", _ms, spare=2),
-    Column("clock_ahead_ms", "clock", _ms, spare=3),
+    Column("claims_per_s", "claims/s", number),
+    Column("cpushare", "cpu", share, spare=1),
+    Column("rss_bytes", "memory", size, spare=1),
+    Column("loop_lag_ms", "loop lag p99", milliseconds, spare=2),
+    Column("store_p50_ms", "store p50", milliseconds, spare=3),
+    Column("store_p99_ms", "store p99", milliseconds, spare=2),
+    Column("clock_ahead_ms", "clock", milliseconds, spare=3),
     Column("version", spare=3),
     Column("app", spare=3),
     Column("started_at", "started", spare=2),

@@ -10,7 +10,6 @@ import click
 from ...message import RESTING, Lane
 from ...present.commands import onward
 from ...present.failure import Failure
-from ...present.groups import group_record
 from ...present.messages import dead_message_row
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node, as_node
@@ -154,7 +153,7 @@ def groups(
     found = selection(opened, selector, chosen)
     counted = found.groups(trend=True)
     empty = "" if counted else here(opened).noted(found)
-    rows = group_commands.said(opened, [group_record(each) for each in counted])
+    rows = group_commands.with_annotations(opened, counted)
     reveal.of(opened, out, f"groups of {found.node}", count=len(rows))
     columns = group_commands.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
     if out.is_table:

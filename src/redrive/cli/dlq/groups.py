@@ -14,7 +14,7 @@ from ...present.audit import entry_record, entry_text
 from ...present.commands import again, onward, typed
 from ...present.failure import FAILED, USAGE, Failure
 from ...present.formats import timestamp
-from ...present.groups import annotation_record, group_record, rule_record
+from ...present.groups import annotation_record, group_records, rule_record, task_group_record
 from ...present.table import field_lines
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotations
@@ -28,6 +28,7 @@ from ..terminal.types import DURATION, PAST
 
 if TYPE_CHECKING:
     from ...flow.auto_redrive import AutoRedrive
+    from ...message import FailureGroup
 
 PREFIX_MIN = 4  # hexadecimal digits of a fingerprint that name it
 LAST = 10  # entries of the audit log that a group shows
@@ -67,7 +68,7 @@ def group(opened: Opened, out: Output, fingerprint: str) -> None:
         "fingerprint": fingerprint,
         "dead": sum(each.count for each in found),
         **annotation_record(about, now_ms),
-        "by_task": [group_record(each) for each in found],
+        "by_task": [task_group_record(each) for each in found],
         "log": [entry_record(entry) for entry in log],
     }
     out.record(record, id="fingerprint", table=lambda: _lines(out.hidden(record), out))
@@ -229,16 +230,11 @@ def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Ou
     return (*columns[:at], *some, *columns[at:])
 
 
-def said(opened: Opened, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups of a list, with their annotations."""
-    about = read_annotations(
-        opened.store, list(dict.fromkeys(each["fingerprint"] for each in groups if each["fingerprint"]))
-    )
-    now_ms = opened.store.now_ms()
-    told = [annotation_record(about.get(each["fingerprint"], NOTHING), now_ms) for each in groups]
-    return [
-        {**each, **{column.name: of[column.name] for column in _SAID}} for each, of in zip(groups, told, strict=True)
-    ]
+def with_annotations(opened: Opened, groups: Sequence[FailureGroup]) -> list[dict[str, Any]]:
+    """The groups of a list as records, with their annotations."""
+    names = list(dict.fromkeys(group.fingerprint for group in groups if group.fingerprint))
+    about, now_ms = read_annotations(opened.store, names), opened.store.now_ms()
+    return group_records(groups, about, now_ms)
 
 
 def _auto(settings: dict[str, Any]) -> AutoRedrive:

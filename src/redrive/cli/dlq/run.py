@@ -16,7 +16,7 @@ from ...present.commands import onward, program, typed
 from ...present.failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure
 from ...present.formats import timestamp
 from ...present.holds import hold_record, holds_text
-from ...present.runs import COUNTS, failed_again_record, run_record, run_row
+from ...present.runs import COUNTS, failed_again_record, run_record
 from ...present.table import field_lines
 from ...redact import one_line
 from ...triage.redrive.records import state_of
@@ -73,7 +73,7 @@ def run() -> None:
 @at_store(absent=True)
 def list_(opened: Opened, out: Output, open_only: bool, limit: int | None) -> None:
     """List runs: the open ones, and the last 200 others, each with the newest first."""
-    rows = [run_row(view) for view in views_of(opened.store, LISTED) if not (open_only and view.closed)]
+    rows = [run_record(view) for view in views_of(opened.store, LISTED) if not (open_only and view.closed)]
     if not out.rows(rows, _COLUMNS, id="id", limit=limit):
         note(f"no run {'is open' if open_only else 'is known'} in {opened.url}")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...present.formats import number, seconds, share, timestamp
 from ...present.table import Column
 from ..model import Model
 from ..screen import Act, Page, Row, Screen, Text
-from ..texts import age, listed, pairs, per_s, share, time_of
+from ..texts import listed, pairs
 
 if TYPE_CHECKING:
     from ...triage.controls import Control
@@ -24,8 +25,8 @@ def row_of(control: Control, waiting: Control | None, now_ms: int) -> dict[str, 
         "breaker": breaker.upper() if "open" in breaker else breaker,  # also for who sees no colours
         "until": _left(control.until_ms, now_ms),
         "failed": f"{control.failed:,} of {control.calls:,}" if control.calls else None,
-        "budget": per_s(control.budget_left) if control.budget_left is not None else None,
-        "rate": per_s(control.rate_per_s) if control.rate_per_s is not None else None,
+        "budget": number(control.budget_left) if control.budget_left is not None else None,
+        "rate": number(control.rate_per_s) if control.rate_per_s is not None else None,
         "cool": _left(control.cool_until_ms, now_ms),
         "concurrency": control.concurrency,
         "waiting": None if waiting is None else waiting.waiting,
@@ -34,7 +35,7 @@ def row_of(control: Control, waiting: Control | None, now_ms: int) -> dict[str, 
 
 
 def _left(until_ms: int | None, now_ms: int) -> str | None:
-    return None if until_ms is None else f"in {age((until_ms - now_ms) / 1000)}" if until_ms > now_ms else "now"
+    return None if until_ms is None else f"in {seconds((until_ms - now_ms) / 1000)}" if until_ms > now_ms else "now"
 
 
 def _about(row: Row) -> str:
@@ -149,14 +150,14 @@ class FlowDetail(Holding, Text):
                 ("split by", control.per),
                 ("over all keys", control.parent),
                 ("breaker", row["breaker"]),
-                ("since", time_of(control.since_ms)),
+                ("since", timestamp(control.since_ms)),
                 ("released" if "FORCED" in row["breaker"].upper() else "probes", row["until"]),
                 ("opened in a row", control.opened),
                 (
                     "failed calls",
                     f"{row['failed']}, {share(control.failed / control.calls)}" if control.calls else None,
                 ),
-                ("ramp", None if control.ramp_per_s is None else f"{per_s(control.ramp_per_s)}/s"),
+                ("ramp", None if control.ramp_per_s is None else f"{number(control.ramp_per_s)}/s"),
                 ("budget left", row["budget"]),
                 ("rate/s", row["rate"]),
                 ("next slot", _left(control.next_ms, self.now_ms)),
@@ -172,6 +173,6 @@ class FlowDetail(Holding, Text):
             by = f" by {each.actor}" if each.actor else ""
             why = each.reason or each.why
             turn = f"{each.before} to {each.after}".replace("_", " ")
-            yield f"  {time_of(each.at_ms)}  {turn}{by}" + (f": {why}" if why else "")
+            yield f"  {timestamp(each.at_ms)}  {turn}{by}" + (f": {why}" if why else "")
         if not control.transitions:
             yield "  none"

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...message import Filter, Message
-from ...present.groups import group_record
+from ...present.formats import timestamp
+from ...present.groups import task_group_record
 from ...present.table import Column
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, read_annotations
 from ...triage.select.terms import as_node
 from ..model import Model
 from ..screen import Page, Row, Screen
-from ..texts import count, listed, time_of
+from ..texts import count, listed
 from .messages import ACTS, DEAD_COLUMNS, SHOWN_MAX, MessageDetail, dead_row
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Studied(NamedTuple):
 def _said(of: Annotation, now_ms: int) -> str | None:
     """What people decided and wrote, in few words."""
     rule = f"rule {of.rule.kind}" if of.rule is not None else ""
-    muted = f"muted until {time_of(of.muted_until_ms)}" if of.muted(now_ms) else ""
+    muted = f"muted until {timestamp(of.muted_until_ms)}" if of.muted(now_ms) else ""
     owner = f"owner {of.owner}" if of.owner else ""
     return "; ".join(filter(None, [rule, muted, owner, of.note])) or None
 
@@ -63,7 +64,7 @@ class Groups(Screen):
         return Page(rows, head, "nothing is dead")
 
     def _row(self, group: FailureGroup, about: Annotation) -> dict[str, Any]:
-        row = group_record(group)
+        row = task_group_record(group)
         return {"id": f"{group.fingerprint}/{group.task}", **row, "said": _said(about, self.now_ms)}
 
     def look(self, row: Row) -> Screen:

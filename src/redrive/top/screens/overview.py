@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...crypto import shown_text
 from ...message import Counts
+from ...present.formats import milliseconds, number, seconds, share
 from ...present.table import Column
 from ...redact import joined
 from ..model import Model
 from ..screen import Page, Row, Screen
-from ..texts import age, count, listed, ms, per_s, share
+from ..texts import count, listed
 from .flow import Flow, FlowDetail
 from .groups import GroupDetail, Groups
 from .messages import Messages
@@ -117,7 +118,7 @@ def _lanes(found: Found) -> str:
     told = [f"{'running' if lane == 'leased' else lane} {number:,}" for lane, number in lanes.items()]
     oldest = max((each.oldest_age_s for each in of), default=0.0)
     paused = [f"paused {', '.join(sorted(found.paused))}"] if found.paused else []
-    return "  ".join([*told, f"oldest {age(oldest)}", *paused])
+    return "  ".join([*told, f"oldest {seconds(int(oldest))}", *paused])
 
 
 def _flowed(history: History) -> Iterator[str]:
@@ -125,15 +126,15 @@ def _flowed(history: History) -> Iterator[str]:
     retried = total.outcomes.get("retry", 0)
     yield "   ".join(
         [
-            f"last {BACK}: in {per_s(total.enqueued / past_s)}/s",
-            f"done {per_s(total.done / past_s)}/s",
+            f"last {BACK}: in {number(total.enqueued / past_s)}/s",
+            f"done {number(total.done / past_s)}/s",
             f"failed {share(total.error_rate)}",
             f"retried {retried:,}",
             f"dead {sum(total.dead.values()):,}",
         ]
     )
     done = total.by_attempt.get("done", {})
-    waits = "  ".join(f"p{p} {ms(total.wait.percentile(p / 100))}" for p in (50, 95, 99))
+    waits = "  ".join(f"p{p} {milliseconds(total.wait.percentile(p / 100))}" for p in (50, 95, 99))
     by = listed({f"#{band}": number for band, number in done.items()}, 6)
     yield f"wait {waits}   done at attempt {by or '–'}"
 
@@ -184,5 +185,5 @@ def _queue(queue: QueueStatus) -> dict[str, Any]:
     of = queue.counts
     lanes = {"ready": of.ready, "scheduled": of.scheduled, "running": of.leased, "dead": of.dead}
     paused = ", PAUSED" if queue.paused else ""
-    text = joined(queue.name, f": {listed(lanes)}, oldest due {age(of.oldest_age_s)}{paused}")
+    text = joined(queue.name, f": {listed(lanes)}, oldest due {seconds(int(of.oldest_age_s))}{paused}")
     return {"id": f"queue/{queue.name}", "area": "queue", "text": text}

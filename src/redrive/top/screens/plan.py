@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ...duration import show as show_duration
+from ...present.formats import number
 from ...triage.redrive.pacing import CANARY, NEVER, SLOW_START, STOP_IF
 from ..model import Model
 from ..screen import Act, Row, Screen, Text
-from ..texts import count, listed, pairs, per_s
+from ..texts import count, listed, pairs
 from .runs import RunDetail
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Plan(Text):
                 ("tasks", listed(made.by_task, 8)),
                 ("dead for", listed(made.by_age, 8)),
                 ("left out", listed(made.excluded, 8)),
-                ("rate", f"{per_s(settings.rate)}/s at most" if settings.rate else "500/s at most"),
+                ("rate", f"{number(settings.rate)}/s at most" if settings.rate else "500/s at most"),
                 ("canary", self._canary(made)),
                 ("slow start", "from 1/s, doubled every 10 s" if settings.slow_start else "no"),
                 ("stops", f"if {settings.stop_if}" if settings.stop_if else "never by itself"),

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...message import Counts, Filter
+from ...present.formats import milliseconds, number, seconds, share
 from ...present.table import Column
 from ...triage import pauses
 from ...triage.select.terms import as_node
 from ..model import Model
 from ..screen import Act, Page, Row, Screen, Text
-from ..texts import age, count, listed, ms, pairs, per_s, share
+from ..texts import count, listed, pairs
 
 if TYPE_CHECKING:
     from ...history import History
@@ -132,15 +133,21 @@ def row_of(name: str, of: Counts, paused: bool, held: str, history: History | No
     """A queue as a row."""
     lanes = {lane: getattr(of, lane) for lane in _LANES}
     told = "; ".join(filter(None, ["PAUSED" if paused else "", held])) or None
-    row: dict[str, Any] = {"queue": name, **lanes, "oldest": age(of.oldest_age_s), "held": told, "paused": paused}
+    row: dict[str, Any] = {
+        "queue": name,
+        **lanes,
+        "oldest": seconds(int(of.oldest_age_s)),
+        "held": told,
+        "paused": paused,
+    }
     if history is None:
         return row
     total, past_s = history.total, max(1.0, (history.until_ms - history.since_ms) / 1000)
     return row | {
-        "in_s": per_s(total.enqueued / past_s),
-        "out_s": per_s(total.done / past_s),
+        "in_s": number(total.enqueued / past_s),
+        "out_s": number(total.done / past_s),
         "failed": share(total.error_rate),
-        "wait_p95": ms(total.wait.percentile(0.95)),
+        "wait_p95": milliseconds(total.wait.percentile(0.95)),
     }
 
 
@@ -204,7 +211,7 @@ class QueueDetail(Text):
         of = self.found.counts.get(self.queue, Counts())
         yield f"state      {'PAUSED' if self.queue in self.found.paused else 'claimed from'}"
         yield f"messages   {listed({lane: getattr(of, lane) for lane in (*_LANES, 'done')}, 6)}"
-        yield f"oldest due {age(of.oldest_age_s)}"
+        yield f"oldest due {seconds(int(of.oldest_age_s))}"
         deep: Deep | None = self.studied
         if deep is None:
             yield "reading more …"
@@ -231,11 +238,14 @@ def happened(history: History) -> Sequence[str]:
     times = [(name, of) for name, of in (("wait", total.wait), ("run", total.run)) if of.count]
     return pairs(
         [
-            ("in", f"{total.enqueued:,}, {per_s(total.enqueued / past_s)}/s"),
-            ("done", f"{total.done:,}, {per_s(total.done / past_s)}/s"),
+            ("in", f"{total.enqueued:,}, {number(total.enqueued / past_s)}/s"),
+            ("done", f"{total.done:,}, {number(total.done / past_s)}/s"),
             ("not done", listed(failed, 6)),
             ("failed", share(total.error_rate)),
-            *((name, "  ".join(f"p{p} {ms(of.percentile(p / 100))}" for p in (50, 95, 99))) for name, of in times),
+            *(
+                (name, "  ".join(f"p{p} {milliseconds(of.percentile(p / 100))}" for p in (50, 95, 99)))
+                for name, of in times
+            ),
         ]
     )
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...errors import ConfigError, PlanRefused
+from ...present.formats import number, timestamp
 from ...present.table import Column
 from ...triage.redrive.records import FINAL
 from ..model import Model
 from ..screen import Act, Page, Row, Screen, Text
-from ..texts import count, listed, pairs, per_s, time_of
+from ..texts import count, listed, pairs
 
 if TYPE_CHECKING:
     from ...triage.redrive.records import Failure, Line
@@ -30,8 +31,8 @@ def row_of(view: RunView) -> dict[str, Any]:
         "phase": view.phase,
         "returned": view.returned,
         **{name: view.counts.get(name, 0) for name in _COUNTS},
-        "per_s": None if view.per_s is None else per_s(view.per_s),
-        "started_at": time_of(view.started_ms),
+        "per_s": None if view.per_s is None else number(view.per_s),
+        "started_at": timestamp(view.started_ms),
         "selector": view.selector or "all that is dead",
         "why": view.why or None,
     }
@@ -149,16 +150,16 @@ class RunDetail(Text):
                 ("why", view.why),
                 ("held by", found.held),
                 ("messages", listed({name: n for name, n in view.counts.items() if n}, 8) or "none"),
-                ("speed", None if view.per_s is None else f"{per_s(view.per_s)}/s"),
+                ("speed", None if view.per_s is None else f"{number(view.per_s)}/s"),
                 ("chosen by", view.selector or "all that is dead"),
-                ("started", f"{time_of(view.started_ms)} by {view.actor}: {view.reason}"),
+                ("started", f"{timestamp(view.started_ms)} by {view.actor}: {view.reason}"),
                 ("cause", view.cause),
-                ("over", time_of(view.over_ms)),
+                ("over", timestamp(view.over_ms or None)),
                 ("returned", view.returned),
                 ("carried by", view.carried_by or ("" if view.closed else "no worker now")),
             ]
         )
-        yield from ("", "story", *(f"  {time_of(line.at_ms)}  {line.text}" for line in found.story))
+        yield from ("", "story", *(f"  {timestamp(line.at_ms)}  {line.text}" for line in found.story))
         if found.failures:
             yield from ("", f"failed again, the first {len(found.failures):,} of {view.counts['failed']:,}")
             yield from (f"  {each.id}  {each.error}: {each.text}" for each in found.failures)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...present.formats import seconds, share, timestamp
 from ...present.table import Column
 from ...redact import joined
 from ..model import Model
 from ..screen import Page, Row, Screen, Text
-from ..texts import age, count, pairs, share, time_of
+from ..texts import count, pairs
 
 if TYPE_CHECKING:
     from ...presence import WorkerInfo
@@ -36,7 +37,7 @@ def row_of(info: WorkerInfo) -> dict[str, Any]:
         "store": _figure(info.store_p99_ms, " ms"),
         "ahead": _figure(info.clock_ahead_ms, " ms"),
         "version": info.version or None,
-        "seen_at": time_of(info.seen_ms),
+        "seen_at": timestamp(info.seen_ms),
     }
 
 
@@ -103,8 +104,8 @@ class WorkerDetail(Text):
                 ("process", f"{info.pid} on {info.host}"),
                 ("version", info.version),
                 ("app", info.app),
-                ("started", time_of(info.started_ms)),
-                ("told last", time_of(info.seen_ms)),
+                ("started", timestamp(info.started_ms)),
+                ("told last", timestamp(info.seen_ms)),
                 ("claims/s", row["claims"]),
                 ("processor", row["cpu"]),
                 ("memory", row["memory"]),
@@ -115,14 +116,16 @@ class WorkerDetail(Text):
             ]
         )
         if info.hung is not None and not info.gone:
-            yield from ("", f"{info.hung.text(info.name)}, for {age(_since_s(self.now_ms, info.hung.since_ms))}")
+            yield from ("", f"{info.hung.text(info.name)}, for {seconds(_since_s(self.now_ms, info.hung.since_ms))}")
         yield from ("", "queues")
         for queue in info.queues:
             yield joined("  ", queue.name, f": holds {queue.held:,} of {queue.concurrency:,}")
         yield from ("", f"{'not taken over yet:' if info.gone else 'holds'} {count(info.held, 'message')}")
         for message in info.messages:
             ran = (
-                "waits to start" if message.since_ms is None else f"runs {age(_since_s(self.now_ms, message.since_ms))}"
+                "waits to start"
+                if message.since_ms is None
+                else f"runs {seconds(_since_s(self.now_ms, message.since_ms))}"
             )
             words = [word for word, is_so in (("isolated", message.isolated), ("alone", message.alone)) if is_so]
             yield f"  {message.id}  {message.task}  {', '.join([ran, *words])}"

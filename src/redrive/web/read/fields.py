@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError, Unsupported
@@ -10,46 +11,26 @@ from ...message import Counts
 from ...present.formats import timestamp
 from ...present.history import tally_record, tally_row
 from ...present.holds import hold_record
+from ...present.queues import queue_record
 from ..ask import PageRequest, Problem, Record
 
 if TYPE_CHECKING:
     from ...history import History, Tally
     from ...status import Hold
-    from ...triage.redrive.run import RunView
 
-LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 OUTCOMES = ("done", "retry", "dead", "quarantined", "crashed")
 SINCE = ("1h", "6h", "24h", "7d", "35d")
 
 
-def counts(found: Counts) -> Record:
-    """How many messages are in each lane, and how long the oldest has been due."""
-    return {lane: getattr(found, lane) for lane in LANES} | {"oldest_age_s": found.oldest_age_s}
+def queue(ask: PageRequest, name: str, counts: Counts, *, paused: bool, holds: Sequence[Hold]) -> Record:
+    """A queue, with the commands that lead on on this app or store."""
+    record = queue_record(name, counts, paused=paused, holds=holds)
+    return record | {"held": [hold(ask, each) for each in holds]}
 
 
 def hold(ask: PageRequest, found: Hold) -> Record:
     """One reason why messages do not run now."""
     return hold_record(found) | {"next": leads(ask, found.next) if found.next else None}
-
-
-def run(found: RunView) -> Record:
-    """A redrive run, in short."""
-    return {
-        "id": found.id,
-        "state": found.state,
-        "phase": found.phase,
-        "why": found.why,
-        "selector": found.selector,
-        "counts": found.counts,
-        "per_s": found.per_s,
-        "actor": found.actor,
-        "reason": found.reason,
-        "cause": found.cause,
-        "started_at": timestamp(found.started_ms),
-        "over_at": timestamp(found.over_ms or None),
-        "carried_by": found.carried_by or None,
-        "closed": found.closed,
-    }
 
 
 def command(ask: PageRequest, *words: str) -> str:

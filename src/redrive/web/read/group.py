@@ -10,8 +10,9 @@ from ...audit.log import Audit
 from ...crypto import shown_text
 from ...errors import StoreError, Unsupported
 from ...message import FailureGroup, Filter, Lane, Message
+from ...present.audit import entry_record
 from ...present.formats import timestamp
-from ...present.groups import annotation_record, group_record
+from ...present.groups import annotation_record, task_group_record
 from ...triage.annotations import NOTHING, read_annotations
 from ...triage.redrive.run import views as runs_of
 from ...triage.search import FIRST_PAGE, fitting
@@ -53,7 +54,7 @@ def group(ask: PageRequest) -> Record:
         "last_at": timestamp(max(each.last_ms for each in found)) if found else None,
         **said,
         "states": _states(ask, found, said, now_ms),
-        "by_task": [group_record(each) for each in found],
+        "by_task": [task_group_record(each) for each in found],
         **_sampled(ask, fingerprint, found),
         "rows": [messages.row(message, now_ms) for message in read.messages],
         "next": read.cursor,
@@ -76,11 +77,7 @@ def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
         return []
     entries = islice(Audit(ask.store).entries(), LOG_READ)
     mine = islice((entry for entry in entries if entry.about == fingerprint), LOG)
-    return [
-        {"at": timestamp(entry.at_ms), "who": entry.who, "action": entry.action, "reason": entry.reason,
-         "text": entry.text or None}
-        for entry in mine
-    ]  # fmt: skip
+    return [entry_record(entry) | {"who": entry.who} for entry in mine]
 
 
 def _sampled(ask: PageRequest, fingerprint: str, found: Sequence[FailureGroup]) -> Record:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ...errors import SelectorError, Unsupported
 from ...message import FailureGroup, Message
-from ...present.groups import annotation_record, group_record
-from ...triage.annotations import NOTHING, read_annotations
+from ...present.groups import group_records
+from ...triage.annotations import read_annotations
 from ...triage.redrive.run import RunView, views
 from ...triage.selection import Selection
 from ..ask import PageRequest, Problem, Record, Told
@@ -83,12 +83,10 @@ def rows(ask: PageRequest, found: Sequence[FailureGroup], places: dict[str, str]
     about = read_annotations(ask.store, names) if ask.store.traits.cells else {}
     runs = views(ask.store, RUNS) if ask.store.traits.cells else []
     now_ms = ask.store.now_ms()
-    made = []
-    for group in found:
-        said = annotation_record(about.get(group.fingerprint, NOTHING), now_ms)
-        row = {**group_record(group), **said, "place": places.get(group.sample_id)}
-        made.append({**row, "states": states(group, said, runs, now_ms)})
-    return made
+    return [
+        {**record, "place": places.get(group.sample_id), "states": states(group, record, runs, now_ms)}
+        for group, record in zip(found, group_records(found, about, now_ms), strict=True)
+    ]
 
 
 def states(group: FailureGroup, said: Record, runs: Sequence[RunView], now_ms: int) -> list[str]:

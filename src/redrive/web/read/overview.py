@@ -5,7 +5,9 @@ from __future__ import annotations
 from ...errors import Unsupported
 from ...message import Counts
 from ...present.formats import timestamp
-from ...present.groups import group_record
+from ...present.groups import group_records
+from ...present.queues import LANES
+from ...present.runs import run_record
 from ...present.status import NEEDS_SHOWN, need_record
 from ...status import Status
 from ..ask import PageRequest, Record
@@ -32,19 +34,18 @@ def overview(ask: PageRequest) -> Record:
         "past": fields.past(ask, back=back),
         "sinces": list(fields.SINCE),
         "queues": [
-            {"queue": each.name, **fields.counts(each.counts), "paused": each.paused,
-             "held": [fields.hold(ask, hold) for hold in each.holds]}
+            fields.queue(ask, each.name, each.counts, paused=each.paused, holds=each.holds)
             for each in status.queues[:SHOWN]
         ],
         "queue_count": len(status.queues),
-        "groups": [group_record(group) for group in status.failures[:SHOWN]],
+        "groups": group_records(status.failures[:SHOWN], status.annotations, status.at_ms),
         "group_count": len(status.failures),
         "holds": [fields.hold(ask, hold) for hold in status.holds[:SHOWN]],
         "dependencies": [
             {"name": control.about, "breaker": control.breaker, "until": timestamp(control.until_ms)}
             for control in (ask.app.flow.list(waiting=False) if ask.store.traits.cells else ())
         ],
-        "runs": [fields.run(run) for run in ask.app.dlq.runs(SHOWN)] if ask.store.traits.cells else [],
+        "runs": [run_record(run) for run in ask.app.dlq.runs(SHOWN)] if ask.store.traits.cells else [],
         "workers": {
             "alive": sum(worker.state != "gone" for worker in status.workers),
             "hung": sum(worker.state == "hung" for worker in status.workers),
@@ -56,7 +57,7 @@ def overview(ask: PageRequest) -> Record:
 
 
 def _sum(status: Status) -> Record:
-    total = {lane: sum(getattr(queue.counts, lane) for queue in status.queues) for lane in fields.LANES}
+    total = {lane: sum(getattr(queue.counts, lane) for queue in status.queues) for lane in LANES}
     oldest = max((queue.counts.oldest_age_s for queue in status.queues), default=Counts().oldest_age_s)
     return total | {"oldest_age_s": oldest}
 

@@ -11,8 +11,9 @@ from ...duration import milliseconds, show
 from ...errors import Misread, PlanRefused, Unsupported
 from ...message import UNREADABLE, decoded
 from ...present.formats import timestamp
-from ...present.groups import group_record
+from ...present.groups import task_group_record
 from ...present.plans import plan_record, settings_words
+from ...present.runs import run_record
 from ...triage.lookup import run_ids
 from ...triage.redrive.pacing import CANARY, MAX_PER_S, SLOW_START, STEP_MS, STOP_IF
 from ...triage.redrive.plan import MAX_AGE, PlanHandle
@@ -58,7 +59,7 @@ def planning(ask: PageRequest) -> Record:
         "filled": {name: ask.text(name, default) for name, default in FILLED.items()},
         "slow_start": ask.query.get("slow_start", "on" if SLOW_START else "off") == "on",
         "halve_on_failures": ask.checked("halve_on_failures"),
-        "groups": [] if found is not None else [group_record(group) for group in failure_groups(ask)[:GROUPS]],
+        "groups": [] if found is not None else [task_group_record(group) for group in failure_groups(ask)[:GROUPS]],
         "plans": recent(ask),
         "completions": completions(ask),
         "command": fields.command(ask, "dlq", "plan", *([words] if found is not None else [])),
@@ -206,7 +207,7 @@ def _refused(handle: PlanHandle) -> tuple[str, str]:
 
 
 def _run(ask: PageRequest, id: str) -> Record:
-    return fields.run(ask.dlq.run(id).view())
+    return run_record(ask.dlq.run(id).view())
 
 
 def peak_per_s(made: Plan) -> float:

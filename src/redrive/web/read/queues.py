@@ -28,15 +28,8 @@ def queues(ask: PageRequest) -> Record:
     every, number = kept.value.queues, ask.number("page", 1, least=1)
     rows = []
     for each in every[(number - 1) * QUEUES_SHOWN : number * QUEUES_SHOWN]:
-        rows.append(
-            {
-                "queue": each.name,
-                **fields.counts(each.counts),
-                "paused": each.paused,
-                "held": [fields.hold(ask, hold) for hold in each.holds],
-                "past": hours.get(each.name),
-            }
-        )
+        row = fields.queue(ask, each.name, each.counts, paused=each.paused, holds=each.holds)
+        rows.append(row | {"past": hours.get(each.name)})
     return {
         "queues": rows,
         "number": number,
@@ -80,10 +73,7 @@ def queue(ask: PageRequest) -> Record:
     found = with_claimed({name: found}, told_by(store))[name]
     held = ask.kept(f"held/{name}", lambda: Reasons(store, ask.registry).of_queue(name, found))
     return {
-        "queue": name,
-        "counts": fields.counts(found),
-        "paused": name in store.paused(),
-        "held": [fields.hold(ask, hold) for hold in held.value],
+        **fields.queue(ask, name, found, paused=name in store.paused(), holds=held.value),
         "past": fields.past(ask, name, back=fields.since(ask)),
         "sinces": list(fields.SINCE),
         "workers": workers,

@@ -30,7 +30,7 @@ def runs(ask: PageRequest) -> Record:
     found = ask.dlq.runs(number * ROWS + 1)
     return {
         "missing": missing(ask, "Redrive runs"),
-        "runs": [fields.run(view) for view in found[(number - 1) * ROWS : number * ROWS]],
+        "runs": [run_record(view) for view in found[(number - 1) * ROWS : number * ROWS]],
         "number": number,
         "more": len(found) > number * ROWS,
         "command": fields.command(ask, "run", "list"),
@@ -55,8 +55,6 @@ def run(ask: PageRequest) -> Record:
     assert state is not None  # `run_of` has read it, and no run that can be shown is deleted
     return {
         **run_record(view),
-        "counts": view.counts,
-        "closed": view.closed,
         "undoing": state.undo >= 0,
         "approved_by": state.approved_by or None,
         "approval": approval_of(plan),
