@@ -141,7 +141,7 @@ def test_an_import_by_a_string_is_one(tree: Measure, call: str) -> None:
 
 
 def test_a_circle_of_packages_needs_no_circle_of_modules(tree: Measure) -> None:
-    files = {"__init__.py": "", "cli/__init__.py": "", "cli/view.py": "", "program/main.py": "from ..web import site\n"}
+    files = {"__init__.py": "", "cli/__init__.py": "", "cli/view.py": "", "cli/main.py": "from ..web import site\n"}
     behind = tree({**files, "web/__init__.py": "", "web/site.py": "from ..cli.view import x\n"})["behind"]
     assert behind["circles of modules"] == []
     assert behind["circles of packages"] == ["redrive.cli redrive.web"]
