@@ -198,12 +198,12 @@ class Batches:
 
     def of_ids(self, ids: list[str]) -> ActionResult:
         """Apply it to the messages with these ids."""
-        found: dict[str, Message] = {}
+        messages: dict[str, Message] = {}
         for at in range(0, len(ids), BATCH):
-            found |= {m.id: m for m in self._store.find(ids[at : at + BATCH]) if m is not None}
-        done = self.of(message for message in found.values() if message.lane in self._lanes)
-        elsewhere = tuple(m.id for m in found.values() if m.lane not in self._lanes)
-        return ActionResult(done.ids, done.changed + elsewhere, tuple(id for id in ids if id not in found))
+            messages |= {m.id: m for m in self._store.find(ids[at : at + BATCH]) if m is not None}
+        done = self.of(message for message in messages.values() if message.lane in self._lanes)
+        elsewhere = tuple(m.id for m in messages.values() if m.lane not in self._lanes)
+        return ActionResult(done.ids, done.changed + elsewhere, tuple(id for id in ids if id not in messages))
 
     def of_selection(self, selection: Selection) -> ActionResult:
         """Apply it to a selection."""

@@ -52,7 +52,7 @@ _decode = msgspec.json.Decoder(Annotation).decode
 
 def read_annotations(store: Store, fingerprints: Sequence[str]) -> dict[str, Annotation]:
     """The annotations of these groups; groups without one are left out. Raises StoreError."""
-    found: dict[str, Annotation] = {}
+    annotations: dict[str, Annotation] = {}
     standing = readable_rules(store)
     for at in range(0, len(fingerprints), READ_AT_ONCE):
         some = fingerprints[at : at + READ_AT_ONCE]
@@ -60,8 +60,8 @@ def read_annotations(store: Store, fingerprints: Sequence[str]) -> dict[str, Ann
             about = decoded(cell, _decode, NOTHING)
             about = replace(about, rule=standing.get(fingerprint))
             if about != NOTHING:
-                found[fingerprint] = about
-    return found
+                annotations[fingerprint] = about
+    return annotations
 
 
 class Annotations:

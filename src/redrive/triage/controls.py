@@ -92,18 +92,18 @@ class Controls:
         rules, names = self._rules(), self.names()
         cells = self._store.cells.read([flow.cell_of(name, "") for name in names]) if names else []
         now_ms = self._store.now_ms()
-        found = [_control(n, "", flow.decode(c), rules.get(n), now_ms) for n, c in zip(names, cells, strict=True)]
-        return [*(self._with_waiting(found) if waiting else found)]
+        controls = [_control(n, "", flow.decode(c), rules.get(n), now_ms) for n, c in zip(names, cells, strict=True)]
+        return [*(self._with_waiting(controls) if waiting else controls)]
 
     def show(self, name: str, *, key: str = "", waiting: bool = True) -> Control:
         """One dependency, with its last transitions; `waiting=False` reads no messages. Raises ConfigError for an
         unknown name, StoreError."""
         rule = self._rule(name)
         (cell,) = self._store.cells.read([flow.cell_of(name, key)])
-        found = _control(name, key, flow.decode(cell), rule, self._store.now_ms())
+        control = _control(name, key, flow.decode(cell), rule, self._store.now_ms())
         if waiting:
-            (found,) = self._with_waiting([found])
-        return replace(found, transitions=tuple(read(self._store.cells, flow.about_of(name, key))))
+            (control,) = self._with_waiting([control])
+        return replace(control, transitions=tuple(read(self._store.cells, flow.about_of(name, key))))
 
     def open(
         self, name: str, *, reason: str, actor: str | None = None, key: str = "", for_: Duration | None = None
@@ -150,8 +150,8 @@ class Controls:
 
         def act(state: State, now_ms: int) -> tuple[State, str]:
             ramped = state.breaker.ramp
-            told = "no ramp" if ramped is None else f"ramp ended at {ramp.rate(ramped, now_ms):.3g}/s"
-            return replace(state, breaker=replace(state.breaker, ramp=None, places=0)), told
+            text = "no ramp" if ramped is None else f"ramp ended at {ramp.rate(ramped, now_ms):.3g}/s"
+            return replace(state, breaker=replace(state.breaker, ramp=None, places=0)), text
 
         return self._changed(name, act, "ramp", reason, actor, key)
 
@@ -172,8 +172,8 @@ class Controls:
             forced = breakers.force(state.breaker, breaker, word, now_ms, until_ms)
             turned[:] = [Transition(now_ms, state.breaker.status, forced.status, "", *signed(actor, reason, name))]
             after = state if forced is state.breaker else replace(state, breaker=forced)
-            told = f"breaker: {state.breaker.status} to {forced.status}"
-            return after, told + (f" for {show(held_ms / 1000)}" if held_ms else "")
+            text = f"breaker: {state.breaker.status} to {forced.status}"
+            return after, text + (f" for {show(held_ms / 1000)}" if held_ms else "")
 
         self._change(name, act, "breaker", reason, actor, key)
         note(self._store.cells, [(flow.about_of(name, key), turned[0])])
@@ -188,17 +188,17 @@ class Controls:
         """Change its state by `act(state, now_ms)`, which returns the new state and the text of the audit entry: one
         commit."""
         if not 0 < len(name) <= NAME_MAX or len(key) > KEY_BYTES_MAX:
-            told = f"a dependency of {len(name):,} and a key of {len(key):,} characters"
-            raise ConfigError(f"{told}; expected a name of 1 to {NAME_MAX} and a key of at most {KEY_BYTES_MAX}")
+            text = f"a dependency of {len(name):,} and a key of {len(key):,} characters"
+            raise ConfigError(f"{text}; expected a name of 1 to {NAME_MAX} and a key of at most {KEY_BYTES_MAX}")
         who, why = signed(actor, reason, f"the {what} of {name!r}")
         cell, about = flow.cell_of(name, key), flow.about_of(name, key)
 
         def write() -> None:
-            (found,) = self._store.cells.read([cell])
-            state = flow.decode(found)
-            after, told = act(state, self._store.now_ms())
-            changed = [] if after is state else [Swap(cell, version_of(found), flow.encode(after), flow.ttl_ms(after))]
-            entry = self._audit.entry("flow", who, why, told, about=f"flow/{about}")
+            (old,) = self._store.cells.read([cell])
+            state = flow.decode(old)
+            after, text = act(state, self._store.now_ms())
+            changed = [] if after is state else [Swap(cell, version_of(old), flow.encode(after), flow.ttl_ms(after))]
+            entry = self._audit.entry("flow", who, why, text, about=f"flow/{about}")
             self._store.put([], swaps=[*changed, *self._audit.swaps(entry)])
 
         again(write)
@@ -220,10 +220,10 @@ class Controls:
         used = {d.name: d for task in tasks for d in controls(self._app, task.name, task.queue)}
         return {**self._app.dependencies, **used}
 
-    def _with_waiting(self, found: Sequence[Control]) -> Sequence[Control]:
+    def _with_waiting(self, rows: Sequence[Control]) -> Sequence[Control]:
         """Add what waits for them, as far as one page of messages shows."""
         if not self._store.traits.finds:
-            return found
+            return rows
         held: dict[str, Counter[str]] = {}
         waiting: Counter[str] = Counter()
         for message in self._store.peek(Lane.READY, where=Filter(), limit=LOOKED).messages:
@@ -233,7 +233,7 @@ class Controls:
                 waiting.update(d.name for d in controls(self._app, message.task, message.queue))
         known = self._app is not None
         return [
-            replace(c, waiting=waiting[c.name] if known else None, deferred=dict(held.get(c.name, {}))) for c in found
+            replace(c, waiting=waiting[c.name] if known else None, deferred=dict(held.get(c.name, {}))) for c in rows
         ]
 
 
@@ -245,28 +245,28 @@ def names(store: Store) -> list[str]:
 
 def _control(name: str, key: str, state: State, rule: Dependency | None, now_ms: int) -> Control:
     cool_ms = state.cool.until_ms
-    found = Control(
+    control = Control(
         name=name, key=key, cool_until_ms=cool_ms if cool_ms > now_ms else None, cool_s=max(0, cool_ms - now_ms) / 1000
     )
     if rule.breaker is not None if rule is not None else not is_rate(name):
-        found = _with_breaker(found, state.breaker, None if rule is None else rule.breaker, now_ms)
+        control = _with_breaker(control, state.breaker, None if rule is None else rule.breaker, now_ms)
     if rule is None:
-        return found
+        return control
     parent = flow.parent_of(rule)
-    found = replace(found, per=rule.per, parent=None if parent is None else parent.name)
+    control = replace(control, per=rule.per, parent=None if parent is None else parent.name)
     if rule.budget is not None:
-        found = replace(found, budget_left=budgets.left(state.budget, rule.budget, now_ms))
+        control = replace(control, budget_left=budgets.left(state.budget, rule.budget, now_ms))
     if rule.rate is not None:
         slot_ms = limits.ask(state.tat_ms, rule.rate, now_ms)[1][0]
-        found = replace(found, rate_per_s=rule.rate.per_s, next_ms=slot_ms if slot_ms > now_ms else None)
+        control = replace(control, rate_per_s=rule.rate.per_s, next_ms=slot_ms if slot_ms > now_ms else None)
     if rule.concurrency is not None:
         height = int(limits.height(state.aimd, rule.concurrency))
         heard = sum(now_ms - at_ms < flow.SEEN_MS for at_ms in state.workers.values())
-        found = replace(found, concurrency=height, workers=heard)
-    return found
+        control = replace(control, concurrency=height, workers=heard)
+    return control
 
 
-def _with_breaker(found: Control, state: breakers.State, rule: Breaker | None, now_ms: int) -> Control:
+def _with_breaker(control: Control, state: breakers.State, rule: Breaker | None, now_ms: int) -> Control:
     if rule is not None:
         state = breakers.look(state, rule, now_ms)
     elif state.status == "open" and now_ms >= state.until_ms:
@@ -275,7 +275,7 @@ def _with_breaker(found: Control, state: breakers.State, rule: Breaker | None, n
         state = breakers.released(state, now_ms)
     calls, failure_rate, _ = window.rates(window.moved(state.window, rule.window_ms, now_ms) if rule else state.window)
     return replace(
-        found,
+        control,
         breaker=state.status,
         since_ms=state.since_ms or None,
         until_ms=state.until_ms if state.status == "open" else state.held_until_ms or None,

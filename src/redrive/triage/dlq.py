@@ -92,8 +92,8 @@ class DeadLetters(Annotations, Actions):
 
     def show(self, id: str) -> Message | None:
         """The dead or quarantined message with this id; None if there is none."""
-        found = self._store.find([id])[0]
-        return found if found is not None and found.lane in RESTING else None
+        message = self._store.find([id])[0]
+        return message if message is not None and message.lane in RESTING else None
 
     def groups(self, *, where: Filter = Filter(), trend: bool = False) -> Sequence[FailureGroup]:
         """Dead messages by fingerprint and task, the largest group first; with `trend`, how many of each died in the

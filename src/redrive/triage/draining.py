@@ -37,13 +37,13 @@ def drain_worker(store: Store, name: str, *, reason: str, actor: str | None = No
 
 def _refuse(store: Store, name: str) -> None:
     """Say why no living worker has this name."""
-    found = read_workers(store)
-    kinds = {info.kind for info in found if info.name == name and not info.gone}
+    workers = read_workers(store)
+    kinds = {info.kind for info in workers if info.name == name and not info.gone}
     if kinds:
         raise Refused(f"{name} is a {kinds.pop()}, and only workers drain; stop its process instead")
-    if any(info.name == name for info in found):
+    if any(info.name == name for info in workers):
         raise Refused(f"worker {name} is gone; it was killed, or cannot reach the store, and reads no request")
-    known = [info.name for info in found if info.kind == "worker" and not info.gone]
+    known = [info.name for info in workers if info.kind == "worker" and not info.gone]
     near = near_miss(name, known)
     meant = f"did you mean {near!r}? " if near else ""
     raise ConfigError(f"there is no worker {name!r}; {meant}alive: {', '.join(known) or 'none'}")

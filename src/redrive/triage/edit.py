@@ -127,10 +127,10 @@ class Editor:
             producer=message.producer,
             traceparent=message.traceparent,
         )
-        told = difference(old, new, message.headers, named)
-        if not told:
+        diff = difference(old, new, message.headers, named)
+        if not diff:
             raise ConfigError(f"edit of message {message.id} changes nothing; nothing was written")
-        return Prepared(draft, told)
+        return Prepared(draft, diff)
 
     def commit(self, message: Message, prepared: Prepared, *, reason: str, actor: str | None) -> Edited:
         """Enqueue the new message and discard the original, in one commit with the entry in the audit log. Raises
@@ -139,8 +139,8 @@ class Editor:
         actor, reason = signed(actor, reason, f"edit of message {message.id}")
         new = prepared.draft.id or ""
         audit, verdict = Audit(self._store), Replace(prepared.draft, f"replaced by {new}")
-        told = prepared.diff if self._store.box is None else _NOT_STORED
-        entry = audit.entry("edit", actor, reason, told, ids=[message.id, new], count=1)
+        text = prepared.diff if self._store.box is None else _NOT_STORED
+        entry = audit.entry("edit", actor, reason, text, ids=[message.id, new], count=1)
         if audit.commit(entry, lambda swaps: self._store.triage([message.handle], verdict, swaps=swaps)) != [True]:
             raise Refused(f"message {message.id} has moved meanwhile; nothing was changed; look at it again")
         return Edited(new, message.id, prepared.diff)
@@ -259,14 +259,14 @@ def difference(old: bytes, new: bytes, old_headers: Mapping[str, str], new_heade
         ("body", _lines(old, hide), _lines(new, hide)),
         ("headers", _header_lines(old_headers, hide), _header_lines(new_headers, hide)),
     )
-    told = [
+    lines = [
         line
         for what, before, after in parts
         for line in unified_diff(before, after, f"{what} before", f"{what} after", lineterm="")
     ]
-    if not told and old != new:
-        told = ["the bytes of the body differ, but not their meaning"]
-    return "\n".join(told)
+    if not lines and old != new:
+        lines = ["the bytes of the body differ, but not their meaning"]
+    return "\n".join(lines)
 
 
 def _header_lines(headers: Mapping[str, str], hide: Redactor) -> list[str]:

@@ -236,38 +236,38 @@ def _export(store: Store, selection: Selection, out: IO[bytes], reveal: bool) ->
             unread.append(message.id)
         if count < IDS_MAX:
             ids.append(message.id)
-        told = message if whole is None else whole
-        shown = told if reveal else without_secrets(told)
-        hidden += shown is not told
-        out.write(write_line(shown, redacted=shown is not told))
+        exported = message if whole is None else whole
+        shown = exported if reveal else without_secrets(exported)
+        hidden += shown is not exported
+        out.write(write_line(shown, redacted=shown is not exported))
         count += 1
     return ids, Exported(count, tuple(unread), hidden)
 
 
 def without_secrets(message: Message) -> Message:
     """The message with its secrets hidden; the same one where it has none."""
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: redact_json(value)
         for name in _BYTES
         if (value := getattr(message, name)) is not None and key_of(value) is None  # encrypted values show nothing
     }
-    told |= {name: redact(value) for name in _TEXTS if (value := getattr(message, name)) is not None}
-    told["headers"] = redact_value(message.headers)
+    fields |= {name: redact(value) for name in _TEXTS if (value := getattr(message, name)) is not None}
+    fields["headers"] = redact_value(message.headers)
     if key_of_text(error := message.headers.get("redrive-dead-error", "")) is not None:
-        told["headers"] = {**told["headers"], "redrive-dead-error": error}
-    told["faults"] = tuple(map(_fault, message.faults))
+        fields["headers"] = {**fields["headers"], "redrive-dead-error": error}
+    fields["faults"] = tuple(map(_fault, message.faults))
     if message.damage is not None and message.damage.raw:  # a row as it was, in which secrets cannot be told apart
-        told["damage"] = replace(message.damage, raw={})
-    changed = {name: value for name, value in told.items() if value != getattr(message, name)}
+        fields["damage"] = replace(message.damage, raw={})
+    changed = {name: value for name, value in fields.items() if value != getattr(message, name)}
     return replace(message, **changed) if changed else message
 
 
 def _fault(fault: Fault) -> Fault:
-    told = {
+    texts = {
         name: text if key_of_text(text := getattr(fault, name)) is not None else hide(text)
         for name, hide in (("error", redact), ("text", redact), ("traceback", shown_traceback))
     }
-    return replace(fault, **told) if any(told[name] != getattr(fault, name) for name in told) else fault
+    return replace(fault, **texts) if any(texts[name] != getattr(fault, name) for name in texts) else fault
 
 
 def _whole(store: Store, message: Message) -> Message | None:
@@ -307,13 +307,13 @@ class Importer:
         """Check every line."""
         count = bad = 0
         damaged: list[Damaged] = []
-        for number, found in self._lines():
-            if isinstance(found, Message):
+        for number, content in self._lines():
+            if isinstance(content, Message):
                 count += 1
                 continue
             bad += 1
             if len(damaged) < DAMAGED_MAX:
-                damaged.append(Damaged(number, found))
+                damaged.append(Damaged(number, content))
         return Inspected(count, bad, tuple(damaged))
 
     def write(self, *, actor: str, reason: str) -> Imported:
@@ -338,11 +338,11 @@ class Importer:
         return done
 
     def _messages(self, damaged: list[Damaged]) -> Iterator[Message]:
-        for number, found in self._lines():
-            if isinstance(found, Message):
-                yield found
+        for number, content in self._lines():
+            if isinstance(content, Message):
+                yield content
             else:
-                damaged.append(Damaged(number, found))
+                damaged.append(Damaged(number, content))
 
     def _lines(self) -> Iterator[tuple[int, Message | str]]:
         """Each line that is not empty: its message, or what is wrong."""
@@ -367,19 +367,19 @@ class Importer:
 def import_lines(store: Store, file: File, *, actor: str, reason: str, skip_damaged: bool = False) -> Imported:
     """Import a file. Raises Refused, and imports nothing, if a line is damaged, unless `skip_damaged`."""
     with Importer(store, file) as importer:
-        found = importer.inspect()
-        if found.bad and not skip_damaged:
+        inspected = importer.inspect()
+        if inspected.bad and not skip_damaged:
             raise Refused(
-                f"import of {importer.name}: {damage(found)}; nothing was imported; skip_damaged=True skips them"
+                f"import of {importer.name}: {damage(inspected)}; nothing was imported; skip_damaged=True skips them"
             )
         return importer.write(actor=actor, reason=reason)
 
 
-def damage(found: Inspected, shown: int = 3) -> str:
+def damage(inspected: Inspected, shown: int = 3) -> str:
     """Which lines are damaged, and why."""
-    lines = ", ".join(f"line {each.line}: {each.why}" for each in found.damaged[:shown])
-    more = f" and {found.bad - shown:,} more" if found.bad > shown else ""
-    return f"{found.bad:,} of {found.count + found.bad:,} lines cannot be read ({lines}{more})"
+    lines = ", ".join(f"line {each.line}: {each.why}" for each in inspected.damaged[:shown])
+    more = f" and {inspected.bad - shown:,} more" if inspected.bad > shown else ""
+    return f"{inspected.bad:,} of {inspected.count + inspected.bad:,} lines cannot be read ({lines}{more})"
 
 
 def _batched(messages: Iterable[Message]) -> Iterator[list[Message]]:

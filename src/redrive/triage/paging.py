@@ -30,17 +30,17 @@ def page_of(
     """One page of the messages of these lanes, in their order. It ends early once it has read LOOKED_MAX messages.
     Raises ValueError for a cursor of other lanes, StoreError."""
     at, inner = _place(queries, cursor)
-    found: list[Message] = []
+    messages: list[Message] = []
     looked = 0
-    while at < len(queries) and len(found) < limit and looked < LOOKED_MAX:
+    while at < len(queries) and len(messages) < limit and looked < LOOKED_MAX:
         query = queries[at]
         # No more than are missing: what a page of the store has beyond that would be lost between two cursors.
-        read = store.peek(query.lane, where=query.where, limit=limit - len(found), cursor=inner)
+        read = store.peek(query.lane, where=query.where, limit=limit - len(messages), cursor=inner)
         looked += 0 if query.rest == ALL else len(read.messages)
-        found += matching(query, read.messages)
+        messages += matching(query, read.messages)
         inner = read.cursor
         at += inner is None
-    return Page(found, None if at >= len(queries) else f"{queries[at].lane}{_SIGN}{inner or ''}")
+    return Page(messages, None if at >= len(queries) else f"{queries[at].lane}{_SIGN}{inner or ''}")
 
 
 def _place(queries: Sequence[LaneQuery], cursor: str | None) -> tuple[int, str | None]:

@@ -64,11 +64,11 @@ def cancel(
             swaps = [*swaps, *(Swap(k, version_of(c), b"1", KILL_MS) for k, c in zip(keys, cells, strict=True))]
         return store.cancel(named, swaps=swaps)
 
-    found = dict(zip(named, audit.beside(entry, write), strict=True))
-    done = [id for id, word in found.items() if word in (Cancel.CANCELLED, Cancel.REQUESTED)]
+    answers = dict(zip(named, audit.beside(entry, write), strict=True))
+    done = [id for id, word in answers.items() if word in (Cancel.CANCELLED, Cancel.REQUESTED)]
     if len(done) < len(named):
         audit.amend(entry, ids=done)
-    return [found[id] for id in ids]
+    return [answers[id] for id in ids]
 
 
 def tell(
@@ -108,8 +108,8 @@ def paused_by(store: Store, queues: Sequence[str]) -> dict[str, Pause]:
     if not queues or not store.traits.cells:
         return {}
     cells = store.cells.read([cell_of(queue) for queue in queues])
-    found = {queue: decoded(cell, _pause, None) for queue, cell in zip(queues, cells, strict=True)}
-    return {queue: pause for queue, pause in found.items() if pause is not None}
+    pauses = {queue: decoded(cell, _pause, None) for queue, cell in zip(queues, cells, strict=True)}
+    return {queue: pause for queue, pause in pauses.items() if pause is not None}
 
 
 def cell_of(queue: str) -> str:

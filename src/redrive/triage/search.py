@@ -32,11 +32,11 @@ def fitting(messages: Sequence[Message], most: int) -> int:
 
 def died_of(store: Store, messages: Sequence[Message], fingerprints: Set[str]) -> set[str]:
     """The ids of those messages that died of a fault with one of these fingerprints. Raises StoreError."""
-    found: set[str] = set()
+    ids: set[str] = set()
     for lane in RESTING:
         some = [m for m in messages if m.lane is lane and m.faults and m.faults[-1].fingerprint in fingerprints]
-        found |= died_of_last(store, lane, some)
-    return found
+        ids |= died_of_last(store, lane, some)
+    return ids
 
 
 def died_of_last(store: Store, lane: Lane, messages: Sequence[Message]) -> set[str]:
@@ -52,8 +52,8 @@ def died_of_last(store: Store, lane: Lane, messages: Sequence[Message]) -> set[s
     for message in messages:
         if message.faults:
             by_fingerprint.setdefault(message.faults[-1].fingerprint, []).append(message.id)
-    found: set[str] = set()
+    result: set[str] = set()
     for fingerprint, ids in by_fingerprint.items():
         where = replace(near, fingerprint=fingerprint, ids=tuple(ids))
-        found.update(m.id for m in store.peek(lane, where=where, limit=len(ids)).messages)
-    return found
+        result.update(m.id for m in store.peek(lane, where=where, limit=len(ids)).messages)
+    return result

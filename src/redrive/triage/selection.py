@@ -119,7 +119,7 @@ class Selection:
 
     def messages(self, limit: int | None = None) -> Iterator[Message]:
         """At most `limit` messages, page by page: dead ones, then quarantined, then done ones, each oldest first."""
-        return islice((message for message, _ in self._found()), limit)
+        return islice((message for message, _ in self._matches()), limit)
 
     def ids(self, limit: int | None = None) -> Iterator[str]:
         """The ids of `messages(limit)`."""
@@ -134,7 +134,7 @@ class Selection:
         """How many messages it contains. Reads no message where the indexes suffice."""
         if self._all_dead:
             return sum(group.count for query in self._queries for group in self._indexed(query.where))
-        return sum(1 for _ in self._found())
+        return sum(1 for _ in self._matches())
 
     def count_in(self, queue: str) -> int:
         """How many dead messages of this queue its filter of the store matches, whichever queues it names."""
@@ -145,7 +145,7 @@ class Selection:
         With `trend`, also how many of each died in the last ten minutes and in the fifty before."""
         if self._all_dead:
             return [group for query in self._queries for group in self._indexed(query.where, trend=trend)]
-        return grouped(self._found(faults=True), self.now_ms if trend else None)
+        return grouped(self._matches(faults=True), self.now_ms if trend else None)
 
     def width(self) -> int | None:
         """How many dead messages are read to find those that it contains; None where no index tells."""
@@ -261,19 +261,19 @@ class Selection:
         """Stores group fastest without a bound in time: use one only where a message died since `now_ms`."""
         untimed = self._untimed(where)
         if untimed != where:
-            found = self._store.failure_groups(where=untimed, trend=trend)
-            if all(group.last_ms <= self.now_ms for group in found):
-                return found
+            groups = self._store.failure_groups(where=untimed, trend=trend)
+            if all(group.last_ms <= self.now_ms for group in groups):
+                return groups
         return self._store.failure_groups(where=where, trend=trend)
 
-    def _found(self, *, faults: bool = False) -> Iterator[tuple[Message, Fault | None]]:
+    def _matches(self, *, faults: bool = False) -> Iterator[tuple[Message, Fault | None]]:
         """Each message, with the fault it died of if `faults`."""
         self.unread = 0
         for query in self._queries:
             for page in pages(self._store, query.lane, query.where):
-                found = self._matching(query, page)
-                died = died_of_last(self._store, query.lane, found) if faults else set()
-                yield from ((m, m.faults[-1] if m.id in died else None) for m in found)
+                messages = self._matching(query, page)
+                died = died_of_last(self._store, query.lane, messages) if faults else set()
+                yield from ((m, m.faults[-1] if m.id in died else None) for m in messages)
 
     def _matching(self, query: LaneQuery, page: list[Message]) -> list[Message]:
         if query.rest == ALL:
@@ -366,7 +366,7 @@ def _resolved(node: Node, lane: Lane) -> Node:
 
 def split(node: Node, until_ms: int, now_ms: int) -> tuple[Filter, Node]:
     """Split a selector into the part that a store answers, for messages dead before `until_ms`, and the rest."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     since_ms = 0
     left: list[Node] = []
     for term in node.nodes if isinstance(node, And) else (node,):
@@ -374,14 +374,14 @@ def split(node: Node, until_ms: int, now_ms: int) -> tuple[Filter, Node]:
             case Term("failed", (Age() | Point() as value,)):
                 begin_ms, end_ms = _bounds(value, now_ms)
                 since_ms, until_ms = max(since_ms, begin_ms), min(until_ms, end_ms)
-            case Term("id", values) if "ids" not in found and all(map(_is_exact, values)):
-                found["ids"] = _texts(values)
-            case Term(field, values) if field in _INDEXED and field not in found and all(map(_is_exact, values)):
+            case Term("id", values) if "ids" not in fields and all(map(_is_exact, values)):
+                fields["ids"] = _texts(values)
+            case Term(field, values) if field in _INDEXED and field not in fields and all(map(_is_exact, values)):
                 texts = _texts(values)
-                found[field] = texts[0] if len(texts) == 1 else texts
+                fields[field] = texts[0] if len(texts) == 1 else texts
             case _:
                 left.append(term)
-    return Filter(**found, since_ms=since_ms or None, until_ms=max(0, until_ms)), both(left)
+    return Filter(**fields, since_ms=since_ms or None, until_ms=max(0, until_ms)), both(left)
 
 
 def _texts(values: tuple[Value, ...]) -> tuple[str, ...]:

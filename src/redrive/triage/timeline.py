@@ -60,7 +60,7 @@ def _moments(message: Message, entries: Sequence[Entry]) -> Iterator[Moment]:
             yield Moment(fault.at_ms, "…", f"{dropped:,} attempts in between are not kept")
         yield Moment(fault.at_ms, f"attempt {fault.attempt}" if fault.attempt else "fault", fault=fault)
     yield from (Moment(entry.at_ms, entry.action, entry.text, entry=entry) for entry in entries)
-    if message.redrives and not _told(entries, message):
+    if message.redrives and not _shows_redrive(entries, message):
         by = f" by run {message.run}" if message.run else ""
         yield Moment(message.life_ms, "redriven", f"for the {_nth(message.redrives)} time{by}")
     if message.rested_ms is not None:
@@ -75,7 +75,7 @@ def _dropped(faults: Sequence[Fault]) -> int:
     return max(0, next.attempt - last.attempt - 1)
 
 
-def _told(entries: Iterable[Entry], message: Message) -> bool:
+def _shows_redrive(entries: Iterable[Entry], message: Message) -> bool:
     """Whether the audit entries contain its last redrive."""
     return any(entry.action == "retry" and abs(entry.at_ms - message.life_ms) < 60_000 for entry in entries)
 

@@ -91,9 +91,9 @@ def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) ->
     scope = after.scope
     kept = [Swap(state_cell(scope), version_of(cell), _encode(replace(after, story=())), KEPT_MS)]
     if lines:
-        (told,) = store.cells.read([story_cell(scope)])
-        story = decoded(told, _lines, ())
-        kept.append(Swap(story_cell(scope), version_of(told), _encode((*story, *lines)[-STORY_MAX:]), KEPT_MS))
+        (stored,) = store.cells.read([story_cell(scope)])
+        story = decoded(stored, _lines, ())
+        kept.append(Swap(story_cell(scope), version_of(stored), _encode((*story, *lines)[-STORY_MAX:]), KEPT_MS))
     if cell is None:
         (named,) = store.cells.read([INDEX])
         scopes = _scopes(named)
@@ -107,15 +107,15 @@ def machines(store: Store, scope: str | None = None) -> list[Machine]:
     StoreError."""
     known = all_scopes(store)
     scopes = known if scope is None else [_known(scope, known)]
-    found: list[Machine] = []
+    result: list[Machine] = []
     for at in range(0, len(scopes), READ_AT_ONCE):
         some = scopes[at : at + READ_AT_ONCE]
         cells = store.cells.read([*map(state_cell, some), *map(story_cell, some)])
-        for cell, told in zip(cells, cells[len(some) :], strict=False):
+        for cell, stored in zip(cells, cells[len(some) :], strict=False):
             machine = decoded(cell, _decode, None)
             if machine is not None:  # it may have expired, or cannot be read
-                found.append(replace(machine, story=decoded(told, _lines, ())))
-    return found
+                result.append(replace(machine, story=decoded(stored, _lines, ())))
+    return result
 
 
 def pause(store: Store, scope: str, *, reason: str, actor: str | None = None) -> Machine:
@@ -160,8 +160,8 @@ def _change(
         before = decode(cell, scope)
         after = act(before)
         if after is not before:
-            told = swaps(store, cell, after, [Line(entry.at_ms, f"{word} by {who}: {why}")])
-            store.put([], swaps=[*told, *audited])
+            changes = swaps(store, cell, after, [Line(entry.at_ms, f"{word} by {who}: {why}")])
+            store.put([], swaps=[*changes, *audited])
 
     audit.commit(entry, write)
     return machines(store, scope)[0]

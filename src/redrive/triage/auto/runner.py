@@ -180,26 +180,26 @@ class AutoRunner:
         if now_ms >= memory.release_ms or memory.shut_until_ms:
             memory.scan.release()
             memory.release_ms = now_ms + LOOK_MS
-        found = memory.scan.find(assignment.auto, assignment.ruled, now_ms)
-        if found.poison:
-            return self._isolate(assignment, cell, machine, found.poison, now_ms)
-        if not found.due and found.next_ms <= now_ms:  # there is more to read
+        scan = memory.scan.find(assignment.auto, assignment.ruled, now_ms)
+        if scan.poison:
+            return self._isolate(assignment, cell, machine, scan.poison, now_ms)
+        if not scan.due and scan.next_ms <= now_ms:  # there is more to read
             self._keep(cell, machine, now_ms, now_ms + ASK_MS)
             return now_ms + ASK_MS
-        if not found.due and not found.held:
-            return self._rest(cell, machine, found, now_ms)
-        memory.held, memory.shut_until_ms = () if found.due else sorted(found.held), now_ms + LOOK_MS
-        if not found.due:  # messages that nothing holds back may come due sooner
-            memory.shut_until_ms = int(min(memory.shut_until_ms, max(found.next_ms, now_ms + ASK_MS)))
+        if not scan.due and not scan.held:
+            return self._rest(cell, machine, scan, now_ms)
+        memory.held, memory.shut_until_ms = () if scan.due else sorted(scan.held), now_ms + LOOK_MS
+        if not scan.due:  # messages that nothing holds back may come due sooner
+            memory.shut_until_ms = int(min(memory.shut_until_ms, max(scan.next_ms, now_ms + ASK_MS)))
         if (why := self._shut(memory, assignment.auto, now_ms)) is not None:
             return self._wait(cell, machine, why, now_ms)
         memory.shut_until_ms = 0
-        if not found.due:
+        if not scan.due:
             memory.scan.release()  # they may go now
             return now_ms + ASK_MS
         if now_ms < machine.slot_ms <= now_ms + 2000 / assignment.auto.rate:  # later: before the clock was set back
             return self._sleep(cell, machine, now_ms, min(machine.slot_ms, now_ms + LOOK_MS))
-        return self._begin(assignment, cell, machine, found.due, now_ms)
+        return self._begin(assignment, cell, machine, scan.due, now_ms)
 
     def _shut(self, memory: Memory, auto: AutoRedrive, now_ms: int) -> str | None:
         """What holds back all messages that are due. An approval is asked for by each run."""
@@ -215,7 +215,7 @@ class AutoRunner:
             line, after = f"run {machine.run} has expired", replace(machine, run="")
         else:
             counts = run.counts
-            line = f"run {machine.run} is {run.status}: {_told(counts)}"
+            line = f"run {machine.run} is {run.status}: {_counts_text(counts)}"
             after = replace(
                 machine,
                 run="",
@@ -240,11 +240,11 @@ class AutoRunner:
             self._commit(cell, replace(machine, phase="waiting", why=why), [f"waits: {why}"], now_ms)
         return now_ms + ASK_MS
 
-    def _rest(self, cell: Cell | None, machine: Machine, found: ScanResult, now_ms: int) -> int:
+    def _rest(self, cell: Cell | None, machine: Machine, scan: ScanResult, now_ms: int) -> int:
         """Sleep: nothing is due."""
         # messages that die from now on wait for the base at least, and for a second to be seen
         assert machine.auto is not None
-        soon_ms = min(found.next_ms, now_ms + LOOK_MS, now_ms + machine.auto.delay_ms(1, 0.0))
+        soon_ms = min(scan.next_ms, now_ms + LOOK_MS, now_ms + machine.auto.delay_ms(1, 0.0))
         wake_ms = max(now_ms + ASK_MS, int(soon_ms))
         return self._sleep(cell, machine, now_ms, wake_ms)
 
@@ -382,7 +382,7 @@ def _messages(count: int) -> str:
     return "1 message" if count == 1 else f"{count:,} messages"
 
 
-def _told(counts: Mapping[str, int]) -> str:
+def _counts_text(counts: Mapping[str, int]) -> str:
     words = [f"{counts['done']:,} done, {counts['failed']:,} failed"]
     words += [f"{counts[what]:,} {what}" for what in ("changed", "skipped", "waiting") if counts[what]]
     return ", ".join(words)

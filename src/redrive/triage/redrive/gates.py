@@ -64,8 +64,8 @@ def _reasons(app: Registry, abouts: Sequence[str], now_ms: int) -> dict[str, str
     asked = {about: [(_rule(app, about), about), *_parent(_rule(app, about))] for about in abouts}
     names = sorted({name for rules in asked.values() for _, name in rules})
     cells = dict(zip(names, app.store.cells.read([f"flow/{name}" for name in names]) if names else [], strict=True))
-    found = {about: [held(flow.decode(cells[n]), d, n, now_ms) for d, n in rules] for about, rules in asked.items()}
-    return {about: next(filter(None, reasons), None) for about, reasons in found.items()}
+    by_about = {about: [held(flow.decode(cells[n]), d, n, now_ms) for d, n in rules] for about, rules in asked.items()}
+    return {about: next(filter(None, reasons), None) for about, reasons in by_about.items()}
 
 
 class SplitDependencies:
@@ -87,8 +87,8 @@ class SplitDependencies:
         self._read_keys([handle.id for handle in handles])
         abouts = [self._abouts[handle.id] or "" for handle in handles]
         reasons = _reasons(self._app, sorted({*abouts} - {""}), now_ms)
-        found = ((at, reasons.get(about)) for at, about in enumerate(abouts))
-        return next(((at, why) for at, why in found if why is not None), None)
+        numbered = ((at, reasons.get(about)) for at, about in enumerate(abouts))
+        return next(((at, why) for at, why in numbered if why is not None), None)
 
     def _read_keys(self, ids: Sequence[str]) -> None:
         """Read the keys of these messages. Nothing holds a message that is gone."""

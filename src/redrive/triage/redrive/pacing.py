@@ -203,9 +203,9 @@ def percent(part: int, whole: int) -> str:
 
 
 def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
-    found = pattern.match(text, at)
-    assert found is not None  # it matches the empty text
-    return found
+    match = pattern.match(text, at)
+    assert match is not None  # it matches the empty text
+    return match
 
 
 def _solid(text: str, at: int) -> int:

@@ -104,10 +104,10 @@ class UnitOfWork:
         for n in sorted(self.changed):
             swaps.append(Swap(marks_cell(self.id, n), self._versions[n], bytes(self._marks[n]), self.ttl_ms))
         if self._lines or self.failures:
-            told, failed = store.cells.read([story_cell(self.id), failures_cell(self.id)])
+            stored, failed = store.cells.read([story_cell(self.id), failures_cell(self.id)])
             if self._lines:
-                story = longer(read_story(told), self._lines)
-                swaps.append(Swap(story_cell(self.id), version_of(told), encode(story), self.ttl_ms))
+                story = longer(read_story(stored), self._lines)
+                swaps.append(Swap(story_cell(self.id), version_of(stored), encode(story), self.ttl_ms))
             known = read_failures(failed) if self.failures else []
             if self.failures and len(known) < FAILURES_MAX:
                 kept = [*known, *self.failures][:FAILURES_MAX]
@@ -160,11 +160,11 @@ class Progress:
     def _find_moved(self, ids: Sequence[str]) -> list[bool]:
         """Whether the run moved these messages: then they name the run, or have left an outcome as they settled. The
         messages are read first, as an outcome is there once its message is gone."""
-        found = self.find(ids)
+        messages = self.find(ids)
         outcomes = self._store.cells.read([redrive_outcome.cell_of(self.id, id) for id in ids])
         return [
             outcome is not None or sent is not None or (message is not None and message.run == self.id)
-            for message, outcome, sent in zip(found, outcomes, self._sent(ids), strict=True)
+            for message, outcome, sent in zip(messages, outcomes, self._sent(ids), strict=True)
         ]
 
     def _sent(self, ids: Sequence[str]) -> list[Cell | None]:
@@ -175,10 +175,10 @@ class Progress:
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         """The messages with these ids, read a few at a time."""
-        found: list[Message | None] = []
+        messages: list[Message | None] = []
         for at in range(0, len(ids), FIND_MAX):
-            found += self._store.find(ids[at : at + FIND_MAX])
-        return found
+            messages += self._store.find(ids[at : at + FIND_MAX])
+        return messages
 
     def _handle(self, position: int) -> Handle:
         n, k = divmod(position, CHUNK)
@@ -228,8 +228,8 @@ class Progress:
         for n in [*numbers[-2:], *([older[self._turn % len(older)]] if older else [])]:
             self._count_chunk(work, n)
         if numbers and not 0 <= work.now_ms - self._searched_ms < LOST_EVERY_MS:
-            found = self._search_lost(work, numbers)
-            self._searched_ms = 0 if found else work.now_ms  # where some are lost there are more
+            recovered = self._search_lost(work, numbers)
+            self._searched_ms = 0 if recovered else work.now_ms  # where some are lost there are more
 
     def _count_chunk(self, work: UnitOfWork, n: int) -> None:
         offsets = self.waiting_in(work, n)
@@ -283,11 +283,11 @@ class Progress:
         gone = [k for k, message in zip(offsets, messages, strict=True) if _left(message, self.id)]
         outcomes = self._store.cells.read([redrive_outcome.cell_of(self.id, self.chunk(n)[k].id) for k in gone])
         lost = [k for k, cell in zip(gone, outcomes, strict=True) if cell is None]
-        found = dict(zip(offsets, messages, strict=True))
+        current = dict(zip(offsets, messages, strict=True))
         if not self._store.traits.finds:
-            lost = self._without_those_away(work, n, lost, found)
+            lost = self._without_those_away(work, n, lost, current)
         # An undo that was cut off may have returned them before it marked them.
-        back = [k for k in lost if as_planned(found[k], self.chunk(n)[k])]
+        back = [k for k in lost if as_planned(current[k], self.chunk(n)[k])]
         self.returned(work, n, back)
         for k in sorted({*lost} - {*back}):
             self._marks(work, n)[k] = ord(Mark.ENDED)
@@ -296,7 +296,7 @@ class Progress:
         return len(lost)
 
     def _without_those_away(
-        self, work: UnitOfWork, n: int, offsets: Sequence[int], found: Mapping[int, Message | None]
+        self, work: UnitOfWork, n: int, offsets: Sequence[int], current: Mapping[int, Message | None]
     ) -> list[int]:
         """Which of these a person ended, where waiting and running messages cannot be looked up.
 
@@ -306,7 +306,7 @@ class Progress:
         ended, chunk = [], self.chunk(n)
         sent = self._sent([chunk[k].id for k in offsets])
         for k, cell in zip(offsets, sent, strict=True):
-            message = found[k]
+            message = current[k]
             if message is None:
                 if cell is None or read_sent(cell).at_ms + AWAY_MS < work.now_ms:
                     ended.append(k)

@@ -167,10 +167,10 @@ def keep(cells: Cells, plan: Plan, for_ms: int) -> None:
 
 def prolong(cells: Cells, keys: Sequence[str], for_ms: int) -> list[str]:
     """Keep these cells for that long from now on; returns the keys of those that are missing."""
-    found = [*zip(keys, cells.read(keys), strict=True)]
+    stored = [*zip(keys, cells.read(keys), strict=True)]
     # a swap that fails here lost to a write, which keeps the cell too
-    cells.swap([Swap(key, cell.version, cell.value, for_ms) for key, cell in found if cell is not None])
-    return [key for key, cell in found if cell is None]
+    cells.swap([Swap(key, cell.version, cell.value, for_ms) for key, cell in stored if cell is not None])
+    return [key for key, cell in stored if cell is None]
 
 
 def batched(plan: Plan) -> Iterator[range]:

@@ -220,11 +220,11 @@ class Run:
         owner = f"{os.uname().nodename}/{os.getpid()}.{threading.get_ident()}"
         runner = Runner(self._store, self.id, owner, _quiet, self._app)
 
-        def told() -> WorkerInfo:
+        def info() -> WorkerInfo:
             spec, runs = None if self._app is None else self._app.spec, (self.id,) if runner.carries else ()
             return WorkerInfo(name=owner, kind="carrier", app=spec, runs=runs)
 
-        keeper = Keeper(self._store, told, _quiet)
+        keeper = Keeper(self._store, info, _quiet)
         try:
             while True:
                 state = self._state()
@@ -252,14 +252,14 @@ class Run:
     ) -> None:
         """`done` is the word for the story; `final`: also once the run is over."""
         name, why = signed(actor, reason, f"{word} of run {self.id}", needed=False)
-        told = f"{done} by {name}" + (f": {why}" if why else "")
+        text = f"{done} by {name}" + (f": {why}" if why else "")
 
         def refusing(state: RunState, now_ms: int) -> RunState | None:
             if state.status in FINAL and not final:
                 raise Refused(f"run {self.id} is {state.status}: it cannot {word} any more")
-            return act(state, now_ms, told)
+            return act(state, now_ms, text)
 
-        if change(self._store, self.id, refusing, f"run {word}", told, name, why) is None:
+        if change(self._store, self.id, refusing, f"run {word}", text, name, why) is None:
             raise self._unknown()
 
     def _unknown(self) -> ConfigError:
@@ -286,20 +286,20 @@ def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "",
         if state_now is not None:
             raise PlanRefused(f"plan {plan.id} has been applied already", "draw up another", "applied")
         first = Swap(state_cell(plan.id), 0, encode(state), KEPT_MS)
-        told = Swap(story_cell(plan.id), 0, encode(story), KEPT_MS)
-        store.put([], swaps=[first, told, _opened(cell, plan.id), *swaps, *audited])
+        story_swap = Swap(story_cell(plan.id), 0, encode(story), KEPT_MS)
+        store.put([], swaps=[first, story_swap, _opened(cell, plan.id), *swaps, *audited])
 
     audit.commit(entry, write)
 
 
-def change(store: Store, id: str, act: Act, action: str, told: str, actor: str, reason: str) -> RunState | None:
-    """Change the state of a run for a person: one commit with the audit entry and the story's line `told`.
+def change(store: Store, id: str, act: Act, action: str, text: str, actor: str, reason: str) -> RunState | None:
+    """Change the state of a run for a person: one commit with the audit entry and the story's line `text`.
 
     `act(state, now_ms)` returns the new state, or None to leave it. Returns the state after that; None if there is no
     such run. Raises Conflict after losing to others twenty times, StoreError.
     """
     audit = Audit(store)
-    entry = audit.entry(action, actor, reason, told, count=1, about=id)
+    entry = audit.entry(action, actor, reason, text, count=1, about=id)
 
     def write(audited: list[Swap]) -> RunState | None:
         cell, story, opened = store.cells.read([state_cell(id), story_cell(id), INDEX])
@@ -307,7 +307,7 @@ def change(store: Store, id: str, act: Act, action: str, told: str, actor: str, 
         changed = None if state is None else act(state, now_ms)
         if state is None or changed is None:
             return state
-        longer_story = longer(read_story(story), [Line(now_ms, told)])
+        longer_story = longer(read_story(story), [Line(now_ms, text)])
         swaps = [
             Swap(state_cell(id), version_of(cell), encode(changed), KEPT_MS),
             Swap(story_cell(id), version_of(story), encode(longer_story), KEPT_MS),
@@ -333,8 +333,8 @@ def views(store: Store, limit: int) -> list[RunView]:
     ids = [*reversed(known.open), *reversed(known.over)][: max(0, limit)]
     cells, plans = store.cells.read([*map(state_cell, ids)]), store.cells.read([*map(plan_cell, ids)])
     states, now_ms = [decoded(cell, decode_state, None) for cell in cells], store.now_ms()
-    found = zip(ids, states, plans, strict=True)
-    return [_view(id, state, plan, now_ms) for id, state, plan in found if state is not None]
+    rows = zip(ids, states, plans, strict=True)
+    return [_view(id, state, plan, now_ms) for id, state, plan in rows if state is not None]
 
 
 def _view(id: str, state: RunState, plan: Cell | None, now_ms: int) -> RunView:

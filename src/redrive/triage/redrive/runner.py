@@ -180,8 +180,8 @@ class Runner:
             return
         state = work.state
         if state.at == state.known == state.total and not state.waiting:
-            told = f"{state.done:,} done, {state.failed:,} failed"
-            self._end(work, Status.DONE, told + (f", {state.changed:,} had changed" if state.changed else ""))
+            text = f"{state.done:,} done, {state.failed:,} failed"
+            self._end(work, Status.DONE, text + (f", {state.changed:,} had changed" if state.changed else ""))
             return
         if state.speed is None:
             slowly = settings.slow_start and not settings.canary
@@ -307,9 +307,9 @@ class Runner:
             return 0.0
         places = self._progress.waiting_in(work, n)
         planned = [self._progress.chunk(n)[k] for k in places]
-        found = self._progress.find([handle.id for handle in planned])
-        back = [k for k, h, m in zip(places, planned, found, strict=True) if as_planned(m, h)]
-        unrun = [m for m in found if m is not None and _unrun(m, self.id) and m.id not in self._refused]
+        messages = self._progress.find([handle.id for handle in planned])
+        back = [k for k, h, m in zip(places, planned, messages, strict=True) if as_planned(m, h)]
+        unrun = [m for m in messages if m is not None and _unrun(m, self.id) and m.id not in self._refused]
         self._progress.returned(work, n, back)
         work.state = replace(work.state, undo=n if unrun else n + 1)
         handles = [m.handle for m in unrun[:BATCH]]

@@ -81,8 +81,8 @@ def matches(node: Node, seen: Seen) -> bool | None:
         case Term():
             return _fits(node, seen)
         case Not(inner):
-            found = matches(inner, seen)
-            return None if found is None else not found
+            answer = matches(inner, seen)
+            return None if answer is None else not answer
         case And(nodes):
             return _first(nodes, seen, False)
         case Or(nodes):
@@ -93,10 +93,10 @@ def _first(nodes: Iterable[Node], seen: Seen, decides: bool) -> bool | None:
     """`decides` if a node returns it, else None if a node returns None, else the opposite."""
     known = True
     for node in nodes:
-        found = matches(node, seen)
-        if found is decides:
+        answer = matches(node, seen)
+        if answer is decides:
             return decides
-        known = known and found is not None
+        known = known and answer is not None
     return not decides if known else None
 
 
@@ -118,10 +118,10 @@ def _fits(term: Term, seen: Seen) -> bool | None:
         return _text_fits(term.values, message.correlation_id)
     if field == "trace":
         return message.traceparent is not None and _text_fits(term.values, _trace_id(message.traceparent))
-    found = getattr(message, field)
+    attribute = getattr(message, field)
     if field in NUMBERS:
-        return any(_number_fits(value, found) for value in term.values)
-    return found is not None and _text_fits(term.values, str(found))
+        return any(_number_fits(value, attribute) for value in term.values)
+    return attribute is not None and _text_fits(term.values, str(attribute))
 
 
 def _trace_id(traceparent: str) -> str:
@@ -143,8 +143,8 @@ def _text_fits(values: Iterable[Value], text: str) -> bool:
     return any(isinstance(value, Pattern) and value.fits(text) for value in values)
 
 
-def _number_fits(value: Value, found: int | Decimal) -> bool:
-    return isinstance(value, Number) and _COMPARE[value.op](found, value.amount)
+def _number_fits(value: Value, number: int | Decimal) -> bool:
+    return isinstance(value, Number) and _COMPARE[value.op](number, value.amount)
 
 
 def _time_fits(value: Value, at_ms: int, now_ms: int) -> bool:
@@ -162,25 +162,25 @@ def _fault_fits(term: Term, seen: Seen) -> bool | None:
 
 
 def _argument_fits(body: Any, path: list[str], values: tuple[Value, ...]) -> bool:
-    found = body
+    part = body
     for name in path:
-        if isinstance(found, dict) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and len(name) < 10 and int(name) < len(found):
-            found = found[int(name)]
+        if isinstance(part, dict) and name in part:
+            part = part[name]
+        elif isinstance(part, list) and name.isdecimal() and len(name) < 10 and int(name) < len(part):
+            part = part[int(name)]
         else:
             return False
-    return any(_json_fits(value, found) for value in values)
+    return any(_json_fits(value, part) for value in values)
 
 
-def _json_fits(value: Value, found: Any) -> bool:
+def _json_fits(value: Value, content: Any) -> bool:
     """A list fits if one of its items does; `*` fits anything."""
-    if isinstance(found, list) and any(_json_fits(value, item) for item in found if not isinstance(item, list)):
+    if isinstance(content, list) and any(_json_fits(value, item) for item in content if not isinstance(item, list)):
         return True
     if isinstance(value, Number):
-        number = isinstance(found, int | float) and not isinstance(found, bool)
-        return number and _number_fits(value, found if isinstance(found, int) else Decimal(repr(found)))
-    if isinstance(found, dict | list):
+        number = isinstance(content, int | float) and not isinstance(content, bool)
+        return number and _number_fits(value, content if isinstance(content, int) else Decimal(repr(content)))
+    if isinstance(content, dict | list):
         return value == Pattern(("", ""))
-    text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
+    text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
     return _text_fits((value,), text)

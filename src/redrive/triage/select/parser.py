@@ -126,12 +126,12 @@ class _Parser:
 
     def _term(self) -> Node:
         begin = self._skip()
-        found = _FIELD.match(self.text, begin)
-        if found is None:
+        match = _FIELD.match(self.text, begin)
+        if match is None:
             self._no_field(begin)
-        field = found[1]
+        field = match[1]
         self._check_field(field, begin)
-        self.at = found.end()
+        self.at = match.end()
         if self.text[self.at : self.at + 1] != "(":
             return Term(field, (self._value(field),))
         self.at += 1
@@ -212,18 +212,18 @@ class _Parser:
         return _Written(op, tuple(parts), quoted, begin, self.at)
 
     def _op(self) -> str:
-        found = _OP.match(self.text, self.at)
-        if found is None:
+        match = _OP.match(self.text, self.at)
+        if match is None:
             return ""
-        self.at = found.end()
-        return found[0]
+        self.at = match.end()
+        return match[0]
 
     def _quoted(self) -> str:
-        found = _QUOTED.match(self.text, self.at)
-        if found is None:
+        match = _QUOTED.match(self.text, self.at)
+        if match is None:
             self._fail("this quote is never closed", 'expected another "', self.at, self.at + 1)
-        self.at = found.end()
-        return _ESCAPED.sub(r"\1", found[1])
+        self.at = match.end()
+        return _ESCAPED.sub(r"\1", match[1])
 
     def _number(self, field: str, written: _Written) -> Number:
         text = written.plain
@@ -253,8 +253,8 @@ class _Parser:
     # -- characters
 
     def _skip(self) -> int:
-        found = _SPACE.match(self.text, self.at)
-        self.at = found.end() if found else self.at
+        match = _SPACE.match(self.text, self.at)
+        self.at = match.end() if match else self.at
         return self.at
 
     def _peek(self) -> str:
@@ -269,8 +269,8 @@ class _Parser:
 
     def _is_word(self, word: str) -> bool:
         self._skip()
-        found = _WORD.match(self.text, self.at)
-        return found is not None and found[0].lower() == word
+        match = _WORD.match(self.text, self.at)
+        return match is not None and match[0].lower() == word
 
     def _word(self, word: str) -> bool:
         if not self._is_word(word):

@@ -38,10 +38,10 @@ class Pattern(Struct, frozen=True):
             return False
         at, end = len(first), len(text) - len(last)
         for part in middle:
-            found = text.find(part, at, end)
-            if found < 0:
+            index = text.find(part, at, end)
+            if index < 0:
                 return False
-            at = found + len(part)
+            at = index + len(part)
         return True
 
     def within(self, text: str) -> bool:
