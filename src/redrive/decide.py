@@ -141,7 +141,7 @@ def parked_since_ms(message: Message) -> int | None:
     return last.at_ms
 
 
-def is_told_locked(message: Message) -> bool:
+def reports_key_missing(message: Message) -> bool:
     """Whether the newest fault of this life already reports the missing key."""
     last = message.faults[-1] if message.faults else None
     return last is not None and last.error == LOCKED and last.at_ms >= message.life_ms
@@ -250,8 +250,8 @@ def _convicted(message: Message, policy: Policy, now_ms: int, more: int = 0) -> 
 def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
     """Explain to people why it is poison."""
     times = "once" if crashes == 1 else f"{crashes} times"
-    told = f"its process died {times} while running it, {alone} of them while it ran alone"
-    return told if last is None else f"{told}; the last: {last.text}"
+    text = f"its process died {times} while running it, {alone} of them while it ran alone"
+    return text if last is None else f"{text}; the last: {last.text}"
 
 
 def _checked(decision: Any) -> Decision:
@@ -332,8 +332,8 @@ def with_fate(fault: Fault, message: Message, decision: Decision, now_ms: int, w
 def _untried_ms(message: Message, tried_ms: int, now_ms: int) -> int:
     """The rest of the life's time that is not in `held_ms` of the message or of its earlier faults. Workers of an older
     release, which may run beside this one, use these sums."""
-    told_ms = message.held_ms + sum(f.held_ms for f in message.faults if f.at_ms >= message.life_ms)
-    return max(0, now_ms - message.life_ms - told_ms - tried_ms)
+    recorded_ms = message.held_ms + sum(f.held_ms for f in message.faults if f.at_ms >= message.life_ms)
+    return max(0, now_ms - message.life_ms - recorded_ms - tried_ms)
 
 
 def is_free(decision: Decision) -> bool:

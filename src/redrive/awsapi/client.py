@@ -77,24 +77,24 @@ def opened(
     )
     session = boto3.session.Session(botocore_session=core)
 
-    def made(**keys: str) -> Opened:
-        found = session.client(service, region_name=region, endpoint_url=endpoint, config=config, **keys)
+    def connect(**keys: str) -> Opened:
+        client = session.client(service, region_name=region, endpoint_url=endpoint, config=config, **keys)
         credentials = Credentials(*keys.values()) if keys else session.get_credentials()
-        direct = not get_environ_proxies(found.meta.endpoint_url)
+        direct = not get_environ_proxies(client.meta.endpoint_url)
         ca = core.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
-        return Opened(found, credentials, ca, direct)
+        return Opened(client, credentials, ca, direct)
 
     local = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
     try:
         if endpoint is not None and _is_here(endpoint):
             # Do not ask the cloud that this machine may be in: without an answer that takes seconds.
             core.get_component("credential_provider").remove("iam-role")
-            return made(**({} if session.get_credentials() is not None else local))
-        found = made()
-        if not _is_here(found.client.meta.endpoint_url) or found.credentials is not None:
-            return found
-        found.client.close()
-        return made(**local)
+            return connect(**({} if session.get_credentials() is not None else local))
+        first = connect()
+        if not _is_here(first.client.meta.endpoint_url) or first.credentials is not None:
+            return first
+        first.client.close()
+        return connect(**local)
     except NoRegionError as error:
         raise ConfigError(
             f"AWS {service}: no region is named; expected region=eu-central-1 in the URL, or AWS_DEFAULT_REGION"

@@ -78,16 +78,16 @@ class QuickCalls:
         headers = {"X-Amz-Target": f"{self._target}.{action}", "Content-Type": self._content}
         self._signer.sign(headers, body, self._credentials.get_frozen_credentials(), time.time())
         headers["User-Agent"] = f"redrive/{__version__}"
-        status, told, data = self._carried(body, headers)
+        status, head, data = self._carried(body, headers)
         if status != 200:
-            raise self._refused(_error_of(status, told, data), action)
+            raise self._refused(_error_of(status, head, data), action)
         try:
-            found: dict[str, Any] = _decode(data) if data else {}
+            answer: dict[str, Any] = _decode(data) if data else {}
         except msgspec.DecodeError as error:  # the answer is not the service's
             raise HTTPException(f"the answer is no JSON: {error}") from error
         if b'"BinaryValue"' in data:
-            _read_binary(found.get("Messages") or [])
-        return found
+            _read_binary(answer.get("Messages") or [])
+        return answer
 
     def _carried(self, body: bytes, headers: dict[str, str]) -> tuple[int, HTTPMessage, bytes]:
         """What came back. A connection that fails is not used again."""
@@ -158,12 +158,12 @@ def _read_binary(messages: list[dict[str, Any]]) -> None:
 def _error_of(status: int, headers: HTTPMessage, data: bytes) -> dict[str, Any]:
     """As botocore's errors have it."""
     try:
-        told = _decode(data)
+        answer = _decode(data)
     except msgspec.DecodeError:
-        told = {}
-    told = told if isinstance(told, dict) else {}
-    code = headers.get(_QUERY_ERROR, "").partition(";")[0] or str(told.get("__type", status)).rpartition("#")[2]
-    text = str(told.get("message") or told.get("Message") or "")
+        answer = {}
+    answer = answer if isinstance(answer, dict) else {}
+    code = headers.get(_QUERY_ERROR, "").partition(";")[0] or str(answer.get("__type", status)).rpartition("#")[2]
+    text = str(answer.get("message") or answer.get("Message") or "")
     return {"Error": {"Code": code, "Message": text}, "ResponseMetadata": {"HTTPStatusCode": status}}
 
 

@@ -81,10 +81,10 @@ class AutoRedrive:
             rate=per_s(rate, "auto-redrive rate"),
             jitter=number(jitter, "auto-redrive jitter", 0, 1),
         )
-        found: object = self.gates
-        if not isinstance(found, Gates):
+        given: object = self.gates
+        if not isinstance(given, Gates):
             raise TypeError(
-                f"auto-redrive gates {found!r} is refused: expected Gates, such as Gates(window='22:00-06:00')"
+                f"auto-redrive gates {given!r} is refused: expected Gates, such as Gates(window='22:00-06:00')"
             )
         if self.cap < self.base:
             raise ConfigError(

@@ -143,8 +143,8 @@ def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> St
     again = calls.retry_success + calls.retry_failure
     if state.ramp is not None:
         bad = failed + calls.retry_failure + throttled
-        told = ramps.record(state.ramp, well + failed + again + throttled, bad, now_ms)
-        state = look(replace(state, ramp=told), breaker, now_ms)
+        next_ramp = ramps.record(state.ramp, well + failed + again + throttled, bad, now_ms)
+        state = look(replace(state, ramp=next_ramp), breaker, now_ms)
     if well or calls.retry_success:
         state = replace(state, well_ms=max(state.well_ms, now_ms))
     if state.status != "closed" or not (well or failed or again or calls.repeated):

@@ -90,14 +90,14 @@ def _check_health(health: str) -> None:
 
 @lru_cache(maxsize=64)
 def window_of(text: str) -> Window:
-    found = _WINDOW.fullmatch(text)
+    match = _WINDOW.fullmatch(text)
     expected = "expected times of day such as '22:00-06:00 Europe/Zurich', in UTC without a zone"
-    if found is None:
+    if match is None:
         raise ConfigError(f"gates: window={text!r}; {expected}")
-    start, end = (int(found[at]) * 60 + int(found[at + 1]) for at in (1, 3))
-    if start >= 1440 or end > 1440 or max(int(found[2]), int(found[4])) > 59 or start == end:
+    start, end = (int(match[at]) * 60 + int(match[at + 1]) for at in (1, 3))
+    if start >= 1440 or end > 1440 or max(int(match[2]), int(match[4])) > 59 or start == end:
         raise ConfigError(f"gates: window={text!r} is not a span of the day; {expected}")
-    return Window(start, end, zone_of(found[5] or "UTC"))
+    return Window(start, end, zone_of(match[5] or "UTC"))
 
 
 def is_url(health: str) -> bool:

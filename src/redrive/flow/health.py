@@ -111,12 +111,12 @@ def _get(url: str) -> str | None:
 
 def _call(name: str, check: Check) -> str | None:
     try:
-        found = check()
-        if inspect.iscoroutine(found):
-            found = asyncio.run(found)
+        answer = check()
+        if inspect.iscoroutine(answer):
+            answer = asyncio.run(answer)
     except Exception as error:
         return f"health check {name!r} raised {type(error).__name__}"
-    return None if found else f"health check {name!r} says no"
+    return None if answer else f"health check {name!r} says no"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

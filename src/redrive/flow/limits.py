@@ -33,11 +33,11 @@ def read_rate(text: str, what: str = "rate") -> float:
     >>> read_rate("50/s"), read_rate("600/m"), read_rate("5/2s")
     (50.0, 10.0, 2.5)
     """
-    found = _RATE.fullmatch(text)
+    match = _RATE.fullmatch(text)
     try:
-        if found is None:
+        if match is None:
             raise ValueError
-        rate = float(found[1]) / seconds(found[2] if found[2][:1].isdigit() else f"1{found[2]}", "rate")
+        rate = float(match[1]) / seconds(match[2] if match[2][:1].isdigit() else f"1{match[2]}", "rate")
         if not 0 < rate < RATE_MAX_PER_S:
             raise ValueError
     except (ValueError, ZeroDivisionError):

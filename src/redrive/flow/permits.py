@@ -52,18 +52,18 @@ def allowance(state: State, d: Dependency, now_ms: int, free: float = math.inf, 
     """How many messages of this dependency may be claimed now. `pool`: how many tokens were taken for them."""
     if state.cool.until_ms > now_ms:
         return Allowance(0, state.cool.until_ms)
-    found = Allowance(free, now_ms + LOOK_MS)
+    least = Allowance(free, now_ms + LOOK_MS)
     if d.breaker is not None:
         breaker = breakers.look(state.breaker, d.breaker, now_ms)
         if breaker.status not in CLOSED:
             until_ms = breakers.closed_until_ms(breaker, d.breaker, now_ms)
-            return Allowance(0, until_ms) if until_ms else _least(found, Allowance(d.breaker.probes))
+            return Allowance(0, until_ms) if until_ms else _least(least, Allowance(d.breaker.probes))
         if breaker.ramp is not None:
-            found = _least(found, Allowance(ramps.ready(breaker.ramp, now_ms) + pool, ramps.peek(breaker.ramp, now_ms)))
+            least = _least(least, Allowance(ramps.ready(breaker.ramp, now_ms) + pool, ramps.peek(breaker.ramp, now_ms)))
     if d.rate is not None:
         ready, next_ms = limits.ready(_tat_ms(state, d, d.rate, now_ms), d.rate, now_ms)
-        found = _least(found, Allowance(ready + pool, next_ms))
-    return found
+        least = _least(least, Allowance(ready + pool, next_ms))
+    return least
 
 
 def _least(one: Allowance, other: Allowance) -> Allowance:

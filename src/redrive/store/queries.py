@@ -30,16 +30,16 @@ class QueryOperations(StoreBase):
         more."""
         lanes = [Lane.READY, Lane.LEASED, Lane.DONE] if self.traits.finds else []
         lanes += [Lane.DEAD, Lane.QUARANTINE] if self.traits.triages else []
-        found, looked = set[str](), 0
+        ids, looked = set[str](), 0
         for lane in lanes:
             page = self.peek(lane, limit=500)
             while True:
                 looked += len(page.messages)
-                found.update(message.id for message in page.messages if first <= message.id <= last)
+                ids.update(message.id for message in page.messages if first <= message.id <= last)
                 if page.cursor is None or looked >= LOOKED_MAX:
                     break
                 page = self.peek(lane, limit=500, cursor=page.cursor)
-        return Ids(tuple(sorted(found)[:limit]), looked < LOOKED_MAX)
+        return Ids(tuple(sorted(ids)[:limit]), looked < LOOKED_MAX)
 
     @abstractmethod
     def counts(self, queue: str | None = None) -> Counts:
@@ -56,16 +56,16 @@ class QueryOperations(StoreBase):
         waiting message."""
         if not self.traits.finds:
             raise Unsupported(f"{self.traits.name} does not tell when its messages come due")
-        found = [DueCount(0, 0)] * (len(bounds_ms) - 1)
+        counts = [DueCount(0, 0)] * (len(bounds_ms) - 1)
         cursor: str | None = ""
         while cursor is not None:
             page = self.peek(Lane.READY, where=Filter(queue=queue), limit=500, cursor=cursor or None)
             for message in page.messages:
                 at = bisect_left(bounds_ms, message.due_ms or 0) - 1
-                if 0 <= at < len(found):
-                    found[at] = DueCount(found[at].all + 1, found[at].retries + (message.attempt > 0))
+                if 0 <= at < len(counts):
+                    counts[at] = DueCount(counts[at].all + 1, counts[at].retries + (message.attempt > 0))
             cursor = page.cursor
-        return found
+        return counts
 
     @abstractmethod
     def queues(self) -> list[str]:

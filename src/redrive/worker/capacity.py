@@ -99,12 +99,12 @@ class Capacity:
     def _without(
         self, left: Pauses, wanted: Sequence[tuple[str, int, frozenset[str]]]
     ) -> list[tuple[str, int, frozenset[str]]]:
-        found = []
+        queues = []
         for name, room, skip in wanted:
             more = left.skip(name)
             if more is not None:
-                found.append((name, room, skip if name in self._clogged else skip | more))
-        return found
+                queues.append((name, room, skip if name in self._clogged else skip | more))
+        return queues
 
     def _rooms(self, leaving: Counter[str]) -> dict[str, int]:
         free = min(self.capacity - self.taken.total() + leaving.total(), self._claim_max)

@@ -42,8 +42,8 @@ class Reporter:
         """Report something about the worker itself."""
         if self._events:
             now_ms = self._store.now_ms()
-            found = Notice(name=name, worker=self.worker, at_ms=now_ms, text=text, about=about, count=count)
-            self._events.emit([found])
+            event = Notice(name=name, worker=self.worker, at_ms=now_ms, text=text, about=about, count=count)
+            self._events.emit([event])
 
     def warn(self, name: str, text: str, about: str = "") -> None:
         """Report something about the worker itself that no one may miss."""
@@ -55,10 +55,10 @@ class Reporter:
         if self.history is not None:
             self.history.settled(outcomes, answers, self._store.now_ms())
         pairs = zip(outcomes, answers, strict=True)
-        told = list(pairs) if self.observers else [pair for pair in pairs if _is_fault(pair[0].settlement)]
-        if told:
+        reported = list(pairs) if self.observers else [pair for pair in pairs if _is_fault(pair[0].settlement)]
+        if reported:
             now_ms = self._store.now_ms()
-            self._emit([fate(o, answer, now_ms, self.worker) for o, answer in told])
+            self._emit([fate(o, answer, now_ms, self.worker) for o, answer in reported])
 
     def _emit(self, fates: Sequence[DeliveryEvent]) -> None:
         self._events.emit(fates)
@@ -77,13 +77,13 @@ class Reporter:
         """Report that this worker lost the lease of a message while it ran."""
         lost = [_lost(message, self._store.now_ms(), self.worker)]
         if self.history is not None:
-            self.history.told(lost, self._store.now_ms())
+            self.history.count_unsettled(lost, self._store.now_ms())
         if self.observers:
             self._events.emit(lost)
 
     def _unsettled(self, fates: Sequence[DeliveryEvent]) -> None:
         if self.history is not None:
-            self.history.told(fates, self._store.now_ms())
+            self.history.count_unsettled(fates, self._store.now_ms())
         self._emit(fates)
 
 
@@ -142,7 +142,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
         rare = {**(rare or {}), "verdict": first_outcome(message, decision)}
     if o.duplicate_of is not None:
         rare = {**(rare or {}), "duplicate_of": o.duplicate_of}
-    found = DeliveryEvent(
+    event = DeliveryEvent(
         outcome=outcome if word is Settled.OK else word.value,
         id=message.id,
         task=message.task,
@@ -162,7 +162,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
         text=(text or None) if fault is None else fault.text,
         reason=reason,
     )
-    return found if rare is None else replace(found, **rare)
+    return event if rare is None else replace(event, **rare)
 
 
 def _crashes(message: Message, fault: Fault | None, *, new: bool) -> tuple[Crash | None, tuple[str, ...]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..decide import NO_SIGNALS, Policy, Refusal, Signals, admit, is_told_locked, parked_since_ms
+from ..decide import NO_SIGNALS, Policy, Refusal, Signals, admit, parked_since_ms, reports_key_missing
 from ..decide import Run as Admitted
 from ..errors import EncodeError, KeyMissing, LeaseLost, Tampered, UnknownArguments, Unreadable, Unroutable
 from ..fault import Crash, Fault, Kind, classify
@@ -264,19 +264,19 @@ def may_run(message: Message, tasks: Mapping[str, Any], now_ms: int) -> bool:
 def judge(run: Execution, signals: Signals, now_ms: int) -> bool:
     """Whether `decide.admit` admits it; if not, set its decision and fault."""
     message, policy = run.delivery.message, _NO_POLICY if run.task is None else run.task.policy
-    found = admit(message, policy, signals, now_ms)
-    if isinstance(found, Admitted):
+    decision = admit(message, policy, signals, now_ms)
+    if isinstance(decision, Admitted):
         return True
-    run.decision = found
+    run.decision = decision
     if signals.unroutable is not None:
         run.unroutable = signals
         run.limit.meet_newer()
     if signals.locked is not None:
-        if found.why == "parked" and not is_told_locked(message):
+        if decision.why == "parked" and not reports_key_missing(message):
             run.fault = classify(KeyMissing(signals.locked), ((KeyMissing, Kind.UNROUTABLE),))
-    elif isinstance(found, DeadLetter) or (found.why == "parked" and parked_since_ms(message) is None):
+    elif isinstance(decision, DeadLetter) or (decision.why == "parked" and parked_since_ms(message) is None):
         run.fault = _fault(signals)
-    elif isinstance(found, Quarantine) and signals.tampered is not None:
+    elif isinstance(decision, Quarantine) and signals.tampered is not None:
         run.fault = classify(Tampered(signals.tampered), ((Tampered, Kind.UNREADABLE),))
     return False
 

@@ -138,12 +138,12 @@ def _leave_out(logger: logging.Logger) -> None:
 
 def _handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
     """The handlers that get the logger's records."""
-    found = False
+    any_handler = False
     at: logging.Logger | None = logger
     while at is not None:
         for handler in at.handlers:
-            found = True
+            any_handler = True
             yield handler
         at = at.parent if at.propagate else None
-    if not found and logging.lastResort is not None:
+    if not any_handler and logging.lastResort is not None:
         yield logging.lastResort

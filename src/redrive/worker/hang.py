@@ -158,7 +158,7 @@ class Hangs:
 
 def unbegun(executions: Sequence[Execution]) -> list[Execution]:
     """Those of them that have not begun, and will not begin any more."""
-    found = []
+    result = []
     for each in executions:
         if each.started_s or each.settling or each.over or each.decision is not None or each.cause is not None:
             continue
@@ -166,8 +166,8 @@ def unbegun(executions: Sequence[Execution]) -> list[Execution]:
         if each.started_s:  # it began just now, and may have missed that
             each.cause = None
         else:
-            found.append(each)
-    return found
+            result.append(each)
+    return result
 
 
 def _stack_of(thread: int) -> Sequence[traceback.FrameSummary]:

@@ -48,13 +48,13 @@ class Keys:
         asking = [(run, w) for run in runs if self._asks(run, now_ms) and (w := self._wanted(run, now_ms)) is not None]
         if asking:
             try:
-                found = acquire(self._store, [w for _, w in asking], now_ms)
+                answers = acquire(self._store, [w for _, w in asking], now_ms)
             except StoreError as error:  # claims that were written belong to these messages, which come again
                 for run, _ in asking:
                     reason = Deferral("idempotency", f"the store failed: {error}"[:200])
                     run.refusal = Refusal(now_ms + AGAIN_MS, reason)
             else:
-                for (run, w), answer in zip(asking, found, strict=True):
+                for (run, w), answer in zip(asking, answers, strict=True):
                     self._answer(run, w, answer, now_ms)
         return [run for run in runs if run.refusal is None and not run.over]
 
@@ -71,10 +71,10 @@ class Keys:
         won = self._store.cells.swap(
             [taking(c.wanted.cell, c.version, r, now_ms) for c, r in zip(claims, records, strict=True)]
         )
-        versions, found = read_all(self._store, cells)
+        versions, stored = read_all(self._store, cells)
         lost = []
         for run, claim, record, written in zip(old, claims, records, won, strict=True):
-            if written and found[claim.wanted.cell] == record:
+            if written and stored[claim.wanted.cell] == record:
                 claim.version, claim.record = versions[claim.wanted.cell], record
             else:
                 lost.append(run)

@@ -104,12 +104,12 @@ class Leases:
     def _extend(self, runs: Sequence[Execution], lease_ms: int) -> bool:
         before_s, isolated = time.monotonic(), list[Execution]()
         try:
-            found = self._store.extend([run.delivery.receipt for run in runs], lease_ms=lease_ms)
+            statuses = self._store.extend([run.delivery.receipt for run in runs], lease_ms=lease_ms)
         except StoreError as error:
             self._outage.failed(error)
             return False
         self._outage.wrote(before_s)
-        for run, status in zip(runs, found, strict=True):
+        for run, status in zip(runs, statuses, strict=True):
             if status is LeaseStatus.LOST:
                 self.lose(run)
                 continue

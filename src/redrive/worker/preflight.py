@@ -62,7 +62,7 @@ def unmatched(app: Registry, of: str | None = None) -> list[str]:
     meant another that is; of one task only, where `of` names it."""
     named = {task.dependency or task.name for task in app.tasks.values()}
     unused = [name for name in app.dependencies if name not in named]
-    told, meant = [], set[str]()
+    lines, meant = [], set[str]()
     for task in app.tasks.values():
         given = task.dependency
         if given is None or given in app.dependencies or given in app.tasks or of not in (None, task.name):
@@ -71,11 +71,11 @@ def unmatched(app: Registry, of: str | None = None) -> list[str]:
         if near is not None:
             meant.add(near)
             text = f"task {task.name} names dependency '{given}', which is not declared; did you mean '{near}'?"
-            told.append(f"{text} (if not, declare it: app.dependency({given!r}))")
+            lines.append(f"{text} (if not, declare it: app.dependency({given!r}))")
     for name in unused if of is None else ():
         fix = "" if name in meant else f"; name it with @app.task(dependency={name!r}), or remove it"
-        told.append(f"dependency '{name}' is declared, and no task names it: its limits hold nothing back{fix}")
-    return told
+        lines.append(f"dependency '{name}' is declared, and no task names it: its limits hold nothing back{fix}")
+    return lines
 
 
 def works(app: Registry, queues: Iterable[str]) -> Iterator[Work]:

@@ -46,8 +46,8 @@ def with_redrive_outcome(message: Message, settlement: Settlement, now_ms: int, 
     """
     if message.run is None or first_outcome(message, settlement.decision) is None:
         return settlement
-    found = _first_run(settlement.decision, settlement.fault, now_ms)
-    value = msgspec.json.encode(found if texts else msgspec.structs.replace(found, text=""))
+    first = _redrive_outcome(settlement.decision, settlement.fault, now_ms)
+    value = msgspec.json.encode(first if texts else msgspec.structs.replace(first, text=""))
     swap = Swap(cell_of(message.run, message.id), 0, value, KEPT_MS)
     return msgspec.structs.replace(settlement, swaps=(*settlement.swaps, swap))
 
@@ -77,7 +77,7 @@ def swap_of_dead(message: Message) -> Swap | None:
     return Swap(cell_of(message.run, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
 
 
-def _first_run(decision: Decision, fault: Fault | None, now_ms: int) -> RedriveOutcome:
+def _redrive_outcome(decision: Decision, fault: Fault | None, now_ms: int) -> RedriveOutcome:
     if isinstance(decision, Ack):
         return RedriveOutcome(DONE, at_ms=now_ms)
     if fault is None:

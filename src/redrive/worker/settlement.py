@@ -47,12 +47,12 @@ class Outcome(Struct, frozen=True, gc=False):
 
 def outcome(run: Execution, now_ms: int, worker: str) -> Outcome:
     """How to settle an execution that ended or was not admitted. Its idempotency key ends in the same commit."""
-    found = _outcome(run, now_ms, worker) if run.claim is None else _with_key(run, run.claim, now_ms, worker)
-    settlement, message = found.settlement, run.delivery.message
+    result = _outcome(run, now_ms, worker) if run.claim is None else _with_key(run, run.claim, now_ms, worker)
+    settlement, message = result.settlement, run.delivery.message
     if message.crashes and settlement.fault is None and not isinstance(settlement.decision, Ack):
         evidence = _unrecorded(message, run.crash, now_ms)
-        return replace(found, settlement=replace(settlement, fault=evidence))
-    return found
+        return replace(result, settlement=replace(settlement, fault=evidence))
+    return result
 
 
 def _unrecorded(message: Message, known: Crash | None, now_ms: int) -> Fault | None:

@@ -239,8 +239,8 @@ class StoreLoop:
         self._outcomes = []
         self._settled(outcomes, result.settled)
         by_ms = self._lapsed_by_ms
-        found = bool(result.deliveries) or by_ms is None or by_ms >= self._store.now_ms()
-        self._left = self._hurried and bool(asks) and not found
+        enough = bool(result.deliveries) or by_ms is None or by_ms >= self._store.now_ms()
+        self._left = self._hurried and bool(asks) and not enough
         short = self._capacity.note(asks, result.deliveries, result.clogged)
         if self._flow is not None and self._burst is not None:
             self._flow.claims.note(asks, short - result.clogged, bool(outcomes))

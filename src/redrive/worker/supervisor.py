@@ -191,15 +191,15 @@ class Supervisor:
             return
         beats = {b.pid: b for b in all_beats(self._state_dir)}
         for child in self._children:
-            found = beats.get(child.process.pid)
-            if found is None or found.pulse_s < child.born_s:  # of an earlier process that had this pid
+            beat = beats.get(child.process.pid)
+            if beat is None or beat.pulse_s < child.born_s:  # of an earlier process that had this pid
                 continue
-            if (why := self._hung(found)) is not None:
+            if (why := self._hung(beat)) is not None:
                 _say(f"worker process {child.process.pid} {why}; it is killed and replaced")
                 child.hung = True
                 child.kill()
             else:
-                self._tell_waiting(child, self._silent_s(found.store_s))
+                self._tell_waiting(child, self._silent_s(beat.store_s))
 
     def _note_pause(self) -> None:
         """When this process itself stood still, its children may have, too: their silence counts from its end."""
@@ -273,8 +273,8 @@ def supervise(
 def parent_fd() -> int | None:
     """Our end of the pipe to the supervisor that started this process. Taken out of the environment: a program that a
     handler starts has another parent."""
-    found = os.environ.pop(PARENT_FD, None)
-    return None if found is None else int(found)
+    text = os.environ.pop(PARENT_FD, None)
+    return None if text is None else int(text)
 
 
 def follow_parent(worker: Worker, fd: int) -> None:

@@ -97,9 +97,9 @@ class Slots:
     def crash(self) -> Crash:
         """The evidence of the last holder and its supervisor: how it died, and what it had started."""
         started, death = self.started or [], self._left.death
-        found: dict[str, Any] = {} if death is None else fields_of(death)
+        fields: dict[str, Any] = {} if death is None else fields_of(death)
         return Crash(
-            **found,
+            **fields,
             alone=self._left.alone and len(started) == 1,
             started=tuple(one.id for one in started[:STARTED_MAX]),
             started_count=len(started),
@@ -198,20 +198,20 @@ def left_behind(folder: Path) -> Iterator[Slots]:
 def all_beats(folder: Path) -> list[Beats]:
     """When the processes that hold identities here last showed signs of life. A container that shares the folder counts
     its pids for itself."""
-    found: list[Beats] = []
+    result: list[Beats] = []
     if not folder.is_dir():
-        return found
+        return result
     try:
         here = f"{place(folder)}/".encode()
     except OSError:  # it is somebody else's: then no worker of ours holds an identity here
-        return found
+        return result
     for path in folder.glob("*.slots"):
         with contextlib.suppress(OSError, struct.error), os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
             head = file.read(_HEADER_SIZE)
             magic, _, *beats, holder = _HEADER.unpack_from(head)
             if magic == _MAGIC and holder.startswith(here):
-                found.append(Beats(*beats, *_BEAT.unpack_from(head, _STORE_AT)))
-    return found
+                result.append(Beats(*beats, *_BEAT.unpack_from(head, _STORE_AT)))
+    return result
 
 
 def note_death(folder: Path, pid: int, born_s: float, death: Death) -> bool:

@@ -54,12 +54,12 @@ def imported(origin: Origin) -> Registry:
     if origin.main is not None or origin.main_module is not None:
         _import_main(origin)
     module, _, path = origin.spec.partition(":")
-    found: Any = importlib.import_module(module)
+    target: Any = importlib.import_module(module)
     for name in path.split("."):
-        found = getattr(found, name, None)
-    app = found.app if isinstance(found, TaskSpec) else found
+        target = getattr(target, name, None)
+    app = target.app if isinstance(target, TaskSpec) else target
     if not isinstance(app, Registry):
-        raise LookupError(f"{origin.spec} is {type(found).__name__}, not the app, once it is imported in a child")
+        raise LookupError(f"{origin.spec} is {type(target).__name__}, not the app, once it is imported in a child")
     for name in origin.modules:
         importlib.import_module(name)
     return app
@@ -96,10 +96,10 @@ def _names_of(app: Registry) -> Iterator[str]:
                 yield f"{name}:{key}"
     for task in app.tasks.values():
         module_name, path = getattr(task.handler, "__module__", ""), getattr(task.handler, "__qualname__", "")
-        found: Any = sys.modules.get(module_name)
+        target: Any = sys.modules.get(module_name)
         for part in path.split("."):
-            found = getattr(found, part, None)
-        if found is task:
+            target = getattr(target, part, None)
+        if target is task:
             yield f"{module_name}:{path}"
 
 

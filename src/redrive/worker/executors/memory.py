@@ -39,8 +39,8 @@ def resident_of(pid: int | str) -> int | None:
 
 def available_bytes(root: Path = _ROOT) -> int | None:
     """How much new processes may use before the machine or the container runs out; None if unknown."""
-    found = [_field(root / "proc/meminfo", "MemAvailable:"), *_left_in_groups(root)]
-    return min((left for left in found if left is not None), default=None)
+    amounts = [_field(root / "proc/meminfo", "MemAvailable:"), *_left_in_groups(root)]
+    return min((left for left in amounts if left is not None), default=None)
 
 
 def fits(count: int, each_bytes: int, left_bytes: int | None) -> bool:

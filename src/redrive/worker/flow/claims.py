@@ -164,11 +164,11 @@ class ClaimLimits:
         held, giving_way, pause_ms = set[str](), set[str](), math.inf
         for guards, tasks in kinds:
             for guard in guards:
-                found = self._open(guard, now_ms)
-                if found.count <= 0:
+                allowance = self._open(guard, now_ms)
+                if allowance.count <= 0:
                     held |= tasks
                     giving_way |= tasks & grouped if self._bars((guard,), now_ms) else _NONE
-                    pause_ms = min(pause_ms, max(1.0, found.next_ms - now_ms))
+                    pause_ms = min(pause_ms, max(1.0, allowance.next_ms - now_ms))
         if not held:
             return _NONE, math.inf
         everything = _NONE.union(*(tasks for _, tasks in kinds))

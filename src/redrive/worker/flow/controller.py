@@ -92,17 +92,17 @@ class Flow:
             self._shared.be_heard(guard, now_ms)
         left = {guard: [run.delivery.message for run in of_guard] for guard, of_guard in asked.items()}
         for _ in range(TRIES):
-            found = {guard: self._answer(guard, messages, now_ms) for guard, messages in left.items()}
-            written = [(g, state) for g, (base, state, _) in found.items() if state is not base or g.seen.here]
+            answers = {guard: self._answer(guard, messages, now_ms) for guard, messages in left.items()}
+            written = [(g, state) for g, (base, state, _) in answers.items() if state is not base or g.seen.here]
             lost = self._shared.write(written, now_ms) if written else set[LimitState]()
-            for guard in found.keys() - lost:
+            for guard in answers.keys() - lost:
                 del left[guard]
-                self._tell(guard, asked[guard], found[guard][2], now_ms, level == 1)
+                self._tell(guard, asked[guard], answers[guard][2], now_ms, level == 1)
             if not left:
                 return
         for guard in left:
-            guard.state = found[guard][1]
-            self._tell(guard, asked[guard], found[guard][2], now_ms, level == 1)
+            guard.state = answers[guard][1]
+            self._tell(guard, asked[guard], answers[guard][2], now_ms, level == 1)
 
     def _answer(
         self, guard: LimitState, messages: Sequence[Message], now_ms: int

@@ -155,6 +155,6 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
         rates.append((f"{d.name}{RATE}", d.rate))
         d = replace(d, rate=None)
     # A queue's or task's name may contain a slash, a dependency's may not.
-    found = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
+    own = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
     parent = flow.parent_of(d) if d is not None else None
-    return tuple(control for control in (*found, parent, d) if control is not None)
+    return tuple(control for control in (*own, parent, d) if control is not None)

@@ -44,10 +44,10 @@ def note(cells: Cells, turned: Sequence[tuple[str, Transition]], *, durable: boo
     for about, transition in turned:
         left.setdefault(about, []).append(transition)
     for _ in range(_TRIES):
-        found = zip(left.items(), _read(cells, [*left]), strict=True)
+        rows = zip(left.items(), _read(cells, [*left]), strict=True)
         swaps = [
             Swap(cell_of(about), version, msgspec.json.encode([*kept, *more][-KEPT:]), KEPT_MS)
-            for (about, more), (version, kept) in found
+            for (about, more), (version, kept) in rows
         ]
         won = cells.swap(swaps, durable=durable)
         left = {about: more for (about, more), written in zip(left.items(), won, strict=True) if not written}
@@ -57,8 +57,8 @@ def note(cells: Cells, turned: Sequence[tuple[str, Transition]], *, durable: boo
 
 def _read(cells: Cells, abouts: Sequence[str]) -> list[tuple[int, list[Transition]]]:
     """Of each the cell's version, and what it has."""
-    found = cells.read([cell_of(about) for about in abouts])
-    return [(version_of(cell), decoded(cell, _decode, [])) for cell in found]
+    stored = cells.read([cell_of(about) for about in abouts])
+    return [(version_of(cell), decoded(cell, _decode, [])) for cell in stored]
 
 
 def cell_of(about: str) -> str:

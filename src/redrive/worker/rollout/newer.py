@@ -112,10 +112,10 @@ class Newer(Service):
         held, skips = self._held(), self._store.traits.skips
         if not skips:
             self._store.quiesce({run.delivery.message.queue for run in runs})
-        found: defaultdict[tuple[str, str], list[Execution]] = defaultdict(list)
+        groups: defaultdict[tuple[str, str], list[Execution]] = defaultdict(list)
         for run in runs:
-            found[run.delivery.message.queue, run.delivery.message.task if skips else EVERY_TASK].append(run)
-        for (queue, name), some in found.items():
+            groups[run.delivery.message.queue, run.delivery.message.task if skips else EVERY_TASK].append(run)
+        for (queue, name), some in groups.items():
             if name != EVERY_TASK and name not in self._tasks:
                 self._pauses.leave(queue, name, min(run.delivery.message.version for run in some))
                 continue

@@ -63,8 +63,8 @@ class Pauses:
         if not pauses:
             return _NONE
         now_s = time.monotonic()
-        found = frozenset(name for name, pause in pauses.items() if pause.until_s > now_s)
-        return None if EVERY_TASK in found else found
+        names = frozenset(name for name, pause in pauses.items() if pause.until_s > now_s)
+        return None if EVERY_TASK in names else names
 
     def wake_ms(self) -> float:
         """In how many ms a task may be claimed again."""

@@ -66,7 +66,7 @@ class Counted:
             recorder.bound()
         self._written(crashed)
 
-    def told(self, fates: Sequence[DeliveryEvent], now_ms: int) -> None:
+    def count_unsettled(self, fates: Sequence[DeliveryEvent], now_ms: int) -> None:
         """Count fates that no settlement brought about: crashes, lost leases, damaged messages."""
         crashed = False
         with self._recorder.lock:

@@ -41,7 +41,7 @@ class Presence(Service):
         self._in_flight, self._taken, self._draining = in_flight, taken, draining
         self._carried, self._hangs = carried, hangs
         self._lag, self._claims = LoopLag(), Rate()
-        self._told_draining, self._hang = False, hangs.hang
+        self._was_draining, self._hang = False, hangs.hang
         self.keeper = Keeper(store, self.sample, notice, counts_trips=False, drain=drain, renewed=renewed)
         self.trips = self.keeper.trips
 
@@ -56,8 +56,8 @@ class Presence(Service):
 
     def look(self, *, now: bool = False) -> None:
         draining, hang = self._draining(), self._hangs.hang
-        if draining is not self._told_draining or hang is not self._hang:
-            self._told_draining, self._hang = draining, hang
+        if draining is not self._was_draining or hang is not self._hang:
+            self._was_draining, self._hang = draining, hang
             self.keeper.soon()
 
     def close(self) -> None:
