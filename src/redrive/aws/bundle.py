@@ -53,11 +53,11 @@ def package(out: Path, *, python: str, architecture: str, add: Sequence[Path] = 
     own = python == f"{sys.version_info.major}.{sys.version_info.minor}"
     here = own and sys.platform == "linux" and machine() == MACHINES[architecture]
     with tempfile.TemporaryDirectory(prefix="redrive-package-") as folder:
-        found = dict(_redrive()) | dict(_added(add)) | dict(_installed(PURE))
-        found |= dict(_installed(COMPILED)) if here else dict(_fetched(Path(folder), python, architecture))
+        content = dict(_redrive()) | dict(_added(add)) | dict(_installed(PURE))
+        content |= dict(_installed(COMPILED)) if here else dict(_fetched(Path(folder), python, architecture))
         if own:
-            found |= dict(_bytecode(found, Path(folder)))
-        return _write(out, found)
+            content |= dict(_bytecode(content, Path(folder)))
+        return _write(out, content)
 
 
 def _redrive() -> Iterator[tuple[str, Path]]:
@@ -88,10 +88,10 @@ def _installed(names: Sequence[str]) -> Iterator[tuple[str, Path]]:
     """The code of these packages, as it is installed here."""
     for name in names:
         try:
-            found = files(name) or ()
+            paths = files(name) or ()
         except PackageNotFoundError:
             continue
-        for file in found:
+        for file in paths:
             path = Path(str(file.locate()))
             if file.parts[0] == name and "__pycache__" not in file.parts and path.is_file():
                 yield file.as_posix(), path
@@ -118,10 +118,10 @@ def _fetched(folder: Path, python: str, architecture: str) -> Iterator[tuple[str
         yield from _under(target / name, name)
 
 
-def _bytecode(found: dict[str, Path], folder: Path) -> Iterator[tuple[str, Path]]:
+def _bytecode(content: dict[str, Path], folder: Path) -> Iterator[tuple[str, Path]]:
     """Compiled, and never checked against the source: a function imports in half the time."""
     tag = sysconfig.get_config_var("SOABI") and sys.implementation.cache_tag
-    for name, path in found.items():
+    for name, path in content.items():
         inner = PurePosixPath(name)
         if inner.suffix != ".py" or tag is None:
             continue
@@ -135,13 +135,13 @@ def _bytecode(found: dict[str, Path], folder: Path) -> Iterator[tuple[str, Path]
         yield to.as_posix(), made
 
 
-def _write(out: Path, found: dict[str, Path]) -> Packaged:
+def _write(out: Path, content: dict[str, Path]) -> Packaged:
     total = 0
     with output(out, public=True) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, path in sorted(found.items()):
+        for name, path in sorted(content.items()):
             entry = zipfile.ZipInfo(name, _WHEN)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             data = path.read_bytes()
             total += len(data)
             archive.writestr(entry, data)
-    return Packaged(out.stat().st_size, total, len(found))
+    return Packaged(out.stat().st_size, total, len(content))

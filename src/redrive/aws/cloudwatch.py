@@ -215,10 +215,10 @@ class Emf:
         counts[metric] = counts.get(metric, 0) + 1
 
     def _of(self, queue: str, task: str | None) -> _Sums:
-        found = self._sums.get((queue, task))
-        if found is None:
-            found = self._sums[queue, task] = _Sums()
-        return found
+        sums = self._sums.get((queue, task))
+        if sums is None:
+            sums = self._sums[queue, task] = _Sums()
+        return sums
 
     def _line(self, queue: str, more: Mapping[str, str], values: Values) -> bytes:
         declared = self._queues.get(queue)
@@ -289,5 +289,5 @@ def prefix_of(url: str | None) -> str:
 
 def _value(text: str) -> str:
     """A value that a dimension may have: printable ASCII, not blank, no colon in front, not too long."""
-    found = "".join(c if " " <= c <= "~" else "?" for c in redact(text)).lstrip(":")[:_NAME_MAX]
-    return found if found.strip() else OTHER
+    name = "".join(c if " " <= c <= "~" else "?" for c in redact(text)).lstrip(":")[:_NAME_MAX]
+    return name if name.strip() else OTHER

@@ -126,8 +126,8 @@ def redrive(
             run.run(trigger=not trigger.work)
     finally:
         _tell(run.carried, settings, now_ms())
-    told: dict[str, Any] = {"trigger": trigger.what, **_as_dict(run.carried)}
-    return {"batchItemFailures": [], **told} if trigger.work else told
+    report: dict[str, Any] = {"trigger": trigger.what, **_as_dict(run.carried)}
+    return {"batchItemFailures": [], **report} if trigger.work else report
 
 
 def work_of(environ: Mapping[str, str]) -> Work:

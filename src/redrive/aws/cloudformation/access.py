@@ -87,8 +87,8 @@ def iam_actions(service: str, call: str, parameters: Mapping[str, Any]) -> set[s
 
 def grants(role: str, *, fifo: bool = False, approval: bool = False) -> dict[str, tuple[str, ...]]:
     """What a role is granted, on standard or on FIFO queues, with or without a person's approval of redrives."""
-    found = {on: tuple(actions) for on, actions in GRANTS[role].items()}
+    actions_on = {on: tuple(actions) for on, actions in GRANTS[role].items()}
     for more, holds in ((FIFO_GRANTS, fifo), (APPROVAL_GRANTS, approval)):
         for on, actions in (more.get(role, {}) if holds else {}).items():
-            found[on] = (*found.get(on, ()), *actions)
-    return found
+            actions_on[on] = (*actions_on.get(on, ()), *actions)
+    return actions_on

@@ -70,9 +70,9 @@ def alarms(of: Named) -> Resources:
         "Slow": _run_time(of),
         "Dead": _sqs(of, "-dlq", _DEPTH, 1) | _WAKES | {"AlarmActions": [ref(f"{of.id}Redrive")]},
     }
-    found = {f"{of.id}{name}Alarm": _alarm(of, name, _SAYS[name], given) for name, given in alarms.items()}
-    found[f"{of.id}FailingAlarm"]["Condition"] = "HasErrorRate"
-    return found
+    resources = {f"{of.id}{name}Alarm": _alarm(of, name, _SAYS[name], given) for name, given in alarms.items()}
+    resources[f"{of.id}FailingAlarm"]["Condition"] = "HasErrorRate"
+    return resources
 
 
 def _sqs(of: Named, suffix: str, metric: str, above: Json | int, *, minutes: int = 1) -> Json:
@@ -273,7 +273,7 @@ def _graphs(of: Named) -> Iterator[tuple[str, list[list[Any]], str]]:
 def _shorter(metrics: list[list[Any]]) -> list[list[Any]]:
     """Each with "." for a word that it has in common with the one before, "..." for all but the last of them, as
     CloudWatch reads it."""
-    found, before = [], list[str]()
+    rows, before = [], list[str]()
     for metric in metrics:
         names = [part for part in metric if isinstance(part, str)]
         if names and names[:-1] == before[:-1]:
@@ -282,9 +282,9 @@ def _shorter(metrics: list[list[Any]]) -> list[list[Any]]:
             short = ["." if part == other else part for part, other in zip(names, before, strict=True)]
         else:
             short = names
-        found.append([*short, *metric[len(names) :]])
+        rows.append([*short, *metric[len(names) :]])
         before = names
-    return found
+    return rows
 
 
 def _own_metric(of: Named, metric: str, **options: object) -> list[object]:

@@ -32,7 +32,7 @@ def redriver(of: Named) -> Resources:
     statements = merged([*statements_of("redriver", of), allow(EVENT_SOURCE, att(f"{id}Work"))])
     handler = "redrive.aws.lambda_handlers.redriver"
     variables = {**environment(of, WAITS, PACE, GATE), "REDRIVE_WORK_QUEUE_URL": ref(f"{id}Work")}
-    found = function(of, "Redriver", "HasCode", handler, "drives dead messages back", statements, variables)
+    resources = function(of, "Redriver", "HasCode", handler, "drives dead messages back", statements, variables)
     named = {"TopicName": sub(f"${{Prefix}}-{of.queue}-redrive"), "KmsMasterKeyId": with_key(ref("KmsKey"))}
     topic = {"Type": "AWS::SNS::Topic", "Properties": named}
     woken = {"TopicArn": ref(f"{id}Redrive"), "Protocol": "lambda", "Endpoint": att(name)}
@@ -52,7 +52,7 @@ def redriver(of: Named) -> Resources:
     return {
         f"{id}Redrive": topic,
         f"{id}RedriveAllowed": from_alarms(f"{id}Redrive"),
-        **found,
+        **resources,
         f"{id}RedriverWoken": when("RedriveByLambda", "AWS::SNS::Subscription", woken),
         f"{id}RedriverMayBeWoken": _may_call(name, "sns.amazonaws.com", ref(f"{id}Redrive"), "RedriveByLambda"),
         f"{id}RedriverAgain": when("HasCode", "AWS::Events::Rule", again),
@@ -73,8 +73,8 @@ def consumer(of: Named, at_once: int) -> Resources:
     statements = merged([*statements_of("worker", of), allow(EVENT_SOURCE, att(f"{id}Queue"))])
     variables = {"REDRIVE_URL": url()}
     handler = ref("ConsumerHandler")
-    found = function(of, "Consumer", "HasConsumer", handler, "works its messages", statements, variables)
-    properties = found[f"{id}Consumer"]["Properties"]
+    resources = function(of, "Consumer", "HasConsumer", handler, "works its messages", statements, variables)
+    properties = resources[f"{id}Consumer"]["Properties"]
     properties["Code"]["S3Key"] = ref("ConsumerKey")
     properties["Timeout"] = ref("ConsumerTimeout")
     source = {
@@ -84,7 +84,7 @@ def consumer(of: Named, at_once: int) -> Resources:
         "ScalingConfig": {"MaximumConcurrency": at_once},
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
     }
-    return found | {f"{id}ConsumerSource": when("HasConsumer", "AWS::Lambda::EventSourceMapping", source)}
+    return resources | {f"{id}ConsumerSource": when("HasConsumer", "AWS::Lambda::EventSourceMapping", source)}
 
 
 def url() -> Any:
@@ -147,23 +147,23 @@ def statements_of(role: str, of: Named, *, approval: bool = False) -> list[Json]
 
 def merged(statements: Sequence[Json]) -> list[Json]:
     """One statement for each thing, its actions once."""
-    found: dict[str, Json] = {}
+    by_scope: dict[str, Json] = {}
     for one in statements:
         key = repr(one.get("Resource", one))
-        if key in found and "Action" in one:
-            actions = found[key]["Action"]
-            found[key] = found[key] | {"Action": [*actions, *(a for a in one["Action"] if a not in actions)]}
+        if key in by_scope and "Action" in one:
+            actions = by_scope[key]["Action"]
+            by_scope[key] = by_scope[key] | {"Action": [*actions, *(a for a in one["Action"] if a not in actions)]}
         else:
-            found[key] = one
-    return list(found.values())
+            by_scope[key] = one
+    return list(by_scope.values())
 
 
 def gathered(statements: Sequence[Json]) -> list[Json]:
     """One statement for all things on which the same actions are allowed."""
-    found: dict[tuple[str, ...], list[Any]] = {}
+    by_actions: dict[tuple[str, ...], list[Any]] = {}
     for one in statements:
-        found.setdefault(tuple(one["Action"]), []).append(one["Resource"])
-    return [allow(actions, on[0] if len(on) == 1 else on) for actions, on in found.items()]
+        by_actions.setdefault(tuple(one["Action"]), []).append(one["Resource"])
+    return [allow(actions, on[0] if len(on) == 1 else on) for actions, on in by_actions.items()]
 
 
 # What is encrypted by the stack's key can be read and written with these rights on the key.
@@ -174,26 +174,26 @@ WAITS, PACE, GATE = "waits", "pace", "gate"  # what a handler that redrives may 
 def environment(of: Named, *parts: str) -> dict[str, Any]:
     """The variables of a handler that redrives: what all need, and those of these parts."""
     id = of.id
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "REDRIVE_QUEUE_URL": ref(f"{id}Queue"),
         "REDRIVE_DLQ_URL": ref(f"{id}Dlq"),
         "REDRIVE_POISON_URL": ref(f"{id}Poison"),
         "REDRIVE_TABLE": ref("Cells"),
     }
     if WAITS in parts:
-        found |= {
+        values |= {
             "REDRIVE_MAX_REDRIVES": ref("MaxRedrives"),
             "REDRIVE_BASE_S": ref("RedriveBase"),
             "REDRIVE_CAP_S": ref("RedriveCap"),
         }
     if PACE in parts:
-        found |= {"REDRIVE_RATE": ref("RedriveRate"), "REDRIVE_JITTER": ref("RedriveJitter")}
+        values |= {"REDRIVE_RATE": ref("RedriveRate"), "REDRIVE_JITTER": ref("RedriveJitter")}
     if GATE in parts:
-        found |= {
+        values |= {
             "REDRIVE_DEPENDENCY": either("HasDependency", ref("Dependency"), NOTHING),
             "REDRIVE_HEALTH_URL": either("HasHealthUrl", ref("RedriveHealthUrl"), NOTHING),
         }
-    return found
+    return values
 
 
 def _arn(of: Named, on: str) -> Any:

@@ -59,25 +59,25 @@ def machine(of: Named, approval: bool, partition: str) -> Resources:
 
 
 def _functions(of: Named, chosen: Machine) -> Resources:
-    asks, found = dict[str, Any](), dict[str, Json]()
+    asks, resources = dict[str, Any](), dict[str, Json]()
     if chosen.approval is not None:
         asks = {"REDRIVE_APPROVAL_S": chosen.environment["REDRIVE_APPROVAL_S"]}
         answers = [allow(("states:SendTaskSuccess",), _arn(of))]
-        found = _function(of, "Approve", "approve", "answers an execution that asks for approval", answers, {})
+        resources = _function(of, "Approve", "approve", "answers an execution that asks for approval", answers, {})
     for state in TASKS:
         statements = statements_of(_ROLES[state], of, approval=chosen.approval is not None)
         variables = environment(of, *_GOES_BY[state]) | (asks if state == "CheckBreaker" else {})
-        found |= _function(of, state, _ROLES[state], _DOES[state], statements, variables)
-    return found
+        resources |= _function(of, state, _ROLES[state], _DOES[state], statements, variables)
+    return resources
 
 
 def _function(
     of: Named, state: str, handler: str, does: str, statements: Sequence[Json], variables: Mapping[str, Any]
 ) -> Resources:
     name = f"Machine{state}"
-    found = function(of, name, "HasCode", f"{_HANDLERS}.{handler}", does, statements, variables)
-    found[f"{of.id}{name}"]["Properties"]["Timeout"] = TIMEOUT_S
-    return found
+    resources = function(of, name, "HasCode", f"{_HANDLERS}.{handler}", does, statements, variables)
+    resources[f"{of.id}{name}"]["Properties"]["Timeout"] = TIMEOUT_S
+    return resources
 
 
 def _machine(of: Named, chosen: Machine, partition: str) -> Json:
@@ -116,8 +116,8 @@ def _start(of: Named) -> Resources:
 def _calls(of: Named, approval: bool) -> list[Json]:
     """What the machine itself does: call its functions, go on as a new execution, ask a person."""
     functions = [att(f"{of.id}Machine{state}") for state in TASKS]
-    found = [allow(("lambda:InvokeFunction",), functions), allow(("states:StartExecution",), _arn(of))]
-    return [*found, allow(("sns:Publish",), ref("Alarms"))] if approval else found
+    calls = [allow(("lambda:InvokeFunction",), functions), allow(("states:StartExecution",), _arn(of))]
+    return [*calls, allow(("sns:Publish",), ref("Alarms"))] if approval else calls
 
 
 def _name(of: Named) -> str:

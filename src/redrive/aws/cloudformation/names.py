@@ -52,26 +52,26 @@ def named(queues: Sequence[str], fifo: bool, filters: Mapping[str, Mapping[str, 
         raise ConfigError(f"queues {list(queues)}: with a FIFO queue all are, and their topic is; say so by --fifo")
     plain = [queue.removesuffix(_FIFO) for queue in queues]
     of = {queue.removesuffix(_FIFO): (filter, scope) for queue, filter in filters.items()}
-    found = [Named(name, fifo, *of.get(name, ({"queue": [name]}, "attributes"))) for name in plain]
-    for one in found:
+    result = [Named(name, fifo, *of.get(name, ({"queue": [name]}, "attributes"))) for name in plain]
+    for one in result:
         if not _NAME.fullmatch(one.queue) or prefix_max([one]) < 1:
             raise ConfigError(f"queue {one.queue!r}: expected 1 to {_SPARE - 1} of the characters A-Z a-z 0-9 _ -")
-    ids = [one.id for one in found]
+    ids = [one.id for one in result]
     for n, id in enumerate(ids):
         if not id or id in ids[:n]:
             raise ConfigError(f"queues {list(queues)}: {queues[n]!r} and another have the same logical name {id!r}")
-    if not found:
+    if not result:
         raise ConfigError("no queue is named; expected one at least")
-    names = {one.queue for one in found}
-    for one in found:
+    names = {one.queue for one in result}
+    for one in result:
         if taken := [suffix for suffix in SUFFIXES if f"{one.queue}{suffix}" in names]:
             raise ConfigError(f"queue '{one.queue}{taken[0]}' would be called as what belongs to queue {one.queue!r}")
-    return found
+    return result
 
 
-def prefix_max(found: Sequence[Named]) -> int:
+def prefix_max(queues: Sequence[Named]) -> int:
     """How long a prefix may be, for the longest name of an SQS queue to be one."""
-    return min(PREFIX_MAX, _SPARE - max(len(one.queue) for one in found))
+    return min(PREFIX_MAX, _SPARE - max(len(one.queue) for one in queues))
 
 
 def ref(name: str) -> Json:

@@ -101,7 +101,7 @@ def subscription(of: Named, keep: bool) -> Resources:
 
 
 def _queue(of: Named, suffix: str, retention: Json | int, **properties: object) -> Json:
-    found: Json = {
+    fields: Json = {
         "QueueName": sub(of.sqs(suffix)),
         "MessageRetentionPeriod": retention,
         "ReceiveMessageWaitTimeSeconds": 20,
@@ -109,13 +109,13 @@ def _queue(of: Named, suffix: str, retention: Json | int, **properties: object) 
         **properties,
     }
     if of.fifo:
-        found |= {
+        fields |= {
             "FifoQueue": True,
             "ContentBasedDeduplication": True,
             "DeduplicationScope": "messageGroup",
             "FifoThroughputLimit": "perMessageGroupId",
         }
-    return {"Type": "AWS::SQS::Queue", "Properties": found}
+    return {"Type": "AWS::SQS::Queue", "Properties": fields}
 
 
 def _from_topic(queue: str) -> Json:

@@ -73,23 +73,23 @@ def template(settings: Settings) -> dict[str, Any]:
     """The template as plain values: dicts, lists, texts, numbers; no None. Raises ConfigError."""
     _check(settings)
     profile = PROFILES[settings.profile]
-    found = named(settings.queues, settings.fifo, settings.filters, settings.filter_scope)
+    queues = named(settings.queues, settings.fifo, settings.filters, settings.filter_scope)
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": f"redrive {__version__}: queues {', '.join(one.queue for one in found)}"[:1024],
-        "Parameters": parameters(settings.prefix, _prefix_max(settings.prefix, found), profile, settings.with_machine),
+        "Description": f"redrive {__version__}: queues {', '.join(one.queue for one in queues)}"[:1024],
+        "Parameters": parameters(settings.prefix, _prefix_max(settings.prefix, queues), profile, settings.with_machine),
         "Conditions": conditions(settings.with_machine),
-        "Resources": _resources(found, settings, profile.keep if settings.keep is None else settings.keep),
-        "Outputs": _outputs(found, settings.with_machine),
+        "Resources": _resources(queues, settings, profile.keep if settings.keep is None else settings.keep),
+        "Outputs": _outputs(queues, settings.with_machine),
     }
 
 
 def text(template: Mapping[str, Any], form: str = "yaml") -> str:
     """The template as `yaml` or `json`. Raises ConfigError where it is larger than CloudFormation takes."""
-    found = dump(template) if form == "yaml" else json.dumps(template, indent=2, ensure_ascii=False) + "\n"
-    if len(found.encode()) > BYTES_MAX:
-        raise ConfigError(f"the template has {len(found.encode()):,} bytes, and CloudFormation takes {BYTES_MAX:,}")
-    return found
+    content = dump(template) if form == "yaml" else json.dumps(template, indent=2, ensure_ascii=False) + "\n"
+    if len(content.encode()) > BYTES_MAX:
+        raise ConfigError(f"the template has {len(content.encode()):,} bytes, and CloudFormation takes {BYTES_MAX:,}")
+    return content
 
 
 def _check(settings: Settings) -> None:
@@ -108,8 +108,8 @@ def _check(settings: Settings) -> None:
             raise ConfigError(f"a filter is for queue {queue!r}, which is none of {', '.join(settings.queues)}")
 
 
-def _prefix_max(prefix: str, found: Sequence[Named]) -> int:
-    most = prefix_max(found)
+def _prefix_max(prefix: str, queues: Sequence[Named]) -> int:
+    most = prefix_max(queues)
     if not re.fullmatch(f"[A-Za-z0-9-]{{1,{most}}}", prefix):
         raise ConfigError(
             f"prefix {prefix!r}: expected 1 to {most} letters, digits and hyphens, as the name of an SQS queue has at "
@@ -118,9 +118,9 @@ def _prefix_max(prefix: str, found: Sequence[Named]) -> int:
     return most
 
 
-def _resources(found: Sequence[Named], settings: Settings, keep: bool) -> Resources:
+def _resources(names: Sequence[Named], settings: Settings, keep: bool) -> Resources:
     resources = queues.shared(settings.topic, settings.fifo, keep) | alarms.shared()
-    for of in found:
+    for of in names:
         own = queues.queues(of, keep) | queues.subscription(of, keep)
         own |= lambdas.redriver(of) | lambdas.consumer(of, settings.consumers) | alarms.alarms(of)
         if settings.with_machine:
@@ -128,18 +128,18 @@ def _resources(found: Sequence[Named], settings: Settings, keep: bool) -> Resour
         if taken := own.keys() & resources.keys():
             raise ConfigError(f"queue {of.queue!r}: {min(taken)} is the logical name of another resource; rename it")
         resources |= own
-    resources |= {f"{name}Access": _policy(name.lower(), found) for name in ("Worker", "Producer", "Triage")}
+    resources |= {f"{name}Access": _policy(name.lower(), names) for name in ("Worker", "Producer", "Triage")}
     if (count := len(resources) + 1) > RESOURCES_MAX:  # and the dashboard
         raise ConfigError(
-            f"{len(found)} queues make {count} resources, and CloudFormation takes {RESOURCES_MAX}; make "
+            f"{len(names)} queues make {count} resources, and CloudFormation takes {RESOURCES_MAX}; make "
             "several stacks, each with a prefix of its own"
         )
-    return resources | alarms.dashboard(found)
+    return resources | alarms.dashboard(names)
 
 
-def _policy(role: str, found: Sequence[Named]) -> Json:
+def _policy(role: str, queues: Sequence[Named]) -> Json:
     """A policy to attach to whatever role runs such a program; AWS takes one of 6,144 characters."""
-    statements = lambdas.gathered(lambdas.merged([one for of in found for one in lambdas.statements_of(role, of)]))
+    statements = lambdas.gathered(lambdas.merged([one for of in queues for one in lambdas.statements_of(role, of)]))
     properties = {
         "Description": f"What a redrive {role} calls, and no more",
         "PolicyDocument": {"Version": "2012-10-17", "Statement": [*statements, lambdas.USES_KEY]},
@@ -147,7 +147,7 @@ def _policy(role: str, found: Sequence[Named]) -> Json:
     return {"Type": "AWS::IAM::ManagedPolicy", "Properties": properties}
 
 
-def _outputs(found: Sequence[Named], machine: bool) -> Json:
+def _outputs(queues: Sequence[Named], machine: bool) -> Json:
     outputs = {
         "Url": _output("url", "The store's URL, for redrive worker and others", lambdas.url()),
         "TopicArn": _output("topic", "Publish here", ref("Topic")),
@@ -157,7 +157,7 @@ def _outputs(found: Sequence[Named], machine: bool) -> Json:
         "ProducerAccess": _output("producer-access", "Attach to roles that enqueue", ref("ProducerAccess")),
         "TriageAccess": _output("triage-access", "Attach to the role of dlq ingest and redrives", ref("TriageAccess")),
     }
-    for of in found:
+    for of in queues:
         outputs |= _outputs_of(of, machine)
     return outputs
 
@@ -165,23 +165,23 @@ def _outputs(found: Sequence[Named], machine: bool) -> Json:
 def _outputs_of(of: Named, machine: bool) -> Json:
     id = of.id
     kinds = {"Queue": "The queue", "Dlq": "Its dead-letter queue", "Poison": "Its poison queue"}
-    found: Json = {}
+    outputs: Json = {}
     for kind, text in kinds.items():
         key = f"{_dashed(of.queue)}-{kind.lower()}"
-        found[f"{id}{kind}Url"] = _output(f"{key}-url", f"{text}: URL", ref(f"{id}{kind}"))
-        found[f"{id}{kind}Arn"] = _output(f"{key}-arn", f"{text}: ARN", att(f"{id}{kind}"))
-    found[f"{id}RedriverArn"] = _output(
+        outputs[f"{id}{kind}Url"] = _output(f"{key}-url", f"{text}: URL", ref(f"{id}{kind}"))
+        outputs[f"{id}{kind}Arn"] = _output(f"{key}-arn", f"{text}: ARN", att(f"{id}{kind}"))
+    outputs[f"{id}RedriverArn"] = _output(
         f"{_dashed(of.queue)}-redriver", "The re-driver Lambda", att(f"{id}Redriver"), "HasCode"
     )
     if machine:
         key = f"{_dashed(of.queue)}-machine"
-        found[f"{id}MachineArn"] = _output(key, "Its state machine", ref(f"{id}Machine"), "HasCode")
-    return found
+        outputs[f"{id}MachineArn"] = _output(key, "Its state machine", ref(f"{id}Machine"), "HasCode")
+    return outputs
 
 
 def _output(key: str, text: str, value: Json, condition: str | None = None) -> Json:
-    found = {"Description": text, "Value": value, "Export": {"Name": sub(f"${{AWS::StackName}}-{key}")}}
-    return found if condition is None else {"Condition": condition, **found}
+    output = {"Description": text, "Value": value, "Export": {"Name": sub(f"${{AWS::StackName}}-{key}")}}
+    return output if condition is None else {"Condition": condition, **output}
 
 
 def _dashed(queue: str) -> str:

@@ -62,11 +62,11 @@ def _row(item: Any) -> str:
     """It on one line; the empty text where a mapping in it has more than a few entries."""
     tag, inner = _tagged(item)
     if isinstance(inner, Mapping) and inner:
-        found = [f"{_text(key)}: {row}" for key, each in inner.items() if (row := _row(each))]
-        text = f"{{{', '.join(found)}}}" if len(found) == len(inner) <= _SMALL else ""
+        entries = [f"{_text(key)}: {row}" for key, each in inner.items() if (row := _row(each))]
+        text = f"{{{', '.join(entries)}}}" if len(entries) == len(inner) <= _SMALL else ""
     elif isinstance(inner, list | tuple) and inner:
-        found = [row for each in inner if (row := _row(each))]
-        text = f"[{', '.join(found)}]" if len(found) == len(inner) else ""
+        entries = [row for each in inner if (row := _row(each))]
+        text = f"[{', '.join(entries)}]" if len(entries) == len(inner) else ""
     else:
         text = _scalar(inner)
     return f"{tag} {text}".lstrip() if text else ""

@@ -87,9 +87,9 @@ def receives(raw: Raw) -> int:
 def _fault(raw: Raw, message: Message, now_ms: int) -> Fault:
     source, count = _source(raw), receives(raw) - 1
     first_ms = _whole(_system(raw).get("ApproximateFirstReceiveTimestamp"))
-    told = next((pair for pair in _SAID if _text(raw, pair[1]) or _text(raw, pair[0])), None)
-    if told is not None:
-        error, text = _text(raw, told[0]) or PUT_THERE, _text(raw, told[1])
+    names = next((pair for pair in _SAID if _text(raw, pair[1]) or _text(raw, pair[0])), None)
+    if names is not None:
+        error, text = _text(raw, names[0]) or PUT_THERE, _text(raw, names[1])
         return Fault(Kind.DEFAULT, error[:200], text[:TEXT_MAX], fingerprint(error, text), (error[:200],), at_ms=now_ms)
     if source:
         often = f"{count:,} times" if count > 0 else "too often"

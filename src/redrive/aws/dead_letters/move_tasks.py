@@ -73,7 +73,7 @@ class DeadQueue:
     def tasks(self) -> list[MoveTask]:
         """Its last move tasks, the newest first."""
         answer = self._call("ListMessageMoveTasks", SourceArn=self._arn, MaxResults=10)
-        return [self._told(told) for told in answer.get("Results") or ()]
+        return [self._move_task(result) for result in answer.get("Results") or ()]
 
     def cancel(self) -> MoveTask:
         """End the task that runs; what it has moved stays moved. Raises Refused where none runs."""
@@ -94,17 +94,17 @@ class DeadQueue:
     def _arn_of(self, url: str) -> str:
         return self._store.sqs_queues.attributes(url, "QueueArn")["QueueArn"]
 
-    def _told(self, told: dict[str, Any]) -> MoveTask:
-        to = told.get("DestinationArn")
+    def _move_task(self, result: dict[str, Any]) -> MoveTask:
+        to = result.get("DestinationArn")
         return MoveTask(
             queue=self.queue.name,
             source=self.dead.sqs_name,
             to=None if to is None else str(to).rpartition(":")[2],
-            status=str(told.get("Status", RUNNING)),
-            moved=int(told.get("ApproximateNumberOfMessagesMoved") or 0),
-            to_move=told.get("ApproximateNumberOfMessagesToMove"),
-            per_s=told.get("MaxNumberOfMessagesPerSecond"),
-            started_ms=int(told.get("StartedTimestamp") or 0),
-            why=str(told.get("FailureReason") or ""),
-            handle=told.get("TaskHandle"),
+            status=str(result.get("Status", RUNNING)),
+            moved=int(result.get("ApproximateNumberOfMessagesMoved") or 0),
+            to_move=result.get("ApproximateNumberOfMessagesToMove"),
+            per_s=result.get("MaxNumberOfMessagesPerSecond"),
+            started_ms=int(result.get("StartedTimestamp") or 0),
+            why=str(result.get("FailureReason") or ""),
+            handle=result.get("TaskHandle"),
         )

@@ -48,11 +48,11 @@ def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) 
 def sources(store: SqsStore, queues: Iterable[str]) -> list[Source]:
     """The queues with the dead letters of these: each one's dead-letter queue, as the app, its redrive policy and its
     name say, and its poison queue. Raises ConfigError for a queue that does not exist, StoreUnavailable."""
-    found: dict[str, Source] = {}
+    by_url: dict[str, Source] = {}
     for queue in queues:
         for rests, lane in store.sqs_queues.all_resting(queue):
-            found.setdefault(rests.url, Source(queue, rests.url, lane))
-    return [*found.values()]
+            by_url.setdefault(rests.url, Source(queue, rests.url, lane))
+    return [*by_url.values()]
 
 
 def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> Source:
@@ -75,7 +75,7 @@ def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> Source:
 
 def sources_served(store: SqsStore, url: str) -> list[str]:
     """SQS's names of the queues whose redrive policy leads to this one."""
-    found, more = list[str](), dict[str, str]()
+    names, more = list[str](), dict[str, str]()
     while True:
         try:
             answer = store.sqs.call("ListDeadLetterSourceQueues", QueueUrl=url, MaxResults=1000, **more)
@@ -86,9 +86,9 @@ def sources_served(store: SqsStore, url: str) -> list[str]:
             raise ConfigError(
                 f"SQS does not say whose dead letters are in {name} ({error}); say it by --queue"
             ) from error
-        found += [each.rpartition("/")[2] for each in answer.get("queueUrls") or ()]
+        names += [each.rpartition("/")[2] for each in answer.get("queueUrls") or ()]
         if not answer.get("NextToken"):
-            return sorted(found)
+            return sorted(names)
         more = {"NextToken": answer["NextToken"]}
 
 

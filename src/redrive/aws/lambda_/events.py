@@ -63,10 +63,10 @@ def raw_of(record: Record) -> dict[str, Any]:
 def queues_of(records: Sequence[Record]) -> dict[str, list[Record]]:
     """The records by the name of their SQS queue; a function may have several event sources, though not in one
     event."""
-    found: dict[str, list[Record]] = {}
+    by_queue: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(str(record.get("eventSourceARN", "")).rpartition(":")[2], []).append(record)
-    return found
+        by_queue.setdefault(str(record.get("eventSourceARN", "")).rpartition(":")[2], []).append(record)
+    return by_queue
 
 
 def queue_named(name: str, prefix: str) -> str:

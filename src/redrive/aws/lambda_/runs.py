@@ -98,9 +98,9 @@ class Runner:
         self._longest_s = max(self._longest_s, run.finished_s - (run.started_s or run.finished_s))
 
     def _new_threads(self) -> ThreadExecutor:
-        return ThreadExecutor(self._limit, self._told, _nobody, None)
+        return ThreadExecutor(self._limit, self._end_later, _nobody, None)
 
-    def _told(self, runs: Sequence[Execution]) -> None:
+    def _end_later(self, runs: Sequence[Execution]) -> None:
         """As `_ended`, from any thread; the loop may rest at an end that was not awaited."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._ended, runs)

@@ -61,7 +61,7 @@ def _about(raw: Raw, step: Step) -> dict[str, Any]:
     own = _Envelope() if state is None else _envelope(raw["Body"])
     received = (raw.get("Attributes") or {}).get("ApproximateReceiveCount", 0)
     last = state.faults[-1] if state is not None and state.faults else None
-    found = {
+    fields = {
         "id": own.id or raw["MessageId"],
         "sqs_id": raw["MessageId"],
         "task": own.type,
@@ -70,7 +70,7 @@ def _about(raw: Raw, step: Step) -> dict[str, Any]:
         "error": text_of(raw, "error") or "" if last is None else f"{last.error}: {last.text}",
     }
     how = {"delay_s": step.delay_s} if isinstance(step, Move) else {"why": step.why}
-    return {name: value for name, value in found.items() if value != ""} | how
+    return {name: value for name, value in fields.items() if value != ""} | how
 
 
 def _envelope(body: str) -> _Envelope:

@@ -67,7 +67,7 @@ def take(
 ) -> tuple[Slots, list[int | None]]:
     """The second for each wish, in order, None where all of its seconds are full; and the slots with those taken. All
     come in this tenth of their seconds; unless `evenly`, as many at once as a second has room for."""
-    taken, found = dict(slots), list[int | None]()
+    taken, seconds = dict(slots), list[int | None]()
     sums = Counter[int]()
     for at, count in slots.items():
         sums[at // TENTHS] += count
@@ -86,8 +86,8 @@ def take(
             sums[second] += 1
             at = second * TENTHS + tenth
             taken[at] = taken.get(at, 0) + 1
-        found.append(second)
-    return taken, found
+        seconds.append(second)
+    return taken, seconds
 
 
 class _Way:
@@ -174,13 +174,13 @@ class Shared:
         for _ in range(TRIES):
             cell = self._cells.read([self._key])[0]
             known = current(decode(cell.value) if cell else {}, now_ms // 1000)
-            taken, found = take(known, per_s, wishes, _tenth(now_ms), evenly=evenly)
-            if found.count(None) == len(found):
+            taken, seconds = take(known, per_s, wishes, _tenth(now_ms), evenly=evenly)
+            if seconds.count(None) == len(seconds):
                 break
             # cut off after this, the seconds stay given, and nothing comes in them
             swap = Swap(self._key, version_of(cell), encode(taken), TTL_MS)
             if self._cells.swap([swap], durable=False)[0]:
-                return found
+                return seconds
         return [None] * len(wishes)
 
 
@@ -194,8 +194,8 @@ class Known:
     def take(self, per_s: float, wishes: Sequence[Wish], now_ms: int, *, evenly: bool = True) -> list[int | None]:
         with self._lock:
             known = current(self._slots, now_ms // 1000)
-            self._slots, found = take(known, per_s, wishes, _tenth(now_ms), evenly=evenly)
-        return found
+            self._slots, seconds = take(known, per_s, wishes, _tenth(now_ms), evenly=evenly)
+        return seconds
 
     def learn(self, more: Slots) -> None:
         with self._lock:

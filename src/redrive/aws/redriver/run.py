@@ -170,20 +170,20 @@ class Redriver:
             if self._now_ms() - self._asked_ms >= GATE_MS and (shut := self._shut()):
                 self._later = shut
                 break
-            found = receive(self._call, self._settings.dead, BATCH_MAX, visibility_s=HOLD_S)
-            if not found:
+            messages = receive(self._call, self._settings.dead, BATCH_MAX, visibility_s=HOLD_S)
+            if not messages:
                 break
             if first and self._known is not None and self._work.url is not None and not self._alone():
                 return False
             first = False
-            if not self._move(found):
+            if not self._move(messages):
                 break
         return True
 
-    def _move(self, found: Sequence[Raw]) -> bool:
+    def _move(self, messages: Sequence[Raw]) -> bool:
         """Whether anything moved, or may yet: where all of a batch fails, so will the next one."""
         now_ms, auto = self._now_ms(), self._settings.auto
-        steps: list[tuple[Raw, Step]] = [(raw, next_step(raw, now_ms, auto)) for raw in found]
+        steps: list[tuple[Raw, Step]] = [(raw, next_step(raw, now_ms, auto)) for raw in messages]
         try:
             steps = self._waited(steps, now_ms) if self._settings.fifo else self._placed(steps, now_ms)
         except StoreError as error:  # of the cells
@@ -194,7 +194,7 @@ class Redriver:
         self.carried.redriven += done.redriven
         self.carried.isolated += done.isolated
         self.carried.failed += len(done.failures)
-        return len(done.failures) < len(found) and self._later is None
+        return len(done.failures) < len(messages) and self._later is None
 
     def _placed(self, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> list[tuple[Raw, Step]]:
         """Those for which the rate has room. The others are seen again when they are no longer held."""

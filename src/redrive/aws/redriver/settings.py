@@ -77,8 +77,8 @@ def _rate(environ: Mapping[str, str]) -> float:
 
 def _jitter(environ: Mapping[str, str]) -> float:
     text = environ.get("REDRIVE_JITTER") or f"{JITTER:g}"
-    found = re.fullmatch(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*(%?)\s*", text, re.ASCII)
-    share = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+    match = re.fullmatch(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*(%?)\s*", text, re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= share <= 1:
         raise ConfigError(f"REDRIVE_JITTER={text!r}; expected a share from 0 to 1, such as 0.2 or 20%")
     return share

@@ -60,8 +60,8 @@ def next_step(raw: Raw, now_ms: int, auto: AutoRedrive) -> Step:
 def redrives(raw: Raw) -> int:
     """How often it was driven back, by `x-redrive-attempt` and by what a message of redrive's own carries: the higher
     one counts, and an unreadable one counts as 0."""
-    found = text_of(raw, ATTEMPT) or ""
-    counted = int(found) if re.fullmatch("[0-9]{1,9}", found, re.ASCII) else 0
+    value = text_of(raw, ATTEMPT) or ""
+    counted = int(value) if re.fullmatch("[0-9]{1,9}", value, re.ASCII) else 0
     state = state_in(raw)
     return max(counted, state.redrives if state else 0)
 
@@ -122,31 +122,31 @@ def _back(raw: Raw, attempt: int, now_ms: int, auto: AutoRedrive, *, due_ms: int
 def _isolated(raw: Raw, why: str) -> dict[str, Any]:
     """Its attributes as they are, and why, where that fits."""
     attributes = _attributes(raw)
-    told = attributes | {WHY: {"DataType": "String", "StringValue": why}}
-    fits = len(told) <= ATTRIBUTES_MAX and size_of(raw["Body"], told) <= BYTES_MAX
-    return told if fits else attributes
+    longer = attributes | {WHY: {"DataType": "String", "StringValue": why}}
+    fits = len(longer) <= ATTRIBUTES_MAX and size_of(raw["Body"], longer) <= BYTES_MAX
+    return longer if fits else attributes
 
 
 def _attributes(raw: Raw) -> dict[str, Any]:
     wanted = ("DataType", "StringValue", "BinaryValue")
-    found = raw.get("MessageAttributes") or {}
-    return {name: {key: value[key] for key in wanted if key in value} for name, value in found.items()}
+    attributes = raw.get("MessageAttributes") or {}
+    return {name: {key: value[key] for key in wanted if key in value} for name, value in attributes.items()}
 
 
 def state_in(raw: Raw) -> MessageState | None:
     """What redrive keeps with a message of its own; None for others'."""
-    found = text_of(raw, STATE)
-    if found is None:
+    value = text_of(raw, STATE)
+    if value is None:
         return MessageState() if _OWN.search(raw["Body"]) else None
     try:
-        return decode(found)
+        return decode(value)
     except (msgspec.DecodeError, ValueError):
         return None
 
 
 def _first_ms(raw: Raw, now_ms: int) -> int:
-    found = str((raw.get("Attributes") or {}).get("ApproximateFirstReceiveTimestamp", ""))
-    return int(found) if re.fullmatch("[0-9]{1,15}", found, re.ASCII) else now_ms
+    value = str((raw.get("Attributes") or {}).get("ApproximateFirstReceiveTimestamp", ""))
+    return int(value) if re.fullmatch("[0-9]{1,15}", value, re.ASCII) else now_ms
 
 
 def _number(value: int) -> dict[str, str]:

@@ -177,13 +177,13 @@ def _call(call: Call, action: str, url: str, entries: Sequence[dict[str, Any]]) 
         answer = call(action, QueueUrl=url, Entries=[{"Id": str(n), **entry} for n, entry in enumerate(entries)])
     except StoreError as error:
         return dict.fromkeys(range(len(entries)), _Failed(str(error)))
-    return {int(found["Id"]): _failed(action, found) for found in answer.get("Failed") or ()}
+    return {int(failure["Id"]): _failed(action, failure) for failure in answer.get("Failed") or ()}
 
 
-def _failed(action: str, found: dict[str, Any]) -> _Failed:
-    code = str(found.get("Code", "")).rpartition("#")[2]
-    unfit = bool(found.get("SenderFault")) and code in _REFUSED
-    return _Failed(f"{action}: {code} {found.get('Message', '')}".strip(), unfit)
+def _failed(action: str, failure: dict[str, Any]) -> _Failed:
+    code = str(failure.get("Code", "")).rpartition("#")[2]
+    unfit = bool(failure.get("SenderFault")) and code in _REFUSED
+    return _Failed(f"{action}: {code} {failure.get('Message', '')}".strip(), unfit)
 
 
 def _waves(steps: Sequence[tuple[Raw, Step]]) -> Iterator[list[tuple[Raw, Step]]]:

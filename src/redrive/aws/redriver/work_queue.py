@@ -85,8 +85,8 @@ class Chain:
 
 def count(call: Call, url: str) -> tuple[int, int, int]:
     """How many messages of a queue are visible, held and delayed. Raises StoreError."""
-    told = call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(_COUNTS))["Attributes"]
-    seen, held, delayed = (int(told.get(name, 0)) for name in _COUNTS)
+    counts = call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(_COUNTS))["Attributes"]
+    seen, held, delayed = (int(counts.get(name, 0)) for name in _COUNTS)
     return seen, held, delayed
 
 
@@ -104,12 +104,12 @@ def body(word: str, why: str, looks: int, given: Slots) -> str:
 
 def said(texts: Sequence[str]) -> Said:
     """What these messages say together. Never raises: what is not understood is a wish to go on."""
-    found = [_read(text) for text in texts]
+    markers = [_read(text) for text in texts]
     known: Slots = {}
-    for each in found:
+    for each in markers:
         known = merged(known, of_text(each.slots))
-    look = bool(found) and all(each.redrive == LOOK for each in found)
-    return Said(look, max((each.looks for each in found), default=0), known)
+    look = bool(markers) and all(each.redrive == LOOK for each in markers)
+    return Said(look, max((each.looks for each in markers), default=0), known)
 
 
 def _read(text: str) -> _Body:
@@ -161,10 +161,10 @@ def _of_records(records: list[Any]) -> Trigger:
 def _alarm(text: Any) -> str | None:
     """The new state that an alarm's notification tells of, also inside a notification of SNS; None for other text."""
     try:
-        told = json.loads(text)
-        if isinstance(told, dict) and isinstance(told.get("Message"), str):
-            told = json.loads(told["Message"])
-        return str(told["NewStateValue"])
+        alarm = json.loads(text)
+        if isinstance(alarm, dict) and isinstance(alarm.get("Message"), str):
+            alarm = json.loads(alarm["Message"])
+        return str(alarm["NewStateValue"])
     except (TypeError, ValueError, KeyError, RecursionError):
         return None
 

@@ -35,8 +35,8 @@ def filter_policy(filter: Any, scope: str = "attributes") -> str:
     arrays = list(_arrays(filter, scope != "attributes", ""))
     combinations = math.prod(len(values) for _, values in arrays)
     if combinations > COMBINATIONS_MAX:
-        told = " × ".join(f"{len(values)} of {key}" for key, values in arrays)
-        raise ConfigError(f"the filter has {combinations} combinations ({told}); SNS takes {COMBINATIONS_MAX}")
+        factors = " × ".join(f"{len(values)} of {key}" for key, values in arrays)
+        raise ConfigError(f"the filter has {combinations} combinations ({factors}); SNS takes {COMBINATIONS_MAX}")
     try:
         written = json.dumps({"data": dict(filter)} if scope == "data" else dict(filter), allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -172,8 +172,8 @@ class _Queues:
 
     def allow(self, url: str, arn: str) -> None:
         """Let the topic send to the queue. Other statements of its policy stay."""
-        found = self.queues.attributes(url, "Policy").get("Policy")
-        policy: dict[str, Any] = json.loads(found) if found else {"Version": "2012-10-17", "Statement": []}
+        document = self.queues.attributes(url, "Policy").get("Policy")
+        policy: dict[str, Any] = json.loads(document) if document else {"Version": "2012-10-17", "Statement": []}
         sid = f"redrive-{self._topic.name.removesuffix(FIFO)}".replace("_", "-").replace("-", "")[:100]
         statement = {
             "Sid": sid,

@@ -186,8 +186,8 @@ class Topic:
                     raise raised from error
                 return refused | dict.fromkeys(open, str(raised))
             failures = {int(failure["Id"]): failure for failure in answer.get("Failed") or ()}
-            refused |= {at: _told(failure) for at, failure in failures.items() if failure.get("SenderFault")}
-            open = {at: _told(failure) for at, failure in failures.items() if not failure.get("SenderFault")}
+            refused |= {at: _failure_text(failure) for at, failure in failures.items() if failure.get("SenderFault")}
+            open = {at: _failure_text(failure) for at, failure in failures.items() if not failure.get("SenderFault")}
             if not open or (refused and self.is_fifo):
                 break
         return refused | open
@@ -360,5 +360,5 @@ def _header(value: Value) -> str:
     return value if isinstance(value, str) else to_json(value, "an attribute").decode()
 
 
-def _told(failure: Mapping[str, Any]) -> str:
+def _failure_text(failure: Mapping[str, Any]) -> str:
     return f"{failure.get('Code')}: {failure.get('Message') or 'no reason given'}"

@@ -92,7 +92,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     def environment(self) -> dict[str, str]:
         """The variables that its tasks' functions need beside the URLs, so that they go by the same settings."""
         auto = self.auto
-        found = {
+        variables = {
             "REDRIVE_BASE_S": f"{auto.base:g}",
             "REDRIVE_FACTOR": f"{auto.factor:g}",
             "REDRIVE_CAP_S": f"{auto.cap:g}",
@@ -103,12 +103,12 @@ class Machine(Struct, frozen=True, kw_only=True):
             "REDRIVE_JITTER": f"{auto.jitter:.6f}",
         }
         if auto.gates.health is not None:
-            found["REDRIVE_HEALTH_URL"] = auto.gates.health
+            variables["REDRIVE_HEALTH_URL"] = auto.gates.health
         if auto.attempts is not None:
-            found["REDRIVE_ATTEMPTS"] = str(auto.attempts)
+            variables["REDRIVE_ATTEMPTS"] = str(auto.attempts)
         if self.approval is not None:
-            found["REDRIVE_APPROVAL_S"] = str(self.approval_s)
-        return found
+            variables["REDRIVE_APPROVAL_S"] = str(self.approval_s)
+        return variables
 
 
 def batches_max(auto: AutoRedrive) -> int:
@@ -134,20 +134,20 @@ def definition(
     states = {**_head(machine, arns, partition), **_body(machine, arns, partition), **_ends(machine, partition)}
     if machine.approval is not None:
         states |= _approval(machine, machine.approval, ask, partition)
-    found = {
+    machine_definition = {
         "Comment": "redrive: drives dead messages back, or isolates them as poison",
         "StartAt": "CheckBreaker",
         "States": states,
     }
-    most = (EVENTS_USED - 2) // events_of_turn(found, batches_max(machine.auto))
+    most = (EVENTS_USED - 2) // events_of_turn(machine_definition, batches_max(machine.auto))
     states["BreakerAnswer"]["Choices"][1]["NumericGreaterThan"] = most
-    return found
+    return machine_definition
 
 
-def events_of_turn(found: Definition, items: int) -> int:
+def events_of_turn(definition: Definition, items: int) -> int:
     """How many events one turn adds to the history at most, from one CheckBreaker to the next: as if it went through
     every state, each task failed until its last retry, and the Map had `items`."""
-    return _events(found["States"], items)
+    return _events(definition["States"], items)
 
 
 def _events(states: Mapping[str, Any], items: int) -> int:

@@ -62,28 +62,28 @@ class Chunk(Struct, frozen=True):
 
 def chunks(units: Sequence[Unit], size: int) -> list[Chunk]:
     """Units that have one wait and go the same way, in order, of up to so many messages; a larger unit by itself."""
-    found: list[list[Unit]] = []
+    groups: list[list[Unit]] = []
     for unit in units:
-        last = found[-1] if found else []
+        last = groups[-1] if groups else []
         same = last and (last[0].wait_s, last[0].word) == (unit.wait_s, unit.word)
         if same and sum(len(u.steps) for u in last) + len(unit.steps) <= size:
             last.append(unit)
         else:
-            found.append([unit])
-    return [Chunk(some[0].wait_s, some) for some in found]
+            groups.append([unit])
+    return [Chunk(some[0].wait_s, some) for some in groups]
 
 
-def spaced(found: Sequence[Chunk], auto: AutoRedrive, after_s: float) -> list[Chunk]:
+def spaced(parts: Sequence[Chunk], auto: AutoRedrive, after_s: float) -> list[Chunk]:
     """The chunks in the order in which they go, each with its wait: spread by its jitter, and so far behind the one
     before it that the rate holds. The first goes back in `after_s` at the soonest. Poison goes first, without a
     rate."""
-    poison = [chunk for chunk in found if not chunk.moves]
-    waits = sorted(((_jittered_s(chunk, auto), n) for n, chunk in enumerate(found) if chunk.moves))
+    poison = [chunk for chunk in parts if not chunk.moves]
+    waits = sorted(((_jittered_s(chunk, auto), n) for n, chunk in enumerate(parts) if chunk.moves))
     going, free_s = list[Chunk](), after_s
     for wait_s, n in waits:
         at_s = max(wait_s, free_s)
-        going.append(Chunk(math.floor(at_s), found[n].units))
-        free_s = at_s + gap_s(found[n], auto)
+        going.append(Chunk(math.floor(at_s), parts[n].units))
+        free_s = at_s + gap_s(parts[n], auto)
     return poison + going
 
 
@@ -95,12 +95,12 @@ def gap_s(chunk: Chunk, auto: AutoRedrive) -> float:
 def ends_s(waits_s: Sequence[int], concurrency: int) -> list[int]:
     """When each batch will have waited at the latest, if a Map takes them up in this order, so many at once."""
     free_s = [0] * concurrency
-    found = []
+    ends = []
     for wait_s in waits_s:
         end_s = heapq.heappop(free_s) + wait_s
-        found.append(end_s)
+        ends.append(end_s)
         heapq.heappush(free_s, end_s + TASK_S)
-    return found
+    return ends
 
 
 def _jittered_s(chunk: Chunk, auto: AutoRedrive) -> float:
@@ -132,8 +132,8 @@ class Pages:
     def read(self, key: str) -> list[Raw]:
         """What lies there; nothing where it was removed, or its time is over."""
         cells = [self._cells.read([name])[0] for name in _names(key)]
-        found = b"".join(cell.value for cell in cells if cell is not None)
-        return [] if None in cells else msgspec.msgpack.decode(zlib.decompress(found), type=list[dict[str, object]])
+        packed = b"".join(cell.value for cell in cells if cell is not None)
+        return [] if None in cells else msgspec.msgpack.decode(zlib.decompress(packed), type=list[dict[str, object]])
 
     def remove(self, key: str) -> None:
         """What cannot be removed goes when its time is over."""

@@ -103,7 +103,7 @@ class Tasks:
         if batches:
             self._hold_lock(state.chain, lasts_s + MARGIN_S)
             return replace(state, idle=0)
-        return self._wait(state, now_ms, found=bool(raws))
+        return self._wait(state, now_ms, received=bool(raws))
 
     def redrive(self, batch: Mapping[str, Any]) -> Result:
         """Send a batch back to its queue, now that it has waited; if breaker or health URL hold it now, let it be."""
@@ -138,9 +138,9 @@ class Tasks:
     def _count(self) -> tuple[int, int, int]:
         return count(self._call, self._settings.dead)
 
-    def _wait(self, state: State, now_ms: int, *, found: bool) -> State:
+    def _wait(self, state: State, now_ms: int, *, received: bool) -> State:
         """There is nothing to move now: how long until the next look, or 0, as all is done."""
-        if state.held_until_ms or found:
+        if state.held_until_ms or received:
             wait_s = min(max(-(-(state.held_until_ms - now_ms) // 1000), 1), LOOK_S)
         elif state.idle < IDLE_MAX and any(self._count()[:2]):
             wait_s = min(60 * 2**state.idle, LOOK_S)
@@ -188,7 +188,7 @@ class Tasks:
         )
         kept_s = int(known["Attributes"]["MessageRetentionPeriod"])
         names = [f"redriver/due/{raw['MessageId']}" for raw, _ in steps]
-        found, swaps = [], []
+        result, swaps = [], []
         for (raw, step), name, cell in zip(steps, names, self._cells.read(names), strict=True):
             if isinstance(step, Move):
                 sent_ms = int((raw.get("Attributes") or {}).get("SentTimestamp", now_ms))
@@ -197,19 +197,19 @@ class Tasks:
                 if cell is None:
                     swaps.append(Swap(name, 0, str(due_ms).encode(), 1000 * kept_s))
                 step = replace(step, delay_s=max(0, -(-(due_ms - now_ms) // 1000)))
-            found.append((raw, step))
+            result.append((raw, step))
         if swaps:
             self._cells.swap(swaps)
-        return found
+        return result
 
     def _lay(self, units: Sequence[Unit], now_ms: int) -> tuple[list[Batch], int]:
         """Batches of what has one wait, in the order in which the Map takes them up; and how long the last one takes.
         What would not be reached in time goes back to the queue."""
         auto, cell = self._settings.auto, self._cells.read([self._gap])[0]
-        found = spaced(chunks(units, auto.batch), auto, int(cell.value) if cell else 0)
-        ends = ends_s([chunk.wait_s for chunk in found], auto.concurrency)
+        parts = spaced(chunks(units, auto.batch), auto, int(cell.value) if cell else 0)
+        ends = ends_s([chunk.wait_s for chunk in parts], auto.concurrency)
         hidden, batches, laid = [], list[Batch](), list[Chunk]()
-        for n, (chunk, end_s) in enumerate(zip(found, ends, strict=True)):
+        for n, (chunk, end_s) in enumerate(zip(parts, ends, strict=True)):
             raws = chunk.raws
             fits = n < batches_max(auto) and end_s + 2 * MARGIN_S <= HIDE_MAX_S
             hidden += [(raw, end_s + MARGIN_S if fits else 0) for raw in raws]
