@@ -29,11 +29,11 @@ DAY_MS, FIVE_MS, READY_OF_TEN = 24 * 3_600_000, 300_000, 3
 
 def site(url: str, calls: str, port: str) -> None:
     """Serve the pages until SIGTERM. `calls`: a file with the number of calls of the store so far."""
-    from redrive.web.serve import Server, listening
+    from redrive.web.serve import PagesServer, listening
 
     app = web_app(CountedStore(open_store(url), Told(Path(calls))), url)
     with listening("127.0.0.1", 0) as socket:
-        Server(app.dashboard(), lambda at: Path(port).write_text(at)).run([socket])
+        PagesServer(app.dashboard(), lambda at: Path(port).write_text(at)).run([socket])
 
 
 def web_app(store: Store, url: str) -> App:

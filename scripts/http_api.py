@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from redrive.web.table import ACTIONS, PAGES, Page
+from redrive.web.table import ACTIONS, PAGES, SitePage
 
 _READS = ("text", "needed", "number", "duration_ms", "checked", "all")  # of an Ask: what an action takes
 
@@ -29,7 +29,7 @@ def actions() -> Iterator[str]:
         yield f"| `/do/{action.name}` | {first(action.act)} | {fields} | `{action.permission}` |"
 
 
-def shown(page: Page) -> str:
+def shown(page: SitePage) -> str:
     return re.sub(r":path\}", "}", page.path)
 
 

@@ -23,9 +23,9 @@ from tests.support.sites import Browser, on_a_loop
 import redrive.web.live as live
 from redrive import App, Draft
 from redrive.stores.sqlite.store import SqliteStore
-from redrive.web.connections import Bounds
+from redrive.web.connections import ConnectionBounds
 from redrive.web.live import Glance, Live
-from redrive.web.serve import Server, listening
+from redrive.web.serve import PagesServer, listening
 
 PATIENCE_S = 60.0
 
@@ -42,7 +42,7 @@ def served(site: Any, **bounds: Any) -> Iterator[tuple[str, int]]:
     """A site on a free port of loopback."""
     ready = threading.Event()
     with listening("127.0.0.1", 0) as ours:
-        server = Server(site, lambda url: ready.set(), Bounds(**bounds))
+        server = PagesServer(site, lambda url: ready.set(), ConnectionBounds(**bounds))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([ours])))
         thread.start()
         assert ready.wait(PATIENCE_S)

@@ -24,7 +24,7 @@ from tests.support.issuer import Issuer
 from tests.support.servers import free_ports
 
 from redrive import App
-from redrive.web.serve import Server
+from redrive.web.serve import PagesServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "control-room.md"
 PATIENCE_S = 60.0
@@ -120,7 +120,7 @@ def test_the_pages_work_behind_nginx_as_the_docs_configure_it(app: App, tmp_path
     with listening("127.0.0.1", 0) as ours:
         conf = block("control-room.conf").replace("127.0.0.1:8787", f"127.0.0.1:{ours.getsockname()[1]}")
         conf = conf.replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl").replace("/etc/ssl", str(tmp_path))
-        server = _on(Server(site, lambda url: None), ours)
+        server = _on(PagesServer(site, lambda url: None), ours)
         with running(server), nginx(tmp_path, conf, port), _browser(port) as browser:
             asked = browser.get("/jobs/queues")
             assert asked.headers["location"].startswith("/jobs/login?next=")
@@ -139,7 +139,7 @@ def test_the_pages_work_behind_nginx_as_the_docs_configure_it(app: App, tmp_path
             assert evil.status_code == 403
 
 
-def _on(server: Server, ours: socket.socket) -> Server:
+def _on(server: PagesServer, ours: socket.socket) -> PagesServer:
     run = server.run
     server.run = lambda sockets=None: run([ours])  # type: ignore[method-assign]
     return server

@@ -16,7 +16,7 @@ import httpx
 from redrive import App, Breaker, Draft
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Settlement
-from redrive.web.table import PAGES, Page
+from redrive.web.table import PAGES, SitePage
 
 HERE = ("127.0.0.1", 51000)
 ORIGIN = "http://127.0.0.1:8787"
@@ -130,7 +130,7 @@ def died(app: App, count: int, text: str = "no", **of: Any) -> list[str]:
     return ids
 
 
-def address(page: Page, parts: Mapping[str, Mapping[str, str]]) -> str:
+def address(page: SitePage, parts: Mapping[str, Mapping[str, str]]) -> str:
     """The address of a page of a stocked app."""
     given = parts.get(page.name, {})
     return re.sub(r"\{(\w+)(?::path)?\}", lambda found: quote(given[found[1]], safe=""), page.path)

@@ -45,7 +45,7 @@ def nightly() -> None: ...
 """
 
 
-class Told(NamedTuple):
+class Answer(NamedTuple):
     """What a command came to."""
 
     code: int
@@ -69,14 +69,14 @@ class Shop:
         self.program = _detect_program_name()
         self.names: dict[str, str] = json.loads((folder / "names.json").read_text())
 
-    def __call__(self, *words: str) -> Told:
+    def __call__(self, *words: str) -> Answer:
         """Run `redrive WORDS` in its folder."""
         self._monkeypatch.delitem(sys.modules, "shop", raising=False)  # each process imports its app itself
         code = run(words)
         told = self._capsys.readouterr()
-        return Told(code, told.out, told.err)
+        return Answer(code, told.out, told.err)
 
-    def line(self, text: str) -> Told:
+    def line(self, text: str) -> Answer:
         """Run a line as it is typed into a shell, with the names of what is there for those in capitals."""
         return self(*shlex.split(self.named(text).removeprefix(f"{self.program} ")))
 
@@ -86,7 +86,7 @@ class Shop:
             text = text.replace(name, value)
         return text
 
-    def again(self, told: Told) -> Told:
+    def again(self, told: Answer) -> Answer:
         """Run the next command of an error."""
         *_, next = told.three
         assert next.startswith(f"{self.program} "), next

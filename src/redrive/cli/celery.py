@@ -63,9 +63,9 @@ def _bridge_of(spec: str, folder: str | None) -> CeleryBridge:
     from ..contrib.celery import CeleryBridge
 
     app, module = load_app(spec, folder), spec.partition(":")[0]
-    for found in vars(sys.modules[module]).values():
-        if isinstance(found, CeleryBridge) and found.app is app:
-            return found
+    for value in vars(sys.modules[module]).values():
+        if isinstance(value, CeleryBridge) and value.app is app:
+            return value
     why = f"module '{module}' declares no CeleryBridge for it"
     next = typed(Path(sys.executable).name, "-m", "pydoc", "redrive.contrib.celery.CeleryBridge")
     raise Failure(f"{spec} has no bridge to Celery", why, next, USAGE)

@@ -15,7 +15,7 @@ from ..present.commands import program, typed
 from ..present.failure import DONE, FAILED, INTERRUPTED, PARTIAL, REFUSED, USAGE, Failure
 from ..redact import redact
 from ..urls import shown
-from .opening import Opened, at_store
+from .opening import OpenedStore, at_store
 from .selecting import signature
 from .terminal.output import Column, Output
 from .terminal.stderr import note
@@ -62,7 +62,7 @@ _COLUMNS = (
 @click.option("--yes", is_flag=True, help="with --forget: remove from the store what was not delivered")
 @signature(required=False)
 @at_store(create=True)
-def deliver(opened: Opened, output: Output, file: str, **given: Any) -> int:
+def deliver(opened: OpenedStore, output: Output, file: str, **given: Any) -> int:
     """Deliver each line of FILE as a durable HTTP POST.
 
     FILE holds JSON lines, plain or gzipped; `-` is standard input. Every line is checked first: a bad one stops the
@@ -99,7 +99,7 @@ class _Command:
     """One call of the command, with its options."""
 
     def __init__(
-        self, opened: Opened, output: Output, file: str, given: dict[str, Any], target: Target, folder: Path
+        self, opened: OpenedStore, output: Output, file: str, given: dict[str, Any], target: Target, folder: Path
     ) -> None:
         from ..deliver.lines import LINE_MAX
 
@@ -374,9 +374,9 @@ def _rows(summary: Summary) -> list[dict[str, Any]]:
     ]
     for group in summary.groups:
         shown = ", ".join(map(str, group.lines)) + (", …" if group.count > len(group.lines) else "")
-        told = {"reason": group.reason, "failure": group.text or group.error, "lines": shown}
+        cause = {"reason": group.reason, "failure": group.text or group.error, "lines": shown}
         same = {"fingerprint": group.fingerprint, "sample_id": group.sample_id}
-        rows.append({"outcome": group.lane, "count": group.count, **told, **same})
+        rows.append({"outcome": group.lane, "count": group.count, **cause, **same})
     return rows
 
 

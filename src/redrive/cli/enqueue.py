@@ -22,7 +22,7 @@ from ..message import NORMAL, PRIORITIES, Draft
 from ..present.commands import again, onward, program, typed
 from ..present.failure import DONE, FAILED, USAGE, Failure
 from ..redact import clip, one_line
-from .opening import Opened, at_store
+from .opening import OpenedStore, at_store
 from .terminal.nothing import unknown
 from .terminal.output import Output
 from .terminal.stderr import note
@@ -61,7 +61,7 @@ SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, 
 @click.option("--again", "repeat", is_flag=True, help="of FILE: enqueue all its lines again")
 @at_store(create=True)
 def enqueue(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     task: str,
     arguments: str | None,
@@ -102,8 +102,8 @@ def enqueue(
     if raw is not None:
         draft = _draft(task, known, raw.read(), options, content="raw")
     elif opened.app is not None:
-        found = _known(opened.app, task)
-        draft = _checked(found, _arguments(arguments, _example(found)), options)
+        declared = _known(opened.app, task)
+        draft = _checked(declared, _arguments(arguments, _example(declared)), options)
     else:
         draft = _draft(task, None, _object(_text(arguments), onward(_BY_NAME.format(typed(task)))), options)
     if opened.app is None and queue is None:
@@ -138,7 +138,7 @@ def _refuse_options(options: dict[str, Any], headers: Sequence[str]) -> None:
         raise Failure(f"{option} is for one message, not for a file", why, f"{program()} enqueue --help", USAGE)
 
 
-def _backfill(opened: Opened, out: Output, file: str, task: str | None, queue: str | None, *, repeat: bool) -> int:
+def _backfill(opened: OpenedStore, out: Output, file: str, task: str | None, queue: str | None, *, repeat: bool) -> int:
     from ..deliver.backfill import Drafts
     from ..deliver.lines import LINE_MAX, check
     from ..deliver.progress import Bar
@@ -175,7 +175,7 @@ def _backfill(opened: Opened, out: Output, file: str, task: str | None, queue: s
 
 
 def _put_lines(
-    opened: Opened, out: Output, drafts: Drafts, ledger: Ledger, file: str, repeat: bool, read: Any, total: int
+    opened: OpenedStore, out: Output, drafts: Drafts, ledger: Ledger, file: str, repeat: bool, read: Any, total: int
 ) -> int:
     from ..deliver.backfill import Backfill
     from ..deliver.ingest import Record
@@ -211,7 +211,7 @@ def _put_lines(
 
 
 @contextlib.contextmanager
-def _counting(opened: Opened) -> Iterator[App]:
+def _counting(opened: OpenedStore) -> Iterator[App]:
     """The app to put messages by; what it has counted for the history is written at the end."""
     app = opened.app or App(store=opened.store)
     try:
@@ -221,7 +221,7 @@ def _counting(opened: Opened) -> Iterator[App]:
             app.flusher.finish()
 
 
-def _warn_unworked(opened: Opened, queues: Iterable[str]) -> None:
+def _warn_unworked(opened: OpenedStore, queues: Iterable[str]) -> None:
     """On a terminal, warn of queues that nothing runs: paused ones, those that no worker that is alive works, and those
     that a worker of the app leaves out. Where workers do not tell that they are alive, a queue in which a message has
     been due for a while and none is leased is one that nothing seems to run."""
@@ -232,8 +232,11 @@ def _warn_unworked(opened: Opened, queues: Iterable[str]) -> None:
     app, store = opened.app, opened.store
     mine = None if app is None else {queue.name for queue in app.queues_of(None)}
     worker = f"{program()} worker {typed((app and app.spec) or 'MODULE:APP')}"
-    told = told_by(store)
-    known, begins = worked(told), told is not None and not told  # no worker was ever seen here, which is how it begins
+    reports = told_by(store)
+    known, begins = (
+        worked(reports),
+        reports is not None and not reports,
+    )  # no worker was ever seen here, which is how it begins
     for queue in queues:
         counts = store.counts(queue)
         if queue in store.paused():

@@ -17,7 +17,7 @@ from ..present.formats import number
 from ..present.table import field_lines
 from ..redact import one_line
 from ..triage.controls import Control, Controls
-from .opening import Opened, at_store
+from .opening import OpenedStore, at_store
 from .selecting import signature
 from .subcommands import Subcommands
 from .terminal.nothing import unknown
@@ -68,7 +68,7 @@ key_option = click.option("--key", default="", help="for this key, if the depend
 @flow.command("list")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store(absent=True)
-def list_(opened: Opened, out: Output, limit: int | None) -> None:
+def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     """List dependencies, and why their messages are held back now.
 
     `until` is when an open breaker lets probes through. Of the first thousand waiting messages, `waiting` belong to its
@@ -84,7 +84,7 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
 @click.argument("name")
 @key_option
 @at_store(absent=True)
-def show(opened: Opened, out: Output, name: str, key: str) -> None:
+def show(opened: OpenedStore, out: Output, name: str, key: str) -> None:
     """Show a dependency, with the last transitions of its breaker."""
     _write(opened, out, _known(opened, name).show(name, key=key))
 
@@ -106,7 +106,7 @@ def show(opened: Opened, out: Output, name: str, key: str) -> None:
 @signature()
 @at_store()
 def set_(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     name: str,
     key: str,
@@ -140,11 +140,11 @@ def set_(
         ("budget", "reset"): controls.reset_budget,
         ("ramp", "off"): controls.end_ramp,
     }
-    found = [acts[each](name, reason=reason, actor=actor, key=key) for each in given.items()]
-    _write(opened, out, found[-1])
+    states = [acts[each](name, reason=reason, actor=actor, key=key) for each in given.items()]
+    _write(opened, out, states[-1])
 
 
-def _known(opened: Opened, name: str) -> Controls:
+def _known(opened: OpenedStore, name: str) -> Controls:
     """The controls, if there is a dependency with this name. Raises Failure."""
     controls = Controls(opened.store, opened.app)
     known = controls.names()
@@ -153,7 +153,7 @@ def _known(opened: Opened, name: str) -> Controls:
     return controls
 
 
-def _write(opened: Opened, out: Output, control: Control) -> None:
+def _write(opened: OpenedStore, out: Output, control: Control) -> None:
     record = dependency_record(control)
     out.record(record, id="dependency", table=lambda: _lines(out.hidden(record), out))
     if control.per is not None and not control.key:

@@ -10,7 +10,7 @@ from ..present.commands import program, typed
 from ..present.failure import REFUSED, Failure
 from ..triage import pauses
 from ..triage.select.terms import as_node
-from .opening import Opened, at_store, note_unknown_queues
+from .opening import OpenedStore, at_store, note_unknown_queues
 from .selecting import here, signature
 from .subcommands import Subcommands
 from .terminal.output import Column, Output
@@ -35,16 +35,16 @@ def group() -> None:
 @click.option("--blocked", is_flag=True, help="only groups that a dead message blocks")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
-def list_(opened: Opened, out: Output, queue: str, blocked: bool, limit: int | None) -> None:
+def list_(opened: OpenedStore, out: Output, queue: str, blocked: bool, limit: int | None) -> None:
     """List the groups of a queue that hold messages or have a width of their own.
 
     `taken` counts messages that run or run next; `parked` ones wait for these. A blocked group continues when the dead
     message is redriven or discarded, or by `redrive group resume`.
     """
-    found = [group for group in opened.store.groups(queue) if group.blocked_by or not blocked]
-    if not found:
+    groups = [group for group in opened.store.groups(queue) if group.blocked_by or not blocked]
+    if not groups:
         here(opened).preflight(as_node(Filter(queue=queue)))
-    if not out.rows(map(_row, found), _COLUMNS, id="group", limit=limit):
+    if not out.rows(map(_row, groups), _COLUMNS, id="group", limit=limit):
         note(f"no {'blocked ' if blocked else ''}groups in queue '{queue}'")
 
 
@@ -56,7 +56,7 @@ def list_(opened: Opened, out: Output, queue: str, blocked: bool, limit: int | N
 @signature(required=False)
 @at_store()
 def width(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     queue: str,
     number: int | None,
@@ -84,7 +84,9 @@ def width(
 @click.argument("names", nargs=-1, required=True, metavar="GROUP…")
 @signature(required=False)
 @at_store()
-def resume(opened: Opened, out: Output, queue: str, names: tuple[str, ...], actor: str | None, reason: str) -> None:
+def resume(
+    opened: OpenedStore, out: Output, queue: str, names: tuple[str, ...], actor: str | None, reason: str
+) -> None:
     """Unblock groups. The message that blocked a group stays dead, and joins at its end if it is redriven."""
     blocked = {group.name: group for group in opened.store.groups(queue) if group.blocked_by}
     unknown = [name for name in names if name not in blocked]

@@ -20,7 +20,7 @@ from ..triage.purge import purge_behind
 from ..triage.select.match import Seen, matches
 from ..triage.select.terms import as_node, both
 from ..triage.timeline import by_hand, ended_by, timeline
-from .opening import Opened, at_store
+from .opening import OpenedStore, at_store
 from .revealing import Reveal, reveal_option
 from .selecting import here, message_id, seen_at_once, selector_argument, signature
 from .subcommands import Subcommands
@@ -65,17 +65,17 @@ body_option = click.option("--body", is_flag=True, help="show a body from blob s
 @body_option
 @reveal_option()
 @at_store()
-def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> None:
+def show(opened: OpenedStore, out: Output, id: str, body: bool, reveal: Reveal) -> None:
     """Show a message: its error, why it waits or died, its body, its life, and the next commands.
 
     Secrets are hidden, unless --reveal is given. -v shows all fields and faults.
     """
-    message = found(opened, id)
+    message = message_of(opened, id)
     reveal.of(opened, out, ids=[message.id])
     write_message(opened, out, message, body=body)
 
 
-def found(opened: Opened, id: str) -> Message:
+def message_of(opened: OpenedStore, id: str) -> Message:
     """The message with this id, whole or shortened. Raises Failure if there is none; it names who removed it, if the
     audit log knows."""
     id = message_id(opened, id)
@@ -85,7 +85,7 @@ def found(opened: Opened, id: str) -> Message:
     return message
 
 
-def _gone(opened: Opened, id: str) -> Failure:
+def _gone(opened: OpenedStore, id: str) -> Failure:
     entry = ended_by(opened.store, id)
     if entry is None:
         why = "the id is wrong, or the message is done: done messages are deleted"
@@ -103,7 +103,7 @@ def _gone(opened: Opened, id: str) -> Failure:
     return Failure(f"message {id} was discarded", why, onward(f"dlq audit --id {typed(id)}"))
 
 
-def write_message(opened: Opened, out: Output, message: Message, *, body: bool = False) -> None:
+def write_message(opened: OpenedStore, out: Output, message: Message, *, body: bool = False) -> None:
     """`body`: read it from its blob."""
     from ..status import running_of, told_by
 
@@ -131,7 +131,7 @@ def write_message(opened: Opened, out: Output, message: Message, *, body: bool =
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
 def list_(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     selector: tuple[str, ...],
     queue: str | None,
@@ -177,7 +177,7 @@ def _row(message: Message, runs: Mapping[str, Running], now_ms: int) -> dict[str
     }
 
 
-def _walk(opened: Opened, lane: Lane | None, where: Filter) -> Iterator[Message]:
+def _walk(opened: OpenedStore, lane: Lane | None, where: Filter) -> Iterator[Message]:
     cursor = None
     while True:
         page = opened.store.peek(lane, where=where, limit=500, cursor=cursor)
@@ -192,7 +192,7 @@ def _walk(opened: Opened, lane: Lane | None, where: Filter) -> Iterator[Message]
 @click.option("--kill", is_flag=True, help="kill the child process of one that runs isolated")
 @signature(required=False)
 @at_store()
-def cancel(opened: Opened, out: Output, ids: tuple[str, ...], kill: bool, actor: str | None, reason: str) -> int:
+def cancel(opened: OpenedStore, out: Output, ids: tuple[str, ...], kill: bool, actor: str | None, reason: str) -> int:
     """Cancel messages that wait, and ask running ones to stop.
 
     Prints for each: cancelled, requested (it runs, and is notified within a third of its lease), too_late (it is dead

@@ -35,7 +35,7 @@ _SERVERS = ("postgres", "redis")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Opened(NamedTuple):
+class OpenedStore(NamedTuple):
     """The store that a command opened, and its app if one was named."""
 
     store: Store
@@ -109,7 +109,7 @@ def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callabl
     return wrap
 
 
-def _refuse_private(opened: Opened) -> None:
+def _refuse_private(opened: OpenedStore) -> None:
     if not opened.store.traits.shared:
         why = "it is in the memory of another process"
         raise Failure(
@@ -117,7 +117,7 @@ def _refuse_private(opened: Opened) -> None:
         )
 
 
-def _refuse_unseen(opened: Opened) -> None:
+def _refuse_unseen(opened: OpenedStore) -> None:
     """Commands on dead letters need a store that can read them. Raises Unsupported."""
     context = click.get_current_context()
     group = context.parent.info_name if context.parent is not None else None
@@ -130,7 +130,7 @@ def _refuse_unseen(opened: Opened) -> None:
 
 def find(
     chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False, absent: bool = False
-) -> Opened:
+) -> OpenedStore:
     """Open the app or store that flags and settings name: the app first, unless only the URL is a flag."""
     from .terminal.warnings import tell_warnings
 
@@ -143,10 +143,10 @@ def find(
         if absent and app.url is not None and not _is_there(app.url):
             note(f"{named} does not exist yet: nothing was ever enqueued in it")
             app.url = "memory://"
-        return Opened(_existing(app, create), app, named)
+        return OpenedStore(_existing(app, create), app, named)
     if not create:
         require(chosen.url, named=url_flag or _is_named("url"))
-    return Opened(_with_blobs(_open(chosen.url), chosen.blobs), None, shown(chosen.url))
+    return OpenedStore(_with_blobs(_open(chosen.url), chosen.blobs), None, shown(chosen.url))
 
 
 def _open(url: str) -> Store:
@@ -206,17 +206,17 @@ def load_app(spec: str, folder: str | None = None) -> App:
 
     module_name, _, path = spec.partition(":")
     module = _load_module(module_name, path, folder)
-    found: Any = module
+    target: Any = module
     for name in path.split("."):
-        found = getattr(found, name, None)
-    if isinstance(found, App):
-        found.spec = spec
-        return found
+        target = getattr(target, name, None)
+    if isinstance(target, App):
+        target.spec = spec
+        return target
     apps = [name for name, value in vars(module).items() if isinstance(value, App)]
     what = (
         f"module '{module_name}' has no app '{path}'"
-        if found is None
-        else f"'{spec}' is of type {type(found).__name__}, not an App"
+        if target is None
+        else f"'{spec}' is of type {type(target).__name__}, not an App"
     )
     near = near_miss(path, apps) or (apps[0] if apps else None)
     why = (
@@ -318,12 +318,12 @@ def _where(url: str) -> str:
     return str(Path(sqlite_path(url)).absolute()) if engine_of(url) == "sqlite" else shown(url)
 
 
-def declared_queues(opened: Opened) -> set[str]:
+def declared_queues(opened: OpenedStore) -> set[str]:
     """The queues that the app and its tasks name."""
     return {task.queue for task in opened.app.tasks.values()} | set(opened.app.queues) if opened.app else set()
 
 
-def note_unknown_queues(opened: Opened, names: Sequence[str]) -> None:
+def note_unknown_queues(opened: OpenedStore, names: Sequence[str]) -> None:
     """Note which of these queues neither the store nor the app has, and suggest others."""
     known = sorted({*opened.store.queues(), *declared_queues(opened)})
     for name in names:
@@ -338,7 +338,7 @@ def wait_for_store(app: App) -> None:
     raised at once; so is everything where there is no server."""
     if not (app.url or settings().url).startswith(_SERVERS):
         return
-    pause_s, told = _PAUSE_S[0], False
+    pause_s, noted = _PAUSE_S[0], False
     ending = (
         signal.signal(signal.SIGTERM, _end_waiting) if threading.current_thread() is threading.main_thread() else None
     )
@@ -347,9 +347,9 @@ def wait_for_store(app: App) -> None:
             try:
                 app.store.now_ms()
             except StoreUnavailable as error:
-                if not told:
+                if not noted:
                     note(f"waiting for the store, which cannot be reached yet: {error}")
-                told = True
+                noted = True
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S[1])
             else:
@@ -357,7 +357,7 @@ def wait_for_store(app: App) -> None:
     finally:
         if ending is not None:
             signal.signal(signal.SIGTERM, ending)
-    if told:
+    if noted:
         note("the store is there")
 
 

@@ -110,14 +110,14 @@ def _policy(preset: str | None, task: str | None, app: str | None, folder: str |
         raise Failure(
             "which policy is meant?", why, f"{program()} policy preview --app tasks:app --task {typed(task)}", USAGE
         )
-    found = load_app(app, folder)
-    if task not in found.tasks:
-        raise unknown("task", task, sorted(found.tasks), app, look="schema export")
+    loaded = load_app(app, folder)
+    if task not in loaded.tasks:
+        raise unknown("task", task, sorted(loaded.tasks), app, look="schema export")
     from ..worker.preflight import unmatched
 
-    for told in unmatched(found, task):
-        note(f"warning: {told}")
-    return task, found.tasks[task].policy.retry
+    for line in unmatched(loaded, task):
+        note(f"warning: {line}")
+    return task, loaded.tasks[task].policy.retry
 
 
 def _columns(out: Output, shown: Preview) -> tuple[Column, ...]:

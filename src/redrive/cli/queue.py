@@ -16,7 +16,7 @@ from ..present.formats import seconds
 from ..present.queues import queue_record
 from ..redact import one_line, redact
 from ..triage.select.terms import as_node
-from .opening import Opened, at_store, declared_queues, note_unknown_queues
+from .opening import OpenedStore, at_store, declared_queues, note_unknown_queues
 from .selecting import here, signature, stated
 from .subcommands import Subcommands
 from .terminal.nothing import unknown
@@ -44,7 +44,7 @@ def queue() -> None:
 @queue.command("list")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
-def list_(opened: Opened, out: Output, limit: int | None) -> None:
+def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     """List queues with the number of messages in each lane.
 
     `scheduled` counts delayed and retrying messages; `oldest` is how long the first message that has not begun
@@ -57,15 +57,17 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
     from .dlq.sqs import note_outside
 
     paused, declared = opened.store.paused(), declared_queues(opened)
-    found = dict.fromkeys(declared, Counts())
+    by_queue = dict.fromkeys(declared, Counts())
     # A FIFO queue of SQS may be called with its suffix or without: it is listed by the name it was asked for.
-    found |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
-    found |= opened.store.counts_by_queue()
-    reasons, told = Reasons(opened.store, opened.app), out.form in ("json", "jsonl")
-    found = with_claimed(found, reasons.told)
-    holds = reasons.of_queues(found)
+    by_queue |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
+    by_queue |= opened.store.counts_by_queue()
+    reasons, full = Reasons(opened.store, opened.app), out.form in ("json", "jsonl")
+    by_queue = with_claimed(by_queue, reasons.told)
+    holds = reasons.of_queues(by_queue)
     shown_ms = reasons.now_ms
-    rows = [_row(name, counts, name in paused, holds[name], shown_ms, told) for name, counts in sorted(found.items())]
+    rows = [
+        _row(name, counts, name in paused, holds[name], shown_ms, full) for name, counts in sorted(by_queue.items())
+    ]
     shown = _COLUMNS if not out.is_table or any(row["held"] for row in rows) else _COLUMNS[:-1]
     count = out.rows(rows, shown, id="queue", limit=limit)
     if not count:
@@ -75,17 +77,17 @@ def list_(opened: Opened, out: Output, limit: int | None) -> None:
     note_outside(opened)
 
 
-def _row(name: str, counts: Counts, paused: bool, holds: Sequence[Hold], now_ms: int, told: bool) -> dict[str, Any]:
-    """`told`: with what holds its messages as records, and not in few words."""
+def _row(name: str, counts: Counts, paused: bool, holds: Sequence[Hold], now_ms: int, full: bool) -> dict[str, Any]:
+    """`full`: with what holds its messages as records, and not in few words."""
     record = queue_record(name, counts, paused=paused, holds=holds)
-    return record if told else record | {"held": "; ".join(hold.short(now_ms) for hold in holds)}
+    return record if full else record | {"held": "; ".join(hold.short(now_ms) for hold in holds)}
 
 
 @queue.command()
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
 @signature()
 @at_store()
-def pause(opened: Opened, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
+def pause(opened: OpenedStore, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
     """Stop claiming from queues. Messages that run continue, others wait."""
     _set(opened, out, names, paused=True, reason=reason, actor=actor)
 
@@ -94,12 +96,14 @@ def pause(opened: Opened, out: Output, names: tuple[str, ...], reason: str, acto
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
 @signature(required=False)
 @at_store()
-def resume(opened: Opened, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
+def resume(opened: OpenedStore, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
     """Claim from paused queues again."""
     _set(opened, out, names, paused=False, reason=reason, actor=actor)
 
 
-def _set(opened: Opened, out: Output, names: tuple[str, ...], *, paused: bool, reason: str, actor: str | None) -> None:
+def _set(
+    opened: OpenedStore, out: Output, names: tuple[str, ...], *, paused: bool, reason: str, actor: str | None
+) -> None:
     from ..triage import pauses
 
     idle = [] if paused else [name for name in names if name not in opened.store.paused()]
@@ -116,7 +120,7 @@ def _set(opened: Opened, out: Output, names: tuple[str, ...], *, paused: bool, r
     out.rows(rows, (Column("queue"), Column("paused")), id="queue", limit=0)
 
 
-def _refuse_idle(opened: Opened, name: str) -> NoReturn:
+def _refuse_idle(opened: OpenedStore, name: str) -> NoReturn:
     known = here(opened).queues()
     near = near_miss(name, known)
     meant = f"did you mean '{near}'? " if near else ""
@@ -134,7 +138,7 @@ _PURGED = (Column("queue"), Column("cancelled"), Column("asked_to_stop"), Column
 @click.option("--dry-run", is_flag=True, help="show what would be cancelled; change nothing")
 @at_store()
 def purge(
-    opened: Opened, out: Output, names: tuple[str, ...], yes: bool, reason: str, actor: str | None, dry_run: bool
+    opened: OpenedStore, out: Output, names: tuple[str, ...], yes: bool, reason: str, actor: str | None, dry_run: bool
 ) -> int:
     """Cancel all waiting messages of queues: ready, scheduled and parked ones.
 
@@ -186,14 +190,14 @@ def purge(
     return DONE
 
 
-def _nothing_waits(opened: Opened, names: Sequence[str]) -> Failure:
+def _nothing_waits(opened: OpenedStore, names: Sequence[str]) -> Failure:
     there = {name: counts.ready + counts.scheduled for name, counts in opened.store.counts_by_queue().items()}
-    told = ", ".join(f"{name} {count:,}" for name, count in there.items() if count)
+    waiting = ", ".join(f"{name} {count:,}" for name, count in there.items() if count)
     what = f"nothing was cancelled: nothing waits in queue{'s' * (len(names) > 1)} {', '.join(names)}"
-    return Failure(what, f"what waits: {told}" if told else "nothing waits in any queue", onward("queue list"))
+    return Failure(what, f"what waits: {waiting}" if waiting else "nothing waits in any queue", onward("queue list"))
 
 
-def _agreed(waiting: Mapping[str, int], opened: Opened) -> bool:
+def _agreed(waiting: Mapping[str, int], opened: OpenedStore) -> bool:
     """Ask on a terminal. Raises Failure if there is none."""
     said = ", ".join(f"{count:,} of queue '{name}'" for name, count in waiting.items())
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -11,7 +11,7 @@ import click
 from ..present.commands import command
 from ..present.failure import USAGE, Failure
 from ..triage.reveal import reveal
-from .opening import Opened
+from .opening import OpenedStore
 from .selecting import actor_option
 from .terminal.output import Output
 
@@ -25,14 +25,14 @@ class Reveal:
         self.asked, self.reason, self.actor = asked, reason, actor
 
     def of(
-        self, opened: Opened, out: Output, what: str = "", *, ids: Sequence[str] = (), count: int | None = None
+        self, opened: OpenedStore, out: Output, what: str = "", *, ids: Sequence[str] = (), count: int | None = None
     ) -> None:
         """If requested, record in the audit log what is revealed, and reveal it. Raises StoreError."""
         if self.asked:
             self.note(opened, what, ids=ids, count=count)
             out.reveal = True
 
-    def note(self, opened: Opened, what: str = "", *, ids: Sequence[str] = (), count: int | None = None) -> None:
+    def note(self, opened: OpenedStore, what: str = "", *, ids: Sequence[str] = (), count: int | None = None) -> None:
         """Record it in the audit log only."""
         reason = self.reason or f"asked for by {command()} --reveal"
         reveal(opened.store, what, reason=reason, actor=self.actor, ids=ids, count=count)

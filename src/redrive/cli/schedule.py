@@ -14,7 +14,7 @@ from ..present.failure import USAGE, Failure
 from ..present.formats import timestamp
 from ..present.schedules import schedule_record
 from ..redact import one_line
-from .opening import Opened, app_option, at_store, load_app, output_option
+from .opening import OpenedStore, app_option, at_store, load_app, output_option
 from .selecting import signature
 from .subcommands import Subcommands
 from .terminal.nothing import unknown
@@ -46,7 +46,7 @@ def schedule() -> None:
 
 @schedule.command("list")
 @at_store(absent=True)
-def list_(opened: Opened, out: Output) -> None:
+def list_(opened: OpenedStore, out: Output) -> None:
     """List an app's schedules, late ones first.
 
     `state` says how long the first tick that no scheduler has enqueued is overdue, and whether a scheduler was seen
@@ -60,8 +60,8 @@ def list_(opened: Opened, out: Output) -> None:
     rows = [schedule_record(schedules[one.name], one, now_ms) for one in schedule_statuses(opened.app, opened.store)]
     if not out.rows(rows, _COLUMNS, id="name", limit=0):
         note("no schedules; declare one with @app.periodic(…)")
-    if out.is_table and (told := warning(opened.app, opened.store)) is not None:
-        note(f"warning: {told}")
+    if out.is_table and (text := warning(opened.app, opened.store)) is not None:
+        note(f"warning: {text}")
 
 
 @schedule.command("next")
@@ -73,10 +73,10 @@ def list_(opened: Opened, out: Output) -> None:
 def next_(name: str, count: int, after: datetime | None, app: str | None, output: str | None) -> None:
     """Show the next times of a schedule, in UTC and in its own zone."""
     chosen = settings({"app": app, "output": output})  # no store: times are those of the calendar
-    found = _found(load_app(chosen.app, chosen.folder) if chosen.app else None, name)
+    schedule_ = _found(load_app(chosen.app, chosen.folder) if chosen.app else None, name)
     rows = [
-        {"at": timestamp(_ms(at)), "local": at.isoformat(sep=" "), "tz": found.times.tz}
-        for at in found.next(count, after or datetime.now(UTC))
+        {"at": timestamp(_ms(at)), "local": at.isoformat(sep=" "), "tz": schedule_.times.tz}
+        for at in schedule_.next(count, after or datetime.now(UTC))
     ]
     Output(chosen.output).rows(rows, (Column("at", "UTC", str), Column("local"), Column("tz")), id="at", limit=0)
 
@@ -85,7 +85,7 @@ def next_(name: str, count: int, after: datetime | None, app: str | None, output
 @click.argument("name")
 @signature(required=False)
 @at_store(create=True)
-def run(opened: Opened, out: Output, name: str, actor: str | None, reason: str) -> None:
+def run(opened: OpenedStore, out: Output, name: str, actor: str | None, reason: str) -> None:
     """Enqueue one message of a schedule now, outside its ticks, and print its id."""
     ref = _found(opened.app, name).run(reason=reason, actor=actor)
     if ref.duplicate:
@@ -101,25 +101,25 @@ def run(opened: Opened, out: Output, name: str, actor: str | None, reason: str) 
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @signature(required=False)
 @at_store(create=True)
-def pause(opened: Opened, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
+def pause(opened: OpenedStore, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
     """Enqueue no more ticks of schedules, in any scheduler."""
-    _set(opened, out, names, lambda found: found.pause(reason=reason, actor=actor), paused=True)
+    _set(opened, out, names, lambda one: one.pause(reason=reason, actor=actor), paused=True)
 
 
 @schedule.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @signature(required=False)
 @at_store(create=True)
-def resume(opened: Opened, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
+def resume(opened: OpenedStore, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
     """Resume paused schedules; `missed=` of a schedule decides about the ticks that it missed."""
-    _set(opened, out, names, lambda found: found.resume(reason=reason, actor=actor), paused=False)
+    _set(opened, out, names, lambda one: one.resume(reason=reason, actor=actor), paused=False)
 
 
 def _set(
-    opened: Opened, out: Output, names: tuple[str, ...], change: Callable[[Schedule], None], *, paused: bool
+    opened: OpenedStore, out: Output, names: tuple[str, ...], change: Callable[[Schedule], None], *, paused: bool
 ) -> None:
-    for found in [_found(opened.app, name) for name in names]:  # all are known, or none is changed
-        change(found)
+    for one in [_found(opened.app, name) for name in names]:  # all are known, or none is changed
+        change(one)
     rows = [{"name": name, "paused": paused} for name in names]
     out.rows(rows, (Column("name"), Column("paused")), id="name", limit=0)
 

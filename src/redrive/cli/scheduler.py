@@ -38,24 +38,24 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
     if chosen.app is None:
         why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
         raise Failure("which app has the schedules?", why, f"{program()} scheduler tasks:app", USAGE)
-    found = load_app(chosen.app, chosen.folder)
+    loaded = load_app(chosen.app, chosen.folder)
     if url is not None:
-        move(found, chosen.url)
+        move(loaded, chosen.url)
     tell_warnings(chosen.log)
-    wait_for_store(found)
-    if not found.store.traits.shared:
+    wait_for_store(loaded)
+    if not loaded.store.traits.shared:
         why = "what it enqueues in its own memory no worker can see; a worker can run the schedules itself"
         fix = f"{program()} worker {typed(chosen.app)} --scheduler"
-        raise Failure(f"a scheduler cannot work on the store {found.store.traits.name}", why, fix, REFUSED)
-    warn_without_schedules(found, chosen.app)
-    write_log(found, chosen.log)
+        raise Failure(f"a scheduler cannot work on the store {loaded.store.traits.name}", why, fix, REFUSED)
+    warn_without_schedules(loaded, chosen.app)
+    write_log(loaded, chosen.log)
     from ..thresholds import rules_of, watching
 
     try:
-        with watching(found, rules_of(found)):
-            found.run_scheduler()
+        with watching(loaded, rules_of(loaded)):
+            loaded.run_scheduler()
     finally:
-        found.store.close()
+        loaded.store.close()
     return 0
 
 

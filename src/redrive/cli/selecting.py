@@ -23,7 +23,7 @@ from ..triage.lookup import message_ids, run_ids
 from ..triage.select.parser import parse
 from ..triage.select.terms import ALL, ARGS, REASONS, Node, as_node, both, fields_of
 from ..triage.selection import Selection
-from .opening import Opened
+from .opening import OpenedStore
 from .terminal.nothing import Here
 from .terminal.output import Column, Output
 from .terminal.stderr import block, note
@@ -70,7 +70,7 @@ def _refuse_death_as_reason(given: Mapping[str, Any]) -> None:
 selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]")
 
 
-def selection(opened: Opened, words: tuple[str, ...], *others: Node) -> Selection:
+def selection(opened: OpenedStore, words: tuple[str, ...], *others: Node) -> Selection:
     """The selection of a selector and the options. Raises Failure after it has pointed at the mistake."""
     with understood():
         node = parse(" ".join(words))
@@ -103,9 +103,9 @@ def understood(next: str | None = None) -> Iterator[None]:
         raise Failure(what, why or "it is not understood", next, USAGE) from error
 
 
-def note_unread(found: Selection) -> None:
-    if found.unread:
-        note(f"left out: {found.unread:,} whose bodies are in blob storage and could not be read (REDRIVE_BLOBS)")
+def note_unread(matching: Selection) -> None:
+    if matching.unread:
+        note(f"left out: {matching.unread:,} whose bodies are in blob storage and could not be read (REDRIVE_BLOBS)")
 
 
 actor_option = click.option(
@@ -148,12 +148,12 @@ def confirmed(question: str, what: str, yes: bool, *, words: Sequence[str], reas
     return click.confirm(one_line(redact(question)), err=True)
 
 
-def message_id(opened: Opened, given: str) -> str:
+def message_id(opened: OpenedStore, given: str) -> str:
     """The id of a message that the user typed, whole or shortened; one that no message has stays as it is."""
     return given if is_id(given) else _one_of(message_ids(opened.store, given), given, "messages")
 
 
-def run_id(opened: Opened, given: str) -> str:
+def run_id(opened: OpenedStore, given: str) -> str:
     """The same for a plan or a run."""
     return given if is_id(given) else _one_of(run_ids(opened.store, given), given, "plans and runs")
 
@@ -175,7 +175,7 @@ def _one_of(ids: Ids, given: str, what: str) -> str:
 
 
 def chosen_words(
-    opened: Opened, words: tuple[str, ...], every: bool, chosen: Node = ALL, lane: Lane = Lane.DEAD
+    opened: OpenedStore, words: tuple[str, ...], every: bool, chosen: Node = ALL, lane: Lane = Lane.DEAD
 ) -> tuple[tuple[str, ...], Selection | None]:
     """What the words name: ids, or a selection in that lane by a selector, --all or filters. Raises Failure for
     neither and for both."""
@@ -187,19 +187,19 @@ def chosen_words(
     return ids, None if ids else selection(opened, words, chosen, as_node(lane=lane))
 
 
-def here(opened: Opened) -> Here:
+def here(opened: OpenedStore) -> Here:
     """What is known in the store and the app."""
     return Here(opened.store, opened.app, opened.url)
 
 
 def write_result(
-    opened: Opened, out: Output, done: ActionResult, did: str, found: Selection | None, lane: Lane = Lane.DEAD
+    opened: OpenedStore, out: Output, done: ActionResult, did: str, matching: Selection | None, lane: Lane = Lane.DEAD
 ) -> int:
-    """Write the result for each id, and how many as a note. `found`: the selection, or None where the user gave ids.
+    """Write the result for each id, and how many as a note. `matching`: the selection, or None where the user gave ids.
     Raises Failure if the action was applied to nothing, or not to every id."""
     left = len(done.changed) + len(done.unknown)
-    if found is not None and not len(done) and not left:
-        raise here(opened).matched(found, did, lane)
+    if matching is not None and not len(done) and not left:
+        raise here(opened).matched(matching, did, lane)
     rows = [
         {"id": id, "result": result}
         for ids, result in ((done.ids, did), (done.changed, "changed"), (done.unknown, "unknown"))
@@ -211,18 +211,18 @@ def write_result(
         parts.append(f"{len(done.changed):,} no longer {'in quarantine' if lane is Lane.QUARANTINE else 'dead'}")
     if done.unknown:
         parts.append(f"{len(done.unknown):,} unknown")
-    told = "; ".join(parts)
-    if found is None and left:
+    text = "; ".join(parts)
+    if matching is None and left:
         total = left + len(done)
         what = f"{left:,} of {total:,} messages were not {did}"
         if total == 1:
             what = f"message {(done.changed or done.unknown)[0]} was not {did}"
-            told = (
+            text = (
                 "no message has this id, or it is done: done messages are deleted"
                 if done.unknown
-                else f"it is {told[2:]}"
+                else f"it is {text[2:]}"
             )
         shown = f"job show {typed(done.changed[0])}" if done.changed else "dlq list"
-        raise Failure(what, told, onward(shown), PARTIAL if len(done) else FAILED)
-    note(told)
+        raise Failure(what, text, onward(shown), PARTIAL if len(done) else FAILED)
+    note(text)
     return DONE

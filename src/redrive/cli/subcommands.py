@@ -24,20 +24,20 @@ class Subcommands(click.Group):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        found = self.found(ctx, name)
-        if found is not None:
-            found.epilog = epilog(ctx, name)
-        return found
+        command = self.command_of(ctx, name)
+        if command is not None:
+            command.epilog = epilog(ctx, name)
+        return command
 
-    def found(self, ctx: click.Context, name: str) -> click.Command | None:
+    def command_of(self, ctx: click.Context, name: str) -> click.Command | None:
         """The command of this name."""
         return super().get_command(ctx, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = self.list_commands(ctx)
-        commands = [(name, found) for name in names if (found := self.get_command(ctx, name)) is not None]
+        commands = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
         with formatter.section("Commands"):  # whole sentences, which click would cut at the width of a line
-            formatter.write_dl([(name, found.get_short_help_str(limit=1000)) for name, found in commands])
+            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in commands])
 
 
 def unknown_command(word: str, known: Sequence[str], path: str) -> Failure:

@@ -141,29 +141,29 @@ def worker(
     if chosen.app is None:
         why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
         raise Failure("which app does the worker run?", why, f"{program()} worker tasks:app", USAGE)
-    found = load_app(chosen.app, chosen.folder)
+    loaded = load_app(chosen.app, chosen.folder)
     if url is not None:
-        move(found, chosen.url)
+        move(loaded, chosen.url)
     if flags["park_for"] is not None:
-        found.park_for_s = chosen.park_for_s
+        loaded.park_for_s = chosen.park_for_s
     if flags["recycle_after"] is not None:
-        found.recycle_after = chosen.recycle_after
+        loaded.recycle_after = chosen.recycle_after
     if flags["recycle_memory"] is not None:
-        found.recycle_memory = chosen.recycle_memory
+        loaded.recycle_memory = chosen.recycle_memory
     tell_warnings(chosen.log, quiet=child)
-    found.schedules_watched = child  # its parent has warned
+    loaded.schedules_watched = child  # its parent has warned
     if not child and (chosen.drain or not chosen.burst):  # a burst ends: whatever runs it, such as cron, comes again
-        wait_for_store(found)
-    if child or not found.store.traits.shared:
-        return _work(found, chosen, metrics_dir, child)
-    _warn(found, chosen)
+        wait_for_store(loaded)
+    if child or not loaded.store.traits.shared:
+        return _work(loaded, chosen, metrics_dir, child)
+    _warn(loaded, chosen)
     from ..worker.preflight import preflight
 
-    preflight(found, found.store, [queue.name for queue in found.queues_of(_sizes(found, chosen.queues))])
-    code = _supervise(found, chosen, url)
-    if chosen.burst and found.url is not None:
-        with contextlib.closing(open_store(found.url)) as store:  # the app's own is closed
-            note_left(store, found, [queue.name for queue in found.queues_of(_sizes(found, chosen.queues))])
+    preflight(loaded, loaded.store, [queue.name for queue in loaded.queues_of(_sizes(loaded, chosen.queues))])
+    code = _supervise(loaded, chosen, url)
+    if chosen.burst and loaded.url is not None:
+        with contextlib.closing(open_store(loaded.url)) as store:  # the app's own is closed
+            note_left(store, loaded, [queue.name for queue in loaded.queues_of(_sizes(loaded, chosen.queues))])
     return code
 
 
@@ -299,8 +299,8 @@ def _warn(app: App, chosen: Settings) -> None:
             note(f"warning: {late}")
     from ..worker.preflight import doubts
 
-    for told in doubts(app):
-        note(f"warning: {told}")
+    for line in doubts(app):
+        note(f"warning: {line}")
     known = {task.queue for task in app.tasks.values()} | {s.queue for s in app.schedules.values()} | set(app.queues)
     for name in chosen.queues or ():
         if name not in known:

@@ -61,7 +61,7 @@ def _usage(error: click.UsageError) -> Failure:
     usage = error.ctx.get_usage().partition(" ")[2] if error.ctx is not None else f"{path} [OPTIONS]"
     what, _, why = error.format_message().rstrip(".").partition("; expected ")
     what = what.replace("is not a valid integer range", "is not a whole number")  # click names its type there
-    what = re.sub(r"is not in the range (.*)", lambda found: _range(found[1]), what)
+    what = re.sub(r"is not in the range (.*)", lambda within: _range(within[1]), what)
     what, help = what[:1].lower() + what[1:], f"{path} --help"
     match error:
         case click.NoSuchOption(option_name=name, possibilities=some):
@@ -88,19 +88,19 @@ def _range(described: str) -> str:
 
 def _with_unit(what: str) -> str | None:
     """The command line with seconds, where a duration has no unit."""
-    found = re.search("'([0-9.]+)' is refused: text needs a unit", what)
-    return corrected(found[1], f"{found[1]}s") if found else None
+    match = re.search("'([0-9.]+)' is refused: text needs a unit", what)
+    return corrected(match[1], f"{match[1]}s") if match else None
 
 
 def _not_one_of(what: str, param: click.Parameter, words: Sequence[str], help: str) -> Failure:
     name = param.opts[-1] if isinstance(param, click.Option) else (param.name or "").upper()
-    found = re.search("'([^']*)' is not one of", what)  # click quotes the value there
-    given = found[1] if found else ""
+    match = re.search("'([^']*)' is not one of", what)  # click quotes the value there
+    given = match[1] if match else ""
     near = _nearest(given, words)
     why = (f"did you mean '{near}'? " if near else "") + f"expected: {', '.join(words)}"
     if not near and isinstance(param, click.Argument) and (option := FIELDS_BESIDE.get(name)):
         why, help = f"{why}; {option} takes one of the app", corrected(given, f"{option}={given}")
-    what = f"{name} cannot be '{given}'" if found else what
+    what = f"{name} cannot be '{given}'" if match else what
     return Failure(what, why, corrected(given, near) if near and given else help, USAGE)
 
 

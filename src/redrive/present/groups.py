@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from ..flow.auto_redrive import AutoRedrive
 
 
-def auto_redrive_record(found: AutoRedrive) -> dict[str, Any]:
+def auto_redrive_record(auto: AutoRedrive) -> dict[str, Any]:
     """The parameters of automatic redrives."""
     return {
-        "base": show(found.base),
-        "factor": found.factor,
-        "cap": show(found.cap),
-        "max_redrives": found.max_redrives,
-        "attempts": found.attempts,
+        "base": show(auto.base),
+        "factor": auto.factor,
+        "cap": show(auto.cap),
+        "max_redrives": auto.max_redrives,
+        "attempts": auto.attempts,
     }
 
 
-def pace_record(found: AutoRedrive) -> dict[str, Any]:
+def pace_record(auto: AutoRedrive) -> dict[str, Any]:
     """Their rate, and the jitter of their waits."""
-    return {"rate": f"{found.rate:.6g}/s", "jitter": found.jitter}
+    return {"rate": f"{auto.rate:.6g}/s", "jitter": auto.jitter}
 
 
 def group_records(
@@ -49,20 +49,20 @@ def group_records(
     ]
 
 
-def task_group_record(found: FailureGroup) -> dict[str, Any]:
+def task_group_record(group: FailureGroup) -> dict[str, Any]:
     """The messages of one task in a group, without its annotations."""
     return {
-        "fingerprint": found.fingerprint,
-        "task": found.task,
-        "error": found.error,
-        "text": shown_text(found.text),
-        "count": found.count,
-        "trend": found.trend,
-        "recent": found.recent,
-        "earlier": found.earlier,
-        "first_at": timestamp(found.first_ms),
-        "last_at": timestamp(found.last_ms),
-        "sample_id": found.sample_id,
+        "fingerprint": group.fingerprint,
+        "task": group.task,
+        "error": group.error,
+        "text": shown_text(group.text),
+        "count": group.count,
+        "trend": group.trend,
+        "recent": group.recent,
+        "earlier": group.earlier,
+        "first_at": timestamp(group.first_ms),
+        "last_at": timestamp(group.last_ms),
+        "sample_id": group.sample_id,
     }
 
 

@@ -39,5 +39,5 @@ def tally_record(tally: Tally) -> dict[str, Any]:
 
 def _durations(histogram: Histogram) -> dict[str, Any]:
     shares = {"p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99}
-    found = {name: histogram.percentile(share) for name, share in shares.items()}
-    return {"count": histogram.count, "sum_ms": histogram.sum_ms, **found}
+    percentiles = {name: histogram.percentile(share) for name, share in shares.items()}
+    return {"count": histogram.count, "sum_ms": histogram.sum_ms, **percentiles}

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from ..store import Store
 
 
-Record = dict[str, Any]
-
-
 def holds_of(store: Store, app: Registry | None, message: Message) -> tuple[Hold, ...]:
     """Why this message does not run, what decides first; empty for one that runs or rests."""
     from ..status import Reasons
@@ -25,7 +22,7 @@ def holds_of(store: Store, app: Registry | None, message: Message) -> tuple[Hold
     return Reasons(store, app).of(message)
 
 
-def hold_record(hold: Hold) -> Record:
+def hold_record(hold: Hold) -> dict[str, Any]:
     """A hold as JSON shows it."""
     return {
         "kind": hold.kind,

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 _STARTED = re.compile(r"; started: [0-9a-f-]+(?:, [0-9a-f-]+)*(?: and \d+ more)?\Z")
 
 
-def body_json(found: bytes) -> Any:
+def body_json(body: bytes) -> Any:
     """A body or a checkpoint: as it is if it is JSON, `{"encrypted": KEY}` if it could not be decrypted, else
     `{"base64": …}`."""
-    if (key := key_of(found)) is not None:
+    if (key := key_of(body)) is not None:
         return {"encrypted": key}
     try:
-        msgspec.json.decode(found)
-        found.decode()
+        msgspec.json.decode(body)
+        body.decode()
     except (ValueError, RecursionError):
-        return {"base64": base64.b64encode(found).decode()}
-    return msgspec.Raw(found)  # not decoded: no digit or repeated key is lost
+        return {"base64": base64.b64encode(body).decode()}
+    return msgspec.Raw(body)  # not decoded: no digit or repeated key is lost
 
 
 def message_row(message: Message, now_ms: int) -> dict[str, Any]:
@@ -117,8 +117,8 @@ def message_record(message: Message, now_ms: int) -> dict[str, Any]:
 
 def _damage(message: Message) -> dict[str, Any]:
     """Why the row cannot be read, and the row as it was."""
-    found = message.damage
-    return {} if found is None else {"damage": found.why, "row": dict(found.raw)}
+    damage = message.damage
+    return {} if damage is None else {"damage": damage.why, "row": dict(damage.raw)}
 
 
 def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
@@ -166,14 +166,14 @@ def fault_record(fault: Fault) -> dict[str, Any]:
     }
 
 
-def moment_record(found: Moment) -> dict[str, Any]:
+def moment_record(moment: Moment) -> dict[str, Any]:
     """An event of a timeline: an attempt with its fault, an action by hand, or the end of the message."""
-    fault, entry = found.fault, found.entry
+    fault, entry = moment.fault, moment.entry
     return {
-        "at": timestamp(found.at_ms),
-        "after_s": None if found.after_ms is None else found.after_ms / 1000,
-        "what": found.what,
-        "text": shown_text(fault.text if fault else found.text) or None,
+        "at": timestamp(moment.at_ms),
+        "after_s": None if moment.after_ms is None else moment.after_ms / 1000,
+        "what": moment.what,
+        "text": shown_text(fault.text if fault else moment.text) or None,
         "kind": str(fault.kind) if fault else None,
         "error": fault.error if fault else None,
         "worker": (fault.worker or None) if fault else None,

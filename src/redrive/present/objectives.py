@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from ..history import Burn, SloStatus
 
 
-def objective_record(found: SloStatus) -> dict[str, Any]:
+def objective_record(status: SloStatus) -> dict[str, Any]:
     """An objective as a row."""
-    firing = {burn.severity for burn in found.firing}
-    burns = {f"burn_{show(burn.long_ms / 1000)}": burn for burn in found.burns}
+    firing = {burn.severity for burn in status.firing}
+    burns = {f"burn_{show(burn.long_ms / 1000)}": burn for burn in status.burns}
     return {
-        "state": "page" if "page" in firing else "ticket" if firing else "ok" if found.all else "no messages",
-        "kind": found.kind,
-        "name": found.name,
-        "objective": str(found.slo),
-        "share": found.share,
-        "good": found.good,
-        "all": found.all,
-        "budget_left": found.budget_left,
+        "state": "page" if "page" in firing else "ticket" if firing else "ok" if status.all else "no messages",
+        "kind": status.kind,
+        "name": status.name,
+        "objective": str(status.slo),
+        "share": status.share,
+        "good": status.good,
+        "all": status.all,
+        "budget_left": status.budget_left,
         **{name: burn.long for name, burn in burns.items()},
-        "burns": [_burn(burn) for burn in found.burns],
+        "burns": [_burn(burn) for burn in status.burns],
     }
 
 

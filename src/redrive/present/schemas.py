@@ -27,13 +27,13 @@ def schema_of(task: Task[Any, Any]) -> dict[str, Any]:
     for p in parameters:
         if p.default is not inspect.Parameter.empty:
             properties[p.name] |= _default(codec, p.default)
-    found: dict[str, Any] = {"$schema": DIALECT, "title": task.name}
+    schema: dict[str, Any] = {"$schema": DIALECT, "title": task.name}
     if summary := (inspect.getdoc(task.handler) or "").partition("\n\n")[0]:
-        found["description"] = " ".join(summary.split())
-    found |= {"version": codec.version, "type": "object", "properties": properties}
-    found["required"] = [p.name for p in parameters if p.default is inspect.Parameter.empty]
-    found["additionalProperties"] = False
-    return found | ({"$defs": shared} if shared else {})
+        schema["description"] = " ".join(summary.split())
+    schema |= {"version": codec.version, "type": "object", "properties": properties}
+    schema["required"] = [p.name for p in parameters if p.default is inspect.Parameter.empty]
+    schema["additionalProperties"] = False
+    return schema | ({"$defs": shared} if shared else {})
 
 
 def _properties(kinds: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

@@ -46,10 +46,10 @@ _TOLD = (
     "running",
 )  # in the story
 
-Record = Mapping[str, Any]
+MessageRecord = Mapping[str, Any]
 
 
-class Reader(Protocol):
+class StoryReader(Protocol):
     """Who reads a story: whether with all details, whether with relative times, and what can be dimmed."""
 
     @property
@@ -63,7 +63,7 @@ class Reader(Protocol):
     def dim(self, text: str) -> str: ...
 
 
-def story(record: Record, out: Reader, *, why: str) -> Iterator[str]:
+def story(record: MessageRecord, out: StoryReader, *, why: str) -> Iterator[str]:
     """The lines of a message. `why` says why it waits, if it does."""
     last = record["faults"][-1] if record["faults"] and record["state"] != "done" else None
     yield from field_lines(dict(_head(record, last, out, why)))
@@ -79,7 +79,7 @@ def story(record: Record, out: Reader, *, why: str) -> Iterator[str]:
     yield from chain([""], (f"{out.dim('next:')} {words}" for words in next_commands(record, out)))
 
 
-def _head(record: Record, last: Record | None, out: Reader, why: str) -> Iterator[tuple[str, str]]:
+def _head(record: MessageRecord, last: MessageRecord | None, out: StoryReader, why: str) -> Iterator[tuple[str, str]]:
     if record.get("damage"):
         yield "error", f"its row cannot be read: {record['damage']}"
     elif last is not None and _is_bystander(record, last):
@@ -111,26 +111,26 @@ def _head(record: Record, last: Record | None, out: Reader, why: str) -> Iterato
         yield "stored", f"{record['bytes']:,} bytes in {record['body_in']}; --body shows them"
 
 
-def _is_bystander(record: Record, last: Record) -> bool:
+def _is_bystander(record: MessageRecord, last: MessageRecord) -> bool:
     """Whether its last run ended by the death of a process that it shared, and nothing says that it was the cause."""
     crash = last["crash"]
     shared = crash is not None and not crash["alone"] and max(crash["started_count"], len(crash["started"])) > 1
     return shared and record["state"] in ("ready", "scheduled", "leased")
 
 
-def _error(fault: Record, out: Reader) -> str:
+def _error(fault: MessageRecord, out: StoryReader) -> str:
     text = fault["text"] if out.verbose else crash_text(fault["text"] or "")
     return f"{fault['error']}: {text}".rstrip(": ")
 
 
-def _state(record: Record, out: Reader, why: str) -> str:
+def _state(record: MessageRecord, out: StoryReader, why: str) -> str:
     """When it came into its state, and why."""
     attempts = f"{record['attempt']:,} attempt{'s' if record['attempt'] != 1 else ''}"
     match record["state"]:
         case "dead" | "quarantine":
             reason = record["reason"] or ""
-            told = f"{reason}: {ENDS[reason]}" if reason in ENDS else reason
-            return f"{out.when(record['rested_at'])}, {told or 'no reason is recorded'}, after {attempts}"
+            cause = f"{reason}: {ENDS[reason]}" if reason in ENDS else reason
+            return f"{out.when(record['rested_at'])}, {cause or 'no reason is recorded'}, after {attempts}"
         case "done" | "cancelled":
             return f"{out.when(record['rested_at'])}, after {attempts}"
         case "leased":
@@ -139,7 +139,7 @@ def _state(record: Record, out: Reader, why: str) -> str:
             return why or "its row is damaged"
 
 
-def _running(record: Record) -> str:
+def _running(record: MessageRecord) -> str:
     """Where it runs, and for how long."""
     worker = f"its worker is {record['worker']}" if record.get("worker") else "its worker is not known"
     run, attempt = record.get("running"), f"attempt {record['attempt']:,}"
@@ -151,7 +151,7 @@ def _running(record: Record) -> str:
     return f"it has run for {show(round(run['for_s']))}, {attempt}; {worker}, {place} pid {run['pid']} on {run['host']}"
 
 
-def next_commands(record: Record, out: Reader) -> Iterator[str]:
+def next_commands(record: MessageRecord, out: StoryReader) -> Iterator[str]:
     """What a person may want to do next: commands that work as they are."""
     id = typed(record["id"])
     yield from (hold["next"] for hold in record["held"][:1] if hold["next"] != onward(f"job show {id}"))
@@ -172,21 +172,21 @@ def next_commands(record: Record, out: Reader) -> Iterator[str]:
         yield onward(f"{'dlq' if record['state'] in ('dead', 'quarantine') else 'job'} show {id} -v")
 
 
-def _value(name: str, value: Any, out: Reader) -> Iterator[str]:
+def _value(name: str, value: Any, out: StoryReader) -> Iterator[str]:
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     return _section(name, text.splitlines(), BODY_LINES, out)
 
 
-def _section(name: str, lines: Sequence[str], most: int, out: Reader, *, end: bool = False) -> Iterator[str]:
+def _section(name: str, lines: Sequence[str], most: int, out: StoryReader, *, end: bool = False) -> Iterator[str]:
     """Lines under a heading; without -v only the first ones (or the last ones), and how many more there are."""
     yield from ("", out.dim(name))
     left = 0 if out.verbose else max(0, len(lines) - most)
-    told = [f"… {left:,} more lines; -v shows all"] if left else []
-    shown = [*told, *lines[left:]] if end else [*lines[: len(lines) - left], *told]
+    more = [f"… {left:,} more lines; -v shows all"] if left else []
+    shown = [*more, *lines[left:]] if end else [*lines[: len(lines) - left], *more]
     yield from (f"  {one_line(line)}" for line in shown)
 
 
-def _life(moments: Sequence[Record], last: Record | None, out: Reader) -> Iterator[str]:
+def _life(moments: Sequence[MessageRecord], last: MessageRecord | None, out: StoryReader) -> Iterator[str]:
     """What happened to it, a line each: when, or how long after the line before, and what."""
     if not moments:
         return
@@ -200,7 +200,7 @@ def _life(moments: Sequence[Record], last: Record | None, out: Reader) -> Iterat
         yield f"  {at}{after:>{wide}}  {one_line(moment_text(moment, known=last))}"
 
 
-def _fault(fault: Record, out: Reader) -> Iterator[str]:
+def _fault(fault: MessageRecord, out: StoryReader) -> Iterator[str]:
     again = "" if fault["delay_ms"] is None else f", again in {show(fault['delay_ms'] / 1000)}"
     of_attempt = f"of attempt {fault['attempt']} " if fault["attempt"] else ""  # one death may end many runs
     yield ""
@@ -210,5 +210,5 @@ def _fault(fault: Record, out: Reader) -> Iterator[str]:
     yield from (f"  {one_line(line)}" for line in (fault["traceback"] or _error(fault, out)).splitlines())
 
 
-def _details(record: Record) -> dict[str, Any]:
+def _details(record: MessageRecord) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in _TOLD and value not in (None, "", False, {})}

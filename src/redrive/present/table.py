@@ -56,8 +56,8 @@ class Table(NamedTuple):
     def left_out(self) -> str:
         """Says that something is not shown; empty if all is."""
         count = self.hidden
-        told = [f"{count} column{'s' if count > 1 else ''} hidden"] if count else []
-        return ", ".join([*told, *(["texts cut"] if self.cut else [])])
+        parts = [f"{count} column{'s' if count > 1 else ''} hidden"] if count else []
+        return ", ".join([*parts, *(["texts cut"] if self.cut else [])])
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column], wide: int, *, now_ms: int | None = None) -> Table:

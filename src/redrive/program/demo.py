@@ -55,9 +55,9 @@ def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, we
 
     pages: PagesOf | None = None
     if web:
-        from .demo_pages import Pages
+        from .demo_pages import DemoPages
 
-        pages = Pages
+        pages = DemoPages
     tell_warnings()
     if picture is not None and not picture.absolute().parent.is_dir():
         why = f"there is no folder {picture.absolute().parent}"

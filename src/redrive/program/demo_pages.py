@@ -12,19 +12,19 @@ from ..demo.processes import DemoFailed
 from ..read_model import ReadModel
 from ..store import Store
 from ..web import Site
-from ..web.serve import Server, listening
+from ..web.serve import PagesServer, listening
 
 STARTED_WITHIN_S = 30.0
 
 
-class Pages:
+class DemoPages:
     """Serves the pages on a free port of this machine, from a thread, until the block ends. `url` is their address."""
 
     def __init__(self, store: Store, shown: str) -> None:
         site = Site(ReadModel(store=store), read_only=True, url=shown)
         self._ready = threading.Event()
         self._socket = listening("127.0.0.1", 0)
-        self._server = Server(site, self._told)
+        self._server = PagesServer(site, self._told)
         self._thread = threading.Thread(target=self._serve, name="redrive-demo-pages", daemon=True)
         self.url = ""
 

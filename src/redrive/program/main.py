@@ -86,11 +86,11 @@ class Commands(Subcommands):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_HELP)
 
-    def found(self, ctx: click.Context, name: str) -> click.Command | None:
+    def command_of(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _HELP:
             return None
-        found: click.Command = getattr(import_module(_home(name)), name)
-        return found
+        command: click.Command = getattr(import_module(_home(name)), name)
+        return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem

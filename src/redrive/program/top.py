@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ..cli.opening import Opened, at_store
+from ..cli.opening import OpenedStore, at_store
 from ..cli.selecting import actor_option
 from ..cli.terminal.output import Output
 from ..present.commands import onward
@@ -16,7 +16,7 @@ from ..present.failure import REFUSED, Failure
 @click.command()
 @actor_option
 @at_store()
-def top(opened: Opened, out: Output, actor: str | None) -> None:
+def top(opened: OpenedStore, out: Output, actor: str | None) -> None:
     """Watch queues, failures, runs, messages, workers and breakers, and repair them, by keys.
 
     Press ? for help. Lower-case keys are safe; upper-case ones change something, and ask for a reason, which the

@@ -7,7 +7,7 @@ import webbrowser
 
 import click
 
-from ..cli.opening import Opened, at_store
+from ..cli.opening import OpenedStore, at_store
 from ..cli.terminal.output import Output
 from ..cli.terminal.stderr import note
 from ..present.commands import command
@@ -25,7 +25,7 @@ from ..read_model import ReadModel
 @click.option("--open", "open_", is_flag=True, help="open the pages in a browser")
 @at_store()
 def web(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     host: str,
     port: int,
@@ -45,7 +45,7 @@ def web(
     """
     from ..web import Site
     from ..web.access import is_loopback
-    from ..web.serve import Server, listening
+    from ..web.serve import PagesServer, listening
 
     if token is None and not is_loopback(host):
         next = f"read -rs REDRIVE_WEB_TOKEN && export REDRIVE_WEB_TOKEN && {command()} --host {host}"
@@ -67,7 +67,7 @@ def web(
             webbrowser.open(url)
 
     with socket:
-        server = Server(site, ready)
+        server = PagesServer(site, ready)
         for each in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them once more when it has ended
             signal.signal(each, server.end)
         server.run([socket])

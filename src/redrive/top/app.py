@@ -16,15 +16,15 @@ from textual.widgets import Input
 from ..errors import Misread
 from . import keys, pace
 from .keys import MOVES
-from .layout import Laid, laid_out
+from .layout import LaidOutRows, laid_out
 from .lines import Lines, Rows
 from .model import Model
 from .question import Question
-from .reader import Reader
-from .screen import Act, Row, Screen, Text
-from .screens import Help, Plan, seven
+from .reader import ReadThread
+from .screen import KeyAction, Screen, ScreenRow, Text
+from .screens import HelpScreen, PlanScreen, seven
 from .texts import clock, line
-from .trouble import told
+from .trouble import trouble_text
 
 _CSS = """
 Screen { background: ansi_default; color: ansi_default; layers: base; }
@@ -51,10 +51,10 @@ class Top(App[None]):
         self.seven = seven()
         self.stack: list[Screen] = [self.seven[0]]
         self.is_paused, self._is_up = False, False
-        self._laid = Laid("", (), ())
+        self._laid = LaidOutRows("", (), ())
         self._errors: dict[str, str] = {}  # by reader
         self._said = ""
-        self._readers = {name: Reader(name) for name in ("read", "study", "act")}
+        self._readers = {name: ReadThread(name) for name in ("read", "study", "act")}
         self._wakes = {"read": asyncio.Event(), "study": asyncio.Event()}
         self._meter = pace.Meter()
         self._is_free = model.store.usage() is None
@@ -110,20 +110,20 @@ class Top(App[None]):
         """One call of the store; how long to wait until the next."""
 
         def call() -> tuple[Any, int]:
-            found = screen.read(self.model) if name == "read" else screen.study(self.model)
-            return found, self.model.store.now_ms()
+            shown = screen.read(self.model) if name == "read" else screen.study(self.model)
+            return shown, self.model.store.now_ms()
 
         try:
-            (found, screen.now_ms), cpu_s = await self._readers[name].call(call)
+            (shown, screen.now_ms), cpu_s = await self._readers[name].call(call)
             if name == "read":
-                screen.found = found
+                screen.reading = shown
             else:
-                screen.studied = found
+                screen.studied = shown
             self._errors.pop(name, None)
             self._paint(screen)
         except Exception as error:  # a line on the screen, whatever it is: the next read may work
             if screen is self.now:
-                self._errors[name] = told(error)
+                self._errors[name] = trouble_text(error)
                 self._frame()
             return pace.AGAIN_S
         if screen.once:
@@ -155,7 +155,7 @@ class Top(App[None]):
             if marked:
                 screen.chosen = rows.key
         else:
-            self._laid = Laid("", (), ())
+            self._laid = LaidOutRows("", (), ())
             rows.fill(["reading …"], [], None, marked=False)
         self._bar("head", [line(each) for each in head])
         self._bar("heading", [f"  {self._laid.heading}"] if self._laid.heading else [])
@@ -227,7 +227,7 @@ class Top(App[None]):
 
     def _fresh(self) -> None:
         """Forget what this screen has read: it asks something else now."""
-        self.now.found = self.now.studied = self.now.chosen = None
+        self.now.reading = self.now.studied = self.now.chosen = None
         self._wake()
         self._paint()
 
@@ -255,10 +255,10 @@ class Top(App[None]):
         if selector is None:
             self.say("nothing is chosen that a redrive can be planned of")
         else:
-            self._go([*self.stack, Plan(selector)])
+            self._go([*self.stack, PlanScreen(selector)])
 
     def _key_help(self) -> None:
-        self._go([*self.stack, Help(self.now)])
+        self._go([*self.stack, HelpScreen(self.now)])
 
     def _key_pause(self) -> None:
         self.is_paused = not self.is_paused
@@ -272,7 +272,7 @@ class Top(App[None]):
         self.exit()
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> ScreenRow | None:
         """The chosen row; on a screen of text, that text's own."""
         chosen = self.now.chosen
         return next((row for row in self._laid.rows if str(row[self.now.id]) == chosen), None)
@@ -320,7 +320,7 @@ class Top(App[None]):
 
     # -- changing
 
-    def _ask(self, act: Act) -> None:
+    def _ask(self, act: KeyAction) -> None:
         row = self.now.subject(self.row)
         if row is None:
             self.say(f"nothing is chosen to {act.word}")
@@ -331,18 +331,18 @@ class Top(App[None]):
             asked = Question(question, act.count(row), optional=act.ends)
             self.push_screen(asked, lambda reason: self._answered(act, row, reason))
 
-    def _answered(self, act: Act, row: Row, reason: str | None) -> None:
+    def _answered(self, act: KeyAction, row: ScreenRow, reason: str | None) -> None:
         if reason is None:
             self.say(f"nothing was changed: {act.word} was left")
         else:
             self.say(f"{act.word} {act.about(row)} …")
             self.run_worker(self._do(act, row, reason), name=act.word)
 
-    async def _do(self, act: Act, row: Row, reason: str) -> None:
+    async def _do(self, act: KeyAction, row: ScreenRow, reason: str) -> None:
         try:
             answer = await self._readers["act"].call(lambda: act.do(self.model, row, reason))
         except Exception as error:
-            self.say(f"not done: {told(error)}")
+            self.say(f"not done: {trouble_text(error)}")
             return
         if isinstance(answer.value, Screen):
             self._go([*self.stack[:-1], answer.value])
@@ -354,5 +354,5 @@ class Top(App[None]):
 def _wants(screen: Screen, name: str) -> bool:
     """Whether this screen has something to be read, or studied, now."""
     if name == "read":
-        return screen.reads and not (screen.once and screen.found is not None)
+        return screen.reads and not (screen.once and screen.reading is not None)
     return screen.studies and not (screen.once and screen.studied is not None)

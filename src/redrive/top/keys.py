@@ -44,20 +44,20 @@ NAMES: Mapping[str, str] = {
 
 def tabs(names: Sequence[str], chosen: str, trail: Sequence[str] = ()) -> str:
     """The line of screens, the chosen one in brackets; or that one and what it led to."""
-    told = [f"[{n} {name}]" if name == chosen else f" {n} {name} " for n, name in enumerate(names, 1)]
-    return " > ".join([told[names.index(chosen)], *trail]) if trail else "".join(told)
+    words = [f"[{n} {name}]" if name == chosen else f" {n} {name} " for n, name in enumerate(names, 1)]
+    return " > ".join([words[names.index(chosen)], *trail]) if trail else "".join(words)
 
 
 def hints(screen: Screen, wide: int, *, deep: bool) -> str:
     """The keys that mean something here, as many as there is room for; help has all. `deep`: there is a way back."""
-    told = ["?:help", "q:quit", *(f"{act.key}:{act.word}" for act in screen.acts)]
-    told += [f"{key}:{word}" for key, word in screen.shifts.items()]
-    told += ["p:plan"] if screen.plans else []
-    told += ["esc:back"] if deep else []
-    told += ["enter:look"] if screen.leads else []
-    told += ["/:filter", "space:pause"]
+    words = ["?:help", "q:quit", *(f"{act.key}:{act.word}" for act in screen.acts)]
+    words += [f"{key}:{word}" for key, word in screen.shifts.items()]
+    words += ["p:plan"] if screen.plans else []
+    words += ["esc:back"] if deep else []
+    words += ["enter:look"] if screen.leads else []
+    words += ["/:filter", "space:pause"]
     line = ""
-    for each in told:
+    for each in words:
         if len(line) + len(each) + 2 > wide:
             break
         line += f" {each} "

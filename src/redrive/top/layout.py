@@ -8,22 +8,22 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..present.table import Column, table
-from .screen import Page, Row, Screen
+from .screen import Screen, ScreenPage, ScreenRow
 from .texts import line, shown
 
 ROWS_MAX = 500  # rows of a table; a filter finds the others
 
 
-class Laid(NamedTuple):
+class LaidOutRows(NamedTuple):
     """The heading, and each line with its row. A wrapped line has its row more than once."""
 
     heading: str
     lines: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[ScreenRow]
     note: str = ""
 
 
-def laid_out(screen: Screen, page: Page, wide: int) -> Laid:
+def laid_out(screen: Screen, page: ScreenPage, wide: int) -> LaidOutRows:
     """The lines of a page, at most `wide` cells each where the columns allow it."""
     if not screen.columns:
         return _wrapped(_kept(page.rows, "" if screen.asks_store else screen.filter), wide)
@@ -31,18 +31,18 @@ def laid_out(screen: Screen, page: Page, wide: int) -> Laid:
     kept = _kept(rows, "" if screen.asks_store else screen.filter)
     some = kept[:ROWS_MAX]
     if not some:
-        return Laid("", [], [])
+        return LaidOutRows("", [], [])
     made = table(some, _filled(screen.columns, some), wide, now_ms=screen.now_ms)
     heading, *lines = made.lines
-    told = [made.left_out] if made.hidden else []
+    notes = [made.left_out] if made.hidden else []
     if len(kept) > len(some):
-        told.append(f"the first {len(some):,} of {len(kept):,}")
+        notes.append(f"the first {len(some):,} of {len(kept):,}")
     if len(kept) < len(rows):
-        told.append(f"{len(kept):,} of {len(rows):,} match the filter")
-    return Laid(heading, lines, some, ", ".join(told))
+        notes.append(f"{len(kept):,} of {len(rows):,} match the filter")
+    return LaidOutRows(heading, lines, some, ", ".join(notes))
 
 
-def _filled(columns: Sequence[Column], rows: Sequence[Row]) -> Sequence[Column]:
+def _filled(columns: Sequence[Column], rows: Sequence[ScreenRow]) -> Sequence[Column]:
     """Without the spare columns that are empty in every row."""
     return [c for c in columns if not c.spare or any(row.get(c.name) not in (None, "") for row in rows)]
 
@@ -51,7 +51,7 @@ def _safe(value: Any) -> Any:
     return shown(value) if isinstance(value, str) else value
 
 
-def _kept(rows: Sequence[Row], needle: str) -> Sequence[Row]:
+def _kept(rows: Sequence[ScreenRow], needle: str) -> Sequence[ScreenRow]:
     """The rows that have this text in one of their fields, in any case."""
     if not needle:
         return rows
@@ -59,14 +59,14 @@ def _kept(rows: Sequence[Row], needle: str) -> Sequence[Row]:
     return [row for row in rows if any(needle in str(value).casefold() for value in row.values() if value is not None)]
 
 
-def _wrapped(rows: Sequence[Row], wide: int) -> Laid:
+def _wrapped(rows: Sequence[ScreenRow], wide: int) -> LaidOutRows:
     lines: list[str] = []
-    of: list[Row] = []
+    of: list[ScreenRow] = []
     for row in rows:
         parts = _parts(row["line"], max(20, wide))
         lines += parts
         of += [row] * len(parts)
-    return Laid("", lines, of)
+    return LaidOutRows("", lines, of)
 
 
 @lru_cache(maxsize=4096, typed=True)  # a story is laid out again each second, and few of its lines change

@@ -20,10 +20,10 @@ class Model:
         """`url` is shown: it has no password. `actor` signs what is changed (default: user@host)."""
         self.store, self.app, self.url, self.actor = store, app, url, actor
         self.dlq, self.flow = DeadLetters(store, app), Controls(store, app)
-        self.reader = Reader(store)
+        self.reader = TerminalReader(store)
 
 
-class Reader:
+class TerminalReader:
     """The reader of a message's story: times are relative, and details left out."""
 
     verbose, is_brief = False, True

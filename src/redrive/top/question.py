@@ -53,8 +53,8 @@ class Question(ModalScreen[str | None]):
         else:
             self.dismiss(typed["reason"])
 
-    def _missing(self, id: str, told: str) -> None:
-        self._hint(f"{told}   esc: leave it")
+    def _missing(self, id: str, text: str) -> None:
+        self._hint(f"{text}   esc: leave it")
         self.query_one(f"#{id}", Input).focus()
 
     def _hint(self, text: str) -> None:

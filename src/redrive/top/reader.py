@@ -15,14 +15,14 @@ import click
 CLOSE_S = 1.0  # how long to wait for a call that is under way; a daemon thread does not hold up the end
 
 
-class Answer(NamedTuple):
+class ReadAnswer(NamedTuple):
     """What a call returned, and the processor time that this thread took for it."""
 
     value: Any
     cpu_s: float
 
 
-class Reader:
+class ReadThread:
     """A thread that makes one call after the other."""
 
     def __init__(self, name: str) -> None:
@@ -31,12 +31,12 @@ class Reader:
         self._thread = threading.Thread(target=self._run, name=f"redrive-top-{name}", daemon=True)
         self._thread.start()
 
-    async def call(self, fn: Callable[[], Any]) -> Answer:
+    async def call(self, fn: Callable[[], Any]) -> ReadAnswer:
         """The answer of `fn`, called on the thread. Raises what it raises."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
+        future: asyncio.Future[ReadAnswer] = loop.create_future()
 
-        def settle(answer: Answer | None, error: BaseException | None) -> None:
+        def settle(answer: ReadAnswer | None, error: BaseException | None) -> None:
             if future.done():  # its screen was left
                 return
             if error is not None:
@@ -48,7 +48,7 @@ class Reader:
             answer, failed = None, None
             from_s = time.thread_time()
             try:
-                answer = Answer(fn(), time.thread_time() - from_s)
+                answer = ReadAnswer(fn(), time.thread_time() - from_s)
             except Exception as error:
                 failed = error
             with contextlib.suppress(RuntimeError):  # the loop is closed: the program ends

@@ -12,26 +12,26 @@ from typing import Any, ClassVar, NamedTuple
 from ..present.table import Column
 from .model import Model
 
-Row = Mapping[str, Any]
+ScreenRow = Mapping[str, Any]
 
 
-class Page(NamedTuple):
+class ScreenPage(NamedTuple):
     """What a screen shows: lines above the table, and its rows; `empty` says why there are none."""
 
-    rows: Sequence[Row]
+    rows: Sequence[ScreenRow]
     head: Sequence[str] = ()
     empty: str = "nothing"
 
 
-def _always(row: Row) -> bool:
+def _always(row: ScreenRow) -> bool:
     return True
 
 
-def _one(row: Row) -> int:
+def _one(row: ScreenRow) -> int:
     return 1
 
 
-class Act(NamedTuple):
+class KeyAction(NamedTuple):
     """What an upper-case key does to the chosen row, after a question that needs a reason, unless `ends`: it ends what
     somebody did.
 
@@ -41,10 +41,10 @@ class Act(NamedTuple):
 
     key: str
     word: str
-    about: Callable[[Row], str]
-    do: Callable[[Model, Row, str], str | Screen]
-    fits: Callable[[Row], bool] = _always
-    count: Callable[[Row], int] = _one
+    about: Callable[[ScreenRow], str]
+    do: Callable[[Model, ScreenRow, str], str | Screen]
+    fits: Callable[[ScreenRow], bool] = _always
+    count: Callable[[ScreenRow], int] = _one
     ends: bool = False
 
 
@@ -54,7 +54,7 @@ class Screen:
     name: ClassVar[str] = ""
     columns: Sequence[Column] = ()  # none: the rows are lines of text
     id: ClassVar[str] = "id"
-    acts: Sequence[Act] = ()
+    acts: Sequence[KeyAction] = ()
     reads, studies = True, False
     once: ClassVar[bool] = False  # it is read or studied once: it does not change
     asks_store: ClassVar[bool] = False  # the filter is a question to the store, and not a part of the rows' text
@@ -62,7 +62,7 @@ class Screen:
     def __init__(self) -> None:
         self.filter = ""
         self.chosen: str | None = None  # the id of the row with the cursor
-        self.found: Any = None  # what `read` returned last; None: nothing yet
+        self.reading: Any = None  # what `read` returned last; None: nothing yet
         self.studied: Any = None
         self.now_ms = 0  # the store's time then
 
@@ -73,7 +73,7 @@ class Screen:
     @property
     def is_ready(self) -> bool:
         """Whether there is something to show."""
-        return (self.found is not None or not self.reads) and (self.studied is not None or self.reads)
+        return (self.reading is not None or not self.reads) and (self.studied is not None or self.reads)
 
     @property
     def leads(self) -> bool:
@@ -91,19 +91,19 @@ class Screen:
     def study(self, model: Model) -> Any:
         """Figures that cost more, every few seconds. Raises StoreError."""
 
-    def page(self) -> Page:
+    def page(self) -> ScreenPage:
         """The rows, of what was read. Pure."""
         raise NotImplementedError
 
-    def look(self, row: Row) -> Screen | None:
+    def look(self, row: ScreenRow) -> Screen | None:
         """The screen that shows this row alone; None if there is no more to see."""
         return None
 
-    def subject(self, row: Row | None) -> Row | None:
+    def subject(self, row: ScreenRow | None) -> ScreenRow | None:
         """What the upper-case keys change: the chosen row; on a screen of one thing, that thing."""
         return row
 
-    def selector(self, row: Row | None) -> str | None:
+    def selector(self, row: ScreenRow | None) -> str | None:
         """The selector of the messages that `p` plans a redrive of; None: a row has to be chosen."""
         return None
 
@@ -129,5 +129,5 @@ class Text(Screen):
         """The lines, of what was read. Pure."""
         raise NotImplementedError
 
-    def page(self) -> Page:
-        return Page([{"n": str(n), "line": each} for n, each in enumerate(self.lines())])
+    def page(self) -> ScreenPage:
+        return ScreenPage([{"n": str(n), "line": each} for n, each in enumerate(self.lines())])

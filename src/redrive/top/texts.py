@@ -38,8 +38,8 @@ def listed(counts: Mapping[str, int], most: int = 4) -> str:
     >>> listed({"crm": 1200, "mail": 3})
     'crm 1,200, mail 3'
     """
-    told = ", ".join(f"{name} {number:,}" for name, number in list(counts.items())[:most])
-    return f"{told} and {len(counts) - most:,} more" if len(counts) > most else told
+    first = ", ".join(f"{name} {number:,}" for name, number in list(counts.items())[:most])
+    return f"{first} and {len(counts) - most:,} more" if len(counts) > most else first
 
 
 def clock(at_ms: int) -> str:

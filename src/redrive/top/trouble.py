@@ -6,7 +6,7 @@ from ..present.failure import failure_of
 from .texts import line
 
 
-def told(error: Exception) -> str:
+def trouble_text(error: Exception) -> str:
     """What failed, and why."""
     failure = failure_of(error)
     return line(" ".join(f"{failure.what}: {failure.why}".split()))

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import ConfigError, near_miss
-from .tries import WRONG_BY_PROXY_MAX, WRONG_MAX, Tries
+from .tries import WRONG_BY_PROXY_MAX, WRONG_MAX, LoginTries
 
 SESSION = "redrive_session"
 SESSION_S = 12 * 3600
@@ -87,24 +87,24 @@ class Answered(Exception):
         self.response = response
 
 
-def user_of(found: Any) -> User | None:
+def user_of(answer: Any) -> User | None:
     """The user that `authorize` returned: a User, a name with all permissions, True for all permissions without a name,
     or (name, permissions). None and False mean that the request is refused. Raises Answered for a response, such as a
     redirect to the application's own login, and ConfigError for anything else."""
-    if isinstance(found, Response):
-        raise Answered(found)
-    if found is None or found is False:
+    if isinstance(answer, Response):
+        raise Answered(answer)
+    if answer is None or answer is False:
         return None
-    if found is True:
+    if answer is True:
         return User()
-    if isinstance(found, User):
-        return User(found.name, as_permissions(found.permissions))
-    if isinstance(found, str) and found:
-        return User(found)
-    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], str):
-        return User(found[0], as_permissions(found[1]))
+    if isinstance(answer, User):
+        return User(answer.name, as_permissions(answer.permissions))
+    if isinstance(answer, str) and answer:
+        return User(answer)
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], str):
+        return User(answer[0], as_permissions(answer[1]))
     raise ConfigError(
-        f"authorize returned a {type(found).__name__}; expected a User, a name, (name, permissions), True, or None"
+        f"authorize returned a {type(answer).__name__}; expected a User, a name, (name, permissions), True, or None"
     )
 
 
@@ -129,7 +129,7 @@ class Access:
         if token is not None and len(set(token)) < DISTINCT_MIN:
             raise ConfigError(f"the token has {len(set(token))} different characters; expected one that is random")
         self._authorize, self._token, self._clock = authorize, token, clock
-        self.tries = Tries()
+        self.tries = LoginTries()
 
     @property
     def is_open(self) -> bool:
@@ -144,10 +144,10 @@ class Access:
     async def user(self, request: Request) -> User:
         """Who asks. Raises Denied and Answered."""
         if self._authorize is not None:
-            found = self._authorize(request)
-            if isawaitable(found):
-                found = await _awaited(found)
-            user = user_of(found)
+            answer = self._authorize(request)
+            if isawaitable(answer):
+                answer = await _awaited(answer)
+            user = user_of(answer)
             if user is not None:
                 return user
         if self._token is not None and (self._has_session(request) or self._gives_token(request)):
@@ -199,13 +199,13 @@ class Access:
 
 def cookies(request: Request, name: str) -> list[str]:
     """All cookies of this name: a site at `/` and one at `/jobs` have one each, and the latter is sent both."""
-    found = []
+    values = []
     for header in request.headers.getlist("cookie"):
         for part in header.split(";"):
             known, _, value = part.strip().partition("=")
             if known == name:
-                found.append(value.strip('"'))
-    return found
+                values.append(value.strip('"'))
+    return values
 
 
 def client_of(request: Request) -> str:
@@ -225,8 +225,8 @@ def clients_of(request: Request) -> tuple[tuple[str, int], ...]:
     return ((client, WRONG_MAX),)
 
 
-async def _awaited(found: Awaitable[Any]) -> Any:
-    return await found
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
 
 
 def _bearer(request: Request) -> str | None:
@@ -255,8 +255,8 @@ def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        found = ip_address(host.strip("[]"))
+        address = ip_address(host.strip("[]"))
     except ValueError:
         return False
-    mapped = getattr(found, "ipv4_mapped", None)
-    return bool((mapped or found).is_loopback)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

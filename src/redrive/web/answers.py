@@ -31,10 +31,10 @@ from ..errors import (
 from ..redact import redact, redact_record
 from ..redact.visible import in_json
 from .access import Denied, User
-from .ask import Home, Problem, Told
+from .ask import PageAnswer, Problem, SiteParts
 from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
 from .requests import wants_json
-from .table import MENU, Page
+from .table import MENU, SitePage
 from .text import moment, page
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -60,7 +60,8 @@ def as_json(record: Mapping[str, Any], status: int = 200) -> Response:
 
 
 def html(
-    site: Home, request: Request, user: User, shown: Page, record: Told, *, csrf: str, said: str, version: int
+    site: SiteParts, request: Request, user: User, shown: SitePage, record: PageAnswer,
+    *, csrf: str, said: str, version: int,
 ) -> str:  # fmt: skip
     """A record as a page, without secrets but those that the reader typed."""
     others = _others(site, request, user, csrf, shown)
@@ -68,24 +69,24 @@ def html(
     return page(shown.name, redact_record(record), **others)
 
 
-def failed(site: Home, request: Request, told: Problem, *, allow: str = "") -> Response:
+def failed(site: SiteParts, request: Request, problem: Problem, *, allow: str = "") -> Response:
     """An error, in the form that was asked for."""
-    record = {"error": redact(told.what), "why": redact(told.why) or None, "next": told.next or None}
+    record = {"error": redact(problem.what), "why": redact(problem.why) or None, "next": problem.next or None}
     if wants_json(request):
-        response = as_json(record, told.status)
+        response = as_json(record, problem.status)
     else:
         others = _others(site, request, User(permissions=frozenset()), "", None)
         did = redact(said(request))  # what was done before: the message that it leads to may be gone by now
-        body = page("error", record | {"status": told.status, "store": site.url}, **others, said=did, version=0)
-        response = HTMLResponse(body, told.status)
+        body = page("error", record | {"status": problem.status, "store": site.url}, **others, said=did, version=0)
+        response = HTMLResponse(body, problem.status)
     if allow:
         response.headers["Allow"] = allow
-    if told.status == 401 and site.access.takes_token:
+    if problem.status == 401 and site.access.takes_token:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
 
 
-def login(site: Home, request: Request, *, wrong: bool = False) -> Response:
+def login(site: SiteParts, request: Request, *, wrong: bool = False) -> Response:
     """The form that takes the token."""
     csrf = csrf_of(request)
     others = _others(site, request, User(permissions=frozenset()), csrf, None)
@@ -97,13 +98,13 @@ def login(site: Home, request: Request, *, wrong: bool = False) -> Response:
 
 def once_more(request: Request) -> Response:
     """Who follows a link from elsewhere, such as an alert's, comes without cookies. This page asks again, with them."""
-    told = Markup(
+    text = Markup(
         '<!doctype html><title>redrive</title><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open</a>'
     )
-    return HTMLResponse(told.format(path_of(request)))
+    return HTMLResponse(text.format(path_of(request)))
 
 
-def told(error: Exception, store: str) -> Problem:
+def problem_of(error: Exception, store: str) -> Problem:
     """What, why and what next of an error. One that nothing here knows says no more than that."""
     if isinstance(error, Problem):
         return error
@@ -121,7 +122,7 @@ def told(error: Exception, store: str) -> Problem:
     return Problem(what, why, "", status)
 
 
-def _others(site: Home, request: Request, user: User, csrf: str, shown: Page | None) -> dict[str, Any]:
+def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: SitePage | None) -> dict[str, Any]:
     """What every template may use beside its record."""
     root, now_ms = root_of(request), _clock(site)
     return {
@@ -141,7 +142,7 @@ def _others(site: Home, request: Request, user: User, csrf: str, shown: Page | N
     }
 
 
-def _clock(site: Home) -> Callable[[], int]:
+def _clock(site: SiteParts) -> Callable[[], int]:
     """The store's time, read once, and only by a page that shows times: one that needs no store waits for none."""
 
     @cache

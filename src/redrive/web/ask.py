@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ..status import Status
     from ..store import Store
     from .access import Access
-    from .sums import Kept, Sums
+    from .sums import KeptValue, Sums
 
 T = TypeVar("T")
 Record = dict[str, Any]
 
 
-class Home(Protocol):
+class SiteParts(Protocol):
     """What pages and actions need of the site that they belong to."""
 
     app: ReadModel
@@ -39,7 +39,7 @@ class Home(Protocol):
     access: Access
     sums: Sums
 
-    def status(self, patience_s: float = 0.0) -> Kept[Status]:
+    def status(self, patience_s: float = 0.0) -> KeptValue[Status]:
         """What is going on, as `redrive status` shows it, and how old that is. Raises StoreError."""
         ...
 
@@ -52,7 +52,7 @@ class Problem(Exception):
         self.what, self.why, self.next, self.status = what, why, next, status
 
 
-class Told(Record):
+class PageAnswer(Record):
     """A page's record that is answered otherwise than by 200: with another `status` of HTTP or, to a browser, by
     leading it `to` an address (parts as `url` takes them). `typed` is what the reader typed: the page shows it again
     as it is, and JSON leaves it out. An action that returns one shows the page `name` instead of what it did."""
@@ -94,7 +94,7 @@ class PageRequest:
     """One request. `path` has the parts of the address, `query` and `form` the last value of each name, `lists` all
     values of the form and the query."""
 
-    site: Home
+    site: SiteParts
     user: User
     path: Mapping[str, str]
     query: Mapping[str, str]
@@ -133,15 +133,15 @@ class PageRequest:
     def sees_bodies(self) -> bool:
         return self.user.may(Permission.VIEW_BODIES)
 
-    def kept(self, key: str, read: Callable[[], T]) -> Kept[T]:
+    def kept(self, key: str, read: Callable[[], T]) -> KeptValue[T]:
         """A sum over many messages that all pages share, with its age. See `sums.py`."""
         return self._aged(self.site.sums.get(key, read, self.patience_s))
 
-    def status(self) -> Kept[Status]:
+    def status(self) -> KeptValue[Status]:
         """What is going on, as `redrive status` shows it. Raises StoreError."""
         return self._aged(self.site.status(self.patience_s))
 
-    def _aged(self, kept: Kept[T]) -> Kept[T]:
+    def _aged(self, kept: KeptValue[T]) -> KeptValue[T]:
         self.ages_s.append(kept.age_s)
         return kept
 
@@ -150,7 +150,7 @@ class PageRequest:
         age_s = max(self.ages_s, default=0.0)
         return {"as_of": timestamp(now_ms - round(age_s * 1000)), "age_s": age_s} if age_s >= OLD_S else None
 
-    def kept_soon(self, key: str, read: Callable[[], T]) -> Kept[T] | None:
+    def kept_soon(self, key: str, read: Callable[[], T]) -> KeptValue[T] | None:
         """The same; None where a page can do without it and it is not there at once."""
         kept = self.site.sums.within(WAITED_S, key, read)
         return None if kept is None else self._aged(kept)
@@ -167,9 +167,9 @@ class PageRequest:
 
     def needed(self, name: str, what: str = "") -> str:
         """A field that must not be empty."""
-        if not (found := self.text(name)):
+        if not (text := self.text(name)):
             raise Problem(f"{what or name} is missing", f"the field '{name}' is empty", "go back and fill it in", 422)
-        return found
+        return text
 
     def number(self, name: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
         """A whole number within bounds."""

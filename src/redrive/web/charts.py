@@ -55,9 +55,9 @@ def _bar(x: float, wide: float, values: Sequence[tuple[str, float]], label: str,
         y, high = HIGH - (low + value) / most * HIGH, value / most * HIGH
         low += value
         if value:
-            told = f"{label}: {name} {value:,.6g}"
+            title = f"{label}: {name} {value:,.6g}"
             part = '<rect class="s{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"><title>{}</title></rect>'
-            parts.append(Markup(part).format(which, x, y, wide, high, told))
+            parts.append(Markup(part).format(which, x, y, wide, high, title))
     return Markup("").join(parts)
 
 

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 DESCRIPTORS_WANTED, DESCRIPTORS_OWN = 16_384, 200  # of the process; those that are not connections
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
+class ConnectionBounds(Struct, frozen=True, kw_only=True):
     """Of connections: `most` in all, `waiting_of_one` of one address that wait for a request; `head_s` and `body_s` for
     the head and the body of a request to arrive, `taken_s` without a byte taken of an answer that waits to be."""
 
@@ -44,12 +44,14 @@ def raise_descriptors() -> int:
 class Connections:
     """Those of one server. Used on its event loop alone."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: ConnectionBounds) -> None:
         self.bounds = bounds
         self._count = 0
-        self._waiting: dict[str, dict[Bounded, None]] = {}  # by address, in the order in which they began to wait
+        self._waiting: dict[
+            str, dict[BoundedConnections, None]
+        ] = {}  # by address, in the order in which they began to wait
 
-    def open(self, one: Bounded) -> bool:
+    def open(self, one: BoundedConnections) -> bool:
         """Count a new connection; False where there is no room for it."""
         self._count += 1
         if self._count <= self.bounds.most:
@@ -61,14 +63,14 @@ class Connections:
         next(iter(crowd)).give_way()
         return True
 
-    def wait(self, one: Bounded) -> None:
+    def wait(self, one: BoundedConnections) -> None:
         """It waits for a request, or for the rest of one."""
         crowd = self._waiting.setdefault(one.address, {})
         crowd[one] = None
         if len(crowd) > self.bounds.waiting_of_one:
             next(iter(crowd)).give_way()
 
-    def work(self, one: Bounded) -> None:
+    def work(self, one: BoundedConnections) -> None:
         """Its request has arrived."""
         crowd = self._waiting.get(one.address)
         if crowd is not None:
@@ -76,13 +78,13 @@ class Connections:
             if not crowd:
                 del self._waiting[one.address]
 
-    def close(self, one: Bounded) -> None:
+    def close(self, one: BoundedConnections) -> None:
         """It is gone."""
         self._count -= 1
         self.work(one)
 
 
-class Bounded(H11Protocol):
+class BoundedConnections(H11Protocol):
     """A connection of uvicorn's that gives way. `gate`: those of its server."""
 
     gate: Connections
@@ -168,6 +170,6 @@ class Bounded(H11Protocol):
             self._timer = None
 
 
-def protocol(gate: Connections) -> type[Bounded]:
+def protocol(gate: Connections) -> type[BoundedConnections]:
     """The protocol for one server."""
-    return type("Bounded", (Bounded,), {"gate": gate})
+    return type("Bounded", (BoundedConnections,), {"gate": gate})

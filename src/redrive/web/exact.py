@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 
-class Number(NamedTuple):
+class ExactNumber(NamedTuple):
     """A JSON number as it is written. No text is equal to it."""
 
     digits: str
@@ -20,7 +20,9 @@ class Pairs(list[tuple[str, Any]]):
 
 def read(text: str | bytes) -> Any:
     """The value of a JSON text. Raises ValueError, RecursionError."""
-    return json.loads(text, object_pairs_hook=Pairs, parse_int=Number, parse_float=Number, parse_constant=_refused)
+    return json.loads(
+        text, object_pairs_hook=Pairs, parse_int=ExactNumber, parse_float=ExactNumber, parse_constant=_refused
+    )
 
 
 def _refused(word: str) -> Any:
@@ -29,7 +31,7 @@ def _refused(word: str) -> Any:
 
 def write(value: Any) -> str:
     """JSON of a value, in one line."""
-    if isinstance(value, Number):
+    if isinstance(value, ExactNumber):
         return value.digits
     if isinstance(value, Pairs):
         return "{" + ",".join(f"{write(name)}:{write(part)}" for name, part in value) + "}"

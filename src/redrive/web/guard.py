@@ -46,8 +46,8 @@ def host_names(hosts: Iterable[str] | None) -> frozenset[str] | None:
 
 def host_of(given: str) -> str:
     """The name in a Host header: no port, no final dot, in lower case. Empty if it is none."""
-    found = _HOST.fullmatch(given.strip())
-    return found[1].lower().strip("[]") if found else ""
+    match = _HOST.fullmatch(given.strip())
+    return match[1].lower().strip("[]") if match else ""
 
 
 def check_host(request: Request, hosts: Collection[str] | None) -> None:
@@ -118,19 +118,19 @@ def csrf_of(request: Request) -> str:
 def say(response: Response, request: Request, text: str) -> None:
     """Let the next page say this once. Sealed by the token of forms: another site on this host cannot put words in."""
     known = _known(request)
-    told = quote(text)
-    if len(told) > _SAID_MAX:
-        told = quote(text[: _SAID_MAX // 12]) + quote("…")
+    quoted = quote(text)
+    if len(quoted) > _SAID_MAX:
+        quoted = quote(text[: _SAID_MAX // 12]) + quote("…")
     if known:
-        set_cookie(response, request, SAID, f"{_seal(known[0], told)}.{told}", max_age=60)
+        set_cookie(response, request, SAID, f"{_seal(known[0], quoted)}.{quoted}", max_age=60)
 
 
 def said(request: Request) -> str:
     """What the last action said; empty if it said nothing, or another site did."""
     for given in cookies(request, SAID):
-        seal, _, told = given.partition(".")
-        if any(hmac.compare_digest(seal.encode(), _seal(known, told).encode()) for known in _known(request)):
-            return unquote(told)
+        seal, _, quoted = given.partition(".")
+        if any(hmac.compare_digest(seal.encode(), _seal(known, quoted).encode()) for known in _known(request)):
+            return unquote(quoted)
     return ""
 
 

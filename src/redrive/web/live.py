@@ -41,11 +41,11 @@ class Glance:
         """What a page may show, in few bytes: it differs after every change of counts, pauses, runs and processes."""
         store = self._store()
         counts, paused = store.counts_by_queue(), sorted(store.paused())
-        idle = [name for name, found in counts.items() if not found.ready and name not in paused]
+        idle = [name for name, count in counts.items() if not count.ready and name not in paused]
         self._idle = idle[:WAITED_FOR_MAX]
-        each = {name: msgspec.structs.astuple(found) for name, found in counts.items()}
+        each = {name: msgspec.structs.astuple(count) for name, count in counts.items()}
         seen: list[Any] = [
-            sorted((name, *(part for part in found if not isinstance(part, float))) for name, found in each.items()),
+            sorted((name, *(part for part in count if not isinstance(part, float))) for name, count in each.items()),
             paused,
         ]
         if store.traits.cells:
@@ -128,15 +128,15 @@ class Live:
         if not self.looks:
             self._task = asyncio.create_task(self._watch())
         try:
-            told = self.version
-            yield f"retry: 2000\nevent: version\ndata: {told}\n\n"
+            sent = self.version
+            yield f"retry: 2000\nevent: version\ndata: {sent}\n\n"
             while not (self._closed or watcher.ended) and asyncio.get_running_loop().time() < ends:
                 # Changes while the line before was sent have set an event that is no longer this one.
-                if self.version == told and not await _set(self._changed):
+                if self.version == sent and not await _set(self._changed):
                     yield ": still here\n\n"
-                elif self.version != told:
-                    told = self.version
-                    yield f"event: version\ndata: {told}\n\n"
+                elif self.version != sent:
+                    sent = self.version
+                    yield f"event: version\ndata: {sent}\n\n"
         finally:
             if watcher in mine:
                 mine.remove(watcher)
@@ -155,14 +155,14 @@ class Live:
             while self.watchers:
                 looks, began, quiet = looks + 1, time.monotonic(), False
                 try:
-                    found, pause_s = await self._looked(thread)
+                    state, pause_s = await self._looked(thread)
                     pause_s = max(pause_s, min(REST * (time.monotonic() - began), REST_MAX_S))
-                    quiet = found == last and not woken
+                    quiet = state == last and not woken
                 except Exception as error:  # the page shows what is wrong with the store
-                    found, pause_s = repr(type(error)).encode(), EVERY_S
-                if found != last or looks % SLOW_EVERY == 0:  # at first too: the page was read before the first look
+                    state, pause_s = repr(type(error)).encode(), EVERY_S
+                if state != last or looks % SLOW_EVERY == 0:  # at first too: the page was read before the first look
                     self.bump()
-                    last = found
+                    last = state
                 woken = await self._rest(thread, max(pause_s, self.watchers / PAGES_PER_S), quiet)
         finally:
             thread.shutdown(wait=False)
@@ -178,10 +178,10 @@ class Live:
         return looking.result()
 
     def _look(self) -> tuple[bytes, float]:
-        found = self._glance.look(), self._every_s()
+        state = self._glance.look(), self._every_s()
         if self._heard is not None:
             self._heard()
-        return found
+        return state
 
     async def _rest(self, thread: ThreadPoolExecutor, pause_s: float, quiet: bool) -> bool:
         """Whether the store ended the rest. After a look that it brought about comes a whole rest, so a busy fleet is

@@ -31,21 +31,21 @@ def link(template: str | None, values: Mapping[str, object]) -> str | None:
     names = set(_FIELD.findall(template))
     if any(values.get(name) in (None, "") for name in names):
         return None
-    return _FIELD.sub(lambda found: quote(str(values[found[1]]), safe="/" if found[1] == "file" else ""), template)
+    return _FIELD.sub(lambda match: quote(str(values[match[1]]), safe="/" if match[1] == "file" else ""), template)
 
 
 def ids_of(traceparent: str | None) -> Mapping[str, str]:
     """The `trace_id` and the `span_id` in a W3C traceparent; empty if it has none."""
-    found = _PARENT.fullmatch(traceparent or "")
-    return {"trace_id": found[1], "span_id": found[2]} if found and found[1] != _NO_TRACE else {}
+    match = _PARENT.fullmatch(traceparent or "")
+    return {"trace_id": match[1], "span_id": match[2]} if match and match[1] != _NO_TRACE else {}
 
 
 def links(traceparent: str | None, **values: object) -> dict[str, str]:
     """The addresses of the trace of a run, and of its logs, by name, as far as the settings say where they are.
     `values`: message_id, task, queue, worker, at."""
     about = {**values, **ids_of(traceparent)}
-    found = {"trace": link(settings().trace_url, about), "logs": link(settings().logs_url, about)}
-    return {name: to for name, to in found.items() if to}
+    urls = {"trace": link(settings().trace_url, about), "logs": link(settings().logs_url, about)}
+    return {name: to for name, to in urls.items() if to}
 
 
 def code(file: str, line: int) -> str | None:

@@ -66,11 +66,13 @@ async def _body(request: Request, most: int) -> bytes:
 
 def _of_json(body: bytes) -> Form:
     try:
-        found = msgspec.json.decode(body or b"{}", type=dict[str, str | int | float | bool | list[str] | None])
+        fields = msgspec.json.decode(body or b"{}", type=dict[str, str | int | float | bool | list[str] | None])
     except UNREADABLE as error:
         raise Problem("the request is not an object of texts, numbers and lists of texts", str(error)) from None
     lists = {
-        name: value if isinstance(value, list) else [_text(value)] for name, value in found.items() if value is not None
+        name: value if isinstance(value, list) else [_text(value)]
+        for name, value in fields.items()
+        if value is not None
     }
     return {name: values[-1] if values else "" for name, values in lists.items()}, lists
 

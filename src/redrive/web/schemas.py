@@ -23,19 +23,19 @@ def form_of(schema: Mapping[str, Any], body: Any) -> list[Record]:
         return []
     held = dict(body)
     required = schema.get("required", ())
-    found = []
+    fields = []
     for name, part in schema.get("properties", {}).items():
         kind, nullable, choices = _kind(part)
         value = _shown(held.get(name))
         if not kind or value is None:
             continue
-        found.append(
+        fields.append(
             {
                 "name": name, "kind": kind, "nullable": nullable, "choices": choices, "required": name in required,
                 "text": value, "about": part.get("description", ""), "absent": name not in held,
             }
         )  # fmt: skip
-    return found[:FIELDS_MAX]
+    return fields[:FIELDS_MAX]
 
 
 def changed(fields: Sequence[Record], body: exact.Pairs, form: Mapping[str, str]) -> exact.Pairs:
@@ -89,7 +89,7 @@ def _shown(value: Any) -> str | None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, exact.Number):
+    if isinstance(value, exact.ExactNumber):
         return value.digits
     return value if isinstance(value, str) and one_line(value) == value else None
 
@@ -101,5 +101,5 @@ def _value(field: Record, typed: str) -> Any:
     if field["kind"] == "boolean" and typed in ("true", "false"):
         return typed == "true"
     if field["kind"] in ("integer", "number") and _NUMBER.fullmatch(typed.strip()):
-        return exact.Number(typed.strip())
+        return exact.ExactNumber(typed.strip())
     return typed

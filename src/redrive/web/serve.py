@@ -12,7 +12,7 @@ from functools import partial
 import uvicorn
 from msgspec.structs import replace
 
-from .connections import Bounds, Connections, protocol, raise_descriptors
+from .connections import ConnectionBounds, Connections, protocol, raise_descriptors
 from .site import Site
 
 GRACE_S = 2  # for answers that are under way when the server is asked to stop
@@ -25,11 +25,11 @@ def listening(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=2048)
 
 
-class Server(uvicorn.Server):
+class PagesServer(uvicorn.Server):
     """Call `ready` with the address of the pages once requests are answered; end live updates when it stops."""
 
-    def __init__(self, site: Site, ready: Callable[[str], object], bounds: Bounds | None = None) -> None:
-        bounds = bounds or Bounds()
+    def __init__(self, site: Site, ready: Callable[[str], object], bounds: ConnectionBounds | None = None) -> None:
+        bounds = bounds or ConnectionBounds()
         gate = Connections(replace(bounds, most=min(bounds.most, raise_descriptors())))
         # Whom a proxy names is looked at in `access.py`, which knows what to believe of it.
         config = uvicorn.Config(

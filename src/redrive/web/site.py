@@ -26,7 +26,7 @@ from ..redact.visible import one_line
 from ..urls import shown
 from . import answers
 from .access import SESSION, SESSION_S, Access, Answered, Authorize, Permission, User, client_of, cookies
-from .ask import Done, Download, PageRequest, Problem, Record, Told
+from .ask import Done, Download, PageAnswer, PageRequest, Problem, Record
 from .guard import (
     CSRF,
     SAID,
@@ -46,8 +46,8 @@ from .guard import (
 )
 from .live import BILLED_EVERY_S, EVERY_S, Glance, Live
 from .requests import LOGIN_MAX, form_of, wants_json
-from .sums import Kept, Sums
-from .table import ACTIONS, PAGES, Action, Page
+from .sums import KeptValue, Sums
+from .table import ACTIONS, PAGES, Action, SitePage
 from .vigil import Readings, Vigil, key_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ PATIENCE_S = {False: 0.3, True: 10.0}  # for a new sum where the known one is ol
 _log = logging.getLogger("redrive.web")
 
 
-class _Name(Convertor[str]):
+class _PageName(Convertor[str]):
     """The rest of an address: names have slashes in them, and line breaks too, which Starlette's own leaves out."""
 
     regex = "(?s:.*)"
@@ -74,7 +74,7 @@ class _Name(Convertor[str]):
 
 
 _NAME = "redrive_name"
-register_url_convertor(_NAME, _Name())
+register_url_convertor(_NAME, _PageName())
 
 
 class Site:
@@ -167,7 +167,7 @@ class Site:
     def _every_s(self) -> float:
         return EVERY_S if self.app.store.usage() is None else BILLED_EVERY_S
 
-    def status(self, patience_s: float = 0.0) -> Kept[Status]:
+    def status(self, patience_s: float = 0.0) -> KeptValue[Status]:
         """What is going on, as `redrive status` shows it, and how old that is. Raises StoreError."""
         from ..status import read_status
 
@@ -201,15 +201,15 @@ class Site:
         return guarded
 
     def _failed(self, request: Request, error: Exception) -> Response:
-        told = answers.told(error, self.url)
+        problem = answers.problem_of(error, self.url)
         path = one_line(path_of(request))
-        if told.status == 500:
+        if problem.status == 500:
             _log.error("%s %s failed", request.method, path, exc_info=error)
         elif isinstance(error, ValueError) and not isinstance(error, RedriveError):  # ours, or what was typed
             _log.info("%s %s was refused", request.method, path, exc_info=error)
-        if told.status == 401 and self.access.takes_token and request.method == "GET" and not wants_json(request):
+        if problem.status == 401 and self.access.takes_token and request.method == "GET" and not wants_json(request):
             return RedirectResponse(page_address(root_of(request), "login", next=path_of(request)), 303)
-        response = answers.failed(self, request, told)
+        response = answers.failed(self, request, problem)
         if isinstance(error, HTTPException):
             response.headers.update(error.headers or {})
         return response
@@ -218,7 +218,7 @@ class Site:
         """Starlette found no route for the method."""
         return self._failed(request, error)
 
-    async def _page(self, page: Page, request: Request) -> Response:
+    async def _page(self, page: SitePage, request: Request) -> Response:
         if from_elsewhere(request):
             return answers.once_more(request)
         user = await self._admitted(request, page.permission)
@@ -233,32 +233,32 @@ class Site:
             return await self._show(page, request, user, await asyncio.to_thread(page.read, ask), version)
         return await self._show(page, request, user, await self.readings.seen(page, request, ask), version)
 
-    async def _shown_to_many(self, page: Page, request: Request, ask: PageRequest, version: int) -> Response:
+    async def _shown_to_many(self, page: SitePage, request: Request, ask: PageRequest, version: int) -> Response:
         """A page that is read, and made HTML, once for all who ask for it after a change. Each gets a token of its own
         for its forms, and what is said once is left to the page that was asked for by a person."""
         record = await self.readings.seen(page, request, ask, version)
-        told = record if isinstance(record, Told) else Told(record)
-        if wants_json(request) or told.to:
-            return await self._show(page, request, ask.user, told, version)
-        key = (*key_of(request, ask), root_of(request), "lost" in told)
-        html = partial(answers.html, self, request, ask.user, page, told, csrf=_ANY_CSRF, said="", version=version)
+        answer = record if isinstance(record, PageAnswer) else PageAnswer(record)
+        if wants_json(request) or answer.to:
+            return await self._show(page, request, ask.user, answer, version)
+        key = (*key_of(request, ask), root_of(request), "lost" in answer)
+        html = partial(answers.html, self, request, ask.user, page, answer, csrf=_ANY_CSRF, said="", version=version)
         shared = await self.readings.once(key, version, html)
         csrf = csrf_of(request)
-        response = HTMLResponse(shared.replace(_ANY_CSRF, csrf), told.status)
+        response = HTMLResponse(shared.replace(_ANY_CSRF, csrf), answer.status)
         set_cookie(response, request, CSRF, csrf)
         return response
 
-    async def _show(self, page: Page, request: Request, user: User, record: Record, version: int) -> Response:
-        told = record if isinstance(record, Told) else Told(record)
+    async def _show(self, page: SitePage, request: Request, user: User, record: Record, version: int) -> Response:
+        answer = record if isinstance(record, PageAnswer) else PageAnswer(record)
         if wants_json(request):
-            return answers.as_json(told, told.status)
-        if told.to:
-            return RedirectResponse(page_address(root_of(request), *told.to), 303)
+            return answers.as_json(answer, answer.status)
+        if answer.to:
+            return RedirectResponse(page_address(root_of(request), *answer.to), 303)
         csrf = csrf_of(request)
         text = await asyncio.to_thread(
-            answers.html, self, request, user, page, told, csrf=csrf, said=said(request), version=version
+            answers.html, self, request, user, page, answer, csrf=csrf, said=said(request), version=version
         )
-        html = HTMLResponse(text, told.status)
+        html = HTMLResponse(text, answer.status)
         set_cookie(html, request, CSRF, csrf)
         if SAID in request.cookies:
             drop_cookie(html, request, SAID)
@@ -278,7 +278,7 @@ class Site:
         finally:
             self.sums.spoil()
             self.live.bump()
-        if isinstance(done, Told):
+        if isinstance(done, PageAnswer):
             page = next(page for page in PAGES if page.name == done.name)
             return await self._show(page, request, user, done, self.live.version)
         if isinstance(done, Download):

@@ -20,7 +20,7 @@ WAITED_S = 0.03  # for a count, by a page that can do without it
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Generic[T]):
+class KeptValue(Generic[T]):
     """A sum, and how many seconds ago it was made."""
 
     value: T
@@ -53,28 +53,28 @@ class Sums:
         self._making: dict[str, Future[Any]] = {}
         self._spoilt = -1.0
 
-    def get(self, key: str, read: Callable[[], T], patience_s: float = 0.0) -> Kept[T]:
+    def get(self, key: str, read: Callable[[], T], patience_s: float = 0.0) -> KeptValue[T]:
         """The sum of this key; `read` makes it. A new one is waited for so long where the known one is older than
         OLD_S. Raises what `read` raises where there is none yet."""
-        found, making = self._begin(key, read, aside=False)
-        if found is None or (patience_s and found.age_s >= OLD_S and wait([making], patience_s).done):
-            return Kept(making.result(), 0.0)
-        return found
+        kept, making = self._begin(key, read, aside=False)
+        if kept is None or (patience_s and kept.age_s >= OLD_S and wait([making], patience_s).done):
+            return KeptValue(making.result(), 0.0)
+        return kept
 
-    def within(self, seconds: float, key: str, read: Callable[[], T]) -> Kept[T] | None:
+    def within(self, seconds: float, key: str, read: Callable[[], T]) -> KeptValue[T] | None:
         """The same; None if it is not there and takes longer. A thread goes on then, for the next who asks."""
-        found, making = self._begin(key, read, aside=True)
-        if found is None and not wait([making], seconds).done:
+        kept, making = self._begin(key, read, aside=True)
+        if kept is None and not wait([making], seconds).done:
             return None
-        return found or Kept(making.result(), 0.0)
+        return kept or KeptValue(making.result(), 0.0)
 
-    def _begin(self, key: str, read: Callable[[], T], *, aside: bool) -> tuple[Kept[T] | None, Future[T]]:
+    def _begin(self, key: str, read: Callable[[], T], *, aside: bool) -> tuple[KeptValue[T] | None, Future[T]]:
         """What can be returned at once, or else what is being made: by this thread, which then has it, or `aside`."""
         with self._lock:
             known, making = self._sums.get(key), self._making.get(key)
             now = self._clock()
             if known is not None and not known.stale and now - known.made < _rest_s(known.cost_s):
-                return Kept(known.value, now - known.made), Future()
+                return KeptValue(known.value, now - known.made), Future()
             mine = making is None
             if making is None:
                 making = self._making[key] = Future()
@@ -83,7 +83,7 @@ class Sums:
             threading.Thread(target=self._make, args=(key, read, making), daemon=True, name="redrive-sums").start()
         elif mine:
             self._make(key, read, making)
-        old = Kept(known.value, self._clock() - known.made) if known is not None and in_background else None
+        old = KeptValue(known.value, self._clock() - known.made) if known is not None and in_background else None
         return old, making
 
     def spoil(self) -> None:

@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from .access import Permission
-from .ask import Done, Download, PageRequest, Record, Told
+from .ask import Done, Download, PageAnswer, PageRequest, Record
 from .requests import BODY_MAX, FORM_MAX
 
 P = Permission
 
 
-class Page(NamedTuple):
+class SitePage(NamedTuple):
     """A page: its address, what its menu calls it, and where it is read: `read/MODULE.py`, function `FUNCTION`. The
     template has the page's name. One with `form` also takes POST, and still changes nothing."""
 
@@ -45,37 +45,37 @@ class Action(NamedTuple):
     most: int = FORM_MAX  # bytes of its form
 
     @property
-    def act(self) -> Callable[[PageRequest], Done | Download | Told]:
+    def act(self) -> Callable[[PageRequest], Done | Download | PageAnswer]:
         return _found("actions", self.where)
 
 
 def _found(folder: str, where: str) -> Callable[[PageRequest], Any]:
     module, _, function = where.partition(":")
-    found: Callable[[PageRequest], Any] = getattr(import_module(f"{__package__}.{folder}.{module}"), function)
-    return found
+    function_: Callable[[PageRequest], Any] = getattr(import_module(f"{__package__}.{folder}.{module}"), function)
+    return function_
 
 
 PAGES = (
-    Page("overview", "/", "Overview", "overview:overview", key="o"),
-    Page("queues", "/queues", "Queues", "queues:queues", key="q"),
-    Page("queue", "/queues/{queue:path}", "Queue", "queues:queue"),
-    Page("groups", "/groups", "Failure groups", "groups:groups", key="f"),
-    Page("group", "/groups/{fingerprint}", "Failure group", "group:group"),
-    Page("messages", "/messages", "Messages", "messages:messages", key="m"),
-    Page("edit", "/messages/{id}/edit", "Edit a message", "edit:edit", P.EDIT, form=True, most=BODY_MAX),
-    Page("message", "/messages/{id}", "Message", "message:message"),
-    Page("planning", "/plans", "Plan a redrive", "plans:planning", key="p"),
-    Page("plan", "/plans/{id}", "Plan", "plans:plan"),
-    Page("runs", "/runs", "Redrive runs", "runs:runs", key="r"),
-    Page("run", "/runs/{id}", "Redrive run", "runs:run"),
-    Page("flow", "/flow", "Flow control", "flow:flow", key="l"),
-    Page("dependency", "/flow/{dependency:path}", "Dependency", "flow:dependency"),
-    Page("schedules", "/schedules", "Schedules", "schedules:schedules", key="s"),
-    Page("workers", "/workers", "Workers", "workers:workers", key="w"),
-    Page("policies", "/policies", "Policies", "policies:policies", key="y"),
-    Page("audit", "/audit", "Audit log", "audit:audit", key="a"),
-    Page("system", "/system", "System", "system:system", key="x"),
-    Page("keys", "/keys", "Keys and help", "help:keys"),
+    SitePage("overview", "/", "Overview", "overview:overview", key="o"),
+    SitePage("queues", "/queues", "Queues", "queues:queues", key="q"),
+    SitePage("queue", "/queues/{queue:path}", "Queue", "queues:queue"),
+    SitePage("groups", "/groups", "Failure groups", "groups:groups", key="f"),
+    SitePage("group", "/groups/{fingerprint}", "Failure group", "group:group"),
+    SitePage("messages", "/messages", "Messages", "messages:messages", key="m"),
+    SitePage("edit", "/messages/{id}/edit", "Edit a message", "edit:edit", P.EDIT, form=True, most=BODY_MAX),
+    SitePage("message", "/messages/{id}", "Message", "message:message"),
+    SitePage("planning", "/plans", "Plan a redrive", "plans:planning", key="p"),
+    SitePage("plan", "/plans/{id}", "Plan", "plans:plan"),
+    SitePage("runs", "/runs", "Redrive runs", "runs:runs", key="r"),
+    SitePage("run", "/runs/{id}", "Redrive run", "runs:run"),
+    SitePage("flow", "/flow", "Flow control", "flow:flow", key="l"),
+    SitePage("dependency", "/flow/{dependency:path}", "Dependency", "flow:dependency"),
+    SitePage("schedules", "/schedules", "Schedules", "schedules:schedules", key="s"),
+    SitePage("workers", "/workers", "Workers", "workers:workers", key="w"),
+    SitePage("policies", "/policies", "Policies", "policies:policies", key="y"),
+    SitePage("audit", "/audit", "Audit log", "audit:audit", key="a"),
+    SitePage("system", "/system", "System", "system:system", key="x"),
+    SitePage("keys", "/keys", "Keys and help", "help:keys"),
 )
 
 ACTIONS = (

@@ -38,12 +38,12 @@ def moment(at: str | None, now_ms: int, *, absent: str = DASH) -> Markup | str:
     """A time as `3m ago`, with the whole of it in UTC; the reader's own clock is added by a script."""
     if at is None:
         return absent
-    found = datetime.fromisoformat(at)
-    left_s = found.timestamp() - now_ms / 1000
-    told = show(abs(round(left_s)))
-    told = "now" if abs(left_s) < 1 else f"in {told}" if left_s > 0 else f"{told} ago"
-    utc = found.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(at, utc, told)
+    time = datetime.fromisoformat(at)
+    left_s = time.timestamp() - now_ms / 1000
+    distance = show(abs(round(left_s)))
+    distance = "now" if abs(left_s) < 1 else f"in {distance}" if left_s > 0 else f"{distance} ago"
+    utc = time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at, utc, distance)
 
 
 def clock(at: str) -> str:

@@ -13,7 +13,7 @@ WITHIN_S = 60.0
 CLIENTS_MAX = 1_000  # the one that was wrong longest ago is forgotten first
 
 
-class Tries:
+class LoginTries:
     """Wrong tokens by client. After so many within a minute, none of that client's is looked at for a minute: the right
     one neither, or the refusal would say which it is. Sessions that are open go on."""
 

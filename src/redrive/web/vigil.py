@@ -14,10 +14,10 @@ from starlette.requests import Request
 from ..duration import rfc3339
 from ..errors import StoreUnavailable
 from ..store import Store
-from .answers import told
-from .ask import PageRequest, Record, Told
+from .answers import problem_of
+from .ask import PageAnswer, PageRequest, Record
 from .requests import wants_json
-from .table import Page
+from .table import SitePage
 
 T = TypeVar("T")
 _SHARED_MAX, _SHARED_S = 200, 2.0
@@ -65,12 +65,12 @@ class Vigil:
         try:
             self._store().paused()
             self.heard()
-            found = True
+            changed = True
         except Exception:  # whatever is wrong with it, the page says what
-            found = False
+            changed = False
         with self._lock:
             self._asked = None
-        asked.set_result(found)
+        asked.set_result(changed)
 
     def keep(self, key: Any, record: Mapping[str, Any]) -> None:
         """Keep what a page shows, for as long as the store will not answer."""
@@ -92,7 +92,7 @@ class Readings:
         self._shared: dict[Any, asyncio.Future[Any]] = {}
         self._version, self._since = -1, 0.0
 
-    async def seen(self, page: Page, request: Request, ask: PageRequest, version: int | None = None) -> Record:
+    async def seen(self, page: SitePage, request: Request, ask: PageRequest, version: int | None = None) -> Record:
         """What a page shows, with how old it is where that is old. If the store does not answer, what the page showed
         last, with since when. `version`: it is read once for all who ask for it after a change."""
 
@@ -111,7 +111,7 @@ class Readings:
                     self._vigil.keep(key, record)
                     return record
         except Exception as error:
-            if told(error, self._url).status != 503:
+            if problem_of(error, self._url).status != 503:
                 raise
             problem = error
         reading.add_done_callback(_forget)
@@ -119,7 +119,7 @@ class Readings:
         if shown is None or wants_json(request):
             raise problem or StoreUnavailable(f"it has not answered since {since}")
         lost = {**shown, "lost": {"since": since, "store": self._url}}
-        return Told(lost, status=503, typed=shown.typed if isinstance(shown, Told) else None)
+        return PageAnswer(lost, status=503, typed=shown.typed if isinstance(shown, PageAnswer) else None)
 
     async def once(self, key: Any, version: int, read: Callable[[], T]) -> T:
         """What one browser's request read for this version of the store answers the others' too: those of the same
@@ -132,8 +132,8 @@ class Readings:
         if reading is None:
             reading = self._shared[key] = asyncio.ensure_future(asyncio.to_thread(read))
         try:
-            found: T = await asyncio.shield(reading)
-            return found
+            value: T = await asyncio.shield(reading)
+            return value
         except Exception:
             self._shared.pop(key, None)
             raise
@@ -144,7 +144,7 @@ def key_of(request: Request, ask: PageRequest) -> tuple[Any, ...]:
     return request.scope["path"], request.scope.get("query_string"), ask.user
 
 
-def _read(page: Page, ask: PageRequest) -> Record:
+def _read(page: SitePage, ask: PageRequest) -> Record:
     """What a page shows; with `stale`, if a sum in it is old."""
     record = page.read(ask)
     old = ask.stale(ask.store.now_ms()) if ask.ages_s else None

@@ -13,8 +13,8 @@ from tests.support.sites import JSON, Browser
 from redrive import App, Draft
 from redrive.program.main import cli, run
 from redrive.top.model import Model
-from redrive.top.screens import Queues
-from redrive.top.screens.plan import Plan as PlanScreen
+from redrive.top.screens import QueuesScreen
+from redrive.top.screens.plan import PlanScreen
 from redrive.triage.redrive.records import RedriveSettings
 
 CAUTIOUS = RedriveSettings(canary=5, slow_start=True, stop_if="failed>20%")

@@ -57,9 +57,9 @@ def test_rows_that_did_not_change_are_not_painted_again(scene: Scene) -> None:
         w.top._paint()
         assert painted == []
         scene.store.put([Draft(task="mail.send", queue="mail")])
-        seen = w.screen.found
+        seen = w.screen.reading
         await w.press("ctrl+l")
-        await w.until(lambda: w.screen.found is not seen and w.screen.found.counts["mail"].ready == 1)
+        await w.until(lambda: w.screen.reading is not seen and w.screen.reading.counts["mail"].ready == 1)
         assert {region.y for region in painted} == {1}  # type: ignore[attr-defined]
 
     scene.watch(test)
@@ -129,9 +129,9 @@ def test_space_stops_reading_and_goes_on(scene: Scene) -> None:
         await w.sees("PAUSED")
         await w.until(lambda: w.screen.studied is not None)
         await w.pilot.pause()
-        seen = w.screen.found
+        seen = w.screen.reading
         scene.store.put([Draft(task="t", queue="new")])
-        assert w.screen.found is seen and "new" not in w.part("rows")
+        assert w.screen.reading is seen and "new" not in w.part("rows")
         await w.press("space")
         await w.sees("new")
         assert "PAUSED" not in w.part("title")

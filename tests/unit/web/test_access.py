@@ -15,7 +15,7 @@ from redrive import App
 from redrive.errors import ConfigError
 from redrive.web import ALL, Permission, User
 from redrive.web.access import Access, as_permissions, is_loopback, user_of
-from redrive.web.tries import CLIENTS_MAX, WRONG_MAX, Tries
+from redrive.web.tries import CLIENTS_MAX, WRONG_MAX, LoginTries
 
 TOKEN = "correct-horse-battery-staple"
 ELSEWHERE = ("203.0.113.9", 4000)
@@ -133,7 +133,7 @@ def test_after_ten_wrong_tokens_a_client_waits_and_sessions_and_others_do_not() 
 
 def test_wrong_tokens_are_forgotten_after_a_minute_and_clients_are_bounded() -> None:
     now = [0.0]
-    tries = Tries(lambda: now[0])
+    tries = LoginTries(lambda: now[0])
     for _ in range(WRONG_MAX):
         tries.wrong("a")
     assert tries.wait_s("a") == 60 and tries.wait_s("b") == 0

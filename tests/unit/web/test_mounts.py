@@ -14,7 +14,7 @@ from tests.support.sites import JSON, NAMES, Browser, Tags, address, stocked
 
 from redrive import App
 from redrive.stores.sqlite.store import SqliteStore
-from redrive.web.table import PAGES, Page
+from redrive.web.table import PAGES, SitePage
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def mount(request: pytest.FixtureRequest, stock: tuple[App, Any]) -> Mount:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_every_address_of_a_page_is_below_the_mount_and_answers(mount: Mount, page: Page, stock: Any) -> None:
+def test_every_address_of_a_page_is_below_the_mount_and_answers(mount: Mount, page: SitePage, stock: Any) -> None:
     at = mount.root + address(page, stock[1])
     browser = Browser(mount.app)
     answer = browser.get(at)

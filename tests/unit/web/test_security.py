@@ -14,7 +14,7 @@ from tests.support.sites import JSON, NAMES, Browser, Tags, address, stocked
 from redrive import App
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.web import ALL, Permission
-from redrive.web.table import ACTIONS, PAGES, Action, Page
+from redrive.web.table import ACTIONS, PAGES, Action, SitePage
 
 WEB = Path(__file__).parents[3] / "src" / "redrive" / "web"
 TEMPLATES = sorted((WEB / "templates").glob("*.html"))
@@ -75,7 +75,7 @@ def shown(browser: Browser, path: str) -> str:
 
 
 @each_page
-def test_a_page_is_shown_as_html_and_as_json_and_kept_by_no_cache(page: Page, app: App, parts: Any) -> None:
+def test_a_page_is_shown_as_html_and_as_json_and_kept_by_no_cache(page: SitePage, app: App, parts: Any) -> None:
     browser = Browser(app.dashboard())
     html, json = browser.get(address(page, parts)), browser.get(address(page, parts), headers=JSON)
     for answer in (html, json):
@@ -86,12 +86,12 @@ def test_a_page_is_shown_as_html_and_as_json_and_kept_by_no_cache(page: Page, ap
 
 
 @each_page
-def test_a_page_has_no_inline_script_or_style(page: Page, app: App, parts: Any) -> None:
+def test_a_page_has_no_inline_script_or_style(page: SitePage, app: App, parts: Any) -> None:
     assert faults(shown(Browser(app.dashboard()), address(page, parts))) == []
 
 
 @each_page
-def test_a_page_loads_nothing_from_elsewhere(page: Page, app: App, parts: Any) -> None:
+def test_a_page_loads_nothing_from_elsewhere(page: SitePage, app: App, parts: Any) -> None:
     tags = Tags(shown(Browser(app.dashboard()), address(page, parts)))
     loads = [
         value for tag, name, value in tags.given if name in ("src", "data-live") or (tag == "link" and name == "href")
@@ -100,7 +100,7 @@ def test_a_page_loads_nothing_from_elsewhere(page: Page, app: App, parts: Any) -
 
 
 @each_page
-def test_a_page_needs_its_permission(page: Page, app: App, parts: Any) -> None:
+def test_a_page_needs_its_permission(page: SitePage, app: App, parts: Any) -> None:
     others = ALL - {page.permission}
     site = app.dashboard(authorize=lambda request: ("ann", others) if page.permission != Permission.VIEW else None)
     expected = 403 if page.permission != Permission.VIEW else 401
@@ -109,7 +109,7 @@ def test_a_page_needs_its_permission(page: Page, app: App, parts: Any) -> None:
 
 
 @each_page
-def test_a_page_is_for_no_one_who_is_not_known(page: Page, app: App, parts: Any) -> None:
+def test_a_page_is_for_no_one_who_is_not_known(page: SitePage, app: App, parts: Any) -> None:
     site = app.dashboard(token=TOKEN)
     answer = Browser(site).get(address(page, parts))
     assert answer.status_code == 303 and answer.headers["location"].startswith("/login?next=")
@@ -120,13 +120,13 @@ def test_a_page_is_for_no_one_who_is_not_known(page: Page, app: App, parts: Any)
 
 
 @each_page
-def test_a_page_is_not_shown_under_a_foreign_name(page: Page, app: App, parts: Any) -> None:
+def test_a_page_is_not_shown_under_a_foreign_name(page: SitePage, app: App, parts: Any) -> None:
     answer = Browser(app.dashboard(), origin="http://evil.example:8787").get(address(page, parts))
     assert answer.status_code == 403 and "set-cookie" not in answer.headers
 
 
 @each_page
-def test_a_reader_without_permissions_is_shown_no_buttons(page: Page, app: App, parts: Any) -> None:
+def test_a_reader_without_permissions_is_shown_no_buttons(page: SitePage, app: App, parts: Any) -> None:
     if page.permission != Permission.VIEW:
         return  # this page is not for readers
     for site in (app.dashboard(read_only=True), app.dashboard(authorize=lambda request: ("ann", ["view"]))):
@@ -135,7 +135,7 @@ def test_a_reader_without_permissions_is_shown_no_buttons(page: Page, app: App, 
 
 
 @each_page
-def test_every_form_of_a_page_posts_to_an_action_with_the_token(page: Page, app: App, parts: Any) -> None:
+def test_every_form_of_a_page_posts_to_an_action_with_the_token(page: SitePage, app: App, parts: Any) -> None:
     browser = Browser(app.dashboard())
     forms = Forms(shown(browser, address(page, parts))).found
     known = {f"/do/{action.name}" for action in ACTIONS} | {address(page, parts).partition("?")[0]}
@@ -238,10 +238,10 @@ def test_names_and_addresses_are_there_once() -> None:
 
 
 @pytest.mark.parametrize("each", [*PAGES, *ACTIONS], ids=lambda each: each.name)
-def test_what_the_table_names_is_there_and_says_what_it_does(each: Page | Action) -> None:
-    found = each.read if isinstance(each, Page) else each.act
+def test_what_the_table_names_is_there_and_says_what_it_does(each: SitePage | Action) -> None:
+    found = each.read if isinstance(each, SitePage) else each.act
     assert callable(found) and found.__doc__
-    if isinstance(each, Page):
+    if isinstance(each, SitePage):
         assert (WEB / "templates" / f"{each.name}.html").exists()
 
 

@@ -19,7 +19,7 @@ from tests.support.sites import JSON, NAMES, Browser, address, on_a_loop, stocke
 from redrive import App, Breaker
 from redrive.web import sums
 from redrive.web.live import Glance, Live
-from redrive.web.table import PAGES, Page
+from redrive.web.table import PAGES, SitePage
 
 NEED_NONE = {"keys", "policies"}  # these show the app's declarations
 READING = [page for page in PAGES if page.name not in NEED_NONE]
@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @each_page
-def test_a_file_that_is_spoilt_and_brought_back(page: Page, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_spoilt_and_brought_back(page: SitePage, file: Path, caplog: pytest.LogCaptureFixture) -> None:
     with closing(App(f"sqlite:///{file}").store) as store:
         path = address(page, stocked(App(store=store)))
     good = file.read_bytes()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from redrive.web.sums import KEPT_MAX, LEAST_SHARE, Kept, Sums
+from redrive.web.sums import KEPT_MAX, LEAST_SHARE, KeptValue, Sums
 
 
 class Clock:
@@ -41,11 +41,11 @@ def joined(sums: Sums) -> None:
 def test_a_fresh_sum_is_kept_and_a_cheap_old_one_is_made_again_before_it_is_shown() -> None:
     clock = Clock()
     sums, read = Sums(clock), Sum(clock, 0.0)
-    assert sums.get("a", read) == Kept(1, 0.0)
+    assert sums.get("a", read) == KeptValue(1, 0.0)
     clock.now += 0.9
     assert sums.get("a", read).value == 1 and read.made == 1
     clock.now += 0.2
-    assert sums.get("a", read) == Kept(2, 0.0)
+    assert sums.get("a", read) == KeptValue(2, 0.0)
 
 
 def test_an_old_sum_that_takes_a_while_is_shown_with_its_age_and_made_again_behind() -> None:
@@ -76,7 +76,7 @@ def test_after_a_change_a_cheap_sum_is_made_before_it_is_shown_and_a_dear_one_be
     sums, cheap, dear = Sums(clock), Sum(clock, 0.1), Sum(clock, 5.0)
     assert (sums.get("cheap", cheap).value, sums.get("dear", dear).value) == (1, 1)
     sums.spoil()
-    assert sums.get("cheap", cheap) == Kept(2, 0.0)
+    assert sums.get("cheap", cheap) == KeptValue(2, 0.0)
     assert sums.get("dear", dear).value == 1
     joined(sums)
     assert sums.get("dear", dear).value == 2
@@ -161,6 +161,6 @@ def test_a_sum_that_is_not_there_in_time_is_none_and_there_for_the_next_who_asks
 
     assert sums.within(0.01, "a", slow) is None
     go.set()
-    assert sums.within(30, "a", slow) == Kept(3, 0.0)
+    assert sums.within(30, "a", slow) == KeptValue(3, 0.0)
     joined(sums)
     assert sums.get("a", lambda: 4).value == 3

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...present.formats import timestamp
-from ..opening import Opened, at_store, note_unknown_queues
+from ..opening import OpenedStore, at_store, note_unknown_queues
 from ..selecting import signature, understood
 from ..subcommands import Subcommands
 from ..terminal.output import Column, Output
@@ -48,7 +48,7 @@ def _named() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @alerts.command("list")
 @at_store()
-def list_(opened: Opened, out: Output) -> None:
+def list_(opened: OpenedStore, out: Output) -> None:
     """List the queues and dependencies that are muted, and until when."""
     if not out.rows(map(_row, _muting(opened).list()), _COLUMNS, id="name", limit=0):
         note("no queue and no dependency is muted; muted failure groups are in `redrive dlq groups`")
@@ -60,7 +60,7 @@ def list_(opened: Opened, out: Output) -> None:
 @signature()
 @at_store()
 def mute(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     queue: str | None,
     dependency: str | None,
@@ -87,7 +87,7 @@ def mute(
 @signature(required=False)
 @at_store()
 def unmute(
-    opened: Opened, out: Output, queue: str | None, dependency: str | None, actor: str | None, reason: str
+    opened: OpenedStore, out: Output, queue: str | None, dependency: str | None, actor: str | None, reason: str
 ) -> None:
     """End a mute before its time."""
     _one(queue, dependency)
@@ -101,7 +101,7 @@ def _one(queue: str | None, dependency: str | None) -> None:
         raise click.UsageError("give --queue or --dependency")
 
 
-def _muting(opened: Opened) -> Muting:
+def _muting(opened: OpenedStore) -> Muting:
     from ...observe.muting import Muting
     from ...registry import Registry
 

@@ -17,7 +17,7 @@ from ...present.commands import command, onward
 from ...present.failure import DONE, FAILED, USAGE, Failure
 from ...present.formats import timestamp
 from ..dlq.groups import audit as list_
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..subcommands import Subcommands
 from ..terminal.output import Output
 from ..terminal.stderr import note
@@ -41,7 +41,7 @@ audit.add_command(list_, "list")
     help="the head that an earlier call printed: it must still be in the log",
 )
 @at_store()
-def verify(opened: Opened, out: Output, anchor: str) -> int:
+def verify(opened: OpenedStore, out: Output, anchor: str) -> int:
     """Find entries that were changed, removed or moved since they were written; exits 1 if there are any.
 
     Each entry holds the hash of the one before, and the head the hash of the last. Anyone who may write to the store
@@ -51,20 +51,20 @@ def verify(opened: Opened, out: Output, anchor: str) -> int:
     """
     log = Audit(opened.store)
     try:
-        found = log.verify(anchor)
+        verdict = log.verify(anchor)
     except ConfigError as error:
         raise Failure("--anchor is no SEQ:HASH:DATE", str(error), f"{command()} --help", USAGE) from error
-    record = {"ok": not found.problems, **msgspec.structs.asdict(found)}
-    told = {name: value for name, value in record.items() if name not in ("problems", "ok")}
+    record = {"ok": not verdict.problems, **msgspec.structs.asdict(verdict)}
+    counts = {name: value for name, value in record.items() if name not in ("problems", "ok")}
     out.record(
         record,
-        table=lambda: [*(found.problems or ["ok"]), *(f"{name}: {value}" for name, value in told.items() if value)],
+        table=lambda: [*(verdict.problems or ["ok"]), *(f"{name}: {value}" for name, value in counts.items() if value)],
     )
     for _, entry in zip(range(OUTSIDE_SHOWN), log.outside(), strict=False):
         note(f"outside the chain: {entry.action} by {entry.actor} at {timestamp(entry.at_ms)}")
-    if found.outside > OUTSIDE_SHOWN:
-        note(f"and {found.outside - OUTSIDE_SHOWN:,} more: {onward('audit export')}")
-    if found.problems:
+    if verdict.outside > OUTSIDE_SHOWN:
+        note(f"and {verdict.outside - OUTSIDE_SHOWN:,} more: {onward('audit export')}")
+    if verdict.problems:
         note(f"the audit log of {opened.url} does not hold what was written")
         return FAILED
     return DONE
@@ -73,7 +73,7 @@ def verify(opened: Opened, out: Output, anchor: str) -> int:
 @audit.command()
 @click.option("-f", "--file", type=click.Path(path_type=Path), help="write here, whole or not at all [stdout]")
 @at_store()
-def export(opened: Opened, out: Output, file: Path | None) -> None:
+def export(opened: OpenedStore, out: Output, file: Path | None) -> None:
     """Write the whole log as JSON lines, the oldest first, as it is stored: {"hash": …, "entry": {…}}.
 
     `hash` is the SHA-256 of the bytes of `entry`, and `prev` in it is the hash of the line before. A correction is an

@@ -6,14 +6,14 @@ import click
 
 from ...present.commands import onward
 from ...present.failure import DONE, FAILED
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..terminal.output import Output
 from ..terminal.stderr import note
 
 
 @click.command()
 @at_store(absent=True)
-def doctor(opened: Opened, out: Output) -> int:
+def doctor(opened: OpenedStore, out: Output) -> int:
     """Check the set-up for damage, risks and slowness; exits 1 if it finds any.
 
     Each line says what is wrong, what may follow, and what to do. It changes nothing. With --app it also checks whether
@@ -30,13 +30,13 @@ def doctor(opened: Opened, out: Output) -> int:
     from ...worker.preflight import advice, doubts
 
     there = opened.store.traits.shared  # else it is one in memory, in place of the app's
-    told = [*problems(opened.store), *opened.store.doctor()] if there else []
-    told += [f"{text}; see: {onward('status')}" for text in hung_workers(opened.store)]
+    lines = [*problems(opened.store), *opened.store.doctor()] if there else []
+    lines += [f"{text}; see: {onward('status')}" for text in hung_workers(opened.store)]
     if opened.app is not None:
-        told += advice(opened.app, opened.store) if there else doubts(opened.app)
+        lines += advice(opened.app, opened.store) if there else doubts(opened.app)
         if opened.store.traits.cells and (late := warning(opened.app, opened.store)) is not None:
-            told.append(late)
-    findings = list(dict.fromkeys(told))
+            lines.append(late)
+    findings = list(dict.fromkeys(lines))
     out.record({"ok": not findings, "findings": findings}, table=lambda: findings or ["ok"])
     if findings:
         note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {opened.url if there else 'the app'}")

@@ -10,7 +10,7 @@ from ...duration import show
 from ...fault.model import kind_word
 from ...present.formats import milliseconds, share, timestamp
 from ...present.history import tally_record, tally_row
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION
@@ -42,7 +42,9 @@ _COLUMNS = (
     "--step", type=DURATION, help="the length of a row: whole minutes, beyond 24h whole hours (default: about 24 rows)"
 )
 @at_store()
-def history(opened: Opened, out: Output, queue: str | None, task: str | None, since: float, step: float | None) -> None:
+def history(
+    opened: OpenedStore, out: Output, queue: str | None, task: str | None, since: float, step: float | None
+) -> None:
     """Show what happened, by time: outcomes, error rate and durations.
 
     The workers count, and add it to the store every ten seconds; a worker that is killed loses its last ten seconds of
@@ -52,17 +54,17 @@ def history(opened: Opened, out: Output, queue: str | None, task: str | None, si
     """
     from ...history import read_history
 
-    found = read_history(opened.store, queue, task, since, step)
+    past = read_history(opened.store, queue, task, since, step)
     if out.form == "json":
-        about = {"queue": queue, "task": task, "since": timestamp(found.since_ms), "until": timestamp(found.until_ms)}
-        points = [{"at": timestamp(point.at_ms), **tally_record(point.tally)} for point in found.points]
-        out.record({**about, "step_s": found.step_ms // 1000, "total": tally_record(found.total), "points": points})
+        about = {"queue": queue, "task": task, "since": timestamp(past.since_ms), "until": timestamp(past.until_ms)}
+        points = [{"at": timestamp(point.at_ms), **tally_record(point.tally)} for point in past.points]
+        out.record({**about, "step_s": past.step_ms // 1000, "total": tally_record(past.total), "points": points})
         return
-    rows = [{"at": timestamp(point.at_ms), **tally_row(point.tally)} for point in found.points]
+    rows = [{"at": timestamp(point.at_ms), **tally_row(point.tally)} for point in past.points]
     if not out.rows(rows, _COLUMNS, limit=0):
         note(f"nothing happened in the last {show(since)}, or nothing was told yet: workers tell every 10 s")
     elif out.is_table:
-        out.lines(_total(found.total, show(since)))
+        out.lines(_total(past.total, show(since)))
 
 
 def _total(tally: Tally, since: str) -> list[str]:

@@ -8,7 +8,7 @@ import click
 
 from ...config import settings
 from ...present.failure import DONE, FAILED
-from ..opening import Opened, at_store, output_option
+from ..opening import OpenedStore, at_store, output_option
 from ..subcommands import Subcommands
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
@@ -50,7 +50,7 @@ def new(output: str | None, id: str) -> None:
 
 @keys.command()
 @at_store()
-def status(opened: Opened, out: Output) -> int:
+def status(opened: OpenedStore, out: Output) -> int:
     """Show which keys encrypt stored data. Exits 1 if one of them is missing here.
 
     A key whose counts are zero and which does not write can be removed once every process writes with a newer one, and
@@ -59,14 +59,14 @@ def status(opened: Opened, out: Output) -> int:
     """
     from ...crypto import used
 
-    found, unseen = used(opened.store)
+    uses, unseen = used(opened.store)
     rows: list[dict[str, Any]] = [
-        {"key": use.key, "state": _state(use.writes, use.here, use.used), **use.parts} for use in found
+        {"key": use.key, "state": _state(use.writes, use.here, use.used), **use.parts} for use in uses
     ]
     out.rows(rows, _COLUMNS, id="key", limit=0)
     for line in unseen:
         note(f"{line}: keep a key for as long as messages may wait there")
-    missing = [use.key for use in found if use.used and not use.here]
+    missing = [use.key for use in uses if use.used and not use.here]
     if missing:
         note(f"not here: {', '.join(missing)}; what they encrypt waits for a worker that has them")
     return FAILED if missing else DONE

@@ -17,7 +17,7 @@ from ...config import LOOPBACK, address, settings
 from ...observe.shared_tally import read
 from ...present.commands import command
 from ...present.failure import Failure
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..subcommands import Subcommands
 from ..terminal.output import Output
 from ..terminal.stderr import note
@@ -62,7 +62,7 @@ def metrics() -> None:
 )
 @_dir_option
 @at_store()
-def serve(opened: Opened, out: Output, port: int, host: str, directory: Path | None) -> None:
+def serve(opened: OpenedStore, out: Output, port: int, host: str, directory: Path | None) -> None:
     """Serve metrics over HTTP until SIGTERM or Ctrl-C. Reads only."""
     asked = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # before there are threads that could get them
@@ -73,7 +73,7 @@ def serve(opened: Opened, out: Output, port: int, host: str, directory: Path | N
 @metrics.command(name="print")
 @_dir_option
 @at_store()
-def print_(opened: Opened, out: Output, directory: Path | None) -> None:
+def print_(opened: OpenedStore, out: Output, directory: Path | None) -> None:
     """Print what one scrape would get, in Prometheus' text format whatever -o says."""
     sys.stdout.write(_client().generate_latest(_registry(opened.store, directory, opened.app)).decode())
 
@@ -100,8 +100,8 @@ def rules(runbooks: str | None, **of: float) -> None:
     from ...observe.rules import Thresholds, prometheus_rules
 
     seconds = {f"{name}_s": of.pop(name) for name in ("age", "slow", "stuck", "skew", "late")}
-    found = settings()
-    rules = prometheus_rules(Thresholds(**of, **seconds), runbooks or found.runbook_url, found.web_url)
+    chosen = settings()
+    rules = prometheus_rules(Thresholds(**of, **seconds), runbooks or chosen.runbook_url, chosen.web_url)
     sys.stdout.write(rules)
 
 

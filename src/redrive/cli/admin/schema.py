@@ -66,7 +66,7 @@ def _chosen(tasks: Mapping[str, Task[Any, Any]], names: Sequence[str], app: str)
 
 
 def _write(directory: Path, name: str, schema: Any) -> Path:
-    path = directory / f"{_UNSAFE.sub(lambda found: quote(found[0], safe=''), name)}.json"
+    path = directory / f"{_UNSAFE.sub(lambda match: quote(match[0], safe=''), name)}.json"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with output(path, public=True) as out:

@@ -10,7 +10,7 @@ from ...present.commands import command
 from ...present.failure import DONE, FAILED, USAGE, Failure
 from ...present.formats import share
 from ...present.objectives import objective_record
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 
@@ -38,7 +38,7 @@ _COLUMNS = (
 
 @click.command()
 @at_store(absent=True)
-def slo(opened: Opened, out: Output) -> int:
+def slo(opened: OpenedStore, out: Output) -> int:
     """Show the objectives of tasks and queues, and their error budgets.
 
     `good` is the share of the messages that succeeded within the bound from when they were due, in the period of the
@@ -50,7 +50,7 @@ def slo(opened: Opened, out: Output) -> int:
 
     if opened.app is None:
         raise Failure("objectives are declared in an app", "none is named", f"{command()} --app MODULE:APP", USAGE)
-    found = read_objectives(opened.store, opened.app)
-    if not out.rows(map(objective_record, found), _COLUMNS, id="name", limit=0):
+    statuses = read_objectives(opened.store, opened.app)
+    if not out.rows(map(objective_record, statuses), _COLUMNS, id="name", limit=0):
         note('no task or queue has an objective: @app.task(slo=SLO("99.9% within 30s"))')
-    return FAILED if any(each.firing for each in found) else DONE
+    return FAILED if any(each.firing for each in statuses) else DONE

@@ -22,7 +22,7 @@ from ...present.runs import run_record
 from ...present.status import NEEDS_SHOWN, QUEUES_SHOWN, need_record, schedule_state
 from ...present.table import table
 from ...redact import Joined, joined, redact
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..terminal.output import Column, Output
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _ROWS = (Column("area"), Column("text"), Column("until"), Column("next"))
 
 @click.command()
 @at_store()
-def status(opened: Opened, out: Output) -> int:
+def status(opened: OpenedStore, out: Output) -> int:
     """Show what is going on, and what needs a person; exits 1 if something does.
 
     Shows workers, what holds messages back and until when, failures with their whole text, late
@@ -55,20 +55,20 @@ def status(opened: Opened, out: Output) -> int:
     """
     from ...status import read_status
 
-    found = read_status(opened.store, opened.app)
+    status_ = read_status(opened.store, opened.app)
     match out.form:
         case "table":
-            out.lines(_screen(found, opened, out))
+            out.lines(_screen(status_, opened, out))
         case "tsv":
-            out.rows(_rows(found), _ROWS, limit=0)
+            out.rows(_rows(status_), _ROWS, limit=0)
         case _:
-            out.record(_record(found, opened))
-    return DONE if found.ok else FAILED
+            out.record(_record(status_, opened))
+    return DONE if status_.ok else FAILED
 
 
-def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
+def _screen(status: Status, opened: OpenedStore, out: Output) -> Iterator[str]:
     """The screen for people: a section for each area that has something to say."""
-    wide, now_ms = shutil.get_terminal_size((100, 24)).columns, found.at_ms
+    wide, now_ms = shutil.get_terminal_size((100, 24)).columns, status.at_ms
 
     def wrapped(text: str, indent: int = 2) -> list[str]:
         space = " " * indent
@@ -82,49 +82,49 @@ def _screen(found: Status, opened: Opened, out: Output) -> Iterator[str]:
     def leads(words: str, page: str | None = None) -> str:
         return out.dim(f"    {onward(words)}" + (f"\n    {page}" if page else ""))
 
-    count = len(found.needs)
+    count = len(status.needs)
     yield f"{count} thing{'s' * (count != 1)} need{'s' * (count == 1)} a person" if count else "all is well"
-    for need in found.needs[:NEEDS_SHOWN]:
+    for need in status.needs[:NEEDS_SHOWN]:
         yield from wrapped(need.line(now_ms))
         yield leads(need.next, _page(need))
     if count > NEEDS_SHOWN:
         yield f"  {count - NEEDS_SHOWN:,} more"
-    yield from ("", "workers" if found.tell else "workers, by the leases they hold")
-    for worker in found.workers:
+    yield from ("", "workers" if status.tell else "workers, by the leases they hold")
+    for worker in status.workers:
         yield from wrapped(_worker(worker, now_ms))
-    if not found.workers:
-        yield "  none is alive" if found.tell else "  none holds a lease; an idle worker is not seen"
-    calm = [hold for hold in found.holds if not hold.needs_person]
+    if not status.workers:
+        yield "  none is alive" if status.tell else "  none holds a lease; an idle worker is not seen"
+    calm = [hold for hold in status.holds if not hold.needs_person]
     if calm:
         yield from ("", "held")
     for hold in calm[:SHOWN]:
         yield from wrapped(_told(hold, now_ms))
         yield leads(hold.next)
-    if found.failures:
+    if status.failures:
         yield from ("", "failures")
-    for group in found.failures[:SHOWN]:
+    for group in status.failures[:SHOWN]:
         ago = show_duration(max(0, now_ms - group.last_ms) / 1000)
         what = f"{group.count:,} × {group.error} in "
         yield from wrapped(joined(what, group.task, f": {group.trend}, the last {ago} ago"))
         yield from wrapped(str(shown_text(group.text) or ""), 4)
         yield leads(_group_next(group), web_link("groups", group.fingerprint))
-    yield from _more(len(found.failures), "failure groups", "dlq groups", out)
-    late = [schedule for schedule in found.schedules if schedule.is_late]
+    yield from _more(len(status.failures), "failure groups", "dlq groups", out)
+    late = [schedule for schedule in status.schedules if schedule.is_late]
     if late:
         yield from ("", "schedules")
     for schedule in late:
         yield from wrapped(joined(schedule.name, f": {schedule_state(schedule, now_ms)}"))
         yield leads("schedule list")
-    if found.runs:
+    if status.runs:
         yield from ("", "redrive runs")
-    for run in found.runs[:SHOWN]:
+    for run in status.runs[:SHOWN]:
         yield from wrapped(_ran(run))
         yield leads(f"run watch {typed(run.id)}", web_link("runs", run.id))
-    yield from _more(len(found.runs), "runs", "run list", out)
+    yield from _more(len(status.runs), "runs", "run list", out)
     yield from ("", f"queues of {opened.url}")
-    rows = [_queue(queue, now_ms) for queue in found.queues[:QUEUES_SHOWN]]
+    rows = [_queue(queue, now_ms) for queue in status.queues[:QUEUES_SHOWN]]
     yield from (f"  {line}" for line in (table(rows, _QUEUES, wide - 2).lines if rows else ["none"]))
-    yield from _more(len(found.queues), "queues", "queue list", out, QUEUES_SHOWN)
+    yield from _more(len(status.queues), "queues", "queue list", out, QUEUES_SHOWN)
 
 
 def _more(count: int, what: str, words: str, out: Output, shown: int = SHOWN) -> Iterator[str]:
@@ -166,9 +166,9 @@ def _some(counts: Any) -> str:
 
 def _ran(run: RunView) -> str:
     counts = run.counts
-    told = f"{run.id} {run.state}: {counts.get('moved', 0):,} of {counts.get('planned', 0):,} moved"
-    told += f", {counts.get('done', 0):,} done, {counts.get('failed', 0):,} failed"
-    return f"{told}; {run.why}" if run.why else told
+    text = f"{run.id} {run.state}: {counts.get('moved', 0):,} of {counts.get('planned', 0):,} moved"
+    text += f", {counts.get('done', 0):,} done, {counts.get('failed', 0):,} failed"
+    return f"{text}; {run.why}" if run.why else text
 
 
 def _page(need: Need) -> str | None:
@@ -185,39 +185,39 @@ def _queue(queue: QueueStatus, now_ms: int) -> dict[str, Any]:
     return queue_record(queue.name, queue.counts, paused=queue.paused, holds=queue.holds) | {"held": held}
 
 
-def _rows(found: Status) -> Iterable[dict[str, Any]]:
+def _rows(status: Status) -> Iterable[dict[str, Any]]:
     """A row for each entry, for pipes."""
-    for need in found.needs[:NEEDS_SHOWN]:
-        yield {"area": "needs", "text": need.line(found.at_ms), "next": onward(need.next)}
-    for worker in found.workers:
-        yield {"area": "worker", "text": _worker(worker, found.at_ms), "until": timestamp(worker.until_ms)}
-    for hold in found.holds:
+    for need in status.needs[:NEEDS_SHOWN]:
+        yield {"area": "needs", "text": need.line(status.at_ms), "next": onward(need.next)}
+    for worker in status.workers:
+        yield {"area": "worker", "text": _worker(worker, status.at_ms), "until": timestamp(worker.until_ms)}
+    for hold in status.holds:
         yield {"area": "held", "text": hold.text, "until": timestamp(hold.until_ms), "next": onward(hold.next)}
-    for group in found.failures:
+    for group in status.failures:
         text = joined(f"{group.count:,} × {group.error} in ", group.task, ": ", str(shown_text(group.text)))
         yield {"area": "failure", "text": text, "next": onward(_group_next(group))}
-    for schedule in found.schedules:
-        text = joined(schedule.name, f": {schedule_state(schedule, found.at_ms)}")
+    for schedule in status.schedules:
+        text = joined(schedule.name, f": {schedule_state(schedule, status.at_ms)}")
         yield {"area": "schedule", "text": text, "until": timestamp(schedule.next_ms)}
-    for run in found.runs:
+    for run in status.runs:
         yield {"area": "run", "text": _ran(run), "next": onward(f"run watch {typed(run.id)}")}
-    for queue in found.queues[:QUEUES_SHOWN]:
+    for queue in status.queues[:QUEUES_SHOWN]:
         lanes = _some({lane: getattr(queue.counts, lane) for lane in _LANES})
         text = joined(queue.name, f": {lanes}; oldest {seconds(queue.counts.oldest_age_s)}")
         yield {"area": "queue", "text": text, "next": onward("queue list")}
 
 
-def _record(found: Status, opened: Opened) -> dict[str, Any]:
-    now_ms = found.at_ms
+def _record(status: Status, opened: OpenedStore) -> dict[str, Any]:
+    now_ms = status.at_ms
     return {
-        "ok": found.ok,
+        "ok": status.ok,
         "at": timestamp(now_ms),
         "url": opened.url,
         "needs": [
             need_record(need, onward(need.next)) | ({"page": page} if (page := _page(need)) else {})
-            for need in found.needs[:NEEDS_SHOWN]
+            for need in status.needs[:NEEDS_SHOWN]
         ],
-        "need_count": len(found.needs),
+        "need_count": len(status.needs),
         "workers": [
             {
                 "name": w.name,
@@ -229,13 +229,13 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
                 "held": w.held,
                 "hung_since": None if w.hung is None else timestamp(w.hung.since_ms),
             }
-            for w in found.workers
+            for w in status.workers
         ],
-        "held": [hold_record(hold) for hold in found.holds],
+        "held": [hold_record(hold) for hold in status.holds],
         "failures": [
             record | {"next": onward(_group_next(group))}
             for group, record in zip(
-                found.failures, group_records(found.failures, found.annotations, now_ms), strict=True
+                status.failures, group_records(status.failures, status.annotations, now_ms), strict=True
             )
         ],
         "schedules": [
@@ -248,12 +248,12 @@ def _record(found: Status, opened: Opened) -> dict[str, Any]:
                 "scheduler_seen_at": timestamp(one.seen_ms),
                 "paused": one.paused,
             }
-            for one in found.schedules
+            for one in status.schedules
         ],
-        "runs": [run_record(run) | {"next": onward(f"run watch {typed(run.id)}")} for run in found.runs],
+        "runs": [run_record(run) | {"next": onward(f"run watch {typed(run.id)}")} for run in status.runs],
         "queues": [
             queue_record(queue.name, queue.counts, paused=queue.paused, holds=queue.holds)
-            for queue in found.queues[:QUEUES_SHOWN]
+            for queue in status.queues[:QUEUES_SHOWN]
         ],
-        "queue_count": len(found.queues),
+        "queue_count": len(status.queues),
     }

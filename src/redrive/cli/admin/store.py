@@ -18,7 +18,7 @@ from ...present.commands import command, onward, program
 from ...present.failure import DONE, FAILED, USAGE, Failure
 from ...urls import shown
 from ..opening import (
-    Opened,
+    OpenedStore,
     app_option,
     at_store,
     output_option,
@@ -43,7 +43,7 @@ def store() -> None:
 @click.option("--repair", is_flag=True, help="repair what can be repaired, after writing a copy of it")
 @click.option("--copy", metavar="FILE", help="where --repair writes it (default: redrive-repair-TIME.jsonl here)")
 @at_store()
-def check(opened: Opened, out: Output, repair: bool, copy: str | None) -> int:
+def check(opened: OpenedStore, out: Output, repair: bool, copy: str | None) -> int:
     """Look for damage; exits 1 if there is any.
 
     Names each message that cannot be read, or that would never be claimed, and settings, counters and cells that cannot
@@ -55,17 +55,17 @@ def check(opened: Opened, out: Output, repair: bool, copy: str | None) -> int:
 
     if repair:
         return _repair(opened, out, copy)
-    found = problems(opened.store)
-    out.record({"ok": not found, "problems": found}, table=lambda: found or ["ok"])
-    if found:
-        one = "1 problem" if len(found) == 1 else f"{len(found)} problems"
+    lines = problems(opened.store)
+    out.record({"ok": not lines, "problems": lines}, table=lambda: lines or ["ok"])
+    if lines:
+        one = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
         note(f"{one} in {opened.url}; stop the workers and {_keep(opened)} before anything else")
         return FAILED
     note(f"no damage found in {opened.url}")
     return DONE
 
 
-def _repair(opened: Opened, out: Output, copy: str | None) -> int:
+def _repair(opened: OpenedStore, out: Output, copy: str | None) -> int:
     """Exits 1 if damage is left."""
     from ...status.cells import problems
 
@@ -112,7 +112,7 @@ class Copies:
         os.fsync(self._file.fileno())
 
 
-def _keep(opened: Opened) -> str:
+def _keep(opened: OpenedStore) -> str:
     return "copy the file" if opened.store.traits.name == "sqlite" else "make a backup"
 
 
@@ -121,7 +121,7 @@ store.add_command(doctor)
 
 @store.command()
 @at_store()
-def info(opened: Opened, out: Output) -> None:
+def info(opened: OpenedStore, out: Output) -> None:
     """Show the engine of the store, its guarantees, its contents and its size."""
     traits = msgspec.structs.asdict(opened.store.traits)
     counts = msgspec.structs.asdict(opened.store.counts())
@@ -186,7 +186,7 @@ def _url(argument: str | None, flag: str | None, app: str | None) -> str:
 @click.option("--older-than", type=DURATION, default="1h", help="leave blobs younger than this [1h]")
 @signature(required=False)
 @at_store()
-def sweep(opened: Opened, out: Output, older_than: float, actor: str | None, reason: str) -> None:
+def sweep(opened: OpenedStore, out: Output, older_than: float, actor: str | None, reason: str) -> None:
     """Remove blobs that no message refers to.
 
     Crashes leave such blobs; workers remove them once an hour. No put or transaction may take longer than --older-than,

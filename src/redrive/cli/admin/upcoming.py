@@ -9,7 +9,7 @@ import click
 from msgspec.structs import asdict
 
 from ...present.formats import timestamp
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 
@@ -24,7 +24,7 @@ _FIELDS = (*map(Column, ("span", "from_s", "to_s", "first", "retries", "exact"))
 @click.command()
 @click.argument("queue", required=False)
 @at_store()
-def upcoming(opened: Opened, out: Output, queue: str | None) -> None:
+def upcoming(opened: OpenedStore, out: Output, queue: str | None) -> None:
     """Show how many scheduled messages of QUEUE come due, and when; without QUEUE those of all.
 
     `first` have not run yet, `retries` have failed before. A bar of retries ahead is a wave that comes back to what
@@ -33,10 +33,10 @@ def upcoming(opened: Opened, out: Output, queue: str | None) -> None:
     """
     from ...status.upcoming import HOUR_S, MINUTE_S, TEN_S, read_upcoming
 
-    found = read_upcoming(opened.store, queue)
-    spans = (("10s", TEN_S, found.tens), ("1m", MINUTE_S, found.minutes), ("1h", HOUR_S, found.hours))
+    coming = read_upcoming(opened.store, queue)
+    spans = (("10s", TEN_S, coming.tens), ("1m", MINUTE_S, coming.minutes), ("1h", HOUR_S, coming.hours))
     if out.is_table:
-        rows = list(_rows(found))
+        rows = list(_rows(coming))
         last = max((n for n, row in enumerate(rows, 1) if row["all"] != 0), default=0)
         if last:
             out.rows(rows[:last], _COLUMNS, limit=0)
@@ -49,22 +49,22 @@ def upcoming(opened: Opened, out: Output, queue: str | None) -> None:
         for n, wave in enumerate(waves)
     ]
     if out.form == "json":
-        out.record({"queue": queue, "at": timestamp(found.at_ms), "upcoming": steps})
+        out.record({"queue": queue, "at": timestamp(coming.at_ms), "upcoming": steps})
     else:
         out.rows(steps, _FIELDS, limit=0)
 
 
-def _rows(found: Upcoming) -> Iterator[dict[str, Any]]:
+def _rows(coming: Upcoming) -> Iterator[dict[str, Any]]:
     """The next ten minutes by the minute, then the hour by tens of minutes, then the day by fours of hours."""
-    parts = [(f"{n + 1}m", found.minutes[n : n + 1]) for n in range(10)]
-    parts += [(f"{n + 10}m", found.minutes[n : n + 10]) for n in range(10, 60, 10)]
-    parts += [(f"{n + 4}h", found.hours[max(1, n) : n + 4]) for n in range(0, 24, 4)]
+    parts = [(f"{n + 1}m", coming.minutes[n : n + 1]) for n in range(10)]
+    parts += [(f"{n + 10}m", coming.minutes[n : n + 10]) for n in range(10, 60, 10)]
+    parts += [(f"{n + 4}h", coming.hours[max(1, n) : n + 4]) for n in range(0, 24, 4)]
     most = max(sum(wave.all for wave in waves) for _, waves in parts) or 1
     for within, waves in parts:
         first, retries, exact = _sums(waves)
         bar = round(first / most * BAR) * "█" + round(retries / most * BAR) * "▒"
-        told = [number if exact else f"~{number}" for number in (first, retries, first + retries)]
-        yield dict(zip(("within", "first", "retries", "all", "bar"), (within, *told, bar), strict=True))
+        counts = [number if exact else f"~{number}" for number in (first, retries, first + retries)]
+        yield dict(zip(("within", "first", "retries", "all", "bar"), (within, *counts, bar), strict=True))
 
 
 def _sums(waves: Iterable[Wave]) -> tuple[int, int, bool]:

@@ -13,7 +13,7 @@ import msgspec
 
 from ...config import settings
 from ...present.failure import DONE, FAILED
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION
@@ -44,7 +44,7 @@ _COLUMNS = (
 @click.option("--notify", metavar="URL", help="post each alert there as JSON [REDRIVE_NOTIFY]")
 @click.option("--once", is_flag=True, help="look once, and exit with code 1 if a value is above")
 @at_store()
-def watch(opened: Opened, out: Output, once: bool, notify: str | None, **options: Any) -> int:
+def watch(opened: OpenedStore, out: Output, once: bool, notify: str | None, **options: Any) -> int:
     """Look at thresholds every 5 s, and tell what fires and what is resolved, until SIGTERM or Ctrl-C.
 
     Looks at waiting and dead messages, the age of the oldest, error rates, queues without a living worker, hung
@@ -89,7 +89,7 @@ def _rules(app: Registry, *, waiting: float, dead: float, age: float, errors: fl
         yield rule("schedule_late", **often)
 
 
-def _once(opened: Opened, out: Output, app: Registry, rules: list[Rule]) -> int:
+def _once(opened: OpenedStore, out: Output, app: Registry, rules: list[Rule]) -> int:
     from ...thresholds.measure import Figures
     from ...thresholds.rule import shown
 

@@ -10,7 +10,7 @@ import click
 from ...duration import show as show_duration
 from ...present.formats import milliseconds, number, share, size
 from ...present.workers import worker_record
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..selecting import signature
 from ..subcommands import Subcommands
 from ..terminal.nothing import unknown
@@ -60,7 +60,7 @@ def workers() -> None:
 
 @workers.command("list")
 @at_store()
-def list_(opened: Opened, out: Output) -> None:
+def list_(opened: OpenedStore, out: Output) -> None:
     """List workers and schedulers, alive or killed lately; -v shows what each runs.
 
     Also those that wait for a redrive run and carry it. Each tells the store every 5 s. One that has not for 15 s, or
@@ -75,18 +75,18 @@ def list_(opened: Opened, out: Output) -> None:
     """
     from ...presence import read_workers
 
-    found = read_workers(opened.store)
-    if not out.rows(map(worker_record, found), _COLUMNS, id="name", limit=0):
+    infos = read_workers(opened.store)
+    if not out.rows(map(worker_record, infos), _COLUMNS, id="name", limit=0):
         note(f"no worker tells {opened.url} that it is alive, and none was killed in the last five minutes")
     if out.is_table and out.verbose:
-        out.lines(line for info in found for line in _runs(info, opened.store.now_ms()))
+        out.lines(line for info in infos for line in _runs(info, opened.store.now_ms()))
 
 
 @workers.command()
 @click.argument("name")
 @signature()
 @at_store()
-def drain(opened: Opened, out: Output, name: str, actor: str | None, reason: str) -> None:
+def drain(opened: OpenedStore, out: Output, name: str, actor: str | None, reason: str) -> None:
     """Ask one worker to drain, as SIGTERM does.
 
     It claims nothing more, lets what runs finish within its grace, releases the rest uncounted, and ends. It reads the

@@ -141,13 +141,13 @@ def package(out: Path, python: str, architecture: str, add: Sequence[Path]) -> N
 def _filter(given: str) -> tuple[str, dict[str, Any]]:
     queue, equals, policy = given.partition("=")
     try:
-        found = json.loads(policy)
+        value = json.loads(policy)
     except ValueError:
-        found = None
-    if not equals or not isinstance(found, dict):
+        value = None
+    if not equals or not isinstance(value, dict):
         next = f"""{program()} aws template -q orders --filter 'orders={{"queue": ["orders"]}}'"""
         raise Failure(f"--filter {given}: it is not QUEUE=JSON", "an SNS filter policy is a JSON object", next, USAGE)
-    return queue, found
+    return queue, value
 
 
 def _write(path: Path, written: str) -> None:

@@ -134,8 +134,8 @@ _ACTIONS = {
 }
 
 
-def _by(found: Any) -> dict[str, int]:
-    return {name: round(found.requests.get(action, 0)) for name, action in _ACTIONS.items()}
+def _by(bill: Any) -> dict[str, int]:
+    return {name: round(bill.requests.get(action, 0)) for name, action in _ACTIONS.items()}
 
 
 def _grouped(value: float) -> str:

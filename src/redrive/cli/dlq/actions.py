@@ -16,7 +16,7 @@ from ...triage.actions import Actions
 from ...triage.export import Exported, Importer, Inspected, export
 from ...triage.select.terms import Or, as_node
 from ...triage.selection import Selection
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..revealing import REVEALS, Reveal
 from ..selecting import chosen_words, confirmed, here, note_unread, signature, stated, write_result
 from ..terminal.output import Column, Output, bar
@@ -39,7 +39,7 @@ words_argument = click.argument("words", nargs=-1, metavar="[ID…|SELECTOR…]"
 @signature()
 @at_store()
 def discard(
-    opened: Opened, out: Output, words: tuple[str, ...], every: bool, yes: bool, actor: str | None, reason: str
+    opened: OpenedStore, out: Output, words: tuple[str, ...], every: bool, yes: bool, actor: str | None, reason: str
 ) -> int:
     """Delete dead messages. Their unique keys are free again.
 
@@ -68,7 +68,9 @@ def discard(
 @every_option
 @signature()
 @at_store()
-def quarantine(opened: Opened, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str) -> int:
+def quarantine(
+    opened: OpenedStore, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str
+) -> int:
     """Move dead messages to the quarantine lane, where bulk redrives skip them. `dlq readmit` brings them back."""
     stated(reason)
     ids, selected = chosen_words(opened, words, every)
@@ -83,7 +85,9 @@ def quarantine(opened: Opened, out: Output, words: tuple[str, ...], every: bool,
 @click.option("--all", "every", is_flag=True, help="every quarantined message")
 @signature()
 @at_store()
-def readmit(opened: Opened, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str) -> int:
+def readmit(
+    opened: OpenedStore, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str
+) -> int:
     """Move quarantined messages to the dead lane, from where they can be redriven.
 
     Give ids, or a selector, which applies to quarantined messages only, or --all.
@@ -107,7 +111,7 @@ def readmit(opened: Opened, out: Output, words: tuple[str, ...], every: bool, ac
 @signature(required=False)
 @at_store()
 def export_(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     words: tuple[str, ...],
     every: bool,
@@ -144,7 +148,7 @@ def export_(
     return _export_verdict(done, len(set(ids)))
 
 
-def _of_any_lane(opened: Opened, ids: tuple[str, ...]) -> Selection:
+def _of_any_lane(opened: OpenedStore, ids: tuple[str, ...]) -> Selection:
     where = Filter(ids=tuple(dict.fromkeys(ids)))
     return Selection(opened.store, Or((as_node(where), as_node(where, Lane.QUARANTINE))))
 
@@ -165,7 +169,9 @@ def _export_verdict(done: Exported, named: int) -> int:
 @click.option("--skip-damaged", is_flag=True, help="import the other lines where some are damaged (default: nothing)")
 @signature()
 @at_store(create=True)
-def import_(opened: Opened, out: Output, file: IO[bytes], skip_damaged: bool, actor: str | None, reason: str) -> int:
+def import_(
+    opened: OpenedStore, out: Output, file: IO[bytes], skip_damaged: bool, actor: str | None, reason: str
+) -> int:
     """Import dead messages that `dlq export` wrote: FILE, or '-' for stdin.
 
     They keep their ids and histories, and stay dead until you retry them here. Skips messages that the store already
@@ -188,12 +194,12 @@ def import_(opened: Opened, out: Output, file: IO[bytes], skip_damaged: bool, ac
         done = importer.write(actor=actor, reason=reason)
     rows = [{"id": id, "result": result} for ids, result in ((done.ids, "imported"), (done.held, "held")) for id in ids]
     out.rows(rows[: len(done)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")
-    told = [f"{len(done):,} imported"]
+    parts = [f"{len(done):,} imported"]
     if done.held:
-        told.append(f"{len(done.held):,} held: in the store already, or their unique key is")
+        parts.append(f"{len(done.held):,} held: in the store already, or their unique key is")
     if looked.bad:
-        told.append(f"{looked.bad:,} damaged")
-    note("; ".join(told))
+        parts.append(f"{looked.bad:,} damaged")
+    note("; ".join(parts))
     if len(done):
         note(f"they are dead here too: {onward('dlq list')}")
     return DONE if not done.held and not looked.bad else PARTIAL if len(done) else FAILED

@@ -17,7 +17,7 @@ from ...present.groups import auto_redrive_record, pace_record
 from ...present.table import field_lines
 from ...triage.auto import machine
 from ...triage.auto.machine import Machine
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..selecting import signature, stated, understood
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
@@ -49,7 +49,7 @@ def _columns(now_ms: int) -> tuple[Column, ...]:
 @signature(required=False)
 @at_store()
 def auto(
-    opened: Opened, out: Output, scope: str | None, pause: bool, resume: bool, actor: str | None, reason: str
+    opened: OpenedStore, out: Output, scope: str | None, pause: bool, resume: bool, actor: str | None, reason: str
 ) -> None:
     """List the machines that redrive automatically; or show one with its story, pause it, resume it.
 
@@ -66,18 +66,18 @@ def auto(
     if pause or resume:
         act = machine.pause if pause else machine.resume
         with understood(onward("dlq auto")):
-            found = act(opened.store, scope, reason=stated(reason), actor=actor)
+            machine_ = act(opened.store, scope, reason=stated(reason), actor=actor)
     else:
         with understood(onward("dlq auto")):
-            (found,) = machine.machines(opened.store, scope)
-    record = _record(found, opened.store.now_ms())
+            (machine_,) = machine.machines(opened.store, scope)
+    record = _record(machine_, opened.store.now_ms())
     out.record(record, id="scope", table=lambda: _lines(out.hidden(record), out))
 
 
 COMMANDS = (auto,)
 
 
-def _list(opened: Opened, out: Output) -> None:
+def _list(opened: OpenedStore, out: Output) -> None:
     now_ms = opened.store.now_ms()
     rows = [_row(machine, now_ms) for machine in machine.machines(opened.store)]
     if not out.rows(rows, _columns(now_ms), id="scope"):

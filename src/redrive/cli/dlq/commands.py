@@ -13,8 +13,8 @@ from ...present.failure import Failure
 from ...present.messages import dead_message_row
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node, as_node
-from ..job import body_option, found, write_message
-from ..opening import Opened, at_store
+from ..job import body_option, message_of, write_message
+from ..opening import OpenedStore, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import (
     chosen_words,
@@ -87,7 +87,7 @@ for each in (
 @reveal_option()
 @at_store()
 def list_(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     selector: tuple[str, ...],
     chosen: Node,
@@ -100,12 +100,12 @@ def list_(
     SELECTOR says which ones: `'queue:crm failed:<6h -error:*Timeout'`. Fields: task queue error reason fingerprint key
     group id text age failed attempt redrives crashes lane args.PATH."""
     lane = Lane.QUARANTINE if quarantine else Lane.DEAD
-    found = selection(opened, selector, chosen, as_node(lane=lane))
+    matching = selection(opened, selector, chosen, as_node(lane=lane))
     if reveal.asked:
-        reveal.of(opened, out, str(found.node), count=found.count())
-    messages = iter(found)
+        reveal.of(opened, out, str(matching.node), count=matching.count())
+    messages = iter(matching)
     first = next(messages, None)
-    empty = here(opened).noted(found, lane) if first is None else ""
+    empty = here(opened).noted(matching, lane) if first is None else ""
     out.rows(
         (dead_message_row(m) for m in chain(() if first is None else (first,), messages)),
         _COLUMNS,
@@ -115,7 +115,7 @@ def list_(
     if first is None:
         note(empty)
         sqs.note_outside(opened)
-    note_unread(found)
+    note_unread(matching)
 
 
 @dlq.command()
@@ -123,12 +123,12 @@ def list_(
 @body_option
 @reveal_option()
 @at_store()
-def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> None:
+def show(opened: OpenedStore, out: Output, id: str, body: bool, reveal: Reveal) -> None:
     """Show a dead message: its error, why it died, its body, its life, and the next commands.
 
     Secrets are hidden, unless --reveal is given. -v shows all fields and faults.
     """
-    message = found(opened, id)
+    message = message_of(opened, id)
     if message.lane not in RESTING:
         state = message.state_at(opened.store.now_ms())
         raise Failure(f"message {message.id} is not dead", f"it is {state}", onward(f"job show {message.id}"))
@@ -143,25 +143,25 @@ def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> No
 @reveal_option()
 @at_store()
 def groups(
-    opened: Opened, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
+    opened: OpenedStore, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
 ) -> None:
     """List failure groups: dead messages with the same failure, the largest group first. SELECTOR: as for `dlq list`.
 
     `trend` counts the deaths of the last hour, and compares its last ten minutes with the fifty before: ↑ rising, →
     steady, ↓ falling, – none.
     """
-    found = selection(opened, selector, chosen)
-    counted = found.groups(trend=True)
-    empty = "" if counted else here(opened).noted(found)
+    matching = selection(opened, selector, chosen)
+    counted = matching.groups(trend=True)
+    empty = "" if counted else here(opened).noted(matching)
     rows = group_commands.with_annotations(opened, counted)
-    reveal.of(opened, out, f"groups of {found.node}", count=len(rows))
+    reveal.of(opened, out, f"groups of {matching.node}", count=len(rows))
     columns = group_commands.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
     if out.is_table:
         rows = [{**row, "trend": _trend(row)} for row in rows]
     if not out.rows(rows, columns, id="fingerprint", limit=limit):
         note(empty)
         sqs.note_outside(opened)
-    note_unread(found)
+    note_unread(matching)
 
 
 def _trend(row: dict[str, Any]) -> str:
@@ -181,7 +181,7 @@ def _trend(row: dict[str, Any]) -> str:
 @signature(required=False)
 @at_store()
 def retry(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     words: tuple[str, ...],
     every: bool,
@@ -197,16 +197,16 @@ def retry(
     Give ids, or a selector as for `dlq list`, or --all with filters. `-o ids` prints those that were sent back.
     Exit 5 if some had changed or were unknown, 1 if all had.
     """
-    ids, found = chosen_words(opened, words, every, chosen)
+    ids, matching = chosen_words(opened, words, every, chosen)
     letters = DeadLetters(opened.store)
     result = letters.retry(
-        ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts, reason=reason, actor=actor
+        ids or None, select=matching, to_queue=to_queue, delay=delay, attempts=attempts, reason=reason, actor=actor
     )
-    if found is not None:
-        note_unread(found)
+    if matching is not None:
+        note_unread(matching)
     if result.held:
         held = f"{result.held:,} that a standing rule holds"
         if not len(result):
             raise Failure(f"nothing was retried: {held} match, and no other", "name them by id", onward("dlq rule"))
         note(f"left out: {held} ({onward('dlq rule')}); name them by id")
-    return write_result(opened, out, result, "retried", found)
+    return write_result(opened, out, result, "retried", matching)

@@ -17,8 +17,8 @@ from ...present.failure import DONE, FAILED, REFUSED, USAGE, Failure
 from ...redact import redact_json
 from ...triage.edit import Editor, NoArgument, Prepared
 from ...triage.reveal import reveal
-from ..job import found
-from ..opening import Opened, at_store
+from ..job import message_of
+from ..opening import OpenedStore, at_store
 from ..selecting import signature, stated
 from ..terminal.output import Output
 from ..terminal.stderr import block, note
@@ -46,7 +46,7 @@ from ..terminal.types import DURATION
 @signature(required=False)
 @at_store()
 def edit(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     id: str,
     sets: tuple[str, ...],
@@ -68,7 +68,7 @@ def edit(
     """
     if not dry_run:
         stated(reason)
-    original = found(opened, id)
+    original = message_of(opened, id)
     id, show = original.id, "dlq" if original.lane in RESTING else "job"
     editor = Editor(opened.store, opened.app)
     given = _given(sets, unsets, body, headers)
@@ -138,7 +138,7 @@ def _value(text: str) -> Any:
 class _Noting(NamedTuple):
     """The person who sees a body in an editor, and why."""
 
-    opened: Opened
+    opened: OpenedStore
     reason: str
     actor: str | None
 

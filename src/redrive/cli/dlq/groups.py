@@ -20,7 +20,7 @@ from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotations
 from ...triage.auto.rules import rules
 from ...triage.select.terms import as_node
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..selecting import confirmed, message_id, selection, signature, stated, understood
 from ..terminal.output import Column, Output
 from ..terminal.stderr import note
@@ -55,20 +55,20 @@ _SAID = (
 @click.command()
 @click.argument("fingerprint")
 @at_store()
-def group(opened: Opened, out: Output, fingerprint: str) -> None:
+def group(opened: OpenedStore, out: Output, fingerprint: str) -> None:
     """Show a failure group: its annotations, its messages, and what people did to it.
 
     The first four digits of FINGERPRINT are enough if they are unique.
     """
     fingerprint = _named(opened, fingerprint)
     about, now_ms = read_annotations(opened.store, [fingerprint]).get(fingerprint, NOTHING), opened.store.now_ms()
-    found = selection(opened, (), as_node(Filter(fingerprint=fingerprint))).groups(trend=True)
+    groups = selection(opened, (), as_node(Filter(fingerprint=fingerprint))).groups(trend=True)
     log = [e for _, e in zip(range(LAST), (e for e in Audit(opened.store) if e.about == fingerprint), strict=False)]
     record = {
         "fingerprint": fingerprint,
-        "dead": sum(each.count for each in found),
+        "dead": sum(each.count for each in groups),
         **annotation_record(about, now_ms),
-        "by_task": [task_group_record(each) for each in found],
+        "by_task": [task_group_record(each) for each in groups],
         "log": [entry_record(entry) for entry in log],
     }
     out.record(record, id="fingerprint", table=lambda: _lines(out.hidden(record), out))
@@ -81,7 +81,13 @@ def group(opened: Opened, out: Output, fingerprint: str) -> None:
 @signature(required=False)
 @at_store()
 def note_(
-    opened: Opened, out: Output, fingerprint: str, text: tuple[str, ...], clear: bool, actor: str | None, reason: str
+    opened: OpenedStore,
+    out: Output,
+    fingerprint: str,
+    text: tuple[str, ...],
+    clear: bool,
+    actor: str | None,
+    reason: str,
 ) -> None:
     """Write a note on a failure group: a ticket, a cause, a warning."""
     if bool(text) == clear:
@@ -98,7 +104,7 @@ def note_(
 @signature(required=False)
 @at_store()
 def own(
-    opened: Opened, out: Output, fingerprint: str, owner: str | None, clear: bool, actor: str | None, reason: str
+    opened: OpenedStore, out: Output, fingerprint: str, owner: str | None, clear: bool, actor: str | None, reason: str
 ) -> None:
     """Set the owner of a failure group: a person or a team."""
     if bool(owner) == clear:
@@ -116,7 +122,7 @@ def own(
 @signature(required=False)
 @at_store()
 def mute(
-    opened: Opened, out: Output, fingerprint: str, for_: float | None, off: bool, actor: str | None, reason: str
+    opened: OpenedStore, out: Output, fingerprint: str, for_: float | None, off: bool, actor: str | None, reason: str
 ) -> None:
     """Mute alerts about a failure group for a while, such as 4h. Its messages are kept all the same.
 
@@ -145,7 +151,7 @@ def mute(
 @signature(required=False)
 @at_store()
 def rule(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     fingerprint: str | None,
     kind: str | None,
@@ -196,7 +202,7 @@ def rule(
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
 def audit(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     since: int | None,
     about: str | None,
@@ -230,7 +236,7 @@ def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Ou
     return (*columns[:at], *some, *columns[at:])
 
 
-def with_annotations(opened: Opened, groups: Sequence[FailureGroup]) -> list[dict[str, Any]]:
+def with_annotations(opened: OpenedStore, groups: Sequence[FailureGroup]) -> list[dict[str, Any]]:
     """The groups of a list as records, with their annotations."""
     names = list(dict.fromkeys(group.fingerprint for group in groups if group.fingerprint))
     about, now_ms = read_annotations(opened.store, names), opened.store.now_ms()
@@ -243,7 +249,7 @@ def _auto(settings: dict[str, Any]) -> AutoRedrive:
     return AutoRedrive(**settings)
 
 
-def _list_rules(opened: Opened, out: Output) -> None:
+def _list_rules(opened: OpenedStore, out: Output) -> None:
     rows = (
         {
             "fingerprint": fingerprint, "rule": each.kind, "by": each.by, "at": timestamp(each.at_ms),
@@ -255,9 +261,12 @@ def _list_rules(opened: Opened, out: Output) -> None:
         note(f"no failure group has a standing rule in {opened.url}")
 
 
-def _write(opened: Opened, out: Output, fingerprint: str, about: Annotation) -> None:
-    told = annotation_record(about, opened.store.now_ms())
-    record = {"fingerprint": fingerprint, **{n: v for n, v in told.items() if v is not None or out.form != "table"}}
+def _write(opened: OpenedStore, out: Output, fingerprint: str, about: Annotation) -> None:
+    annotation = annotation_record(about, opened.store.now_ms())
+    record = {
+        "fingerprint": fingerprint,
+        **{n: v for n, v in annotation.items() if v is not None or out.form != "table"},
+    }
     out.record(record, id="fingerprint")
 
 
@@ -275,18 +284,18 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
         yield from chain([""] if entry is record["log"][0] else [], [f"{out.dim(entry['at'])} {entry_text(entry)}"])
 
 
-def _named(opened: Opened, given: str) -> str:
+def _named(opened: OpenedStore, given: str) -> str:
     """The fingerprint that begins with these digits. Raises Failure if none or several do."""
     given = given.strip().lower()
     if len(given) >= 16 or not given.isalnum():
         return given
     known = {each.fingerprint for each in opened.store.failure_groups()} | rules(opened.store).keys()
-    found = sorted(each for each in known if each.startswith(given) and each) if len(given) >= PREFIX_MIN else []
-    if given in known or len(found) == 1:
-        return given if given in known else found[0]
-    if found:
+    names = sorted(each for each in known if each.startswith(given) and each) if len(given) >= PREFIX_MIN else []
+    if given in known or len(names) == 1:
+        return given if given in known else names[0]
+    if names:
         raise Failure(
-            f"'{given}' names {len(found)} failure groups", ", ".join(found[:5]), again(typed(found[0])), USAGE
+            f"'{given}' names {len(names)} failure groups", ", ".join(names[:5]), again(typed(names[0])), USAGE
         )
     why = f"give at least {PREFIX_MIN} of its digits" if len(given) < PREFIX_MIN else "no dead message has such a one"
     raise Failure(f"there is no failure group '{given}'", why, onward("dlq groups"), USAGE)

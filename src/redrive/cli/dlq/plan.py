@@ -26,7 +26,7 @@ from ...triage.dlq import DeadLetters
 from ...triage.redrive.pacing import CANARY, NEVER, SLOW_START, STOP_IF
 from ...triage.select.terms import Node
 from ...triage.selection import QUARANTINED, Selection
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..selecting import filters, here, run_id, selection, selector_argument, signature, understood
 from ..terminal.output import Output
 from ..terminal.stderr import note
@@ -82,7 +82,7 @@ _FILE_MAX = 1_000_000  # bytes
 @click.option("--out", "file", type=click.Path(dir_okay=False, path_type=Path), help="write the plan to this file, too")
 @at_store()
 def plan(
-    opened: Opened,
+    opened: OpenedStore,
     out: Output,
     selector: tuple[str, ...],
     chosen: Node,
@@ -107,13 +107,13 @@ def plan(
     """
     from ...flow.gates import Gates, is_url
 
-    found = selection(opened, selector, chosen)
+    matching = selection(opened, selector, chosen)
     with understood():
         gates = Gates(not ignore_breaker, health, approval, window)
         how["canary"] = 0 if no_canary else canary
-        made = found.plan(gates=None if gates == Gates() else gates, note=reason, **how)
+        made = matching.plan(gates=None if gates == Gates() else gates, note=reason, **how)
     if not made.total:
-        raise _nothing(opened, found, made.plan)
+        raise _nothing(opened, matching, made.plan)
     if file is not None:
         _write_file(file, made.plan)
     holds = _holds(opened, made.plan)
@@ -132,7 +132,7 @@ def plan(
 @click.option("--watch", is_flag=True, help="watch the run until it is over, as `run watch` does")
 @at_store()
 def apply(
-    opened: Opened, out: Output, plan: str, reason: str, actor: str | None, max_age: float | None, watch: bool
+    opened: OpenedStore, out: Output, plan: str, reason: str, actor: str | None, max_age: float | None, watch: bool
 ) -> int:
     """Apply a plan: start its run. Any worker of the app runs it.
 
@@ -161,7 +161,7 @@ def apply(
 COMMANDS = (plan, apply)
 
 
-def _holds(opened: Opened, plan: Plan) -> Sequence[Hold]:
+def _holds(opened: OpenedStore, plan: Plan) -> Sequence[Hold]:
     """What would hold the messages once they are moved."""
     from ...status import Reasons
 
@@ -206,10 +206,10 @@ def _apply(plan: str, reason: str = "…") -> str:
     return f"dlq apply {shlex.quote(plan)}" + (f" --reason '{reason}'" if reason else "")
 
 
-def _nothing(opened: Opened, found: Selection, plan: Plan) -> Failure:
+def _nothing(opened: OpenedStore, matching: Selection, plan: Plan) -> Failure:
     """The failure of a plan that would move nothing: nothing matches, or all is left out."""
     if not plan.excluded:
-        return here(opened).matched(found, "planned")
+        return here(opened).matched(matching, "planned")
     why = f"left out: {_some(plan.excluded)}"
     next = "dlq list --quarantine" if set(plan.excluded) == {QUARANTINED} else "dlq groups"
     return Failure(
@@ -223,7 +223,7 @@ def _note_next(made: PlanHandle, file: Path | None) -> None:
 
 
 @contextmanager
-def _refusing(opened: Opened, plan: str, id: str = "") -> Iterator[None]:
+def _refusing(opened: OpenedStore, plan: str, id: str = "") -> Iterator[None]:
     """The failure for a refused plan."""
     try:
         yield
@@ -238,17 +238,17 @@ def _refusing(opened: Opened, plan: str, id: str = "") -> Iterator[None]:
         raise Failure(what, why, next, REFUSED) from error
 
 
-def _found(opened: Opened, plan: str) -> PlanHandle:
+def _found(opened: OpenedStore, plan: str) -> PlanHandle:
     id = plan if Path(plan).is_file() else run_id(opened, plan)
     return DeadLetters(opened.store, opened.app).plan(id) if is_id(id) else _of_file(opened, plan)
 
 
-def _of_file(opened: Opened, given: str) -> PlanHandle:
+def _of_file(opened: OpenedStore, given: str) -> PlanHandle:
     """The plan of a file. Raises Failure if the file differs from the stored plan."""
     file = Path(given)
     try:
-        told = msgspec.json.decode(file.read_bytes()[:_FILE_MAX], type=dict[str, Any])
-        id, _ = told["id"], told["digest"]
+        content = msgspec.json.decode(file.read_bytes()[:_FILE_MAX], type=dict[str, Any])
+        id, _ = content["id"], content["digest"]
     except OSError as error:
         why = f"there is neither a plan of this id nor a file that can be read: {error.strerror or error}"
         raise Failure(f"which plan is {given}?", why, f"{program()} dlq plan --help", USAGE) from error
@@ -258,8 +258,8 @@ def _of_file(opened: Opened, given: str) -> PlanHandle:
         ) from error
     handle = DeadLetters(opened.store, opened.app).plan(str(id))
     own = msgspec.json.decode(msgspec.json.encode(plan_record(handle.plan)))
-    told.pop("held", None)  # `dlq plan -o json` writes what holds the messages now, beside the plan
-    altered = [name for name, value in told.items() if own.get(name, ...) != value]
+    content.pop("held", None)  # `dlq plan -o json` writes what holds the messages now, beside the plan
+    altered = [name for name, value in content.items() if own.get(name, ...) != value]
     if altered:
         why = f"{', '.join(altered)} is not as the plan has it; draw up another, to change one"
         raise PlanRefused(f"{file} was altered", why, "altered")

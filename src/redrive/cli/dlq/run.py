@@ -22,7 +22,7 @@ from ...redact import one_line
 from ...triage.redrive.records import state_of
 from ...triage.redrive.run import Run, RunView
 from ...triage.redrive.run import views as views_of
-from ..opening import Opened, at_store
+from ..opening import OpenedStore, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import run_id, signature, stated
 from ..subcommands import Subcommands
@@ -71,7 +71,7 @@ def run() -> None:
 @click.option("--open", "open_only", is_flag=True, help="only open runs")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store(absent=True)
-def list_(opened: Opened, out: Output, open_only: bool, limit: int | None) -> None:
+def list_(opened: OpenedStore, out: Output, open_only: bool, limit: int | None) -> None:
     """List runs: the open ones, and the last 200 others, each with the newest first."""
     rows = [run_record(view) for view in views_of(opened.store, LISTED) if not (open_only and view.closed)]
     if not out.rows(rows, _COLUMNS, id="id", limit=limit):
@@ -81,15 +81,15 @@ def list_(opened: Opened, out: Output, open_only: bool, limit: int | None) -> No
 @run.command()
 @click.argument("id")
 @at_store()
-def show(opened: Opened, out: Output, id: str) -> None:
+def show(opened: OpenedStore, out: Output, id: str) -> None:
     """Show a run: its counts, what it waits for or why it ended, and its story."""
-    found = _known(opened, id)
-    view = found.view()
-    held = _held(opened, found, view)
+    handle = _known(opened, id)
+    view = handle.view()
+    held = _held(opened, handle, view)
     record = {**run_record(view), "held": [hold_record(hold) for hold in held]}
-    record |= {"story": [{"at": timestamp(line.at_ms), "text": line.text} for line in found.story()]}
+    record |= {"story": [{"at": timestamp(line.at_ms), "text": line.text} for line in handle.story()]}
     why = holds_text(held, opened.store.now_ms())
-    out.record(record, id="id", table=lambda: _lines(view, found.story(), out, why))
+    out.record(record, id="id", table=lambda: _lines(view, handle.story(), out, why))
     _lead_on(view)
 
 
@@ -97,7 +97,7 @@ def show(opened: Opened, out: Output, id: str) -> None:
 @click.argument("id")
 @click.option("--timeout", type=DURATION, help="stop watching after this; the run continues (default: never)")
 @at_store()
-def watch(opened: Opened, out: Output, id: str, timeout: float | None) -> int:
+def watch(opened: OpenedStore, out: Output, id: str, timeout: float | None) -> int:
     """Watch a run until it is over: a bar on a terminal, a line a second elsewhere, and at the end its counts.
 
     Watching moves no messages and needs no app. Exit codes: 0 the run is done, 1 it stopped itself or was cancelled,
@@ -106,11 +106,11 @@ def watch(opened: Opened, out: Output, id: str, timeout: float | None) -> int:
     return watched(opened, out, _known(opened, id), timeout)
 
 
-def watched(opened: Opened, out: Output, found: Run, timeout: float | None = None) -> int:
+def watched(opened: OpenedStore, out: Output, handle: Run, timeout: float | None = None) -> int:
     """Watch a run until it is over, write its result, and return the exit code. Raises Failure if it was not done."""
-    again = onward(f"run watch {found.id}")
+    again = onward(f"run watch {handle.id}")
     try:
-        view = follow(found, opened.store.now_ms, timeout)
+        view = follow(handle, opened.store.now_ms, timeout)
     except KeyboardInterrupt:
         note(f"not watched any more; the run goes on: {again}")
         return INTERRUPTED
@@ -134,18 +134,18 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         @signature()
         @at_store()
         @functools.wraps(act)
-        def steer(opened: Opened, out: Output, id: str, reason: str, actor: str | None) -> None:
-            found = _known(opened, id)
+        def steer(opened: OpenedStore, out: Output, id: str, reason: str, actor: str | None) -> None:
+            handle = _known(opened, id)
             reason = stated(reason)
             try:
-                told = act(found, reason=reason, actor=actor)
+                text = act(handle, reason=reason, actor=actor)
             except Refused as error:
                 what, _, why = str(error).partition(": ")
                 why = why or "its plan says whose approval it waits for"
                 raise Failure(what, why, onward(f"run show {typed(id)}"), REFUSED) from error
-            view = found.view()
+            view = handle.view()
             out.record(run_record(view), id="id", table=lambda: field_lines(_told(view)))
-            note(told)
+            note(text)
 
         return act
 
@@ -153,42 +153,42 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 @steering("pause")
-def _pause(found: Run, **by: Any) -> str:
+def _pause(handle: Run, **by: Any) -> str:
     """Move no more messages until the run is resumed. Those that it has moved still run."""
-    found.pause(**by)
-    return "paused; go on by: " + onward(f"run resume {found.id} --reason '…'")
+    handle.pause(**by)
+    return "paused; go on by: " + onward(f"run resume {handle.id} --reason '…'")
 
 
 @steering("resume")
-def _resume(found: Run, **by: Any) -> str:
+def _resume(handle: Run, **by: Any) -> str:
     """Continue a paused run."""
-    found.resume(**by)
-    return "resumed; see: " + onward(f"run watch {found.id}")
+    handle.resume(**by)
+    return "resumed; see: " + onward(f"run watch {handle.id}")
 
 
 @steering("cancel")
-def _cancel(found: Run, **by: Any) -> str:
+def _cancel(handle: Run, **by: Any) -> str:
     """End a run: messages that it has not moved stay dead, those that it has moved still run."""
-    found.cancel(**by)
-    undo = onward(f"run undo {found.id} --reason '…'")
+    handle.cancel(**by)
+    undo = onward(f"run undo {handle.id} --reason '…'")
     return f"cancelled; what it moved and has not run yet can be taken back: {undo}"
 
 
 @steering("undo")
-def _undo(found: Run, **by: Any) -> str:
+def _undo(handle: Run, **by: Any) -> str:
     """End a run, and make messages that it moved and that have not run yet dead again.
 
     Messages that have run, or run now, stay as they are.
     """
-    returned = found.undo(**by)
-    return f"{returned:,} are back where they lay; {found.counts['moved']:,} that it moved had begun to run"
+    returned = handle.undo(**by)
+    return f"{returned:,} are back where they lay; {handle.counts['moved']:,} that it moved had begun to run"
 
 
 @steering("approve")
-def _approve(found: Run, **by: Any) -> str:
+def _approve(handle: Run, **by: Any) -> str:
     """Approve a run that waits for you."""
-    found.approve(**by)
-    return "approved; see: " + onward(f"run watch {found.id}")
+    handle.approve(**by)
+    return "approved; see: " + onward(f"run watch {handle.id}")
 
 
 @run.command()
@@ -196,14 +196,14 @@ def _approve(found: Run, **by: Any) -> str:
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @reveal_option()
 @at_store()
-def failures(opened: Opened, out: Output, id: str, limit: int | None, reveal: Reveal) -> None:
+def failures(opened: OpenedStore, out: Output, id: str, limit: int | None, reveal: Reveal) -> None:
     """List the messages that a run moved and that failed again, with their errors: the first thousand."""
-    found = _known(opened, id)
-    kept = found.failures()
-    reveal.of(opened, out, found.id, ids=[each.id for each in kept])
+    handle = _known(opened, id)
+    kept = handle.failures()
+    reveal.of(opened, out, handle.id, ids=[each.id for each in kept])
     if not out.rows(map(failed_again_record, kept), _FAILURES, id="id", limit=limit):
         note(f"nothing that run {id} moved has failed")
-    elif (failed := found.counts["failed"]) > len(kept):
+    elif (failed := handle.counts["failed"]) > len(kept):
         note(f"{failed:,} failed in all; of the first {len(kept):,} it is kept what they failed of")
 
 
@@ -229,12 +229,12 @@ def _told(view: RunView) -> dict[str, Any]:
     }
 
 
-def _held(opened: Opened, found: Run, view: RunView) -> Sequence[Hold]:
+def _held(opened: OpenedStore, handle: Run, view: RunView) -> Sequence[Hold]:
     """What holds the messages that the run has moved."""
     from ...status import Reasons
 
     try:
-        plan = found.plan
+        plan = handle.plan
     except (ConfigError, PlanRefused):  # it has expired, or was altered
         return ()
     return Reasons(opened.store, opened.app).of_run(view, plan)
@@ -254,7 +254,7 @@ def _lead_on(view: RunView) -> None:
         note(f"no worker runs it now; start one of its app ({program()} worker MODULE:APP)")
 
 
-def _known(opened: Opened, id: str) -> Run:
+def _known(opened: OpenedStore, id: str) -> Run:
     """The run with this id, whole or shortened. Raises Failure if there is none."""
     id = run_id(opened, id)
     if state_of(opened.store, id) is None:

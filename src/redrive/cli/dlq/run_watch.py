@@ -29,14 +29,14 @@ def follow(run: Run, now_ms: Callable[[], int], timeout: float | None = None) ->
     """Show a run until it is over, and return its end. Raises TimeoutError after `timeout` seconds, StoreError."""
     began_s = time.monotonic()
     with ExitStack() as ending:
-        screen: Bar | Lines = ending.enter_context(Bar()) if sys.stderr.isatty() else Lines()
-        told: Line | None = None
+        screen: RunBar | RunLines = ending.enter_context(RunBar()) if sys.stderr.isatty() else RunLines()
+        last: Line | None = None
         lonely_s = began_s
         while True:
             view, now_s = run.view(), time.monotonic()
-            for line in _after(run.story(), told):
+            for line in _after(run.story(), last):
                 screen.say(f"{rfc3339(line.at_ms)[11:19]}  {one_line(line.text)}")
-                told = line
+                last = line
             screen.show(view, now_ms())
             if view.state in FINAL:
                 return view
@@ -50,9 +50,9 @@ def follow(run: Run, now_ms: Callable[[], int], timeout: float | None = None) ->
             time.sleep(LOOK_S)
 
 
-def _after(story: Sequence[Line], told: Line | None) -> Sequence[Line]:
+def _after(story: Sequence[Line], last: Line | None) -> Sequence[Line]:
     """The lines after the last one shown; a long story loses lines of its middle."""
-    at = next((n for n in range(len(story), 0, -1) if story[n - 1] == told), 0)
+    at = next((n for n in range(len(story), 0, -1) if story[n - 1] == last), 0)
     return story[at:]
 
 
@@ -76,7 +76,7 @@ def settled(view: RunView) -> int:
     return min(c["planned"], c["done"] + c["failed"] + c["changed"] + c["skipped"])
 
 
-class Lines:
+class RunLines:
     """Writes a line when something changed, at most one a second, and each line of the story."""
 
     def __init__(self) -> None:
@@ -93,14 +93,14 @@ class Lines:
         note(f"{max(0, now_ms - view.started_ms) / 1000:6.0f} s  {text}")
 
 
-class Bar:
+class RunBar:
     """Shows a bar below the lines of the story. A context manager."""
 
     def __init__(self) -> None:
         self._progress = _new_progress()
         self._task = self._progress.add_task("", total=None, visible=False, states="", elapsed="")
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> RunBar:
         self._progress.start()
         return self
 

@@ -16,7 +16,7 @@ from ...present.commands import onward
 from ...present.failure import DONE, PARTIAL, USAGE, Failure
 from ...present.formats import timestamp
 from ...triage.pauses import tell
-from ..opening import Opened, at_store, declared_queues
+from ..opening import OpenedStore, at_store, declared_queues
 from ..selecting import signature
 from ..terminal.output import Column, Output, bar
 from ..terminal.stderr import note
@@ -37,7 +37,7 @@ _INGESTED = (
 )
 
 
-def note_outside(opened: Opened) -> None:
+def note_outside(opened: OpenedStore) -> None:
     """Note how many messages are in dead-letter queues of SQS and not ingested; nothing if SQS forbids to ask."""
     if opened.store.traits.name != "sqs":
         return
@@ -70,7 +70,7 @@ def note_outside(opened: Opened) -> None:
 @signature(required=False)
 @at_store(create=True)
 def ingest(
-    opened: Opened, out: Output, queues: tuple[str, ...], origin: str | None, once: bool, follow: bool, **who: Any
+    opened: OpenedStore, out: Output, queues: tuple[str, ...], origin: str | None, once: bool, follow: bool, **who: Any
 ) -> int:
     """Move dead letters from SQS into the store that triage= names.
 
@@ -88,61 +88,61 @@ def ingest(
     store = sqs_of(opened.store)
     work = ingest_of(store)
     if origin is not None:
-        found = [source_of(store, origin, queues[0] if queues else None)]
+        queues_of_sqs = [source_of(store, origin, queues[0] if queues else None)]
     else:
-        found = sources(store, queues) if queues else _of_all(opened, store)
-    if not found:
+        queues_of_sqs = sources(store, queues) if queues else _of_all(opened, store)
+    if not queues_of_sqs:
         note(f"no queue under {opened.url} has a dead-letter queue")
         return DONE
-    return _followed(work, found) if follow else _drained(store, work, found, out, who)
+    return _followed(work, queues_of_sqs) if follow else _drained(store, work, queues_of_sqs, out, who)
 
 
-def _of_all(opened: Opened, store: SqsStore) -> list[Source]:
+def _of_all(opened: OpenedStore, store: SqsStore) -> list[Source]:
     """The sources of the queues that the app names, or of all under the prefix if SQS allows to list them."""
     from ...aws.dead_letters import sources
 
     declared = sorted(declared_queues(opened))
-    found: list[Source] = []
+    known: list[Source] = []
     for queue in declared:
         try:
-            found += sources(store, [queue])
+            known += sources(store, [queue])
         except ConfigError as error:
             note(f"queue {queue!r} is left out: {error}")
     if declared:
-        return found
+        return known
     names = store.sqs_queues.names()
     if not names:
         raise ConfigError(f"SQS has no queue whose name begins with {store.at.prefix}-; is the prefix right?")
     return sources(store, names)
 
 
-def _total(store: SqsStore, found: Sequence[Source]) -> int:
+def _total(store: SqsStore, some: Sequence[Source]) -> int:
     """About how many messages wait; 0 if SQS forbids to ask."""
     try:
-        return sum(store.sqs_queues.counts(source.url)[0] for source in found)
+        return sum(store.sqs_queues.counts(source.url)[0] for source in some)
     except ConfigError:
         return 0
 
 
-def _drained(store: SqsStore, work: Ingest, found: Sequence[Source], out: Output, who: Mapping[str, Any]) -> int:
+def _drained(store: SqsStore, work: Ingest, some_sources: Sequence[Source], out: Output, who: Mapping[str, Any]) -> int:
     from concurrent.futures import ThreadPoolExecutor, wait
 
     from ...aws.dead_letters import Counts
 
-    total = _total(store, found) if sys.stderr.isatty() else 0
-    told = {source: Counts() for source in found}
-    with bar(total, "ingesting") as moved, ThreadPoolExecutor(min(len(found), AT_ONCE)) as pool:
+    total = _total(store, some_sources) if sys.stderr.isatty() else 0
+    counts_by_source = {source: Counts() for source in some_sources}
+    with bar(total, "ingesting") as moved, ThreadPoolExecutor(min(len(some_sources), AT_ONCE)) as pool:
 
         def drained(source: Source) -> None:
             def said(some: Counts) -> None:
-                told[source].add(some)
+                counts_by_source[source].add(some)
                 moved(some.received)
 
             work.drain(source, said)
 
-        ends = [pool.submit(drained, source) for source in found]
+        ends = [pool.submit(drained, source) for source in some_sources]
         wait(ends)
-    rows = [_row(source, counts) for source, counts in told.items()]
+    rows = [_row(source, counts) for source, counts in counts_by_source.items()]
     for row in rows:
         if row["written"]:
             tell(store, "ingest", f"queue/{row['queue']}", text=f"from {row['from']}", count=row["written"], **who)
@@ -168,14 +168,14 @@ def _row(source: Source, counts: Counts) -> dict[str, Any]:
     }
 
 
-def _followed(work: Ingest, found: Sequence[Source]) -> int:
+def _followed(work: Ingest, some: Sequence[Source]) -> int:
     from ...aws.dead_letters import Ingesting
 
     def tell(name: str, text: str, about: str = "", /, count: int = 1) -> None:
         note(f"{name.replace('_', ' ')}: {text}")
 
-    ingesting = Ingesting(work, found, tell)
-    note(f"draining {', '.join(source.name for source in found)}; Ctrl-C ends it")
+    ingesting = Ingesting(work, some, tell)
+    note(f"draining {', '.join(source.name for source in some)}; Ctrl-C ends it")
     ingesting.begin()
     try:
         threading.Event().wait()
@@ -195,7 +195,7 @@ def _followed(work: Ingest, found: Sequence[Source]) -> int:
 @click.option("--cancel", is_flag=True, help="cancel the running task; messages that it has moved stay moved")
 @signature(required=False)
 @at_store(create=True)
-def move(opened: Opened, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool, **who: Any) -> int:
+def move(opened: OpenedStore, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool, **who: Any) -> int:
     """Move all of QUEUE's dead-letter queue back by a move task of SQS.
 
     It moves everything, in no order, at a fixed rate: no selection, no canary, no outcomes. For these use `dlq ingest`

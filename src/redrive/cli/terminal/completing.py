@@ -38,7 +38,7 @@ WAIT_S = 1.0  # for the app and the store; names that are found until then are s
 NAMES_MAX = 200
 PLANS_MAX = 20  # each is read
 _SAFE = re.compile(r"[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]*")  # a shell inserts a name as it is
-Named = tuple[str, str]  # a name, and what is shown beside it
+NamedParameter = tuple[str, str]  # a name, and what is shown beside it
 _BY_OPTION = {"queue": "queues", "queues": "queues", "task": "tasks", "of_lines": "tasks", "fingerprint": "failures"}
 _BY_ARGUMENT = {
     ("queue", "names"): "queues",
@@ -72,11 +72,11 @@ class _Names(ShellComplete):
             kind = _kind(context, asked)
             if kind is None:
                 return asked.shell_complete(context, text)
-            found = _found(kind, context, text.rpartition(",")[2])
+            names = _found(kind, context, text.rpartition(",")[2])
             before = text[: len(text) - len(text.rpartition(",")[2])]  # of a list
-            if not found and asked.name == "task":
+            if not names and asked.name == "task":
                 return [CompletionItem(text, type="file")]
-            return [CompletionItem(before + name, help=help or None) for name, help in found]
+            return [CompletionItem(before + name, help=help or None) for name, help in names]
         return []
 
 
@@ -88,22 +88,22 @@ def _kind(context: click.Context, asked: click.Command | click.Parameter) -> str
     return _BY_ARGUMENT.get((first[0] if first else "", asked.name)) or _BY_OPTION.get(asked.name)
 
 
-def _found(kind: str, context: click.Context, prefix: str) -> list[Named]:
-    found: dict[str, str] = {}
+def _found(kind: str, context: click.Context, prefix: str) -> list[NamedParameter]:
+    names: dict[str, str] = {}
 
     def look() -> None:
         with suppress(Exception):
             for name, help in islice(_look(kind, context.params), 100 * NAMES_MAX):
-                if name.startswith(prefix) and _SAFE.fullmatch(name) and len(found) < NAMES_MAX:
-                    found.setdefault(name, help)
+                if name.startswith(prefix) and _SAFE.fullmatch(name) and len(names) < NAMES_MAX:
+                    names.setdefault(name, help)
 
     thread = threading.Thread(target=look, name="redrive-complete", daemon=True)
     thread.start()
     thread.join(WAIT_S)
-    return list(found.copy().items())
+    return list(names.copy().items())
 
 
-def _look(kind: str, given: dict[str, Any]) -> Iterator[Named]:
+def _look(kind: str, given: dict[str, Any]) -> Iterator[NamedParameter]:
     """Names that the app declares, and then those in its store."""
     spec, url = given.get("app") or given.get("app_argument"), given.get("url")
     chosen = settings({"app": spec, "url": url})
@@ -120,19 +120,19 @@ def _look(kind: str, given: dict[str, Any]) -> Iterator[Named]:
         store.close()
 
 
-def _queues(app: App) -> Iterable[Named]:
+def _queues(app: App) -> Iterable[NamedParameter]:
     return ((queue.name, "") for queue in app.queues_of(None))
 
 
-def _stored_queues(store: Store) -> Iterable[Named]:
+def _stored_queues(store: Store) -> Iterable[NamedParameter]:
     return ((name, "") for name in store.queues())
 
 
-def _failures(store: Store) -> Iterable[Named]:
+def _failures(store: Store) -> Iterable[NamedParameter]:
     return ((group.fingerprint, f"{group.count:,} of {group.task}: {group.error}") for group in store.failure_groups())
 
 
-def _plans(store: Store) -> Iterable[Named]:
+def _plans(store: Store) -> Iterable[NamedParameter]:
     from ...triage.redrive.records import read_plan, recent_plans
 
     for id in recent_plans(store.cells)[:PLANS_MAX]:
@@ -140,19 +140,19 @@ def _plans(store: Store) -> Iterable[Named]:
             yield id, f"{plan.total:,} messages"
 
 
-def _runs(store: Store) -> Iterable[Named]:
+def _runs(store: Store) -> Iterable[NamedParameter]:
     from ...triage.redrive.run import views
 
     return ((view.id, view.state) for view in views(store, NAMES_MAX))
 
 
-_DECLARED: dict[str, Callable[[App], Iterable[Named]]] = {
+_DECLARED: dict[str, Callable[[App], Iterable[NamedParameter]]] = {
     "queues": _queues,
     "tasks": lambda app: ((name, "") for name in sorted(app.tasks)),
     "dependencies": lambda app: ((name, "") for name in sorted(app.dependencies)),
     "schedules": lambda app: ((name, "") for name in sorted(app.schedules)),
 }
-_STORED: dict[str, Callable[[Store], Iterable[Named]]] = {
+_STORED: dict[str, Callable[[Store], Iterable[NamedParameter]]] = {
     "queues": _stored_queues,
     "failures": _failures,
     "plans": _plans,

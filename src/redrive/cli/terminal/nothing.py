@@ -55,30 +55,30 @@ class Here:
             parts.append(f"{_of(field)} " + (_listed([f"{name} {count:,}" for name, count in some.items()]) or "none"))
             near = near_miss(asked[field], some) if asked[field] not in some else None
             nearest += [f"{_of(field)} {near}"] if near else []
-        told = "; ".join(parts) + (f"; nearest: {', '.join(nearest)}" if nearest else "")
-        return total, told
+        text = "; ".join(parts) + (f"; nearest: {', '.join(nearest)}" if nearest else "")
+        return total, text
 
-    def matched(self, found: Selection, did: str, lane: Lane = Lane.DEAD) -> Failure:
+    def matched(self, matching: Selection, did: str, lane: Lane = Lane.DEAD) -> Failure:
         """The failure of a command whose selection is empty. Raises Failure as `preflight`."""
-        self.preflight(found.node, acts=True)
-        total, told = self.there(found.node, lane)
+        self.preflight(matching.node, acts=True)
+        total, text = self.there(matching.node, lane)
         if not total:
             why = "there is nothing to act on" if lane is Lane.DEAD else f"{_dead(self.store.counts().dead)} dead"
             return Failure(f"nothing was {did}: nothing is {_WORDS[lane]} in {self.url}", why, onward("queue list"))
         next = onward("dlq groups" if lane is Lane.DEAD else "dlq list --quarantine")
-        if lane is Lane.DEAD and (apart := found.count_unnamed(Lane.QUARANTINE)):
-            told, next = (
-                f"{apart:,} that match are in quarantine: name them by lane:quarantine; {told}",
+        if lane is Lane.DEAD and (apart := matching.count_unnamed(Lane.QUARANTINE)):
+            text, next = (
+                f"{apart:,} that match are in quarantine: name them by lane:quarantine; {text}",
                 onward("dlq list --quarantine"),
             )
-        return Failure(f"nothing was {did}: {_dead(total)} {_WORDS[lane]}, 0 match", told, next, FAILED)
+        return Failure(f"nothing was {did}: {_dead(total)} {_WORDS[lane]}, 0 match", text, next, FAILED)
 
-    def noted(self, found: Selection, lane: Lane = Lane.DEAD) -> str:
+    def noted(self, matching: Selection, lane: Lane = Lane.DEAD) -> str:
         """The note of a list that is empty. Raises Failure, as `preflight` does."""
-        self.preflight(found.node)
-        total, told = self.there(found.node, lane)
+        self.preflight(matching.node)
+        total, text = self.there(matching.node, lane)
         return (
-            f"{_dead(total)} {_WORDS[lane]}, 0 match: {told}" if total else f"nothing is {_WORDS[lane]} in {self.url}"
+            f"{_dead(total)} {_WORDS[lane]}, 0 match: {text}" if total else f"nothing is {_WORDS[lane]} in {self.url}"
         )
 
     def queues(self) -> list[str]:
@@ -108,17 +108,17 @@ class Here:
 
     def _counted(self, field: str, lane: Lane) -> dict[str, int]:
         """The messages of a lane by the value of a field, the largest count first."""
-        found: Counter[str] = Counter()
+        counted: Counter[str] = Counter()
         if field == "queue":
             for name, counts in self.store.counts_by_queue().items():
-                found[name] = counts.dead if lane is Lane.DEAD else counts.quarantine
+                counted[name] = counts.dead if lane is Lane.DEAD else counts.quarantine
         elif field == "reason":
             for reason in REASONS:
-                found[reason] = Selection(self.store, as_node(Filter(reason=reason), lane)).count()
+                counted[reason] = Selection(self.store, as_node(Filter(reason=reason), lane)).count()
         else:
             for group in Selection(self.store, as_node(lane=lane)).groups():
-                found[str(getattr(group, field))] += group.count
-        return {name: count for name, count in found.most_common() if count and name}
+                counted[str(getattr(group, field))] += group.count
+        return {name: count for name, count in counted.most_common() if count and name}
 
 
 def unknown(

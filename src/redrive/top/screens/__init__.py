@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from ..screen import Screen
-from .flow import Flow
-from .groups import Groups
-from .help import Help
-from .messages import Messages
-from .overview import Overview
-from .plan import Plan
-from .queues import Queues
-from .runs import Runs
-from .workers import Workers
+from .flow import FlowScreen
+from .groups import GroupsScreen
+from .help import HelpScreen
+from .messages import MessagesScreen
+from .overview import OverviewScreen
+from .plan import PlanScreen
+from .queues import QueuesScreen
+from .runs import RunsScreen
+from .workers import WorkersScreen
 
-__all__ = ["Help", "Plan", "seven"]
+__all__ = ["HelpScreen", "PlanScreen", "seven"]
 
 
 def seven() -> list[Screen]:
     """The screens, in the order of their keys 1 to 7."""
-    return [Overview(), Queues(), Groups(), Runs(), Messages(), Workers(), Flow()]
+    return [
+        OverviewScreen(),
+        QueuesScreen(),
+        GroupsScreen(),
+        RunsScreen(),
+        MessagesScreen(),
+        WorkersScreen(),
+        FlowScreen(),
+    ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...present.formats import number, seconds, share, timestamp
 from ...present.table import Column
 from ..model import Model
-from ..screen import Act, Page, Row, Screen, Text
+from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
 from ..texts import listed, pairs
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def _left(until_ms: int | None, now_ms: int) -> str | None:
     return None if until_ms is None else f"in {seconds((until_ms - now_ms) / 1000)}" if until_ms > now_ms else "now"
 
 
-def _about(row: Row) -> str:
+def _about(row: ScreenRow) -> str:
     return f"the breaker of {row['dependency']}"
 
 
-def _release(model: Model, row: Row, reason: str) -> str:
+def _release(model: Model, row: ScreenRow, reason: str) -> str:
     model.flow.auto(row["dependency"], reason=reason, actor=model.actor)
     return f"the breaker of {row['dependency']} is released"
 
@@ -55,11 +55,11 @@ class Holding(Screen):
         self.lasts = 0
         self.acts = self._acts()
 
-    def _acts(self) -> Sequence[Act]:
+    def _acts(self) -> Sequence[KeyAction]:
         return (
-            Act("A", "release", _about, _release),
-            Act("O", f"hold open {self._long}", _about, self._hold("open")),
-            Act("C", f"hold closed {self._long}", _about, self._hold("closed")),
+            KeyAction("A", "release", _about, _release),
+            KeyAction("O", f"hold open {self._long}", _about, self._hold("open")),
+            KeyAction("C", f"hold closed {self._long}", _about, self._hold("closed")),
         )
 
     @property
@@ -77,18 +77,18 @@ class Holding(Screen):
     def _long(self) -> str:
         return f"for {lasts}" if (lasts := LASTS[self.lasts]) else "until released"
 
-    def _hold(self, word: str) -> Callable[[Model, Row, str], str]:
-        lasts, told = LASTS[self.lasts], self._long
+    def _hold(self, word: str) -> Callable[[Model, ScreenRow, str], str]:
+        lasts, span = LASTS[self.lasts], self._long
 
-        def act(model: Model, row: Row, reason: str) -> str:
+        def act(model: Model, row: ScreenRow, reason: str) -> str:
             do = model.flow.open if word == "open" else model.flow.close
             do(row["dependency"], reason=reason, actor=model.actor, for_=lasts)
-            return f"the breaker of {row['dependency']} is held {word} {told}"
+            return f"the breaker of {row['dependency']} is held {word} {span}"
 
         return act
 
 
-class Flow(Holding):
+class FlowScreen(Holding):
     """All dependencies that the app declares, or a worker has called."""
 
     name: ClassVar[str] = "flow"
@@ -113,12 +113,12 @@ class Flow(Holding):
     def study(self, model: Model) -> Mapping[str, Control]:
         return {control.name: control for control in model.flow.list()}
 
-    def page(self) -> Page:
+    def page(self) -> ScreenPage:
         waiting = self.studied or {}
-        rows = [row_of(control, waiting.get(control.name), self.now_ms) for control in self.found]
-        return Page(rows, empty="no dependency: no task names one, and none was ever called")
+        rows = [row_of(control, waiting.get(control.name), self.now_ms) for control in self.reading]
+        return ScreenPage(rows, empty="no dependency: no task names one, and none was ever called")
 
-    def look(self, row: Row) -> Screen:
+    def look(self, row: ScreenRow) -> Screen:
         return FlowDetail(row["dependency"])
 
 
@@ -133,14 +133,14 @@ class FlowDetail(Holding, Text):
     def title(self) -> str:
         return f"dependency {self.dependency}"
 
-    def subject(self, row: Row | None) -> Row | None:
+    def subject(self, row: ScreenRow | None) -> ScreenRow | None:
         return {"dependency": self.dependency}
 
     def read(self, model: Model) -> Control:
         return model.flow.show(self.dependency)
 
     def lines(self) -> Sequence[str]:
-        return list(self._lines(self.found))
+        return list(self._lines(self.reading))
 
     def _lines(self, control: Control) -> Iterator[str]:
         row = row_of(control, control, self.now_ms)

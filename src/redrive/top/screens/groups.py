@@ -13,7 +13,7 @@ from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, read_annotations
 from ...triage.select.terms import as_node
 from ..model import Model
-from ..screen import Page, Row, Screen
+from ..screen import Screen, ScreenPage, ScreenRow
 from ..texts import count, listed
 from .messages import ACTS, DEAD_COLUMNS, SHOWN_MAX, MessageDetail, dead_row
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...message import FailureGroup
 
 
-class Studied(NamedTuple):
+class GroupNotes(NamedTuple):
     """The groups, and what people wrote on them, by fingerprint."""
 
     groups: Sequence[FailureGroup]
@@ -36,7 +36,7 @@ def _said(of: Annotation, now_ms: int) -> str | None:
     return "; ".join(filter(None, [rule, muted, owner, of.note])) or None
 
 
-class Groups(Screen):
+class GroupsScreen(Screen):
     """All groups."""
 
     name: ClassVar[str] = "groups"
@@ -52,25 +52,25 @@ class Groups(Screen):
     )
     reads, studies = False, True
 
-    def study(self, model: Model) -> Studied:
-        found = model.dlq.groups(trend=True)
-        return Studied(found, _annotations(model, [each.fingerprint for each in found[:500]]))
+    def study(self, model: Model) -> GroupNotes:
+        groups = model.dlq.groups(trend=True)
+        return GroupNotes(groups, _annotations(model, [each.fingerprint for each in groups[:500]]))
 
-    def page(self) -> Page:
-        studied: Studied = self.studied
+    def page(self) -> ScreenPage:
+        studied: GroupNotes = self.studied
         dead = sum(each.count for each in studied.groups)
         head = [f"{count(dead, 'dead message')} in {count(len(studied.groups), 'failure group')}"]
         rows = [self._row(each, studied.about.get(each.fingerprint, NOTHING)) for each in studied.groups]
-        return Page(rows, head, "nothing is dead")
+        return ScreenPage(rows, head, "nothing is dead")
 
     def _row(self, group: FailureGroup, about: Annotation) -> dict[str, Any]:
         row = task_group_record(group)
         return {"id": f"{group.fingerprint}/{group.task}", **row, "said": _said(about, self.now_ms)}
 
-    def look(self, row: Row) -> Screen:
+    def look(self, row: ScreenRow) -> Screen:
         return GroupDetail(row["fingerprint"], row["task"])
 
-    def selector(self, row: Row | None) -> str | None:
+    def selector(self, row: ScreenRow | None) -> str | None:
         return None if row is None else group_selector(row["fingerprint"], row["task"])
 
 
@@ -83,7 +83,7 @@ def _annotations(model: Model, fingerprints: Sequence[str]) -> Mapping[str, Anno
     return read_annotations(model.store, fingerprints) if model.store.traits.cells else {}
 
 
-class Deep(NamedTuple):
+class GroupReading(NamedTuple):
     """A group, what was written on it, and its dead that died first."""
 
     groups: Sequence[FailureGroup]
@@ -106,13 +106,13 @@ class GroupDetail(Screen):
     def title(self) -> str:
         return f"group {self.fingerprint[:12]}"
 
-    def study(self, model: Model) -> Deep:
+    def study(self, model: Model) -> GroupReading:
         chosen = model.dlq.select(group_selector(self.fingerprint, self.task))
         about = _annotations(model, [self.fingerprint]).get(self.fingerprint, NOTHING)
-        return Deep(chosen.groups(trend=True), about, list(chosen.messages(SHOWN_MAX)))
+        return GroupReading(chosen.groups(trend=True), about, list(chosen.messages(SHOWN_MAX)))
 
-    def page(self) -> Page:
-        deep: Deep = self.studied
+    def page(self) -> ScreenPage:
+        deep: GroupReading = self.studied
         head: list[str] = [joined(self.task, f": fingerprint {self.fingerprint}")]
         for group in deep.groups:
             head.append(f"{group.count:,} × {group.error}, {group.trend}; {group.hour:,} in the last hour")
@@ -122,16 +122,16 @@ class GroupDetail(Screen):
         some = sum(group.count for group in deep.groups) > len(deep.dead)
         of = f"queues of the {len(deep.dead):,} below " if some else "queues "
         head.append(of + listed(_by_queue(deep.dead)) if deep.dead else "")
-        return Page([dead_row(message) for message in deep.dead], head[:8], "none of it is dead any more")
+        return ScreenPage([dead_row(message) for message in deep.dead], head[:8], "none of it is dead any more")
 
-    def look(self, row: Row) -> Screen:
+    def look(self, row: ScreenRow) -> Screen:
         return MessageDetail(row["id"])
 
-    def selector(self, row: Row | None) -> str | None:
+    def selector(self, row: ScreenRow | None) -> str | None:
         return group_selector(self.fingerprint, self.task)
 
 
-def _texts(deep: Deep) -> Sequence[str]:
+def _texts(deep: GroupReading) -> Sequence[str]:
     """The different texts of its failures, the most frequent first."""
     texts = [str(dead_row(message)["text"] or "") for message in deep.dead]
     counts = {text: texts.count(text) for text in dict.fromkeys(texts) if text}

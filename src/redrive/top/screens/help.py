@@ -23,7 +23,7 @@ _KEYS = (
 )
 
 
-class Help(Text):
+class HelpScreen(Text):
     """All keys. Lower case is safe; upper case changes something, and asks for a reason first."""
 
     name: ClassVar[str] = "help"
@@ -37,7 +37,7 @@ class Help(Text):
         return list(self._told())
 
     def lines(self) -> Sequence[str]:
-        found: Sequence[str] = self.found
+        found: Sequence[str] = self.reading
         return found
 
     def _told(self) -> Iterator[str]:

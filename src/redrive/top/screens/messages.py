@@ -18,7 +18,7 @@ from ...triage.select.parser import parse
 from ...triage.select.terms import Term, as_node, both
 from ...triage.timeline import by_hand, timeline
 from ..model import Model
-from ..screen import Act, Page, Row, Screen, Text
+from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
 
 SHOWN_MAX = 200  # messages that are read
 LOOKED_MAX = 2000  # waiting or done ones that are looked through for those that a filter names
@@ -51,47 +51,47 @@ def dead_row(message: Message) -> dict[str, Any]:
     return {**dead_message_row(message), "state": str(message.lane)}
 
 
-def _about(row: Row) -> str:
+def _about(row: ScreenRow) -> str:
     return f"message {row['id']}"
 
 
-def _retry(model: Model, row: Row, reason: str) -> str:
+def _retry(model: Model, row: ScreenRow, reason: str) -> str:
     done = model.dlq.retry([row["id"]], reason=reason, actor=model.actor)
     if not done:
         raise Refused(f"message {row['id']} was not retried; it is not dead any more")
     return f"message {row['id']} is back in its queue"
 
 
-def _discard(model: Model, row: Row, reason: str) -> str:
+def _discard(model: Model, row: ScreenRow, reason: str) -> str:
     done = model.dlq.discard([row["id"]], reason=reason, actor=model.actor)
     if not done:
         raise Refused(f"message {row['id']} was not discarded; it is not dead any more")
     return f"message {row['id']} is discarded"
 
 
-def _cancel(model: Model, row: Row, reason: str) -> str:
+def _cancel(model: Model, row: ScreenRow, reason: str) -> str:
     (word,) = pauses.cancel(model.store, [row["id"]], actor=model.actor, reason=reason)
     if word not in (Cancel.CANCELLED, Cancel.REQUESTED):
         raise Refused(f"message {row['id']} was not cancelled; the answer is {word}")
     return f"message {row['id']}: cancel {'requested' if word is Cancel.REQUESTED else 'done'}"
 
 
-def _rests(row: Row) -> bool:
+def _rests(row: ScreenRow) -> bool:
     return row["state"] in RESTING
 
 
-def _waits(row: Row) -> bool:
+def _waits(row: ScreenRow) -> bool:
     return row["state"] in ("ready", "scheduled", "leased")
 
 
 ACTS = (
-    Act("R", "retry", _about, _retry, _rests),
-    Act("D", "discard", _about, _discard, _rests),
-    Act("C", "cancel", _about, _cancel, _waits),
+    KeyAction("R", "retry", _about, _retry, _rests),
+    KeyAction("D", "discard", _about, _discard, _rests),
+    KeyAction("C", "cancel", _about, _cancel, _waits),
 )
 
 
-class Found(NamedTuple):
+class MessageList(NamedTuple):
     """Messages, and how many there are in each lane."""
 
     messages: Sequence[Message]
@@ -99,7 +99,7 @@ class Found(NamedTuple):
     more: bool
 
 
-class Messages(Screen):
+class MessagesScreen(Screen):
     """The messages of one lane: dead ones, until `l` turns to the next. The filter is a selector."""
 
     name: ClassVar[str] = "messages"
@@ -126,24 +126,24 @@ class Messages(Screen):
     def check_filter(self, text: str) -> None:
         parse(text)
 
-    def read(self, model: Model) -> Found:
-        found, more = self._resting(model) if self.lane in RESTING else self._others(model)
-        return Found(found, model.store.counts(), more)
+    def read(self, model: Model) -> MessageList:
+        messages, more = self._resting(model) if self.lane in RESTING else self._others(model)
+        return MessageList(messages, model.store.counts(), more)
 
     def _resting(self, model: Model) -> tuple[Sequence[Message], bool]:
-        found = list(model.dlq.select(self.chosen_by).messages(SHOWN_MAX + 1))
-        return found[:SHOWN_MAX], len(found) > SHOWN_MAX
+        messages = list(model.dlq.select(self.chosen_by).messages(SHOWN_MAX + 1))
+        return messages[:SHOWN_MAX], len(messages) > SHOWN_MAX
 
     def _others(self, model: Model) -> tuple[Sequence[Message], bool]:
         node, now_ms = parse(self.filter), model.store.now_ms()
-        found: list[Message] = []
+        messages: list[Message] = []
         cursor, looked = None, 0
         while True:
             page = model.store.peek(self.lane, limit=SHOWN_MAX, cursor=cursor)
-            found += [message for message in page.messages if matches(node, Seen(message, now_ms))]
+            messages += [message for message in page.messages if matches(node, Seen(message, now_ms))]
             cursor, looked = page.cursor, looked + len(page.messages)
-            if cursor is None or len(found) >= SHOWN_MAX or looked >= LOOKED_MAX:
-                return found[:SHOWN_MAX], cursor is not None
+            if cursor is None or len(messages) >= SHOWN_MAX or looked >= LOOKED_MAX:
+                return messages[:SHOWN_MAX], cursor is not None
 
     @property
     def chosen_by(self) -> str:
@@ -153,23 +153,23 @@ class Messages(Screen):
             node = both((node, *_lane_term(self.lane)))
         return str(node)
 
-    def page(self) -> Page:
-        found: Found = self.found
+    def page(self) -> ScreenPage:
+        found: MessageList = self.reading
         counts = found.counts
         lanes = (("dead", counts.dead), ("quarantine", counts.quarantine), ("ready", counts.ready + counts.scheduled))
-        told = [*lanes, ("leased", counts.leased), ("done", counts.done)]
-        head = "  ".join(f"[{name} {n:,}]" if name == self.lane.value else f"{name} {n:,}" for name, n in told)
+        lanes_counted = [*lanes, ("leased", counts.leased), ("done", counts.done)]
+        head = "  ".join(f"[{name} {n:,}]" if name == self.lane.value else f"{name} {n:,}" for name, n in lanes_counted)
         note = f"the first {len(found.messages):,} that match; / narrows by a selector" if found.more else ""
         rows = [
             dead_row(message) if self.lane in RESTING else message_row(message, self.now_ms)
             for message in found.messages
         ]
-        return Page(rows, list(filter(None, [head, note])), f"no message is in the lane {self.lane.value}")
+        return ScreenPage(rows, list(filter(None, [head, note])), f"no message is in the lane {self.lane.value}")
 
-    def look(self, row: Row) -> Screen:
+    def look(self, row: ScreenRow) -> Screen:
         return MessageDetail(row["id"])
 
-    def selector(self, row: Row | None) -> str | None:
+    def selector(self, row: ScreenRow | None) -> str | None:
         return self.chosen_by if self.lane in RESTING else None
 
 
@@ -178,7 +178,7 @@ def _lane_term(lane: Lane) -> tuple[Term, ...]:
     return (node,) if isinstance(node, Term) else ()
 
 
-class Told(NamedTuple):
+class MessageStory(NamedTuple):
     """A message's record and its story, as `redrive job show` has it; no record if it is gone."""
 
     record: Mapping[str, Any] | None
@@ -198,22 +198,22 @@ class MessageDetail(Text):
     def title(self) -> str:
         return f"message {self.message[:23]}"
 
-    def subject(self, row: Row | None) -> Row | None:
-        record = None if self.found is None else self.found.record
+    def subject(self, row: ScreenRow | None) -> ScreenRow | None:
+        record = None if self.reading is None else self.reading.record
         return None if record is None else {"id": self.message, "state": record["state"]}
 
-    def selector(self, row: Row | None) -> str | None:
+    def selector(self, row: ScreenRow | None) -> str | None:
         subject = self.subject(row)
         if subject is None or not _rests(subject):
             return None
         return str(as_node(Filter(ids=(self.message,)), Lane(subject["state"])))
 
-    def read(self, model: Model) -> Told:
+    def read(self, model: Model) -> MessageStory:
         from ...status import running_of, told_by
 
         (message,) = model.store.find([self.message])
         if message is None:
-            return Told(None, [f"message {self.message} is not stored any more: it is done, or was discarded"])
+            return MessageStory(None, [f"message {self.message} is not stored any more: it is done, or was discarded"])
         holds, now_ms = holds_of(model.store, model.app, message), model.store.now_ms()
         record = message_record(message, now_ms)
         record["held"] = [hold_record(hold) for hold in holds]
@@ -221,8 +221,8 @@ class MessageDetail(Text):
             record["running"] = running_record(running_of(told_by(model.store)).get(message.id), now_ms)
         hands = by_hand(model.store, message) if model.store.traits.cells else []
         record["timeline"] = [moment_record(moment) for moment in timeline(message, hands)]
-        return Told(record, list(story(redact_record(record), model.reader, why=holds_text(holds, now_ms))))
+        return MessageStory(record, list(story(redact_record(record), model.reader, why=holds_text(holds, now_ms))))
 
     def lines(self) -> Sequence[str]:
-        found: Told = self.found
+        found: MessageStory = self.reading
         return found.lines

@@ -11,14 +11,14 @@ from ...present.formats import milliseconds, number, seconds, share
 from ...present.table import Column
 from ...redact import joined
 from ..model import Model
-from ..screen import Page, Row, Screen
+from ..screen import Screen, ScreenPage, ScreenRow
 from ..texts import count, listed
-from .flow import Flow, FlowDetail
-from .groups import GroupDetail, Groups
-from .messages import Messages
-from .queues import BACK, STEP, Found, QueueDetail, Queues, counted
-from .runs import RunDetail, Runs
-from .workers import Workers
+from .flow import FlowDetail, FlowScreen
+from .groups import GroupDetail, GroupsScreen
+from .messages import MessagesScreen
+from .queues import BACK, STEP, QueueCounts, QueueDetail, QueuesScreen, counted
+from .runs import RunDetail, RunsScreen
+from .workers import WorkersScreen
 
 if TYPE_CHECKING:
     from ...history import History
@@ -28,45 +28,45 @@ if TYPE_CHECKING:
 EACH_MAX = 5  # holds, failures, runs and queues that are listed
 
 
-class Studied(NamedTuple):
+class OverviewHistory(NamedTuple):
     """The state of the store, and what happened in the last minutes, where that is kept."""
 
     status: Status
     history: History | None
 
 
-class Overview(Screen):
+class OverviewScreen(Screen):
     """Rows of what needs a person, what is held, failures, runs and the worst queues; `enter` leads to each."""
 
     name: ClassVar[str] = "overview"
     columns = (Column("area"), Column("text", "what", shrinks=True))
     studies = True
 
-    def read(self, model: Model) -> Found:
+    def read(self, model: Model) -> QueueCounts:
         return counted(model)
 
-    def study(self, model: Model) -> Studied:
+    def study(self, model: Model) -> OverviewHistory:
         from ...history import read_history
         from ...status import read_status
 
         status = read_status(model.store, model.app)
         kept = model.store.traits.cells
-        return Studied(status, read_history(model.store, None, None, BACK, STEP) if kept else None)
+        return OverviewHistory(status, read_history(model.store, None, None, BACK, STEP) if kept else None)
 
-    def page(self) -> Page:
-        found: Found = self.found
-        studied: Studied | None = self.studied
+    def page(self) -> ScreenPage:
+        found: QueueCounts = self.reading
+        studied: OverviewHistory | None = self.studied
         head = [_lanes(found)]
         if studied is None:
-            return Page([{"id": "", "area": "…", "text": "reading what needs a person"}], head)
+            return ScreenPage([{"id": "", "area": "…", "text": "reading what needs a person"}], head)
         if studied.history is not None:
             head += _flowed(studied.history)
         head.append(_fleet(studied.status))
         needs = len(studied.status.needs)
         head.append(f"{count(needs, 'thing')} need{'s' * (needs == 1)} a person" if needs else "all is well")
-        return Page(list(_rows(studied.status)), head, "all is well, and no queue was ever used")
+        return ScreenPage(list(_rows(studied.status)), head, "all is well, and no queue was ever used")
 
-    def look(self, row: Row) -> Screen | None:
+    def look(self, row: ScreenRow) -> Screen | None:
         area, _, name = str(row["id"]).partition("/")
         match area:
             case "failure":
@@ -82,16 +82,22 @@ class Overview(Screen):
             case _:
                 return None
 
-    def selector(self, row: Row | None) -> str | None:
+    def selector(self, row: ScreenRow | None) -> str | None:
         found = self.look(row) if row is not None else None
         return found.selector(None) if isinstance(found, GroupDetail | QueueDetail) else None
 
 
 def _led_to(area: str) -> Screen:
     """The screen with the details of an area of `redrive status`, or of a kind of hold."""
-    kinds = {"failures": Groups, "runs": Runs, "queues": Messages, "no_worker": Workers, "pause": Queues}
-    kinds |= dict.fromkeys(("breaker", "cool-down", "budget", "rate", "ramp", "concurrency"), Flow)
-    return kinds.get(area, Queues)()
+    kinds = {
+        "failures": GroupsScreen,
+        "runs": RunsScreen,
+        "queues": MessagesScreen,
+        "no_worker": WorkersScreen,
+        "pause": QueuesScreen,
+    }
+    kinds |= dict.fromkeys(("breaker", "cool-down", "budget", "rate", "ramp", "concurrency"), FlowScreen)
+    return kinds.get(area, QueuesScreen)()
 
 
 def _object(about: str) -> Screen | None:
@@ -105,20 +111,20 @@ def _object(about: str) -> Screen | None:
         case "flow":
             return FlowDetail(name.partition("/")[0])
         case "worker":
-            return Workers()
+            return WorkersScreen()
         case _:
             return None
 
 
-def _lanes(found: Found) -> str:
+def _lanes(figures: QueueCounts) -> str:
     """All queues together."""
-    of = found.counts.values()
+    of = figures.counts.values()
     lanes = {lane: sum(getattr(each, lane) for each in of) for lane in ("ready", "scheduled", "leased", "dead")}
     lanes["quarantine"] = sum(each.quarantine for each in of)
-    told = [f"{'running' if lane == 'leased' else lane} {number:,}" for lane, number in lanes.items()]
+    parts = [f"{'running' if lane == 'leased' else lane} {number:,}" for lane, number in lanes.items()]
     oldest = max((each.oldest_age_s for each in of), default=0.0)
-    paused = [f"paused {', '.join(sorted(found.paused))}"] if found.paused else []
-    return "  ".join([*told, f"oldest {seconds(int(oldest))}", *paused])
+    paused = [f"paused {', '.join(sorted(figures.paused))}"] if figures.paused else []
+    return "  ".join([*parts, f"oldest {seconds(int(oldest))}", *paused])
 
 
 def _flowed(history: History) -> Iterator[str]:
@@ -143,8 +149,8 @@ def _fleet(status: Status) -> str:
     states: dict[str, int] = {}
     for worker in status.workers:
         states[worker.state] = states.get(worker.state, 0) + 1
-    told = f"workers {listed(states)}" if states else "no worker is alive"
-    return f"{told}   open runs {len(status.runs):,}   failure groups {len(status.failures):,}"
+    workers = f"workers {listed(states)}" if states else "no worker is alive"
+    return f"{workers}   open runs {len(status.runs):,}   failure groups {len(status.failures):,}"
 
 
 def _rows(status: Status) -> Iterator[dict[str, Any]]:

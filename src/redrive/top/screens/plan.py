@@ -9,7 +9,7 @@ from ...duration import show as show_duration
 from ...present.formats import number
 from ...triage.redrive.pacing import CANARY, NEVER, SLOW_START, STOP_IF
 from ..model import Model
-from ..screen import Act, Row, Screen, Text
+from ..screen import KeyAction, Screen, ScreenRow, Text
 from ..texts import count, listed, pairs
 from .runs import RunDetail
 
@@ -21,19 +21,19 @@ STOPS = (STOP_IF, NEVER)
 RATES = (None, "1/s", "10/s", "100/s")
 
 
-def _apply(model: Model, row: Row, reason: str) -> Screen:
+def _apply(model: Model, row: ScreenRow, reason: str) -> Screen:
     run = model.dlq.plan(row["id"]).start(reason=reason, actor=model.actor)
     return RunDetail(run.id)
 
 
-class Plan(Text):
+class PlanScreen(Text):
     """The plan of what a selector names, as it is now. Another canary or rate makes another plan."""
 
     name: ClassVar[str] = "plan"
     once: ClassVar[bool] = True
     reads, studies = False, True
     acts = (
-        Act("A", "apply", lambda row: f"the plan: move {count(row['total'], 'message')}", _apply,
+        KeyAction("A", "apply", lambda row: f"the plan: move {count(row['total'], 'message')}", _apply,
             lambda row: row["total"] > 0, lambda row: int(row["total"])),
     )  # fmt: skip
 
@@ -68,7 +68,7 @@ class Plan(Text):
             stop_if=STOPS[self.stop],
         )
 
-    def subject(self, row: Row | None) -> Row | None:
+    def subject(self, row: ScreenRow | None) -> ScreenRow | None:
         return None if self.studied is None else {"id": self.studied.id, "total": self.studied.total}
 
     def lines(self) -> Sequence[str]:

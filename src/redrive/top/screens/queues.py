@@ -11,7 +11,7 @@ from ...present.table import Column
 from ...triage import pauses
 from ...triage.select.terms import as_node
 from ..model import Model
-from ..screen import Act, Page, Row, Screen, Text
+from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
 from ..texts import count, listed, pairs
 
 if TYPE_CHECKING:
@@ -25,21 +25,21 @@ BACK, STEP = "5m", "1m"
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine")
 
 
-class Found(NamedTuple):
+class QueueCounts(NamedTuple):
     """Counts of each queue, and which are paused."""
 
     counts: Mapping[str, Counts]
     paused: frozenset[str]
 
 
-class Studied(NamedTuple):
+class QueueNotes(NamedTuple):
     """What holds the messages of each queue, in few words, and its history."""
 
     held: Mapping[str, str]
     history: Mapping[str, History]
 
 
-def counted(model: Model) -> Found:
+def counted(model: Model) -> QueueCounts:
     """The counts of all queues, those that the app declares included. Raises StoreError."""
     from ...presence import with_claimed
     from ...status.workers import told_by
@@ -48,7 +48,7 @@ def counted(model: Model) -> Found:
     declared = {task.queue for task in app.tasks.values()} | set(app.queues) if app is not None else set[str]()
     counts = dict.fromkeys(sorted(declared), Counts()) | model.store.counts_by_queue()
     counts = with_claimed(counts, told_by(model.store))
-    return Found(counts, model.store.paused())
+    return QueueCounts(counts, model.store.paused())
 
 
 def rates(model: Model, names: Sequence[str]) -> Mapping[str, History]:
@@ -62,27 +62,27 @@ def _keeps(model: Model) -> bool:
     return model.store.traits.cells
 
 
-def _pause(model: Model, row: Row, reason: str) -> str:
+def _pause(model: Model, row: ScreenRow, reason: str) -> str:
     pauses.pause(model.store, row["queue"], actor=model.actor, reason=reason)
     return f"queue {row['queue']} is paused; what runs goes on"
 
 
-def _resume(model: Model, row: Row, reason: str) -> str:
+def _resume(model: Model, row: ScreenRow, reason: str) -> str:
     pauses.resume(model.store, row["queue"], actor=model.actor, reason=reason)
     return f"queue {row['queue']} is resumed"
 
 
-def _about(row: Row) -> str:
+def _about(row: ScreenRow) -> str:
     return f"queue {row['queue']}"
 
 
 ACTS = (
-    Act("P", "pause", _about, _pause, lambda row: not row["paused"]),
-    Act("R", "resume", _about, _resume, lambda row: bool(row["paused"]), ends=True),
+    KeyAction("P", "pause", _about, _pause, lambda row: not row["paused"]),
+    KeyAction("R", "resume", _about, _resume, lambda row: bool(row["paused"]), ends=True),
 )
 
 
-class Queues(Screen):
+class QueuesScreen(Screen):
     """All queues, by name."""
 
     name: ClassVar[str] = "queues"
@@ -100,44 +100,44 @@ class Queues(Screen):
     acts = ACTS
     studies = True
 
-    def read(self, model: Model) -> Found:
+    def read(self, model: Model) -> QueueCounts:
         return counted(model)
 
-    def study(self, model: Model) -> Studied:
+    def study(self, model: Model) -> QueueNotes:
         from ...status import Reasons
 
-        found, reasons = counted(model).counts, Reasons(model.store, model.app)
+        counts, reasons = counted(model).counts, Reasons(model.store, model.app)
         held = {
             name: "; ".join(hold.short(reasons.now_ms) for hold in reasons.of_queue(name, of) if hold.kind != "pause")
-            for name, of in found.items()
+            for name, of in counts.items()
         }
-        fullest = sorted(found, key=lambda name: (-found[name].ready, -found[name].leased, name))
-        return Studied(held, rates(model, fullest[:RATED_MAX]))
+        fullest = sorted(counts, key=lambda name: (-counts[name].ready, -counts[name].leased, name))
+        return QueueNotes(held, rates(model, fullest[:RATED_MAX]))
 
-    def page(self) -> Page:
-        found, studied = self.found, self.studied or Studied({}, {})
+    def page(self) -> ScreenPage:
+        found, studied = self.reading, self.studied or QueueNotes({}, {})
         rows = [
             row_of(name, of, name in found.paused, studied.held.get(name, ""), studied.history.get(name))
             for name, of in sorted(found.counts.items())
         ]
-        return Page(rows, empty="no queue: nothing was ever enqueued here")
+        return ScreenPage(rows, empty="no queue: nothing was ever enqueued here")
 
-    def look(self, row: Row) -> Screen:
+    def look(self, row: ScreenRow) -> Screen:
         return QueueDetail(row["queue"])
 
-    def selector(self, row: Row | None) -> str | None:
+    def selector(self, row: ScreenRow | None) -> str | None:
         return None if row is None else str(as_node(Filter(queue=row["queue"])))
 
 
 def row_of(name: str, of: Counts, paused: bool, held: str, history: History | None) -> dict[str, Any]:
     """A queue as a row."""
     lanes = {lane: getattr(of, lane) for lane in _LANES}
-    told = "; ".join(filter(None, ["PAUSED" if paused else "", held])) or None
+    reason = "; ".join(filter(None, ["PAUSED" if paused else "", held])) or None
     row: dict[str, Any] = {
         "queue": name,
         **lanes,
         "oldest": seconds(int(of.oldest_age_s)),
-        "held": told,
+        "held": reason,
         "paused": paused,
     }
     if history is None:
@@ -151,7 +151,7 @@ def row_of(name: str, of: Counts, paused: bool, held: str, history: History | No
     }
 
 
-class Deep(NamedTuple):
+class QueueReading(NamedTuple):
     """What is known of one queue."""
 
     holds: Sequence[Hold]
@@ -175,16 +175,16 @@ class QueueDetail(Text):
     def title(self) -> str:
         return f"queue {self.queue}"
 
-    def subject(self, row: Row | None) -> Row | None:
-        return None if self.found is None else {"queue": self.queue, "paused": self.queue in self.found.paused}
+    def subject(self, row: ScreenRow | None) -> ScreenRow | None:
+        return None if self.reading is None else {"queue": self.queue, "paused": self.queue in self.reading.paused}
 
-    def selector(self, row: Row | None) -> str | None:
+    def selector(self, row: ScreenRow | None) -> str | None:
         return str(as_node(Filter(queue=self.queue)))
 
-    def read(self, model: Model) -> Found:
+    def read(self, model: Model) -> QueueCounts:
         return counted(model)
 
-    def study(self, model: Model) -> Deep:
+    def study(self, model: Model) -> QueueReading:
         from ...errors import Unsupported
         from ...presence import read_workers
         from ...status import Reasons
@@ -196,7 +196,7 @@ class QueueDetail(Text):
         except Unsupported:
             upcoming = None
         workers = read_workers(store) if _keeps(model) else ()
-        return Deep(
+        return QueueReading(
             Reasons(store, model.app).of_queue(name, store.counts(name)),
             rates(model, [name]).get(name),
             upcoming,
@@ -208,11 +208,11 @@ class QueueDetail(Text):
         return list(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        of = self.found.counts.get(self.queue, Counts())
-        yield f"state      {'PAUSED' if self.queue in self.found.paused else 'claimed from'}"
+        of = self.reading.counts.get(self.queue, Counts())
+        yield f"state      {'PAUSED' if self.queue in self.reading.paused else 'claimed from'}"
         yield f"messages   {listed({lane: getattr(of, lane) for lane in (*_LANES, 'done')}, 6)}"
         yield f"oldest due {seconds(int(of.oldest_age_s))}"
-        deep: Deep | None = self.studied
+        deep: QueueReading | None = self.studied
         if deep is None:
             yield "reading more …"
             return

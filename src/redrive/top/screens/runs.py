@@ -10,7 +10,7 @@ from ...present.formats import number, timestamp
 from ...present.table import Column
 from ...triage.redrive.records import FINAL
 from ..model import Model
-from ..screen import Act, Page, Row, Screen, Text
+from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
 from ..texts import count, listed, pairs
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def row_of(view: RunView) -> dict[str, Any]:
     }
 
 
-def _about(row: Row) -> str:
+def _about(row: ScreenRow) -> str:
     return f"run {row['id']}"
 
 
-def _steer(done: str, do: Callable[[Run, str, str | None], object]) -> Callable[[Model, Row, str], str]:
+def _steer(done: str, do: Callable[[Run, str, str | None], object]) -> Callable[[Model, ScreenRow, str], str]:
     """What a key does to a run, and the word that says so afterwards."""
 
-    def act(model: Model, row: Row, reason: str) -> str:
+    def act(model: Model, row: ScreenRow, reason: str) -> str:
         answer = do(model.dlq.run(row["id"]), reason, model.actor)
         more = f": {count(answer, 'message')} returned" if isinstance(answer, int) else ""
         return f"run {row['id']} is {done}{more}"
@@ -53,23 +53,25 @@ def _steer(done: str, do: Callable[[Run, str, str | None], object]) -> Callable[
     return act
 
 
-def _is_open(row: Row) -> bool:
+def _is_open(row: ScreenRow) -> bool:
     return row["status"] not in FINAL
 
 
 ACTS = (
-    Act("P", "pause", _about, _steer("paused", lambda run, why, who: run.pause(reason=why, actor=who)),
+    KeyAction("P", "pause", _about, _steer("paused", lambda run, why, who: run.pause(reason=why, actor=who)),
         lambda row: row["status"] == "running"),
-    Act("R", "resume", _about, _steer("resumed", lambda run, why, who: run.resume(reason=why, actor=who)),
+    KeyAction("R", "resume", _about, _steer("resumed", lambda run, why, who: run.resume(reason=why, actor=who)),
         lambda row: row["status"] == "paused"),
-    Act("C", "cancel", _about, _steer("cancelled", lambda run, why, who: run.cancel(reason=why, actor=who)), _is_open),
-    Act("U", "undo", _about, _steer("undone", lambda run, why, who: run.undo(reason=why, actor=who)),
+    KeyAction("C", "cancel", _about, _steer("cancelled", lambda run, why, who: run.cancel(reason=why, actor=who)),
+        _is_open),
+    KeyAction("U", "undo", _about, _steer("undone", lambda run, why, who: run.undo(reason=why, actor=who)),
         count=lambda row: int(row["moved"])),
-    Act("A", "approve", _about, _steer("approved", lambda run, why, who: run.approve(reason=why, actor=who)), _is_open),
+    KeyAction("A", "approve", _about, _steer("approved", lambda run, why, who: run.approve(reason=why, actor=who)),
+        _is_open),
 )  # fmt: skip
 
 
-class Runs(Screen):
+class RunsScreen(Screen):
     """The last runs, the open ones first."""
 
     name: ClassVar[str] = "runs"
@@ -88,14 +90,14 @@ class Runs(Screen):
     def read(self, model: Model) -> Sequence[RunView]:
         return model.dlq.runs(RUNS_MAX)
 
-    def page(self) -> Page:
-        return Page([row_of(view) for view in self.found], empty="no run: p on a group plans one")
+    def page(self) -> ScreenPage:
+        return ScreenPage([row_of(view) for view in self.reading], empty="no run: p on a group plans one")
 
-    def look(self, row: Row) -> Screen:
+    def look(self, row: ScreenRow) -> Screen:
         return RunDetail(row["id"])
 
 
-class Deep(NamedTuple):
+class RunReading(NamedTuple):
     """A run, what happened in it, and what failed again."""
 
     view: RunView
@@ -129,19 +131,19 @@ class RunDetail(Text):
     def title(self) -> str:
         return f"run {self.run[:23]}"
 
-    def subject(self, row: Row | None) -> Row | None:
-        return None if self.found is None else row_of(self.found.view)
+    def subject(self, row: ScreenRow | None) -> ScreenRow | None:
+        return None if self.reading is None else row_of(self.reading.view)
 
-    def read(self, model: Model) -> Deep:
+    def read(self, model: Model) -> RunReading:
         run = model.dlq.run(self.run)
         view = run.view()
-        return Deep(view, run.story(), run.failures(FAILURES_MAX), _held(model, run, view))
+        return RunReading(view, run.story(), run.failures(FAILURES_MAX), _held(model, run, view))
 
     def lines(self) -> Sequence[str]:
         return list(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        found: Deep = self.found
+        found: RunReading = self.reading
         view = found.view
         yield from pairs(
             [

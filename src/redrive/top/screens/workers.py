@@ -9,7 +9,7 @@ from ...present.formats import seconds, share, timestamp
 from ...present.table import Column
 from ...redact import joined
 from ..model import Model
-from ..screen import Page, Row, Screen, Text
+from ..screen import Screen, ScreenPage, ScreenRow, Text
 from ..texts import count, pairs
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def row_of(info: WorkerInfo) -> dict[str, Any]:
     }
 
 
-class Workers(Screen):
+class WorkersScreen(Screen):
     """All of them, those that are gone last."""
 
     name: ClassVar[str] = "workers"
@@ -67,10 +67,10 @@ class Workers(Screen):
 
         return read_workers(model.store)
 
-    def page(self) -> Page:
-        return Page([row_of(info) for info in self.found], empty="no worker tells that it is alive")
+    def page(self) -> ScreenPage:
+        return ScreenPage([row_of(info) for info in self.reading], empty="no worker tells that it is alive")
 
-    def look(self, row: Row) -> Screen:
+    def look(self, row: ScreenRow) -> Screen:
         return WorkerDetail(row["id"], row["name"])
 
 
@@ -91,9 +91,9 @@ class WorkerDetail(Text):
         return [info for info in read_workers(model.store) if row_of(info)["id"] == self._id]
 
     def lines(self) -> Sequence[str]:
-        if not self.found:
+        if not self.reading:
             return [f"worker {self.worker} has ended"]
-        return list(self._lines(self.found[0]))
+        return list(self._lines(self.reading[0]))
 
     def _lines(self, info: WorkerInfo) -> Iterator[str]:
         row = row_of(info)

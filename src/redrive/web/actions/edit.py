@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...errors import EnqueueError, Refused
-from ..ask import Done, PageRequest, Told
+from ..ask import Done, PageAnswer, PageRequest
 from ..read.edit import Attempt, needed
 
 
-def commit(ask: PageRequest) -> Done | Told:
+def commit(ask: PageRequest) -> Done | PageAnswer:
     """Replace the message, in one commit with the entry in the audit log. What cannot be committed is shown again, with
     all that was typed."""
     attempt = Attempt(ask, needed(ask))
@@ -19,7 +19,7 @@ def commit(ask: PageRequest) -> Done | Told:
         done = attempt.editor.commit(attempt.message, attempt.prepared, reason=reason, actor=ask.actor)
     except (Refused, EnqueueError) as error:
         return attempt.page(str(error), 409)
-    told = f"Message {done.id} takes the place of {done.replaces}."
+    text = f"Message {done.id} takes the place of {done.replaces}."
     faults = attempt.message.faults  # not to the new message: it may be done, and gone, before a browser is there
     to = ("groups", faults[-1].fingerprint) if faults and faults[-1].fingerprint else ("messages",)
-    return Done(told, to, {"id": done.id, "replaces": done.replaces, "diff": done.diff})
+    return Done(text, to, {"id": done.id, "replaces": done.replaces, "diff": done.diff})

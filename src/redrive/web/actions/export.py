@@ -28,7 +28,7 @@ def export(ask: PageRequest) -> Download:
     if count > MESSAGES_MAX:
         why = f"expected at most {MESSAGES_MAX:,}"
         raise Problem("nothing was exported: too many messages match", why, "narrow it, or use redrive dlq export", 409)
-    file = _File()
+    file = _ExportFile()
     ask.app.dlq.export(selection, file, reveal=reveal, reason=reason, actor=ask.actor)
     return Download(f"redrive-{selection.now_ms}.jsonl", file.getvalue(), "application/x-ndjson")
 
@@ -40,7 +40,7 @@ def _chosen(ask: PageRequest) -> Selection:
     return frozen(ask) if ask.text("at") else chosen(ask, ask.text("q"))
 
 
-class _File(io.BytesIO):
+class _ExportFile(io.BytesIO):
     """A file that a browser gets, which the audit log names so. Raises Problem beyond its bound."""
 
     name = "a browser"

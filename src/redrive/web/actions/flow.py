@@ -62,5 +62,5 @@ def _changed(ask: PageRequest, act: Callable[..., Control]) -> Control:
 
 
 def _done(control: Control, text: str) -> Done:
-    told = {"dependency": control.name, "key": control.key or None, "breaker": control.breaker}
-    return Done(f"{control.about}: {text}", ("flow", control.name), told, {"key": control.key} if control.key else {})
+    record = {"dependency": control.name, "key": control.key or None, "breaker": control.breaker}
+    return Done(f"{control.about}: {text}", ("flow", control.name), record, {"key": control.key} if control.key else {})

@@ -25,8 +25,8 @@ def mute(ask: PageRequest) -> Done:
     fingerprint, span = ask.needed("fingerprint"), ask.text("for", "4h")
     span_ms = ask.duration_ms("for", "4h")
     ask.app.dlq.mute(fingerprint, span, actor=ask.actor, reason=ask.reason)
-    told = f"Alerts are muted for {span}." if span_ms else "Alerts are no longer muted."
-    return _done(fingerprint, told, muted_for=span if span_ms else None)
+    text = f"Alerts are muted for {span}." if span_ms else "Alerts are no longer muted."
+    return _done(fingerprint, text, muted_for=span if span_ms else None)
 
 
 def rule(ask: PageRequest) -> Done:
@@ -38,9 +38,9 @@ def rule(ask: PageRequest) -> Done:
     if kind not in ("hold", "auto", "discard", "none"):
         raise Problem(f"there is no rule {kind!r}", "expected hold, auto, discard or none", status=422)
     ask.app.dlq.rule(fingerprint, None if kind == "none" else kind, actor=ask.actor, reason=ask.reason)
-    told = "The rule is removed." if kind == "none" else f"The rule is {kind}."
-    return _done(fingerprint, told, rule=None if kind == "none" else kind)
+    text = "The rule is removed." if kind == "none" else f"The rule is {kind}."
+    return _done(fingerprint, text, rule=None if kind == "none" else kind)
 
 
-def _done(fingerprint: str, told: str, **record: str | None) -> Done:
-    return Done(told, ("groups", fingerprint), {"fingerprint": fingerprint, **record})
+def _done(fingerprint: str, text: str, **record: str | None) -> Done:
+    return Done(text, ("groups", fingerprint), {"fingerprint": fingerprint, **record})

@@ -58,11 +58,11 @@ def cancel(ask: PageRequest) -> Done:
     if not cancelled + asked:
         why = "they rest already, or their ids are unknown: done messages are deleted"
         raise Problem("no message was cancelled", why, "look at it again", 409)
-    told = [f"{_messages(cancelled)} cancelled"] if cancelled else []
-    told += [f"{_messages(asked)} asked to stop"] if asked else []
+    parts = [f"{_messages(cancelled)} cancelled"] if cancelled else []
+    parts += [f"{_messages(asked)} asked to stop"] if asked else []
     left = len(ids) - cancelled - asked
-    told += [f"{left:,} too late"] if left else []
-    return _went(ask, "; ".join(told) + ".", results, ids)
+    parts += [f"{left:,} too late"] if left else []
+    return _went(ask, "; ".join(parts) + ".", results, ids)
 
 
 def plan_picked(ask: PageRequest) -> Done:
@@ -105,14 +105,14 @@ def _done(ask: PageRequest, done: ActionResult, did: str, ids: Sequence[str] = (
     return _went(ask, "; ".join([f"{_messages(len(done))} {did}", *left]) + ".", record, ids)
 
 
-def _went(ask: PageRequest, told: str, record: Record, ids: Sequence[str]) -> Done:
+def _went(ask: PageRequest, text: str, record: Record, ids: Sequence[str]) -> Done:
     """Back to where the button was: the group, the message if there still is one, or the list."""
     if fingerprint := ask.text("fingerprint"):
-        return Done(told, ("groups", fingerprint), record)
+        return Done(text, ("groups", fingerprint), record)
     if ask.checked("alone") and ids and ask.store.find(ids[:1])[0] is not None:
-        return Done(told, ("messages", ids[0]), record)
+        return Done(text, ("messages", ids[0]), record)
     query = {} if ask.checked("alone") else {name: ask.text(name) for name in ("q", "lane", "queue", "task")}
-    return Done(told, ("messages",), record, query)
+    return Done(text, ("messages",), record, query)
 
 
 def _messages(count: int) -> str:

@@ -34,9 +34,9 @@ def purge(ask: PageRequest) -> Done:
     counts = ask.store.counts(name)
     ask.confirm(counts.ready + counts.scheduled)
     done = purge_queue(ask.store, name, actor=ask.actor, reason=ask.reason)
-    told = f"{done.cancelled:,} messages of queue {name} are cancelled"
-    told += f", {done.asked_to_stop:,} are asked to stop." if done.asked_to_stop else "."
-    return Done(told, ("queues", name), {"cancelled": done.cancelled, "asked_to_stop": done.asked_to_stop})
+    text = f"{done.cancelled:,} messages of queue {name} are cancelled"
+    text += f", {done.asked_to_stop:,} are asked to stop." if done.asked_to_stop else "."
+    return Done(text, ("queues", name), {"cancelled": done.cancelled, "asked_to_stop": done.asked_to_stop})
 
 
 def set_width(ask: PageRequest) -> Done:
@@ -44,8 +44,8 @@ def set_width(ask: PageRequest) -> Done:
     name, group, width = ask.needed("queue"), ask.text("group") or None, ask.number("width", 0, most=100_000)
     pauses.set_width(ask.store, name, group, width, actor=ask.actor, reason=ask.text("reason"))
     about = f"group {group}" if group else "each group"
-    told = f"The width of {about} of queue {name} is {width or 'as declared'}."
-    return Done(told, ("queues", name), {"queue": name, "group": group, "width": width})
+    text = f"The width of {about} of queue {name} is {width or 'as declared'}."
+    return Done(text, ("queues", name), {"queue": name, "group": group, "width": width})
 
 
 def resume_group(ask: PageRequest) -> Done:

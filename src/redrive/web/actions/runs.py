@@ -43,5 +43,5 @@ def approve(ask: PageRequest) -> Done:
     return _done(run.id, f"The run is approved by {ask.actor}.", state=run.state)
 
 
-def _done(id: str, text: str, **told: object) -> Done:
-    return Done(text, ("runs", id), {"id": id, **told})
+def _done(id: str, text: str, **record: object) -> Done:
+    return Done(text, ("runs", id), {"id": id, **record})

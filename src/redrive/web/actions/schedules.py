@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 def run_now(ask: PageRequest) -> Done:
     """Enqueue one message of a schedule, outside its ticks."""
-    found = _named(ask)
-    ref = found.run(reason=ask.text("reason"), actor=ask.actor)
-    record = {"schedule": found.name, "id": ref.id, "task": ref.task, "queue": ref.queue, "duplicate": ref.duplicate}
-    told = f"Message {ref.id} holds the key of schedule {found.name}, so none was put." if ref.duplicate else (
-        f"Message {ref.id} of schedule {found.name} is in queue {ref.queue}."
+    schedule = _named(ask)
+    ref = schedule.run(reason=ask.text("reason"), actor=ask.actor)
+    record = {"schedule": schedule.name, "id": ref.id, "task": ref.task, "queue": ref.queue, "duplicate": ref.duplicate}
+    text = f"Message {ref.id} holds the key of schedule {schedule.name}, so none was put." if ref.duplicate else (
+        f"Message {ref.id} of schedule {schedule.name} is in queue {ref.queue}."
     )  # fmt: skip
-    return Done(told, ("schedules",), record)
+    return Done(text, ("schedules",), record)
 
 
 def pause(ask: PageRequest) -> Done:
     """Enqueue no more ticks, in any scheduler."""
-    found = _named(ask)
-    found.pause(reason=ask.text("reason"), actor=ask.actor)
-    return Done(f"Schedule {found.name} is paused.", ("schedules",), {"schedule": found.name, "paused": True})
+    schedule = _named(ask)
+    schedule.pause(reason=ask.text("reason"), actor=ask.actor)
+    return Done(f"Schedule {schedule.name} is paused.", ("schedules",), {"schedule": schedule.name, "paused": True})
 
 
 def resume(ask: PageRequest) -> Done:
     """Continue; the schedule's `missed=` decides about the ticks that it missed."""
-    found = _named(ask)
-    found.resume(reason=ask.text("reason"), actor=ask.actor)
-    return Done(f"Schedule {found.name} goes on.", ("schedules",), {"schedule": found.name, "paused": False})
+    schedule = _named(ask)
+    schedule.resume(reason=ask.text("reason"), actor=ask.actor)
+    return Done(f"Schedule {schedule.name} goes on.", ("schedules",), {"schedule": schedule.name, "paused": False})
 
 
 def _named(ask: PageRequest) -> Schedule:
@@ -44,5 +44,5 @@ def _named(ask: PageRequest) -> Schedule:
         near = near_miss(name, list(known))
         why = f"did you mean {near!r}?" if near else f"known: {', '.join(known) or 'none, as no app is named'}"
         raise Problem(f"there is no schedule {name!r}", why, "open the page of schedules", 404)
-    found: Schedule = known[name]
-    return found
+    schedule: Schedule = known[name]
+    return schedule

@@ -10,5 +10,5 @@ def drain(ask: PageRequest) -> Done:
     """Ask a worker to drain, as SIGTERM does."""
     name = ask.needed("worker")
     ask.app.drain_worker(name, reason=ask.reason, actor=ask.actor)
-    told = f"Worker {name} is asked to drain; it reads that within {RENEW_S:g} s, and ends once what it runs has."
-    return Done(told, ("workers",), {"worker": name, "drain_asked": True})
+    text = f"Worker {name} is asked to drain; it reads that within {RENEW_S:g} s, and ends once what it runs has."
+    return Done(text, ("workers",), {"worker": name, "drain_asked": True})

@@ -25,22 +25,22 @@ def audit(ask: PageRequest) -> Record:
     store = ask.store
     since_ms = store.now_ms() - ask.duration_ms("since", "") if wanted["since"] else 0
     until_ms, skipped = _cursor(ask.text("before"))
-    found: list[Entry] = []
+    entries: list[Entry] = []
     scanned, last, same = 0, None, skipped
     more = False
     for entry in _from(ask, since_ms, until_ms, skipped):
-        if len(found) == PAGE or scanned == SCANNED_MAX:
+        if len(entries) == PAGE or scanned == SCANNED_MAX:
             more = True
             break
         scanned += 1
         same = same + 1 if entry.at_ms == (until_ms if last is None else last) else 1
         last = entry.at_ms
         if _matches(entry, wanted):
-            found.append(entry)
+            entries.append(entry)
     return {
         "missing": None if store.traits.cells else "not kept: name cells= in the store's URL, and the log is there",
         "wanted": wanted,
-        "entries": [_row(entry) for entry in found],
+        "entries": [_row(entry) for entry in entries],
         "before": f"{last}-{same}" if more else None,
         "scanned": scanned,
         "verified": _verified(ask) if ask.checked("verify") else None,
@@ -105,14 +105,14 @@ def _place(entry: Entry, about: str) -> list[str]:
 def _verified(ask: PageRequest) -> Record:
     """Whether the chain of the log is whole; it reads all of it."""
     kept = ask.kept("audit/verify", ask.app.audit.verify)
-    found = kept.value
+    verdict = kept.value
     return {
-        "ok": not found.problems,
-        "problems": list(found.problems),
-        "entries": found.entries,
-        "pruned": found.pruned,
-        "outside": found.outside,
-        "head": found.head,
+        "ok": not verdict.problems,
+        "problems": list(verdict.problems),
+        "entries": verdict.entries,
+        "pruned": verdict.pruned,
+        "outside": verdict.outside,
+        "head": verdict.head,
         "age_s": kept.age_s,
     }
 

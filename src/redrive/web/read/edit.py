@@ -17,7 +17,7 @@ from ...redact.visible import in_json, one_line
 from ...triage.edit import Editor, Prepared
 from .. import exact, schemas
 from ..access import Permission
-from ..ask import PageRequest, Problem, Record, Told
+from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..hidden import Veiled
 from . import fields
 from .message import gone
@@ -26,7 +26,7 @@ EDITED_MAX = 1024 * 1024  # bytes of a body that a form holds
 FORM = ("body", "headers", "delay", "unchecked")
 
 
-def edit(ask: PageRequest) -> Told:
+def edit(ask: PageRequest) -> PageAnswer:
     """The form; and, once it was posted, the difference that it makes or the reason why it does not fit."""
     return Attempt(ask, ask.path["id"]).page()
 
@@ -144,7 +144,7 @@ class Attempt:
 
     # -- what is shown
 
-    def page(self, mistake: str = "", status: int = 422) -> Told:
+    def page(self, mistake: str = "", status: int = 422) -> PageAnswer:
         """The page of this edit; `mistake`: why it was not committed."""
         wrong = _Mistake(mistake, status) if mistake else self.mistake
         form, ask = self._ask.form, self._ask
@@ -160,7 +160,7 @@ class Attempt:
             "fields": schemas.typed_fields(listed, unmerged),
         }
         record = self._record(wrong)
-        return Told(record, status=wrong.status if wrong else 200, typed=typed, name="edit")
+        return PageAnswer(record, status=wrong.status if wrong else 200, typed=typed, name="edit")
 
     def _record(self, wrong: _Mistake | None) -> Record:
         message: Message = self.message

@@ -66,9 +66,9 @@ def group(ask: PageRequest) -> Record:
     }
 
 
-def _states(ask: PageRequest, found: Sequence[FailureGroup], said: Record, now_ms: int) -> list[str]:
+def _states(ask: PageRequest, groups: Sequence[FailureGroup], said: Record, now_ms: int) -> list[str]:
     runs = runs_of(ask.store, RUNS) if ask.store.traits.cells else []
-    return list(dict.fromkeys(word for each in found for word in states(each, said, runs, now_ms)))
+    return list(dict.fromkeys(word for each in groups for word in states(each, said, runs, now_ms)))
 
 
 def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
@@ -80,18 +80,18 @@ def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
     return [entry_record(entry) | {"who": entry.who} for entry in mine]
 
 
-def _sampled(ask: PageRequest, fingerprint: str, found: Sequence[FailureGroup]) -> Record:
+def _sampled(ask: PageRequest, fingerprint: str, groups: Sequence[FailureGroup]) -> Record:
     """What a sample of its messages shows: frames, texts, fields, versions, hosts. Kept, as it reads many messages."""
-    kept = ask.kept(f"group-sample/{fingerprint}", lambda: _sample(ask, fingerprint, found))
+    kept = ask.kept(f"group-sample/{fingerprint}", lambda: _sample(ask, fingerprint, groups))
     sample = dict(kept.value)
     if not ask.user.may(Permission.VIEW_BODIES):
         sample["shared"] = None
     return sample
 
 
-def _sample(ask: PageRequest, fingerprint: str, found: Sequence[FailureGroup]) -> Record:
+def _sample(ask: PageRequest, fingerprint: str, groups: Sequence[FailureGroup]) -> Record:
     dead = _read(ask, Lane.DEAD, Filter(fingerprint=fingerprint))
-    done = _done(ask, found)
+    done = _done(ask, groups)
     last = next((message for message in dead if message.faults), None)
     texts = [shown_text(message.faults[-1].text) for message in dead if message.faults]
     return {
@@ -122,11 +122,11 @@ def _read(ask: PageRequest, lane: Lane, where: Filter) -> list[Message]:
     return first.messages + ask.store.peek(lane, where=where, limit=more, cursor=first.cursor).messages
 
 
-def _done(ask: PageRequest, found: Sequence[FailureGroup]) -> list[Message]:
+def _done(ask: PageRequest, groups: Sequence[FailureGroup]) -> list[Message]:
     """Messages of the same tasks that are done, where they are kept."""
-    if not found or not (ask.store.traits.keeps_done and ask.store.traits.finds):
+    if not groups or not (ask.store.traits.keeps_done and ask.store.traits.finds):
         return []
-    tasks = tuple(each.task for each in found)
+    tasks = tuple(each.task for each in groups)
     try:
         return [m for m in _read(ask, Lane.DONE, Filter(task=tasks)) if m.reason != "cancelled"]
     except (Unsupported, StoreError):
@@ -134,10 +134,10 @@ def _done(ask: PageRequest, found: Sequence[FailureGroup]) -> list[Message]:
 
 
 def _frames(message: Message) -> list[Record]:
-    found = FRAME.findall(shown_text(message.faults[-1].traceback))
+    frames = FRAME.findall(shown_text(message.faults[-1].traceback))
     return [
         {"file": file, "line": int(line), "function": name, "code": outside.code(file, int(line))}
-        for file, line, name in found[-FRAMES:][::-1]
+        for file, line, name in frames[-FRAMES:][::-1]
     ]
 
 

@@ -11,8 +11,8 @@ from ...present.groups import group_records
 from ...triage.annotations import read_annotations
 from ...triage.redrive.run import RunView, views
 from ...triage.selection import Selection
-from ..ask import PageRequest, Problem, Record, Told
-from ..sums import Kept
+from ..ask import PageAnswer, PageRequest, Problem, Record
+from ..sums import KeptValue
 from . import fields, selecting
 
 ROWS = 100
@@ -31,7 +31,7 @@ def groups(ask: PageRequest) -> Record:
     try:
         kept = _found(ask, text)
     except SelectorError as error:
-        return Told(_record(ask, mistake=selecting.mistake(error)), status=422, typed={"q": text})
+        return PageAnswer(_record(ask, mistake=selecting.mistake(error)), status=422, typed={"q": text})
     except Unsupported as error:
         return _record(ask, missing=str(error))
     if kept is None:
@@ -57,43 +57,43 @@ def _record(ask: PageRequest, **known: object) -> Record:
     }  # fmt: skip
 
 
-def _found(ask: PageRequest, text: str) -> Kept[Sequence[FailureGroup]] | None:
+def _found(ask: PageRequest, text: str) -> KeptValue[Sequence[FailureGroup]] | None:
     """The groups of what matches; None while a thread still reads it."""
     if not text:
         return ask.kept("groups", lambda: ask.app.dlq.groups(trend=True))
-    found = selecting.chosen(ask, text)
-    key = f"groups/{found}"
-    if found.indexed or selecting.at_rest(ask) <= selecting.COUNTED_MAX:
-        return ask.kept(key, lambda: found.groups(trend=True))
-    if (width := _width(ask, found)) > MATCHED_MAX:
+    selection = selecting.chosen(ask, text)
+    key = f"groups/{selection}"
+    if selection.indexed or selecting.at_rest(ask) <= selecting.COUNTED_MAX:
+        return ask.kept(key, lambda: selection.groups(trend=True))
+    if (width := _width(ask, selection)) > MATCHED_MAX:
         why = f"no index groups these, and {width:,} messages would be read"
         raise Problem("this selector is too wide to group by", why, "add queue:, task:, error: or failed:", 422)
-    return ask.kept_soon(key, lambda: found.groups(trend=True))
+    return ask.kept_soon(key, lambda: selection.groups(trend=True))
 
 
-def _width(ask: PageRequest, found: Selection) -> int:
+def _width(ask: PageRequest, selection: Selection) -> int:
     """How many messages are read to group these, as far as is known without reading them."""
-    width = ask.kept(f"width/{found}", found.width).value
-    return selecting.dead_in(ask, found.where.queue).value if width is None else width
+    width = ask.kept(f"width/{selection}", selection.width).value
+    return selecting.dead_in(ask, selection.where.queue).value if width is None else width
 
 
-def rows(ask: PageRequest, found: Sequence[FailureGroup], places: dict[str, str]) -> list[Record]:
+def rows(ask: PageRequest, groups: Sequence[FailureGroup], places: dict[str, str]) -> list[Record]:
     """Groups with their annotations and states. `places` has where the sample of some of them failed."""
-    names = list(dict.fromkeys(group.fingerprint for group in found if group.fingerprint))
+    names = list(dict.fromkeys(group.fingerprint for group in groups if group.fingerprint))
     about = read_annotations(ask.store, names) if ask.store.traits.cells else {}
     runs = views(ask.store, RUNS) if ask.store.traits.cells else []
     now_ms = ask.store.now_ms()
     return [
         {**record, "place": places.get(group.sample_id), "states": states(group, record, runs, now_ms)}
-        for group, record in zip(found, group_records(found, about, now_ms), strict=True)
+        for group, record in zip(groups, group_records(groups, about, now_ms), strict=True)
     ]
 
 
 def states(group: FailureGroup, said: Record, runs: Sequence[RunView], now_ms: int) -> list[str]:
     """What a person should know of a group at once: whether it is new, came back after a redrive, is muted or ruled."""
-    found = ["regressed" if regressed(group, runs) else "new" if now_ms - group.first_ms < NEW_MS else ""]
-    found += ["muted" if said["muted_until"] else "", f"rule {said['rule']}" if said["rule"] else ""]
-    return [word for word in found if word]
+    words = ["regressed" if regressed(group, runs) else "new" if now_ms - group.first_ms < NEW_MS else ""]
+    words += ["muted" if said["muted_until"] else "", f"rule {said['rule']}" if said["rule"] else ""]
+    return [word for word in words if word]
 
 
 def regressed(group: FailureGroup, runs: Sequence[RunView]) -> bool:
@@ -104,9 +104,9 @@ def regressed(group: FailureGroup, runs: Sequence[RunView]) -> bool:
     return any(run.over_ms and group.last_ms > run.over_ms for run in of_it)
 
 
-def kept_places(ask: PageRequest, found: Sequence[FailureGroup]) -> dict[str, str]:
+def kept_places(ask: PageRequest, groups: Sequence[FailureGroup]) -> dict[str, str]:
     """Where the samples of the largest groups failed, by the sample's id."""
-    ids = [group.sample_id for group in found[:SAMPLES]]
+    ids = [group.sample_id for group in groups[:SAMPLES]]
     if not ids:
         return {}
     return ask.kept(f"places/{','.join(ids[:SAMPLES])}", lambda: _places(ask, ids)).value

@@ -20,7 +20,7 @@ from ...triage.edit import REPLACES
 from ...triage.purge import purge_behind
 from ...triage.timeline import by_hand, ended_by, timeline
 from .. import outside
-from ..ask import PageRequest, Problem, Record, Told
+from ..ask import PageAnswer, PageRequest, Problem, Record
 from . import fields, selecting
 
 BODY_MAX = 256 * 1024  # bytes of a body, a result or a checkpoint that a page looks through for secrets
@@ -61,11 +61,11 @@ def message(ask: PageRequest) -> Record:
     if not selecting.is_whole_id(id):
         begun = selecting.ids_that_begin(ask, id)
         if len(begun) == 1:
-            return Told({"found": list(begun)}, to=("messages", begun[0]))
-    found = ask.store.find([id])[0]
-    if found is None:
+            return PageAnswer({"found": list(begun)}, to=("messages", begun[0]))
+    message_ = ask.store.find([id])[0]
+    if message_ is None:
         raise gone(ask, id)
-    return _record(ask, found)
+    return _record(ask, message_)
 
 
 def gone(ask: PageRequest, id: str) -> Problem:
@@ -82,29 +82,29 @@ def gone(ask: PageRequest, id: str) -> Problem:
     return Problem(f"message {id} was discarded", why, "the audit log has more", 404)
 
 
-def _record(ask: PageRequest, found: Message) -> Record:
+def _record(ask: PageRequest, message: Message) -> Record:
     now_ms = ask.store.now_ms()
-    record: Record = dict.fromkeys(_MAYBE) | message_record(_without_large(found), now_ms) | _large(found)
-    moments = timeline(found, by_hand(ask.store, found) if ask.store.traits.cells else ())
-    record["held"] = [fields.hold(ask, hold) for hold in _holds(ask, found)]
-    record["timeline"] = [_moment(found, moment) for moment in moments]
-    purge = purge_behind(ask.store, found) if ask.store.traits.cells else None
+    record: Record = dict.fromkeys(_MAYBE) | message_record(_without_large(message), now_ms) | _large(message)
+    moments = timeline(message, by_hand(ask.store, message) if ask.store.traits.cells else ())
+    record["held"] = [fields.hold(ask, hold) for hold in _holds(ask, message)]
+    record["timeline"] = [_moment(message, moment) for moment in moments]
+    purge = purge_behind(ask.store, message) if ask.store.traits.cells else None
     record["purged"] = None if purge is None else f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
-    held = running_of(told_by(ask.store)).get(found.id) if found.lane is Lane.LEASED else None
+    held = running_of(told_by(ask.store)).get(message.id) if message.lane is Lane.LEASED else None
     record["running"] = running_record(held, now_ms)
     record["blob"] = None
-    if found.content == BLOB and ask.sees_bodies:
-        record |= _of_blob(ask, found, record["bytes"] or 0)
-    latest = found.faults[-1] if found.faults else None
-    last = latest if found.lane in RESTING else None
+    if message.content == BLOB and ask.sees_bodies:
+        record |= _of_blob(ask, message, record["bytes"] or 0)
+    latest = message.faults[-1] if message.faults else None
+    last = latest if message.lane in RESTING else None
     record |= {
-        "why": ENDS.get(found.reason or ""),
+        "why": ENDS.get(message.reason or ""),
         "fingerprint": last.fingerprint if last else None,
-        "run": found.run,
-        "replaces": found.headers.get(REPLACES),
-        "links": _links(found, latest, (latest.traceparent if latest else "") or found.traceparent),
-        "actions": list(_ACTIONS.get(record["state"], ()) if found.damage is None else ("discard",)),
-        "command": fields.command(ask, "job", "show", found.id),
+        "run": message.run,
+        "replaces": message.headers.get(REPLACES),
+        "links": _links(message, latest, (latest.traceparent if latest else "") or message.traceparent),
+        "actions": list(_ACTIONS.get(record["state"], ()) if message.damage is None else ("discard",)),
+        "command": fields.command(ask, "job", "show", message.id),
     }
     if not ask.sees_bodies:
         record |= dict.fromkeys(_PRIVATE)
@@ -114,40 +114,40 @@ def _record(ask: PageRequest, found: Message) -> Record:
     return record
 
 
-def _large(found: Message) -> Record:
+def _large(message: Message) -> Record:
     """Which of its parts are too large for a page."""
-    sizes = {name: len(getattr(found, name) or b"") for name in _PARTS}
+    sizes = {name: len(getattr(message, name) or b"") for name in _PARTS}
     large = {name: size for name, size in sizes.items() if size > BODY_MAX}
-    told = [
+    notes = [
         f"the {_PARTS[name]} has {size:,} bytes; the command below shows it with --body" for name, size in large.items()
     ]
-    return {**dict.fromkeys(large), "large": told, "bytes": len(found.body)} if large else {"large": []}
+    return {**dict.fromkeys(large), "large": notes, "bytes": len(message.body)} if large else {"large": []}
 
 
-def _without_large(found: Message) -> Message:
-    empty = {name: b"null" for name in _PARTS if len(getattr(found, name) or b"") > BODY_MAX}
-    damage = found.damage
+def _without_large(message: Message) -> Message:
+    empty = {name: b"null" for name in _PARTS if len(getattr(message, name) or b"") > BODY_MAX}
+    damage = message.damage
     if damage is not None and any(len(text) > ROW_MAX for text in damage.raw.values()):
         raw = {name: text if len(text) <= ROW_MAX else text[:ROW_MAX] + "…" for name, text in damage.raw.items()}
         empty["damage"] = replace(damage, raw=raw)  # type: ignore[assignment]
-    return replace(found, **empty) if empty else found
+    return replace(message, **empty) if empty else message
 
 
-def _holds(ask: PageRequest, found: Message) -> tuple[Any, ...]:
+def _holds(ask: PageRequest, message: Message) -> tuple[Any, ...]:
     try:
-        return holds_of(ask.store, ask.registry, found)
+        return holds_of(ask.store, ask.registry, message)
     except Unsupported:
         return ()
 
 
-def _links(found: Message, fault: Fault | None, parent: str | None) -> Record:
+def _links(message: Message, fault: Fault | None, parent: str | None) -> Record:
     """Where the message, or its run that ended in a fault, is seen outside: the trace of this parent, and its logs."""
-    about: Record = {"message_id": found.id, "task": found.task, "queue": found.queue}
+    about: Record = {"message_id": message.id, "task": message.task, "queue": message.queue}
     about |= {"worker": fault.worker, "at": timestamp(fault.at_ms)} if fault else {}
     return outside.links(parent, **about)
 
 
-def _moment(found: Message, moment: Any) -> Record:
+def _moment(message: Message, moment: Any) -> Record:
     """An event of its life, with its sentence, and the traceback and the links of an attempt."""
     record = moment_record(moment)
     fault = moment.fault
@@ -156,15 +156,15 @@ def _moment(found: Message, moment: Any) -> Record:
         "told": moment_text(record),
         "traceback": shown_text(fault.traceback) if fault is not None and fault.traceback else None,
         "fingerprint": fault.fingerprint if fault is not None else None,
-        "links": _links(found, fault, fault.traceparent) if fault is not None else {},
+        "links": _links(message, fault, fault.traceparent) if fault is not None else {},
     }
 
 
-def _of_blob(ask: PageRequest, found: Message, size: int) -> Record:
+def _of_blob(ask: PageRequest, message: Message, size: int) -> Record:
     """The body in its blob, if that is not large."""
     if size > BODY_MAX:
         return {"blob": f"the body has {size:,} bytes; the command below shows it with --body"}
     try:
-        return {"body": body_json(whole_body(ask.store, found)), "blob": None}
+        return {"body": body_json(whole_body(ask.store, message)), "blob": None}
     except (Unreadable, BlobsUnavailable) as error:
         return {"blob": str(error)}

@@ -6,8 +6,8 @@ from ...errors import SelectorError, Unsupported
 from ...message import Filter, Message
 from ...present.messages import dead_message_row, message_row
 from ...triage.select.terms import ARGS, fields_of
-from ..ask import PageRequest, Problem, Record, Told
-from ..sums import Kept
+from ..ask import PageAnswer, PageRequest, Problem, Record
+from ..sums import KeptValue
 from . import fields, selecting
 from .waiting import STATES, counts_by_queue, listed
 
@@ -21,13 +21,13 @@ def messages(ask: PageRequest) -> Record:
     ids = selecting.ids_that_begin(ask, text)
     begun = [message.id for message in ask.store.find(ids) if message is not None] if ids else []
     if len(begun) == 1:
-        return Told(_bare(ask, found=begun), to=("messages", begun[0]))
+        return PageAnswer(_bare(ask, found=begun), to=("messages", begun[0]))
     if begun or selecting.is_whole_id(text):
-        return Told(_bare(ask, found=begun), status=200 if begun else 404)
+        return PageAnswer(_bare(ask, found=begun), status=200 if begun else 404)
     try:
         return _waiting(ask) if ask.text("lane") else _at_rest(ask)
     except SelectorError as error:
-        return Told(_bare(ask, mistake=selecting.mistake(error)), status=422, typed={"q": text})
+        return PageAnswer(_bare(ask, mistake=selecting.mistake(error)), status=422, typed={"q": text})
     except Unsupported as error:
         return _bare(ask, missing=str(error))
 
@@ -60,13 +60,13 @@ def _bare(ask: PageRequest, **known: object) -> Record:
 def _at_rest(ask: PageRequest) -> Record:
     """Dead messages, and quarantined and done ones where the selector names their lane, the longest dead first."""
     at = ask.number("at", 0, most=2**53)
-    found = selecting.chosen(ask, ask.text("q"), at or None)
-    read = found.page(ROWS, ask.text("after") or None)
-    rows = [row(message, found.now_ms) for message in read.messages]
-    return _listed(ask, found.now_ms, rows, read.cursor, selecting.counted(ask, found))
+    selection = selecting.chosen(ask, ask.text("q"), at or None)
+    read = selection.page(ROWS, ask.text("after") or None)
+    rows = [row(message, selection.now_ms) for message in read.messages]
+    return _listed(ask, selection.now_ms, rows, read.cursor, selecting.counted(ask, selection))
 
 
-def _listed(ask: PageRequest, at: int, rows: list[Record], next: str | None, whole: Kept[int] | None) -> Record:
+def _listed(ask: PageRequest, at: int, rows: list[Record], next: str | None, whole: KeptValue[int] | None) -> Record:
     count, age_s = (None, 0.0) if whole is None else (whole.value, whole.age_s)
     return _bare(ask, at=at, rows=rows, next=next, count=count, count_age_s=age_s)
 
@@ -88,13 +88,13 @@ def _waiting(ask: PageRequest) -> Record:
     return _listed(ask, now_ms, rows, read.cursor, _count(ask, state, where))
 
 
-def _count(ask: PageRequest, state: str, where: Filter) -> Kept[int] | None:
+def _count(ask: PageRequest, state: str, where: Filter) -> KeptValue[int] | None:
     """How many there are in all, where no filter but the queue's is set."""
     if ask.text("q") or where.task is not None or state in ("any", "cancelled"):
         return None
     counts = counts_by_queue(ask)
     named = [getattr(found, state) for name, found in counts.value.items() if where.queue in (None, name)]
-    return Kept(sum(named), counts.age_s)
+    return KeptValue(sum(named), counts.age_s)
 
 
 def row(message: Message, now_ms: int) -> Record:

@@ -45,24 +45,24 @@ def missing(ask: PageRequest, what: str) -> str | None:
 
 def planning(ask: PageRequest) -> Record:
     """How many messages a selector names, and the form that freezes them; without one, what could be redriven."""
-    words, found, wrong = ask.text("q"), None, None
+    words, selection, wrong = ask.text("q"), None, None
     if words:
         try:
-            found = chosen(ask, words)
+            selection = chosen(ask, words)
         except Misread as error:
             wrong = mistake(error)
     return {
         "q": words,
         "mistake": wrong,
         "missing": missing(ask, "Plans"),
-        "matching": None if found is None else _matching(ask, found),
+        "matching": None if selection is None else _matching(ask, selection),
         "filled": {name: ask.text(name, default) for name, default in FILLED.items()},
         "slow_start": ask.query.get("slow_start", "on" if SLOW_START else "off") == "on",
         "halve_on_failures": ask.checked("halve_on_failures"),
-        "groups": [] if found is not None else [task_group_record(group) for group in failure_groups(ask)[:GROUPS]],
+        "groups": [] if selection is not None else [task_group_record(group) for group in failure_groups(ask)[:GROUPS]],
         "plans": recent(ask),
         "completions": completions(ask),
-        "command": fields.command(ask, "dlq", "plan", *([words] if found is not None else [])),
+        "command": fields.command(ask, "dlq", "plan", *([words] if selection is not None else [])),
     }
 
 
@@ -70,9 +70,9 @@ def recent(ask: PageRequest) -> list[Record]:
     """The plans that were drawn up lately, and which of them were applied. Raises StoreError."""
     cells = ask.store.cells
     ids = recent_plans(cells)[:PLANS]
-    found, states = cells.read([*map(plan_cell, ids)]), cells.read([*map(state_cell, ids)])
+    plans, states = cells.read([*map(plan_cell, ids)]), cells.read([*map(state_cell, ids)])
     rows = []
-    for cell, state in zip(found, (decoded(state, decode_state, None) for state in states), strict=True):
+    for cell, state in zip(plans, (decoded(state, decode_state, None) for state in states), strict=True):
         if cell is None:
             continue  # it has expired
         try:
@@ -95,49 +95,49 @@ def recent(ask: PageRequest) -> list[Record]:
 # -- counting
 
 
-def _matching(ask: PageRequest, found: Selection) -> Record:
+def _matching(ask: PageRequest, selection: Selection) -> Record:
     """How many messages match, by queue and task. `count` is None while a thread still counts."""
     keep = ask.kept if at_rest(ask) <= COUNTED_MAX else ask.kept_soon
-    counted = keep(f"plan/{found}", lambda: _counted(ask, found))
+    counted = keep(f"plan/{selection}", lambda: _counted(ask, selection))
     if counted is None:
         return {"count": None, "whole": False, "by_queue": {}, "by_task": {}, "age_s": 0.0}
     return {**counted.value, "age_s": counted.age_s}
 
 
-def _counted(ask: PageRequest, found: Selection) -> Record:
-    return _by_index(ask, found) if found.indexed else _by_reading(ask, found)
+def _counted(ask: PageRequest, selection: Selection) -> Record:
+    return _by_index(ask, selection) if selection.indexed else _by_reading(ask, selection)
 
 
-def _by_index(ask: PageRequest, found: Selection) -> Record:
+def _by_index(ask: PageRequest, selection: Selection) -> Record:
     by_task: Counter[str] = Counter()
-    for group in found.groups():
+    for group in selection.groups():
         by_task[group.task] += group.count
-    return _sums(Counter(_of_queues(ask, found)), by_task, whole=True)
+    return _sums(Counter(_of_queues(ask, selection)), by_task, whole=True)
 
 
-def _of_queues(ask: PageRequest, found: Selection) -> dict[str, int]:
+def _of_queues(ask: PageRequest, selection: Selection) -> dict[str, int]:
     """How many match in each queue; empty where there are many queues, or no index tells."""
-    by, named = ask.store.traits.groups_by, found.where.queue
+    by, named = ask.store.traits.groups_by, selection.where.queue
     if named is None:
         queues = [name for name, counts in counts_by_queue(ask).value.items() if counts.dead]
     else:
         queues = [named] if isinstance(named, str) else [*named]
     if len(queues) > QUEUES_MAX or (by is not None and "queue" not in by):
         return {}
-    return {name: found.count_in(name) for name in queues}
+    return {name: selection.count_in(name) for name in queues}
 
 
-def _by_reading(ask: PageRequest, found: Selection) -> Record:
+def _by_reading(ask: PageRequest, selection: Selection) -> Record:
     """Count by reading messages; not `whole` where that took too long."""
     by_queue: Counter[str] = Counter()
     by_task: Counter[str] = Counter()
     end_s, whole = time.monotonic() + SCANNED_S, True
     for lane in LANES:
-        if (node := of_lane(found.node, lane)) == NONE:
+        if (node := of_lane(selection.node, lane)) == NONE:
             continue
-        where, _ = split(node, found.now_ms + 1, found.now_ms)
+        where, _ = split(node, selection.now_ms + 1, selection.now_ms)
         for page in pages(ask.store, lane, where):
-            some = [message for message in page if found.matches(message)]
+            some = [message for message in page if selection.matches(message)]
             by_queue.update(message.queue for message in some)
             by_task.update(message.task for message in some)
             if time.monotonic() > end_s:
@@ -233,16 +233,16 @@ def _load(ask: PageRequest, made: Plan, rate: float) -> list[Record]:
 
 def _per_s(ask: PageRequest, queue: str) -> float | None:
     try:
-        found = ask.app.history(queue, since=LIVE_S, step=60)
+        past = ask.app.history(queue, since=LIVE_S, step=60)
     except Unsupported:
         return None
-    span_s = (found.until_ms - found.since_ms) / 1000
-    return (found.total.done + found.total.failed) / max(1.0, span_s)
+    span_s = (past.until_ms - past.since_ms) / 1000
+    return (past.total.done + past.total.failed) / max(1.0, span_s)
 
 
 def _held(ask: PageRequest, made: Plan) -> list[Record]:
     """What would hold the messages once they are moved."""
     from ...status import Reasons
 
-    found = Reasons(ask.store, ask.registry).of_plan(made)
-    return [fields.hold(ask, each) for each in found]
+    holds = Reasons(ask.store, ask.registry).of_plan(made)
+    return [fields.hold(ask, each) for each in holds]

@@ -52,8 +52,8 @@ def policies(ask: PageRequest) -> Record:
 
 
 def _task(app: Registry, task: TaskSpec, kind: str) -> Record:
-    found = _delays(task.name, task.policy.retry, kind)
-    return {**found, "task": task.name, "queue": task.queue, "rules": _rules(app, task)}
+    delays = _delays(task.name, task.policy.retry, kind)
+    return {**delays, "task": task.name, "queue": task.queue, "rules": _rules(app, task)}
 
 
 def _delays(name: str, retry: Retry, kind: str) -> Record:
@@ -71,7 +71,7 @@ def _rules(app: Registry, task: TaskSpec) -> list[Record]:
     policy, called = task.policy, dependency_of(app, task.name)
     within = f" within {show(policy.crashes_within_s)}" if policy.crashes_within_s else ""
     crashes = policy.crashes_alone_max
-    told: list[tuple[str, str | None, list[str]]] = [
+    lines: list[tuple[str, str | None, list[str]]] = [
         ("timeout", f"{show(policy.timeout_s)} a run", []),
         ("poison", f"quarantined after {crashes} crash{'es' * (crashes > 1)} alone{within}", []),
         ("dependency", called, ["flow", called] if called else []),
@@ -84,7 +84,7 @@ def _rules(app: Registry, task: TaskSpec) -> list[Record]:
         ("result", f"kept for {show(task.keep_ms / 1000)}" if task.keep_ms else None, []),
         ("version", str(task.version) if task.version != 1 else None, []),
     ]
-    return [{"rule": name, "words": words, "to": to} for name, words, to in told if words]
+    return [{"rule": name, "words": words, "to": to} for name, words, to in lines if words]
 
 
 def _isolation(task: TaskSpec) -> str | None:
@@ -96,14 +96,14 @@ def _flow(app: Registry, called: str | None) -> list[tuple[str, str | None]]:
     """The limits of the dependency that a task calls, in words."""
     if called is None:
         return []
-    found = app.dependencies.get(called) or Dependency(called.replace("/", "|"), Budget(), Breaker())  # not declared
+    rule = app.dependencies.get(called) or Dependency(called.replace("/", "|"), Budget(), Breaker())  # not declared
     return [
-        ("budget", _budget(found.budget) if found.budget else "none"),
-        ("breaker", _breaker(found.breaker) if found.breaker else "none"),
-        ("rate of dependency", f"{found.rate.per_s:g}/s, {found.rate.burst} at once" if found.rate else None),
-        ("concurrency", _aimd(found.concurrency) if found.concurrency else None),
-        ("kept apart by", found.per),
-        ("breaker over all keys", _breaker(found.parent) if found.parent else None),
+        ("budget", _budget(rule.budget) if rule.budget else "none"),
+        ("breaker", _breaker(rule.breaker) if rule.breaker else "none"),
+        ("rate of dependency", f"{rule.rate.per_s:g}/s, {rule.rate.burst} at once" if rule.rate else None),
+        ("concurrency", _aimd(rule.concurrency) if rule.concurrency else None),
+        ("kept apart by", rule.per),
+        ("breaker over all keys", _breaker(rule.parent) if rule.parent else None),
     ]
 
 

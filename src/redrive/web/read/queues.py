@@ -64,16 +64,16 @@ def queue(ask: PageRequest) -> Record:
     """One queue: lanes, history, workers, policy, groups and the coming wave."""
     name = ask.path["queue"]
     store = ask.store
-    found = store.counts(name)
+    counts = store.counts(name)
     declared = ask.registry.queues.get(name) if ask.registry is not None else None
     tasks = [task for task in ask.registry.tasks.values() if task.queue == name] if ask.registry is not None else []
-    if found == Counts() and declared is None and not tasks and name not in store.queues():
+    if counts == Counts() and declared is None and not tasks and name not in store.queues():
         raise Problem(f"there is no queue {name!r}", "nothing was ever enqueued in it, and no task names it", "", 404)
     workers = _workers(ask, name)
-    found = with_claimed({name: found}, told_by(store))[name]
-    held = ask.kept(f"held/{name}", lambda: Reasons(store, ask.registry).of_queue(name, found))
+    counts = with_claimed({name: counts}, told_by(store))[name]
+    held = ask.kept(f"held/{name}", lambda: Reasons(store, ask.registry).of_queue(name, counts))
     return {
-        **fields.queue(ask, name, found, paused=name in store.paused(), holds=held.value),
+        **fields.queue(ask, name, counts, paused=name in store.paused(), holds=held.value),
         "past": fields.past(ask, name, back=fields.since(ask)),
         "sinces": list(fields.SINCE),
         "workers": workers,
@@ -118,10 +118,10 @@ def _declared(queue: Any) -> Record:
 def _groups(ask: PageRequest, name: str) -> list[Record]:
     """The groups of a queue with the most waiting."""
     try:
-        found = ask.store.groups(name)
+        groups = ask.store.groups(name)
     except Unsupported:
         return []
-    first = sorted(found, key=lambda group: (group.blocked_by is None, -group.parked, group.name))[:GROUPS_MAX]
+    first = sorted(groups, key=lambda group: (group.blocked_by is None, -group.parked, group.name))[:GROUPS_MAX]
     names = ("name", "width", "taken", "parked", "blocked_by")
     return [{name: getattr(group, name) for name in names} for group in first]
 

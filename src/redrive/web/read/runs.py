@@ -27,12 +27,12 @@ CANARY = "canary: "  # how the story and a stopped run begin what they say of it
 def runs(ask: PageRequest) -> Record:
     """Open runs, then closed ones, each with the newest first."""
     number = ask.number("page", 1, least=1, most=RUNS_MAX // ROWS)
-    found = ask.dlq.runs(number * ROWS + 1)
+    views = ask.dlq.runs(number * ROWS + 1)
     return {
         "missing": missing(ask, "Redrive runs"),
-        "runs": [run_record(view) for view in found[(number - 1) * ROWS : number * ROWS]],
+        "runs": [run_record(view) for view in views[(number - 1) * ROWS : number * ROWS]],
         "number": number,
-        "more": len(found) > number * ROWS,
+        "more": len(views) > number * ROWS,
         "command": fields.command(ask, "run", "list"),
     }
 
@@ -49,9 +49,9 @@ def run_of(ask: PageRequest, given: str) -> Run:
 
 def run(ask: PageRequest) -> Record:
     """One run: its stages and counts, the verdict on its canary, its story, and what failed again."""
-    found = run_of(ask, ask.path["id"])
-    view, story, plan = found.view(), found.story(), plan_of(found)
-    state = state_of(ask.store, found.id)
+    handle = run_of(ask, ask.path["id"])
+    view, story, plan = handle.view(), handle.story(), plan_of(handle)
+    state = state_of(ask.store, handle.id)
     assert state is not None  # `run_of` has read it, and no run that can be shown is deleted
     return {
         **run_record(view),
@@ -66,15 +66,15 @@ def run(ask: PageRequest) -> Record:
         "held": [fields.hold(ask, each) for each in Reasons(ask.store, ask.registry).of_run(view, plan)],
         "can": can(ask, view, state, plan),
         "story": [{"at": timestamp(line.at_ms), "text": line.text} for line in reversed(story[-STORY:])],
-        "failures": _failures(ask, found, view),
-        "command": fields.command(ask, "run", "show", found.id),
+        "failures": _failures(ask, handle, view),
+        "command": fields.command(ask, "run", "show", handle.id),
     }
 
 
-def plan_of(found: Run) -> Plan | None:
+def plan_of(handle: Run) -> Plan | None:
     """The plan of a run; None if it has expired, or was altered."""
     try:
-        return found.plan
+        return handle.plan
     except (ConfigError, PlanRefused):
         return None
 
@@ -112,15 +112,15 @@ def canary(view: RunView, state: RunState, plan: Plan | None, story: Sequence[Li
     size = 0 if plan is None else plan.settings.canary
     if not size:
         return None
-    told = {"size": min(size, view.counts["planned"]), "moved": min(size, view.counts["moved"])}
+    sizes = {"size": min(size, view.counts["planned"]), "moved": min(size, view.counts["moved"])}
     if view.state == "stopped" and view.why.startswith(CANARY):
-        return {**told, "verdict": "failed", "text": view.why.removeprefix(CANARY)}
+        return {**sizes, "verdict": "failed", "text": view.why.removeprefix(CANARY)}
     if state.canary_over:
         passed = [line.text.removeprefix(CANARY) for line in story if line.text.startswith(CANARY)]
-        return {**told, "verdict": "passed", "text": passed[0] if passed else "it goes on"}
+        return {**sizes, "verdict": "passed", "text": passed[0] if passed else "it goes on"}
     if view.state in FINAL:
-        return {**told, "verdict": "undecided", "text": "the run ended before its outcomes were known"}
-    return {**told, "verdict": "waiting", "text": "the rest moves once their outcomes are known"}
+        return {**sizes, "verdict": "undecided", "text": "the run ended before its outcomes were known"}
+    return {**sizes, "verdict": "waiting", "text": "the rest moves once their outcomes are known"}
 
 
 def stages(view: RunView, state: RunState, plan: Plan | None) -> list[Record]:
@@ -150,9 +150,9 @@ def _reached(view: RunView, state: RunState, names: Sequence[str]) -> str:
     return "settling" if view.counts["waiting"] else "over"
 
 
-def _failures(ask: PageRequest, found: Run, view: RunView) -> Record:
+def _failures(ask: PageRequest, handle: Run, view: RunView) -> Record:
     number = ask.number("page", 1, least=1, most=FAILURES_MAX // ROWS)
-    kept = found.failures()
+    kept = handle.failures()
     rows = [failed_again_record(each) for each in kept[(number - 1) * ROWS : number * ROWS]]
     return {
         "rows": [row | {"text": shown_text(row["text"])} for row in rows],

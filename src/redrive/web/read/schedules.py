@@ -29,12 +29,12 @@ def schedules(ask: PageRequest) -> Record:
         return {"missing": why, "schedules": [], "warning": None, "command": "redrive web --app tasks:app"}
     command = fields.command(ask, "schedule", "list")
     try:
-        found = schedule_statuses(ask.registry, ask.store)
+        statuses = schedule_statuses(ask.registry, ask.store)
     except Unsupported as error:
         return {"missing": str(error), "schedules": [], "warning": None, "command": command}
     declared, now_ms = ask.registry.schedules, ask.store.now_ms()
     rows = []
-    for n, status in enumerate(found):
+    for n, status in enumerate(statuses):
         row = schedule_record(declared[status.name], status, now_ms)
         rows.append(row | _more(ask, declared[status.name], now_ms, with_past=n < PAST_MAX) | {"late": status.is_late})
     return {
@@ -45,25 +45,25 @@ def schedules(ask: PageRequest) -> Record:
     }
 
 
-def _more(ask: PageRequest, found: Schedule, now_ms: int, *, with_past: bool) -> Record:
+def _more(ask: PageRequest, schedule: Schedule, now_ms: int, *, with_past: bool) -> Record:
     """What the command line's list leaves out."""
     return {
-        "words": words(found.times) or None,
-        "times": _times(found, now_ms),
-        "past": _past(ask, found.task.name) if with_past else None,
-        "jitter_s": found.jitter_ms / 1000 or None,
+        "words": words(schedule.times) or None,
+        "times": _times(schedule, now_ms),
+        "past": _past(ask, schedule.task.name) if with_past else None,
+        "jitter_s": schedule.jitter_ms / 1000 or None,
     }
 
 
-def _times(found: Schedule, now_ms: int) -> list[Record]:
+def _times(schedule: Schedule, now_ms: int) -> list[Record]:
     """The next times, each with a note if the zone's clocks change before it."""
-    before = found.times.at(now_ms)
-    told: list[Record] = []
-    for at in found.next(NEXT, datetime.fromtimestamp(now_ms / 1000, UTC)):
+    before = schedule.times.at(now_ms)
+    times: list[Record] = []
+    for at in schedule.next(NEXT, datetime.fromtimestamp(now_ms / 1000, UTC)):
         ms = round(at.timestamp() * 1000)
-        told.append({"at": timestamp(ms), "local": at.isoformat(sep=" "), "note": _note(before, at)})
+        times.append({"at": timestamp(ms), "local": at.isoformat(sep=" "), "note": _note(before, at)})
         before = at
-    return told
+    return times
 
 
 def _note(before: datetime, at: datetime) -> str | None:

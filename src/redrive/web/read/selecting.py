@@ -13,7 +13,7 @@ from ...triage.select.terms import ARGS, FIELDS, REASONS, Node, exactly, fields_
 from ...triage.selection import Selection
 from ..access import Permission
 from ..ask import PageRequest, Record
-from ..sums import Kept
+from ..sums import KeptValue
 from .waiting import counts_by_queue
 
 COUNTED_MAX = 5_000  # messages that are read to count what no index counts
@@ -50,22 +50,22 @@ def ids_that_begin(ask: PageRequest, text: str) -> Sequence[str]:
         return ()
 
 
-def counted(ask: PageRequest, found: Selection) -> Kept[int] | None:
+def counted(ask: PageRequest, selection: Selection) -> KeptValue[int] | None:
     """How many messages match, where that can be known without reading many; None where it cannot, and while a thread
     still counts."""
-    key = f"count/{found}"
+    key = f"count/{selection}"
     if at_rest(ask) <= COUNTED_MAX:
-        return ask.kept(key, found.count)
-    if found.indexed:
-        return ask.kept_soon(key, found.count)
-    return None if found.only_queues is None else dead_in(ask, found.only_queues)
+        return ask.kept(key, selection.count)
+    if selection.indexed:
+        return ask.kept_soon(key, selection.count)
+    return None if selection.only_queues is None else dead_in(ask, selection.only_queues)
 
 
-def dead_in(ask: PageRequest, queue: str | tuple[str, ...] | None) -> Kept[int]:
+def dead_in(ask: PageRequest, queue: str | tuple[str, ...] | None) -> KeptValue[int]:
     """How many are dead in these queues, or in all."""
     counts = counts_by_queue(ask)
     names = counts.value if queue is None else [queue] if isinstance(queue, str) else queue
-    return Kept(sum(counts.value[name].dead for name in names if name in counts.value), counts.age_s)
+    return KeptValue(sum(counts.value[name].dead for name in names if name in counts.value), counts.age_s)
 
 
 def at_rest(ask: PageRequest) -> int:
@@ -94,12 +94,12 @@ def completions(ask: PageRequest) -> list[str]:
         "lane": ("dead", "quarantine", "done"),
         "failed": ("failed:<1h", "failed:<6h", "failed:<24h", "failed:>7d"),
     }
-    found = [
+    words = [
         name if field == "failed" else str(exactly(field, name))
         for field, names in named.items()
         for name in names[:NAMES_MAX]
     ]
-    return found + [f"{field}:" for field in FIELDS if field not in named and field != "args"] + [ARGS]
+    return words + [f"{field}:" for field in FIELDS if field not in named and field != "args"] + [ARGS]
 
 
 def failure_groups(ask: PageRequest) -> Sequence[FailureGroup]:

@@ -21,9 +21,9 @@ TELLING = 0.2  # by so much the share among failing ones must exceed the other
 COMMON = 0.5  # without others to compare with, so many of those that fail must have it
 
 
-def counted(found: Iterable[str | None], most: int = 10) -> list[Record]:
+def counted(words: Iterable[str | None], most: int = 10) -> list[Record]:
     """Words by how often they occur, with their share."""
-    counts = Counter(word for word in found if word)
+    counts = Counter(word for word in words if word)
     total = sum(counts.values())
     return [{"text": word, "count": count, "share": count / total} for word, count in counts.most_common(most)]
 
@@ -43,12 +43,12 @@ def in_common(failing: Sequence[Message], others: Sequence[Message]) -> list[Rec
 
 
 def _values(messages: Sequence[Message]) -> Counter[tuple[str, str]]:
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for message in messages:
         for pair in set(_of_body(message)):
-            if pair in found or len(found) < VALUES_MAX:
-                found[pair] += 1
-    return found
+            if pair in counts or len(counts) < VALUES_MAX:
+                counts[pair] += 1
+    return counts
 
 
 def _bodies(messages: Sequence[Message]) -> int:

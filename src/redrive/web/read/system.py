@@ -24,7 +24,7 @@ from . import fields
 def system(ask: PageRequest) -> Record:
     """What `redrive store info`, `doctor` and `config show` say, and who runs which version."""
     traits = msgspec.structs.asdict(ask.store.traits)
-    told = _told(ask)
+    infos = _told(ask)
     return {
         "url": ask.site.url,
         "engine": ask.kept("system/info", ask.store.info).value,
@@ -34,8 +34,8 @@ def system(ask: PageRequest) -> Record:
         "damage": _damage(ask) if ask.checked("check") else None,
         "clock_ahead_ms": time.time_ns() // 1_000_000 - ask.store.now_ms(),
         "version": __version__,
-        "versions": _versions(told),
-        "workers_missing": None if told is not None else "not kept: name cells= in the store's URL",
+        "versions": _versions(infos),
+        "workers_missing": None if infos is not None else "not kept: name cells= in the store's URL",
         "settings": _settings(ask) if ask.user.may(Permission.ADMIN) else None,
         "user": ask.user.name or None,
         "actor": ask.actor,
@@ -56,12 +56,12 @@ def _doctor(ask: PageRequest) -> Record:
     """What the doctor finds without reading every message."""
 
     def find() -> list[str]:
-        told = [*ask.store.doctor()]
+        lines = [*ask.store.doctor()]
         if ask.registry is not None:
-            told += advice(ask.registry, ask.store)
+            lines += advice(ask.registry, ask.store)
             if ask.store.traits.cells and (late := warning(ask.registry, ask.store)) is not None:
-                told.append(late)
-        return list(dict.fromkeys(told))
+                lines.append(late)
+        return list(dict.fromkeys(lines))
 
     kept = ask.kept("system/doctor", find)
     return {"ok": not kept.value, "findings": kept.value, "age_s": kept.age_s}

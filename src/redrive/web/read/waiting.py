@@ -15,7 +15,7 @@ from ...message import Counts, Filter, Lane, Message
 from ...triage.select.match import Seen, matches
 from ...triage.select.terms import Node
 from ..ask import PageRequest, Problem
-from ..sums import Kept
+from ..sums import KeptValue
 
 STATES = ("ready", "scheduled", "leased", "cancelled", "any")
 READ_MAX, PEEKS_MAX = 500, 40  # messages that one page reads, and in how many steps
@@ -28,7 +28,7 @@ class _Part(NamedTuple):
     queue: str | None
 
 
-class _Place(NamedTuple):
+class _ListPlace(NamedTuple):
     """Where a page begins: in which part, and at which cursor of the store in it."""
 
     lane: Lane
@@ -45,17 +45,17 @@ class Listed(NamedTuple):
 
 def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, limit: int) -> Listed:
     """The messages in this state that match. It ends early once it has read enough. Raises Problem, Unsupported."""
-    now_ms, found = ask.store.now_ms(), list[Message]()
+    now_ms, messages = ask.store.now_ms(), list[Message]()
     parts = _parts(ask, state, where)
     at, inner = _place(parts, after)
     looked = peeks = 0
-    while at < len(parts) and len(found) < limit and looked < READ_MAX and peeks < PEEKS_MAX:
+    while at < len(parts) and len(messages) < limit and looked < READ_MAX and peeks < PEEKS_MAX:
         part = parts[at]
         rests = part.lane not in (Lane.READY, Lane.LEASED)
         asked = Filter(queue=part.queue, task=where.task if rests else None)  # that waits by task has no index
-        read = ask.store.peek(part.lane, where=asked, limit=limit - len(found), cursor=inner)
+        read = ask.store.peek(part.lane, where=asked, limit=limit - len(messages), cursor=inner)
         looked, peeks = looked + len(read.messages), peeks + 1
-        found += [
+        messages += [
             message
             for message in read.messages
             if state in ("any", message.state_at(now_ms))
@@ -65,11 +65,11 @@ def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, 
         inner = read.cursor
         at += inner is None
     if at >= len(parts):
-        return Listed(found, None)
-    return Listed(found, msgspec.json.encode(_Place(*parts[at], inner)).decode())
+        return Listed(messages, None)
+    return Listed(messages, msgspec.json.encode(_ListPlace(*parts[at], inner)).decode())
 
 
-def counts_by_queue(ask: PageRequest) -> Kept[Mapping[str, Counts]]:
+def counts_by_queue(ask: PageRequest) -> KeptValue[Mapping[str, Counts]]:
     """The counts of each queue, as all pages share them."""
     return ask.kept("counts-by-queue", ask.store.counts_by_queue)
 
@@ -78,13 +78,13 @@ def _parts(ask: PageRequest, state: str, where: Filter) -> list[_Part]:
     queue = where.queue if isinstance(where.queue, str) else None
     if state == "cancelled":
         return [_Part(Lane.DONE, queue)]
-    counts = {name: found for name, found in counts_by_queue(ask).value.items() if queue in (None, name)}
+    counts = {name: count for name, count in counts_by_queue(ask).value.items() if queue in (None, name)}
     if state == "leased":
-        return [_Part(Lane.LEASED, name) for name, found in sorted(counts.items()) if found.leased]
+        return [_Part(Lane.LEASED, name) for name, count in sorted(counts.items()) if count.leased]
     if state in ("ready", "scheduled"):
-        return [_Part(Lane.READY, name) for name, found in sorted(counts.items()) if getattr(found, state)]
-    ready = [_Part(Lane.READY, name) for name, found in sorted(counts.items()) if found.ready + found.scheduled]
-    leased = [_Part(Lane.LEASED, name) for name, found in sorted(counts.items()) if found.leased]
+        return [_Part(Lane.READY, name) for name, count in sorted(counts.items()) if getattr(count, state)]
+    ready = [_Part(Lane.READY, name) for name, count in sorted(counts.items()) if count.ready + count.scheduled]
+    leased = [_Part(Lane.LEASED, name) for name, count in sorted(counts.items()) if count.leased]
     rests = [_Part(lane, queue) for lane in (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)]
     return [*leased, *ready, *rests]
 
@@ -94,7 +94,7 @@ def _place(parts: list[_Part], after: str) -> tuple[int, str | None]:
     if not after:
         return 0, None
     try:
-        place = msgspec.json.decode(after, type=_Place)
+        place = msgspec.json.decode(after, type=_ListPlace)
     except (msgspec.DecodeError, ValueError):
         raise Problem("the list cannot go on", "the cursor 'after' is not one of its own", "begin anew", 422) from None
     for at, part in enumerate(parts):
@@ -105,5 +105,5 @@ def _place(parts: list[_Part], after: str) -> tuple[int, str | None]:
     return next((at for at, part in enumerate(parts) if _order(part) > _order(place)), len(parts)), None
 
 
-def _order(part: _Part | _Place) -> int:
+def _order(part: _Part | _ListPlace) -> int:
     return (Lane.LEASED, Lane.READY, Lane.DEAD, Lane.QUARANTINE, Lane.DONE).index(part.lane)

@@ -15,13 +15,13 @@ RUNNING_MAX = 200  # messages of the page, of all workers together
 
 def workers(ask: PageRequest) -> Record:
     """All processes that tell, those that are gone apart, and what the living ones run."""
-    found: tuple[WorkerInfo, ...] = ()
+    infos: tuple[WorkerInfo, ...] = ()
     missing = None
     try:
-        found = ask.app.workers()
+        infos = ask.app.workers()
     except Unsupported as error:
         missing = str(error)
-    rows = [_row(info) for info in found]
+    rows = [_row(info) for info in infos]
     alive = [row for row in rows if not row["gone"]]
     running = ({**held, "worker": row["name"]} for row in alive for held in row["messages"])
     return {
