@@ -72,7 +72,7 @@ def test_pausing_and_purging_a_queue_need_a_reason_on_every_surface_and_resuming
     app = App(url)
     app.store.put([Draft(task="push", queue="crm")])
     browser = Browser(app.dashboard())
-    acts = {act.word: act for act in Queues.acts}
+    acts = {act.word: act for act in QueuesScreen.acts}
     for action, words, form in (
         ("pause", ["queue", "pause", "crm"], {"queue": "crm"}),
         ("purge", ["queue", "purge", "crm", "--yes"], {"queue": "crm"}),
