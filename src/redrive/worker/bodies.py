@@ -27,33 +27,33 @@ class Fetched(Struct, frozen=True):
 TIMED_OUT = Fetched(signals=Signals(unfetched="its body was not read from blob storage within the task's timeout"))
 
 
-def fetch(run: Execution) -> Fetched:
+def fetch(execution: Execution) -> Fetched:
     """Read and decode the body. Blocks while the storage works, and does not change the execution: it may end
     meanwhile."""
-    message, store = run.delivery.message, run.task.app.store
+    message, store = execution.delivery.message, execution.task.app.store
     try:
-        args, kwargs = run.task.codec.decode(whole_body(store, message), message.version, raw=is_raw(message))
+        args, kwargs = execution.task.codec.decode(whole_body(store, message), message.version, raw=is_raw(message))
     except Unreadable as error:
-        return Fetched(signals=unread(error, run))
+        return Fetched(signals=unread(error, execution))
     except BlobsUnavailable as error:
-        _report(run, store, str(error))
+        _report(execution, store, str(error))
         return Fetched(signals=Signals(unfetched=str(error)))
     return Fetched(args, kwargs)
 
 
-def take(run: Execution, fetched: Fetched) -> bool:
+def take(execution: Execution, fetched: Fetched) -> bool:
     """Set the arguments and return whether the handler can be called; if not, sets the decision. Raises LeaseLost if it
     was asked to end."""
-    if run.cause == "timeout":
+    if execution.cause == "timeout":
         fetched = TIMED_OUT
-    elif run.cause is not None:
-        raise LeaseLost(f"message {run.delivery.message.id} was not held until its body was read")
-    context = (run.context,) if run.task.takes_context else ()
-    run.args, run.kwargs = (*context, *fetched.args), fetched.kwargs
-    return judge(run, fetched.signals, run.task.app.store.now_ms())
+    elif execution.cause is not None:
+        raise LeaseLost(f"message {execution.delivery.message.id} was not held until its body was read")
+    context = (execution.context,) if execution.task.takes_context else ()
+    execution.args, execution.kwargs = (*context, *fetched.args), fetched.kwargs
+    return judge(execution, fetched.signals, execution.task.app.store.now_ms())
 
 
-def _report(run: Execution, store: Any, text: str) -> None:
-    events, worker = run.task.app.events, run.delivery.message.worker or ""
+def _report(execution: Execution, store: Any, text: str) -> None:
+    events, worker = execution.task.app.events, execution.delivery.message.worker or ""
     if events and (store.large_bodies is None or store.large_bodies.complains()):
         events.emit([Notice(name="blobs_unavailable", worker=worker, at_ms=store.now_ms(), text=text)])

@@ -193,7 +193,7 @@ class WorkerLimit(Generic[T]):
     def waiting(self) -> list[T]:
         """The executions of all queues that wait to start."""
         with self.lock:
-            return [run for queue in self.queues for run in queue._waiting]
+            return [execution for queue in self.queues for execution in queue._waiting]
 
 
 class QueueLimit(Generic[T]):
@@ -236,11 +236,11 @@ class QueueLimit(Generic[T]):
         with self._worker.lock:
             self._waiting.clear()
 
-    def enter(self, runs: Sequence[T]) -> Sequence[T]:
-        """Return those of `runs`, in order, that start now; the others wait until `leave` returns them."""
+    def enter(self, executions: Sequence[T]) -> Sequence[T]:
+        """Return those of `executions`, in order, that start now; the others wait until `leave` returns them."""
         with self._worker.lock:
             free = 0 if self._worker.closed else max(0, min(self._limit - self._running, self._worker.free))
-            started, later = runs[:free], runs[free:]
+            started, later = executions[:free], executions[free:]
             self._running += len(started)
             self._worker.free -= len(started)
             self._waiting.extend(later)

@@ -171,59 +171,61 @@ class InFlight:
         """All of them, at this moment."""
         return list(self._held.values())
 
-    def add(self, runs: Sequence[Execution]) -> None:
+    def add(self, executions: Sequence[Execution]) -> None:
         """Hold these."""
         held, slots = self._held, self._slots
-        for run in runs:
-            message = run.delivery.message
+        for execution in executions:
+            message = execution.delivery.message
             if slots is not None:
-                run.slot = slots.take(message.id, message.fence)
-            held[run.delivery.receipt] = run
-        self.claimed += len(runs)
-        self._taken.update([run.delivery.message.queue for run in runs])
+                execution.slot = slots.take(message.id, message.fence)
+            held[execution.delivery.receipt] = execution
+        self.claimed += len(executions)
+        self._taken.update([execution.delivery.message.queue for execution in executions])
 
-    def still(self, runs: Sequence[Execution]) -> list[Execution]:
+    def still(self, executions: Sequence[Execution]) -> list[Execution]:
         """Those of them that are still held."""
         held = self._held
-        return [run for run in runs if run.delivery.receipt in held]
+        return [execution for execution in executions if execution.delivery.receipt in held]
 
     def remove(self, deliveries: Sequence[Delivery]) -> None:
         """Hold these no more: they are settled, or their leases are lost."""
         taken = self._taken
         for delivery in deliveries:
-            run = self._held.pop(delivery.receipt, None)
-            if run is not None:
+            execution = self._held.pop(delivery.receipt, None)
+            if execution is not None:
                 taken[delivery.message.queue] -= 1
-                if run.counted and self._ended is not None:
-                    self._ended(run)
+                if execution.counted and self._ended is not None:
+                    self._ended(execution)
                 if self._slots is not None:
-                    self._slots.give(run.slot)
+                    self._slots.give(execution.slot)
 
 
-def admit_run(run: Execution, tasks: Mapping[str, Any], now_ms: int) -> bool:
+def admit_execution(execution: Execution, tasks: Mapping[str, Any], now_ms: int) -> bool:
     """Set its task and arguments and return True, or set its decision and fault and return False."""
-    message = run.delivery.message
+    message = execution.delivery.message
     task = tasks.get(message.task)
-    signals = NO_SIGNALS if run.refusal is None else Signals(refusal=run.refusal)
+    signals = NO_SIGNALS if execution.refusal is None else Signals(refusal=execution.refusal)
     if (message.progress is not None or message.content.startswith(SEALED)) and is_closed(message):
-        signals = _closed(run, message)
+        signals = _closed(execution, message)
     elif task is None or message.version > task.version:
-        signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=run.limit.park_ms)
+        signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=execution.limit.park_ms)
         task = None
-    elif run.task is None and has_nothing(run, task):
+    elif execution.task is None and has_nothing(execution, task):
         return False
-    elif run.task is None:  # else its body was read already
+    elif execution.task is None:  # else its body was read already
         try:
-            run.task = task
+            execution.task = task
             # A blob is read when the handler starts, not on this thread; a child process decodes what it runs.
             if message.content != BLOB and task.isolation is None:
-                run.args, run.kwargs = task.codec.decode(message.body, message.version, raw=message.content == RAW)
+                execution.args, execution.kwargs = task.codec.decode(
+                    message.body, message.version, raw=message.content == RAW
+                )
         except Unreadable as error:
-            signals = unread(error, run)
-    return judge(run, signals, now_ms)
+            signals = unread(error, execution)
+    return judge(execution, signals, now_ms)
 
 
-def unread(error: Unreadable, run: Execution) -> Signals:
+def unread(error: Unreadable, execution: Execution) -> Signals:
     """The signals of a body that cannot be decoded. Unknown arguments may come from a newer producer, so the message
     waits for a newer worker, as one of a newer version does."""
     if isinstance(error, KeyMissing):
@@ -231,23 +233,23 @@ def unread(error: Unreadable, run: Execution) -> Signals:
     if isinstance(error, Tampered):
         return Signals(tampered=str(error))
     if isinstance(error, UnknownArguments):
-        return Signals(unroutable=str(error), park_ms=run.limit.park_ms, unknown=error.names)
+        return Signals(unroutable=str(error), park_ms=execution.limit.park_ms, unknown=error.names)
     return Signals(unreadable=str(error))
 
 
-def _closed(run: Execution, message: Message) -> Signals:
+def _closed(execution: Execution, message: Message) -> Signals:
     """The signals of a message that is still encrypted."""
     from ..crypto import why_closed  # needs the package `cryptography`, which is an extra
 
-    return unread(why_closed(run.limit.store, message), run)
+    return unread(why_closed(execution.limit.store, message), execution)
 
 
-def has_nothing(run: Execution, task: Any) -> bool:
+def has_nothing(execution: Execution, task: Any) -> bool:
     """Whether the body has nothing for its handler; then it is done."""
-    message = run.delivery.message
+    message = execution.delivery.message
     if message.content != RAW or not task.codec.has_nothing(message.body):
         return False
-    run.task, run.decision = task, Ack()
+    execution.task, execution.decision = task, Ack()
     return True
 
 
@@ -261,23 +263,23 @@ def may_run(message: Message, tasks: Mapping[str, Any], now_ms: int) -> bool:
     return isinstance(admit(message, task.policy, NO_SIGNALS, now_ms), Admitted)
 
 
-def judge(run: Execution, signals: Signals, now_ms: int) -> bool:
+def judge(execution: Execution, signals: Signals, now_ms: int) -> bool:
     """Whether `decide.admit` admits it; if not, set its decision and fault."""
-    message, policy = run.delivery.message, _NO_POLICY if run.task is None else run.task.policy
+    message, policy = execution.delivery.message, _NO_POLICY if execution.task is None else execution.task.policy
     decision = admit(message, policy, signals, now_ms)
     if isinstance(decision, Admitted):
         return True
-    run.decision = decision
+    execution.decision = decision
     if signals.unroutable is not None:
-        run.unroutable = signals
-        run.limit.meet_newer()
+        execution.unroutable = signals
+        execution.limit.meet_newer()
     if signals.locked is not None:
         if decision.why == "parked" and not reports_key_missing(message):
-            run.fault = classify(KeyMissing(signals.locked), ((KeyMissing, Kind.UNROUTABLE),))
+            execution.fault = classify(KeyMissing(signals.locked), ((KeyMissing, Kind.UNROUTABLE),))
     elif isinstance(decision, DeadLetter) or (decision.why == "parked" and parked_since_ms(message) is None):
-        run.fault = _fault(signals)
+        execution.fault = _fault(signals)
     elif isinstance(decision, Quarantine) and signals.tampered is not None:
-        run.fault = classify(Tampered(signals.tampered), ((Tampered, Kind.UNREADABLE),))
+        execution.fault = classify(Tampered(signals.tampered), ((Tampered, Kind.UNREADABLE),))
     return False
 
 
@@ -318,34 +320,34 @@ class Admission:
         self._start_on_loop, self._start, self._can_isolate = start_on_loop, start, can_isolate
         self._set_apart = set_apart
 
-    def admit(self, runs: Sequence[Execution]) -> None:
+    def admit(self, executions: Sequence[Execution]) -> None:
         """Admit these, and start in order those that the limits of their queues allow."""
         now_ms = self._store.now_ms()
-        admitted = [run for run in runs if admit_run(run, self._tasks, now_ms)]
-        if len(admitted) < len(runs):
-            self._finish([run for run in runs if run.decision is not None])
-        suspects = [run for run in admitted if run.delivery.message.suspect]
+        admitted = [execution for execution in executions if admit_execution(execution, self._tasks, now_ms)]
+        if len(admitted) < len(executions):
+            self._finish([execution for execution in executions if execution.decision is not None])
+        suspects = [execution for execution in admitted if execution.delivery.message.suspect]
         if suspects:
-            apart = {id(run) for run in suspects if self._is_set_apart(run)}
-            self._set_apart([run for run in suspects if id(run) in apart])
-            admitted = [run for run in admitted if id(run) not in apart]
+            apart = {id(execution) for execution in suspects if self._is_set_apart(execution)}
+            self._set_apart([execution for execution in suspects if id(execution) in apart])
+            admitted = [execution for execution in admitted if id(execution) not in apart]
         for limit, of_queue in groupby(admitted, key=_limit_of):
-            for run in limit.enter(list(of_queue)):
-                self._start_on_loop(run) if run.executor == "loop" else self._start(run)
+            for execution in limit.enter(list(of_queue)):
+                self._start_on_loop(execution) if execution.executor == "loop" else self._start(execution)
 
-    def _is_set_apart(self, run: Execution) -> bool:
+    def _is_set_apart(self, execution: Execution) -> bool:
         """Whether only its group may run in this process while the suspect runs. A suspect that a child process can
         run is no danger to the others, unless it brings down more than a child."""
-        message = run.delivery.message
+        message = execution.delivery.message
         # On SQS each crash costs a receive, and a queue may allow no more receives than it takes to convict a message.
         few = not self._store.traits.releases
-        alone_from = min(ALONE_FROM, run.task.policy.crashes_alone_max) if few else ALONE_FROM
-        run.company = company_of(message, self._total, alone_from=alone_from)
-        if run.executor == "process":
+        alone_from = min(ALONE_FROM, execution.task.policy.crashes_alone_max) if few else ALONE_FROM
+        execution.company = company_of(message, self._total, alone_from=alone_from)
+        if execution.executor == "process":
             return escapes(message)
-        run.apart = self._store.traits.shared and self._can_isolate(message.task)
-        return escapes(message) if run.apart else run.company < ANY
+        execution.apart = self._store.traits.shared and self._can_isolate(message.task)
+        return escapes(message) if execution.apart else execution.company < ANY
 
 
-def _limit_of(run: Execution) -> QueueLimit[Execution]:
-    return run.limit
+def _limit_of(execution: Execution) -> QueueLimit[Execution]:
+    return execution.limit

@@ -182,7 +182,7 @@ def _stack_of_execution(execution: Execution) -> Sequence[traceback.FrameSummary
     for frame in sys._current_frames().values():
         frames = list(_frames(frame))
         for n, each in enumerate(frames):
-            if each.f_code is _HANDLERS[1] and each.f_locals.get("run") is execution:
+            if each.f_code is _HANDLERS[1] and each.f_locals.get("execution") is execution:
                 return _summary(frames[:n])
     handle: asyncio.Task[object] | None = execution.handle
     return () if handle is None else _summary([*reversed(handle.get_stack())][:-1])

@@ -41,31 +41,39 @@ class Keys:
     def __bool__(self) -> bool:
         return any(task.idempotency is not None for task in self._tasks.values())
 
-    def claim(self, runs: Sequence[Execution]) -> list[Execution]:
+    def claim(self, executions: Sequence[Execution]) -> list[Execution]:
         """Claim the keys of these; returns those that may run, in order. The others have a stored result, a refusal, a
         decision or a fault."""
         now_ms = self._store.now_ms()
-        asking = [(run, w) for run in runs if self._asks(run, now_ms) and (w := self._wanted(run, now_ms)) is not None]
+        asking = [
+            (execution, w)
+            for execution in executions
+            if self._asks(execution, now_ms) and (w := self._wanted(execution, now_ms)) is not None
+        ]
         if asking:
             try:
                 answers = acquire(self._store, [w for _, w in asking], now_ms)
             except StoreError as error:  # claims that were written belong to these messages, which come again
-                for run, _ in asking:
+                for execution, _ in asking:
                     reason = Deferral("idempotency", f"the store failed: {error}"[:200])
-                    run.refusal = Refusal(now_ms + AGAIN_MS, reason)
+                    execution.refusal = Refusal(now_ms + AGAIN_MS, reason)
             else:
-                for (run, w), answer in zip(asking, answers, strict=True):
-                    self._answer(run, w, answer, now_ms)
-        return [run for run in runs if run.refusal is None and not run.over]
+                for (execution, w), answer in zip(asking, answers, strict=True):
+                    self._answer(execution, w, answer, now_ms)
+        return [execution for execution in executions if execution.refusal is None and not execution.over]
 
-    def renew(self, runs: Sequence[Execution]) -> list[Execution]:
+    def renew(self, executions: Sequence[Execution]) -> list[Execution]:
         """Prolong the claims of those that have not started yet, so that each could start now; returns those that lost
         their key. Once started, an execution ends before its claim does."""
         now_ms = self._store.now_ms()
-        old = [run for run in runs if run.claim is not None and self._left_ms(run.claim, now_ms) < -self._lease_ms // 3]
+        old = [
+            execution
+            for execution in executions
+            if execution.claim is not None and self._left_ms(execution.claim, now_ms) < -self._lease_ms // 3
+        ]
         if not old:
             return []
-        claims = [run.claim for run in old if run.claim is not None]
+        claims = [execution.claim for execution in old if execution.claim is not None]
         records = [prolonged(c.record, now_ms, c.wanted.hold_ms) for c in claims]
         cells = [c.wanted.cell for c in claims]
         won = self._store.cells.swap(
@@ -73,21 +81,25 @@ class Keys:
         )
         versions, stored = read_all(self._store, cells)
         lost = []
-        for run, claim, record, written in zip(old, claims, records, won, strict=True):
+        for execution, claim, record, written in zip(old, claims, records, won, strict=True):
             if written and stored[claim.wanted.cell] == record:
                 claim.version, claim.record = versions[claim.wanted.cell], record
             else:
-                lost.append(run)
+                lost.append(execution)
         return lost
 
     def _left_ms(self, claim: Claim, now_ms: int) -> int:
         """How much of its claim is left beyond the time that a start now may take, less a lease."""
         return claim.record.until_ms - now_ms - claim.wanted.hold_ms
 
-    def look_committed(self, runs: Sequence[Execution]) -> None:
+    def look_committed(self, executions: Sequence[Execution]) -> None:
         """Read which of these have committed their key: handlers that completed it themselves, or died before they
         could report it."""
-        claims = [run.claim for run in runs if run.claim is not None and (run.claim.committed or _died(run))]
+        claims = [
+            execution.claim
+            for execution in executions
+            if execution.claim is not None and (execution.claim.committed or _died(execution))
+        ]
         if not claims:
             return
         _, records = read_all(self._store, [claim.wanted.cell for claim in claims])
@@ -97,55 +109,61 @@ class Keys:
 
     # -- one run
 
-    def _asks(self, run: Execution, now_ms: int) -> bool:
+    def _asks(self, execution: Execution, now_ms: int) -> bool:
         """Whether its task has a key, and nothing else prevents a run."""
-        message = run.delivery.message
+        message = execution.delivery.message
         task = self._tasks.get(message.task)
         return task is not None and task.idempotency is not None and may_run(message, self._tasks, now_ms)
 
-    def _wanted(self, run: Execution, now_ms: int) -> Wanted | None:
+    def _wanted(self, execution: Execution, now_ms: int) -> Wanted | None:
         """The key it asks for; None if it has ended without one."""
-        message = run.delivery.message
-        task = run.task = self._tasks[message.task]
-        if has_nothing(run, task):
-            run.over = True
+        message = execution.delivery.message
+        task = execution.task = self._tasks[message.task]
+        if has_nothing(execution, task):
+            execution.over = True
             return None
-        args, kwargs = run.args, run.kwargs
+        args, kwargs = execution.args, execution.kwargs
         if message.content == BLOB:
-            fetched = fetch(run)  # and again when it runs: what is only claimed must not fill the memory
+            fetched = fetch(execution)  # and again when it runs: what is only claimed must not fill the memory
             if fetched.signals is not NO_SIGNALS:
-                run.over = not judge(run, fetched.signals, now_ms)
+                execution.over = not judge(execution, fetched.signals, now_ms)
                 return None
             args, kwargs = fetched.args, fetched.kwargs
         else:
             try:
                 raw = message.content == RAW
-                args, kwargs = run.args, run.kwargs = task.codec.decode(message.body, message.version, raw=raw)
+                args, kwargs = execution.args, execution.kwargs = task.codec.decode(
+                    message.body, message.version, raw=raw
+                )
             except Unreadable as error:
-                run.over = not judge(run, unread(error, run), now_ms)
+                execution.over = not judge(execution, unread(error, execution), now_ms)
                 return None
         hold_ms = math.ceil(task.policy.timeout_s * 1000) + self._slack_ms
         try:
             return wanted(task, args, kwargs, message.id, message.fence, hold_ms)
         except Exception as error:  # of the key's function: it counts as a failure of the handler
-            run.fault, run.over = classify(error, task.rules), True
+            execution.fault, execution.over = classify(error, task.rules), True
             return None
 
-    def _answer(self, run: Execution, w: Wanted, answer: Found, now_ms: int) -> None:
-        message = run.delivery.message
+    def _answer(self, execution: Execution, w: Wanted, answer: Found, now_ms: int) -> None:
+        message = execution.delivery.message
         match answer:
             case Claim():
-                run.claim = answer
+                execution.claim = answer
             case Busy():
                 at_ms = look_again_ms(answer, message.held_ms, now_ms)
-                run.refusal = Refusal(at_ms, deferral(answer, message.task))
+                execution.refusal = Refusal(at_ms, deferral(answer, message.task))
             case Finished(record):
-                run.stored, run.over = record, True
+                execution.stored, execution.over = record, True
             case Other(record):
                 error = KeyReused(message.task, w.key, record.owner)
-                run.decision, run.fault, run.over = DeadLetter("permanent", str(error)), classify(error), True
+                execution.decision, execution.fault, execution.over = (
+                    DeadLetter("permanent", str(error)),
+                    classify(error),
+                    True,
+                )
 
 
-def _died(run: Execution) -> bool:
+def _died(execution: Execution) -> bool:
     """Whether its child process died, even if the worker killed it."""
-    return run.fault is not None and run.fault.error == "ProcessDied"
+    return execution.fault is not None and execution.fault.error == "ProcessDied"

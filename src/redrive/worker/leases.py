@@ -69,18 +69,18 @@ class Leases:
         """Renew every lease, but none past its timeout and grace."""
         groups: dict[int, list[Execution]] = {}
         self._busy_until_s = 0.0
-        for run in self._in_flight.all():
+        for execution in self._in_flight.all():
             left_s = self._lease_s
-            if run.started_s:
-                ends_s = run.deadline_s + self._grace_s
+            if execution.started_s:
+                ends_s = execution.deadline_s + self._grace_s
                 self._busy_until_s = max(self._busy_until_s, ends_s)
                 left_s = min(left_s, ends_s - now_s)
             if left_s > 0:
-                groups.setdefault(math.ceil(left_s * 1000), []).append(run)
+                groups.setdefault(math.ceil(left_s * 1000), []).append(execution)
         self._renew_keys()
-        for lease_ms, runs in groups.items():
-            for at in range(0, len(runs), self._store.traits.batch_max):
-                if not self._extend(runs[at : at + self._store.traits.batch_max], lease_ms):
+        for lease_ms, executions in groups.items():
+            for at in range(0, len(executions), self._store.traits.batch_max):
+                if not self._extend(executions[at : at + self._store.traits.batch_max], lease_ms):
                     self.renew_soon()
                     return
 
@@ -92,54 +92,58 @@ class Leases:
         if self._keys is None or self.draining:
             return
         held = self._in_flight.all()
-        waiting = [run for run in held if run.claim is not None and not run.started_s and not run.over]
+        waiting = [
+            execution
+            for execution in held
+            if execution.claim is not None and not execution.started_s and not execution.over
+        ]
         try:
             lost = self._keys.renew(waiting)
         except StoreError as error:
             self._outage.failed(error)
             return
-        for run in lost:
-            self.lose(run)
+        for execution in lost:
+            self.lose(execution)
 
-    def _extend(self, runs: Sequence[Execution], lease_ms: int) -> bool:
+    def _extend(self, executions: Sequence[Execution], lease_ms: int) -> bool:
         before_s, isolated = time.monotonic(), list[Execution]()
         try:
-            statuses = self._store.extend([run.delivery.receipt for run in runs], lease_ms=lease_ms)
+            statuses = self._store.extend([execution.delivery.receipt for execution in executions], lease_ms=lease_ms)
         except StoreError as error:
             self._outage.failed(error)
             return False
         self._outage.wrote(before_s)
-        for run, status in zip(runs, statuses, strict=True):
+        for execution, status in zip(executions, statuses, strict=True):
             if status is LeaseStatus.LOST:
-                self.lose(run)
+                self.lose(execution)
                 continue
-            run.until_s = before_s + lease_ms / 1000
-            if status is LeaseStatus.CANCEL and run.context is not None:
-                run.context.stop("cancel")
-                if run.executor == "process":
-                    isolated.append(run)
+            execution.until_s = before_s + lease_ms / 1000
+            if status is LeaseStatus.CANCEL and execution.context is not None:
+                execution.context.stop("cancel")
+                if execution.executor == "process":
+                    isolated.append(execution)
         if isolated:
             self._kill_asked(isolated)
         return True
 
-    def _kill_asked(self, runs: Sequence[Execution]) -> None:
+    def _kill_asked(self, executions: Sequence[Execution]) -> None:
         """Kill the child processes of those of these that a person wants killed."""
         try:
-            cells = self._store.cells.read([kill_cell(run.delivery.message.id) for run in runs])
+            cells = self._store.cells.read([kill_cell(execution.delivery.message.id) for execution in executions])
         except StoreError as error:  # with the next renewal
             self._outage.failed(error)
             return
-        for run, cell in zip(runs, cells, strict=True):
-            if cell is not None and run.context is not None:
-                run.cause = run.cause or "cancel"
-                run.context.stop("kill")
+        for execution, cell in zip(executions, cells, strict=True):
+            if cell is not None and execution.context is not None:
+                execution.cause = execution.cause or "cancel"
+                execution.context.stop("kill")
 
     # -- suspects that run alone
 
-    def mark_soon(self, run: Execution, then: Callable[[LeaseStatus], None]) -> None:
+    def mark_soon(self, execution: Execution, then: Callable[[LeaseStatus], None]) -> None:
         """Have the store thread mark this execution as running alone; `then` is called on the event loop's thread with
         the status of its lease. From any thread."""
-        self._to_mark.append((run, then))
+        self._to_mark.append((execution, then))
         self.due_s = 0.0
         self._store.nudge()
 
@@ -147,46 +151,46 @@ class Leases:
         """Written before the handler starts: a kill from then on counts as a crash alone, an earlier one as a crash of
         a suspect."""
         while self._to_mark:
-            (run, then), before_s, lease_ms = self._to_mark[0], time.monotonic(), math.ceil(self._lease_s * 1000)
+            (execution, then), before_s, lease_ms = self._to_mark[0], time.monotonic(), math.ceil(self._lease_s * 1000)
             try:
-                [status] = self._store.extend([run.delivery.receipt], lease_ms=lease_ms, alone=True)
+                [status] = self._store.extend([execution.delivery.receipt], lease_ms=lease_ms, alone=True)
             except StoreError as error:
                 self._outage.failed(error)
                 return
             self._to_mark.popleft()
-            run.until_s = before_s + self._lease_s
-            if status is LeaseStatus.LOST and self._in_flight.still([run]):
-                self.lose(run)
+            execution.until_s = before_s + self._lease_s
+            if status is LeaseStatus.LOST and self._in_flight.still([execution]):
+                self.lose(execution)
             self._loop.call_soon_threadsafe(then, status)
 
     # -- leases that are lost
 
-    def lose(self, run: Execution) -> None:
+    def lose(self, execution: Execution) -> None:
         """Hold it no more, and ask its handler to stop."""
-        if run.settling:
+        if execution.settling:
             return  # its settlement is on the way, and will be refused as stale
-        self._in_flight.remove([run.delivery])
-        self._loop.call_soon_threadsafe(run.end, "lease")
-        self._reporter.lost(run.delivery.message)
+        self._in_flight.remove([execution.delivery])
+        self._loop.call_soon_threadsafe(execution.end, "lease")
+        self._reporter.lost(execution.delivery.message)
 
     def lose_earlier(self, id: str) -> Crash | None:
         """End this worker's own earlier execution of a message whose lease ran out: the ledger still has it as started,
         and a kill would count a second crash. Returns the evidence of the first."""
         crash = None
-        for run in [run for run in self._in_flight.all() if run.delivery.message.id == id]:
-            crash = self._evidence(run)
-            self.lose(run)
+        for execution in [execution for execution in self._in_flight.all() if execution.delivery.message.id == id]:
+            crash = self._evidence(execution)
+            self.lose(execution)
         return crash
 
-    def _evidence(self, run: Execution) -> Crash | None:
-        if not run.started_s:
+    def _evidence(self, execution: Execution) -> Crash | None:
+        if not execution.started_s:
             return None
         held = self._in_flight.all()
         ids = [other.delivery.message.id for other in held if other.started_s and not other.finished_s]
         return Crash(
             cause="lease",
-            run_s=time.monotonic() - run.started_s,
-            alone=run.alone,
+            run_s=time.monotonic() - execution.started_s,
+            alone=execution.alone,
             started=tuple(ids[:STARTED_MAX]),
             started_count=len(ids),
             worker=self._reporter.worker,

@@ -45,12 +45,16 @@ class Outcome(Struct, frozen=True, gc=False):
     started_s: float = 0.0  # time.monotonic() when the handler began; 0.0 if it did not
 
 
-def outcome(run: Execution, now_ms: int, worker: str) -> Outcome:
+def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
     """How to settle an execution that ended or was not admitted. Its idempotency key ends in the same commit."""
-    result = _outcome(run, now_ms, worker) if run.claim is None else _with_key(run, run.claim, now_ms, worker)
-    settlement, message = result.settlement, run.delivery.message
+    result = (
+        _outcome(execution, now_ms, worker)
+        if execution.claim is None
+        else _with_key(execution, execution.claim, now_ms, worker)
+    )
+    settlement, message = result.settlement, execution.delivery.message
     if message.crashes and settlement.fault is None and not isinstance(settlement.decision, Ack):
-        evidence = _unrecorded(message, run.crash, now_ms)
+        evidence = _unrecorded(message, execution.crash, now_ms)
         return replace(result, settlement=replace(settlement, fault=evidence))
     return result
 
@@ -65,20 +69,23 @@ def _unrecorded(message: Message, known: Crash | None, now_ms: int) -> Fault | N
     return crash_fault(known or Crash(cause="lease", alone=alone), now_ms)
 
 
-def _outcome(run: Execution, now_ms: int, worker: str) -> Outcome:
-    if run.decision is not None:
-        return Outcome(_settlement(run.delivery, run.decision, run.fault, run.task, now_ms, worker), run.delivery)
-    run_s = run.finished_s - run.started_s if run.started_s else None
-    extras = None if run.context is None else run.context.end()
-    if run.stored is not None:
-        return _as_before(run, run.stored, run_s)
-    if run.fault is None:
-        plain = extras is None and not run.delivery.message.keep_ms
-        settlement = Settlement(run.delivery.receipt, run.limit.ack) if plain else _done(run, extras)
-        return Outcome(settlement, run.delivery, run_s, None, run.started_s)
-    failed = _failed(run.delivery.message, _with_run(run.fault, run_s), run.task.policy, now_ms)
-    settlement = _settlement(run.delivery, *failed, run.task, now_ms, worker)
-    return Outcome(settlement, run.delivery, run_s, None, run.started_s)
+def _outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
+    if execution.decision is not None:
+        return Outcome(
+            _settlement(execution.delivery, execution.decision, execution.fault, execution.task, now_ms, worker),
+            execution.delivery,
+        )
+    run_s = execution.finished_s - execution.started_s if execution.started_s else None
+    extras = None if execution.context is None else execution.context.end()
+    if execution.stored is not None:
+        return _as_before(execution, execution.stored, run_s)
+    if execution.fault is None:
+        plain = extras is None and not execution.delivery.message.keep_ms
+        settlement = Settlement(execution.delivery.receipt, execution.limit.ack) if plain else _done(execution, extras)
+        return Outcome(settlement, execution.delivery, run_s, None, execution.started_s)
+    failed = _failed(execution.delivery.message, _with_run(execution.fault, run_s), execution.task.policy, now_ms)
+    settlement = _settlement(execution.delivery, *failed, execution.task, now_ms, worker)
+    return Outcome(settlement, execution.delivery, run_s, None, execution.started_s)
 
 
 def _with_run(fault: Fault, run_s: float | None) -> Fault:
@@ -87,35 +94,35 @@ def _with_run(fault: Fault, run_s: float | None) -> Fault:
     return replace(fault, ran_ms=ran_ms) if ran_ms else fault
 
 
-def _done(run: Execution, extras: Extras | None) -> Settlement:
-    receipt, ack, asked_ms = run.delivery.receipt, run.limit.ack, run.delivery.message.keep_ms
+def _done(execution: Execution, extras: Extras | None) -> Settlement:
+    receipt, ack, asked_ms = execution.delivery.receipt, execution.limit.ack, execution.delivery.message.keep_ms
     degraded, follow_ups = (None, ()) if extras is None else (extras.degraded, tuple(extras.follow_ups))
-    result = run.result if asked_ms else None
+    result = execution.result if asked_ms else None
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
     return Settlement(receipt, Ack(degraded, keep_ms), None, follow_ups, result)
 
 
-def _as_before(run: Execution, record: Record, run_s: float | None) -> Outcome:
+def _as_before(execution: Execution, record: Record, run_s: float | None) -> Outcome:
     """Done with the stored result. Its follow-ups were written when its key was completed."""
-    ack, asked_ms = run.limit.ack, run.delivery.message.keep_ms
+    ack, asked_ms = execution.limit.ack, execution.delivery.message.keep_ms
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
     result = record.result if asked_ms else None
-    settlement = Settlement(run.delivery.receipt, Ack(record.degraded, keep_ms), None, (), result)
-    return Outcome(settlement, run.delivery, run_s, None if run.started_s else record.owner)
+    settlement = Settlement(execution.delivery.receipt, Ack(record.degraded, keep_ms), None, (), result)
+    return Outcome(settlement, execution.delivery, run_s, None if execution.started_s else record.owner)
 
 
-def _with_key(run: Execution, claim: Claim, now_ms: int, worker: str) -> Outcome:
+def _with_key(execution: Execution, claim: Claim, now_ms: int, worker: str) -> Outcome:
     """An ack completes the key with the result, everything else frees it. If the handler has completed the key itself,
     in a transaction with its follow-ups, the message is done however the handler ended."""
     if claim.done is not None:
-        run.stored = claim.done
-        return _outcome(run, now_ms, worker)
-    if claim.committed and run.fault is None and run.decision is None:
-        run.fault = classify(RuntimeError(NOT_COMMITTED), run.task.rules)
-    o = _outcome(run, now_ms, worker)
+        execution.stored = claim.done
+        return _outcome(execution, now_ms, worker)
+    if claim.committed and execution.fault is None and execution.decision is None:
+        execution.fault = classify(RuntimeError(NOT_COMMITTED), execution.task.rules)
+    o = _outcome(execution, now_ms, worker)
     decision = o.settlement.decision
     done = decision if isinstance(decision, Ack) else None
-    swap = claim.releasing() if done is None else claim.completing(run.result, done.degraded, now_ms)
+    swap = claim.releasing() if done is None else claim.completing(execution.result, done.degraded, now_ms)
     return replace(o, settlement=replace(o.settlement, swaps=(swap,)))
 
 
@@ -159,15 +166,15 @@ def _decided(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tup
     return decision, replace(fault, tried_ms=sum_ms) if sum_ms else fault
 
 
-def released(run: Execution, now_ms: int) -> Outcome:
+def released(execution: Execution, now_ms: int) -> Outcome:
     """Release an execution that never started, or that the worker's end cut off: uncounted, due at once. One that never
     started keeps its place in the queue, and its age."""
-    claim = run.claim
+    claim = execution.claim
     # What may still be running keeps its key; this message gets it back at once.
-    freed = () if claim is None or run.started_s else (claim.releasing(),)
-    due_ms = now_ms if run.started_s else min(now_ms, run.delivery.due_ms or now_ms)
+    freed = () if claim is None or execution.started_s else (claim.releasing(),)
+    due_ms = now_ms if execution.started_s else min(now_ms, execution.delivery.due_ms or now_ms)
     again = RetryAt(due_ms, "interrupted", counts=False)
-    return Outcome(Settlement(run.delivery.receipt, again, swaps=freed), run.delivery)
+    return Outcome(Settlement(execution.delivery.receipt, again, swaps=freed), execution.delivery)
 
 
 def _settlement(
@@ -220,19 +227,19 @@ def first_due_ms(delivery: Delivery) -> int:
     return message.life_ms
 
 
-def fault_of(run: Execution, error: BaseException) -> Fault:
+def fault_of(execution: Execution, error: BaseException) -> Fault:
     """Classify how a handler ended: by its own failure, its timeout, or the worker's request."""
-    if isinstance(error, CancelledError | Cancelled | LeaseLost | TimeoutError) and run.cause is not None:
-        if run.cause == "timeout":
-            return classify(_timed_out(run, error))
-        return Fault(Kind.INTERRUPTED, type(error).__name__, f"the worker ended it: {run.cause}")
+    if isinstance(error, CancelledError | Cancelled | LeaseLost | TimeoutError) and execution.cause is not None:
+        if execution.cause == "timeout":
+            return classify(_timed_out(execution, error))
+        return Fault(Kind.INTERRUPTED, type(error).__name__, f"the worker ended it: {execution.cause}")
     if isinstance(error, CancelledError):  # the handler's own coroutine cancelled itself
         text = "the handler ended with CancelledError, though it was not asked to stop"
         return classify(RuntimeError(text).with_traceback(error.__traceback__))
-    return classify(error, run.task.rules)
+    return classify(error, execution.task.rules)
 
 
-def _timed_out(run: Execution, error: BaseException) -> TimeoutError:
-    return TimeoutError(f"ran longer than its timeout of {run.task.policy.timeout_s:g} s").with_traceback(
+def _timed_out(execution: Execution, error: BaseException) -> TimeoutError:
+    return TimeoutError(f"ran longer than its timeout of {execution.task.policy.timeout_s:g} s").with_traceback(
         error.__traceback__
     )

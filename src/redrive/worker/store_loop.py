@@ -45,12 +45,12 @@ class Finished:
 
     def __init__(self, nudge: Callable[[], None]) -> None:
         self._nudge = nudge
-        self.runs: deque[Execution] = deque()
+        self.executions: deque[Execution] = deque()
         self.waiting = False  # the store thread sleeps, or is about to
 
-    def add(self, runs: Sequence[Execution]) -> None:
+    def add(self, executions: Sequence[Execution]) -> None:
         """These have ended."""
-        self.runs.extend(runs)
+        self.executions.extend(executions)
         if self.waiting:
             self._nudge()
 
@@ -119,7 +119,7 @@ class StoreLoop:
             self._exchange(asks)
         elif self._is_over():
             return True
-        elif not self._finished.runs:
+        elif not self._finished.executions:
             self._wait()
         return False
 
@@ -140,58 +140,58 @@ class StoreLoop:
 
     def _hold(self, deliveries: Sequence[Delivery], until_s: float) -> None:
         """Hold these until they are settled, and hand those that may run to admission, on the event loop."""
-        runs = []
+        executions = []
         for delivery in deliveries:
             message = delivery.message
             crash = self._leases.lose_earlier(message.id) if message.crashes else None
-            runs.append(Execution(delivery, self._limits[message.queue], until_s, crash=crash))
-        self._in_flight.add(runs)
-        going = runs if self._keys is None else self._keys.claim(runs)
+            executions.append(Execution(delivery, self._limits[message.queue], until_s, crash=crash))
+        self._in_flight.add(executions)
+        going = executions if self._keys is None else self._keys.claim(executions)
         if self._flow is not None:
             self._flow.admit(going)  # after the keys: a duplicate takes no token
         if self._keys is not None:
-            over = [run for run in runs if run.over]
+            over = [execution for execution in executions if execution.over]
             if over:
                 self._finished.add(over)
-                runs = [run for run in runs if not run.over]
-        self._loop.call_soon_threadsafe(self._admission.admit, runs)
+                executions = [execution for execution in executions if not execution.over]
+        self._loop.call_soon_threadsafe(self._admission.admit, executions)
 
     # -- classify and decide
 
     def _decide_finished(self) -> None:
         """Decide what follows for executions that ended."""
-        finished = self._finished.runs
+        finished = self._finished.executions
         if not finished:
             return
         count = min(len(finished), BATCH_MAX - len(self._outcomes))
-        runs = [finished.popleft() for _ in range(count)]
-        if (self._keys is not None or self._limit.met_newer) and not self._read_others(runs):
-            finished.extendleft(reversed(runs))
+        executions = [finished.popleft() for _ in range(count)]
+        if (self._keys is not None or self._limit.met_newer) and not self._read_others(executions):
+            finished.extendleft(reversed(executions))
             return
         now_ms = self._store.now_ms()
-        for run in self._in_flight.still(runs):
-            if run.settling:
+        for execution in self._in_flight.still(executions):
+            if execution.settling:
                 continue  # released meanwhile
-            run.settling = True
-            if run.guards and self._flow is not None:
-                self._flow.ended(run)
-            decided = outcome(run, now_ms, self._name)
+            execution.settling = True
+            if execution.guards and self._flow is not None:
+                self._flow.ended(execution)
+            decided = outcome(execution, now_ms, self._name)
             if self._large_bodies is not None and decided.settlement.follow_ups:
                 task = self._tasks[decided.delivery.message.task]
                 decided = deposited(decided, self._large_bodies, task, self._store.now_ms, self._name)
             self._outcomes.append(decided)
-            if run.complaint is not None:
-                text = f"{run.delivery.message.id} is done without result: {run.complaint}"
+            if execution.complaint is not None:
+                text = f"{execution.delivery.message.id} is done without result: {execution.complaint}"
                 self._reporter.notice("result_dropped", text)
 
-    def _read_others(self, runs: Sequence[Execution]) -> bool:
+    def _read_others(self, executions: Sequence[Execution]) -> bool:
         """Read which handlers have committed their idempotency keys themselves, and who knows what is unknown here;
         False if the store is out."""
         try:
             if self._keys is not None:
-                self._keys.look_committed(runs)
+                self._keys.look_committed(executions)
             if self._limit.met_newer:
-                self._newer.decide(self._in_flight.still(runs))
+                self._newer.decide(self._in_flight.still(executions))
         except StoreError as error:
             if self.grace_over.is_set():
                 raise  # as if it could not be settled
@@ -205,15 +205,19 @@ class StoreLoop:
     def _release_unstarted(self) -> None:
         """While draining: give back what has not started and, after the grace, what still runs."""
         now_ms = self._store.now_ms()
-        unstarted = [run for limit in self._limits.values() for run in limit.close()]
+        unstarted = [execution for limit in self._limits.values() for execution in limit.close()]
         unstarted += self._suspects.close()
         if self.grace_over.is_set():
-            finished = set(self._finished.runs)
-            unstarted += [run for run in self._in_flight.all() if run not in finished and not run.finished_s]
-        for run in unstarted:
-            if not run.settling:
-                run.settling = True
-                self._outcomes.append(released(run, now_ms))
+            finished = set(self._finished.executions)
+            unstarted += [
+                execution
+                for execution in self._in_flight.all()
+                if execution not in finished and not execution.finished_s
+            ]
+        for execution in unstarted:
+            if not execution.settling:
+                execution.settling = True
+                self._outcomes.append(released(execution, now_ms))
 
     # -- settle
 
@@ -323,7 +327,7 @@ class StoreLoop:
 
     def _wait(self) -> None:
         self._finished.waiting = True
-        if not self._finished.runs:  # checked after the flag is set: what finishes from here on nudges the store
+        if not self._finished.executions:  # checked after the flag is set: what finishes from here on nudges the store
             no_claims: tuple[list[ClaimRequest], float] = ([], math.inf)
             asks, wake_ms = no_claims if self._closed else self._capacity.asks_to_wait(self._lease_ms, self._name)
             if self._left:
@@ -341,7 +345,7 @@ class StoreLoop:
     def _is_over(self) -> bool:
         if self.draining:
             return not self._in_flight
-        if self._burst is None or self._in_flight or self._finished.runs:
+        if self._burst is None or self._in_flight or self._finished.executions:
             return False
         try:
             over = self._burst.is_over()

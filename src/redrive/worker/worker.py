@@ -249,8 +249,8 @@ class Worker:
         self._store.nudge()
 
     def _end_grace(self) -> None:
-        for run in self._in_flight.all():
-            run.end("drain")
+        for execution in self._in_flight.all():
+            execution.end("drain")
         # A coroutine may need a moment to unwind; one that does not end is left behind.
         self._loop.call_later(UNWIND_S, self._give_up)
 

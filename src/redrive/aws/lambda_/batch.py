@@ -28,7 +28,7 @@ from ...message import Ack, Delivery, LeaseStatus
 from ...registry import Registry
 from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import Reporter
-from ...worker.execution import Execution, admit_run
+from ...worker.execution import Execution, admit_execution
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import Keys
 from ...worker.preflight import works
@@ -126,21 +126,28 @@ class Batches:
         lease_ms = max(1000, math.ceil(left_at_first_s * 1000))
         raws = [raw_of(record) for record in records]
         try:
-            runs = self._admitted(queue, self._store.adopt(queue, raws, lease_ms=lease_ms, worker=self.name), end_s)
-            lanes = _lanes(raws, runs) if fifo else [[run] for run in runs]
-            return self._worked(queue, runs, lanes, handles, end_s) | self._store.let_go(handles)
+            executions = self._admitted(
+                queue, self._store.adopt(queue, raws, lease_ms=lease_ms, worker=self.name), end_s
+            )
+            lanes = _lanes(raws, executions) if fifo else [[execution] for execution in executions]
+            return self._worked(queue, executions, lanes, handles, end_s) | self._store.let_go(handles)
         except BaseException:
             self._store.let_go(handles)
             raise
 
     def _worked(
-        self, queue: str, runs: Sequence[Execution], lanes: list[list[Execution]], handles: Sequence[str], end_s: float
+        self,
+        queue: str,
+        executions: Sequence[Execution],
+        lanes: list[list[Execution]],
+        handles: Sequence[str],
+        end_s: float,
     ) -> set[str]:
         """Run and settle them; return the receipt handles of those that were deleted already."""
-        odd = [lane for lane in lanes if any(run.delivery.message.suspect for run in lane)]
+        odd = [lane for lane in lanes if any(execution.delivery.message.suspect for execution in lane)]
         self._work(queue, [lane for lane in lanes if lane not in odd] if odd else lanes, end_s)
-        in_lanes = {id(run) for lane in lanes for run in lane}
-        self._settle([run for run in runs if id(run) not in in_lanes], [], end_s)
+        in_lanes = {id(execution) for lane in lanes for execution in lane}
+        self._settle([execution for execution in executions if id(execution) not in in_lanes], [], end_s)
         if not odd:
             return set()
         gone = self._store.delete_adopted(handles)  # what may kill this process loses nothing else by that
@@ -159,28 +166,32 @@ class Batches:
         limit: QueueLimit[Execution] = QueueLimit(
             most, WorkerLimit(most), ack=ack, park_ms=self._park_ms, store=self._store
         )
-        runs = [Execution(delivery, limit, math.inf) for delivery in deliveries]
+        executions = [Execution(delivery, limit, math.inf) for delivery in deliveries]
         left_s = max(0.001, end_s - time.monotonic())
         tasks = bounded(self._app.tasks, left_s)
-        going = Keys(tasks, self._store, 0.0, 0.0).claim(runs)
+        going = Keys(tasks, self._store, 0.0, 0.0).claim(executions)
         self._flow.admit(going)
         now_ms = self._store.now_ms()
-        for run in runs:
-            if not run.over:
-                admit_run(run, tasks, now_ms)
-        return runs
+        for execution in executions:
+            if not execution.over:
+                admit_execution(execution, tasks, now_ms)
+        return executions
 
     def _work(self, queue: str, lanes: Sequence[Sequence[Execution]], end_s: float) -> None:
         left_behind = self._runner(queue).run(lanes, end_s)
-        self._settle([run for lane in lanes for run in lane], left_behind, end_s)
+        self._settle([execution for lane in lanes for execution in lane], left_behind, end_s)
 
     def _alone(self, queue: str, lane: Sequence[Execution], end_s: float) -> None:
         """Run a lane with suspects when nothing else runs, and nothing waits to be settled."""
-        marked = [run for run in lane if run.decision is None and not run.over and run.delivery.message.suspect]
+        marked = [
+            execution
+            for execution in lane
+            if execution.decision is None and not execution.over and execution.delivery.message.suspect
+        ]
         lease_ms = max(1000, math.ceil((end_s - time.monotonic()) * 1000))
-        words = self._store.extend([run.delivery.receipt for run in marked], lease_ms=lease_ms, alone=True)
-        for run, word in zip(marked, words, strict=True):
-            run.alone = word is not LeaseStatus.LOST
+        words = self._store.extend([execution.delivery.receipt for execution in marked], lease_ms=lease_ms, alone=True)
+        for execution, word in zip(marked, words, strict=True):
+            execution.alone = word is not LeaseStatus.LOST
         self._work(queue, [lane], end_s)
 
     def _runner(self, queue: str) -> Runner:
@@ -192,33 +203,35 @@ class Batches:
 
     # -- settling
 
-    def _settle(self, runs: Sequence[Execution], left_behind: Sequence[Execution], end_s: float) -> None:
+    def _settle(self, executions: Sequence[Execution], left_behind: Sequence[Execution], end_s: float) -> None:
         """Settle all of them; what the store does not take comes back when its visibility ends."""
-        if not runs:
+        if not executions:
             return
         now_ms = self._store.now_ms()
-        for run in runs:
-            if run.guards:
-                self._flow.ended(run)
-                self._flow.left(run)
+        for execution in executions:
+            if execution.guards:
+                self._flow.ended(execution)
+                self._flow.left(execution)
         self._flow.tick()
         self._flow.close()
         with contextlib.suppress(StoreError):  # then its fate is what its run came to
-            Keys(self._app.tasks, self._store, 0.0, 0.0).look_committed(runs)
-        outcomes = self._deposited([self._outcome(run, run in left_behind, now_ms) for run in runs])
+            Keys(self._app.tasks, self._store, 0.0, 0.0).look_committed(executions)
+        outcomes = self._deposited(
+            [self._outcome(execution, execution in left_behind, now_ms) for execution in executions]
+        )
         most = self._store.traits.batch_max  # an event may have ten thousand messages
         for at in range(0, len(outcomes), most):
             self._exchange(outcomes[at : at + most], end_s)
 
-    def _outcome(self, run: Execution, left_behind: bool, now_ms: int) -> Outcome:
-        if never_began(run):
-            return released(run, now_ms)
-        ended = outcome(run, now_ms, self.name)
-        if run.complaint is not None:
+    def _outcome(self, execution: Execution, left_behind: bool, now_ms: int) -> Outcome:
+        if never_began(execution):
+            return released(execution, now_ms)
+        ended = outcome(execution, now_ms, self.name)
+        if execution.complaint is not None:
             self._reporter.notice(
-                "result_dropped", f"{run.delivery.message.id} is done without result: {run.complaint}"
+                "result_dropped", f"{execution.delivery.message.id} is done without result: {execution.complaint}"
             )
-        if left_behind and run.claim is not None:  # its key is not another's yet: it may be running still
+        if left_behind and execution.claim is not None:  # its key is not another's yet: it may be running still
             return replace(ended, settlement=replace(ended.settlement, swaps=()))
         return ended
 
@@ -263,17 +276,17 @@ class Batches:
         self._reporter.settled(outcomes, words)
 
 
-def _lanes(raws: Sequence[Mapping[str, Any]], runs: Sequence[Execution]) -> list[list[Execution]]:
+def _lanes(raws: Sequence[Mapping[str, Any]], executions: Sequence[Execution]) -> list[list[Execution]]:
     """The runs of each group of a FIFO queue, up to a message of it that has to wait on: those behind it wait too."""
-    of_handle = {run.delivery.receipt.handle: run for run in runs}
+    of_handle = {execution.delivery.receipt.handle: execution for execution in executions}
     lanes: dict[str, list[Execution]] = {}
     blocked = set[str]()
     for raw in raws:
-        group, run = str(raw["Attributes"].get("MessageGroupId", "")), of_handle.get(raw["ReceiptHandle"])
-        if run is None:
+        group, execution = str(raw["Attributes"].get("MessageGroupId", "")), of_handle.get(raw["ReceiptHandle"])
+        if execution is None:
             blocked.add(group)
         elif group not in blocked:
-            lanes.setdefault(group, []).append(run)
+            lanes.setdefault(group, []).append(execution)
     return [*lanes.values()]
 
 

@@ -57,7 +57,7 @@ class Runner:
         return self._runner.run(self._all(lanes, end_s))
 
     async def _all(self, lanes: Sequence[Sequence[Execution]], end_s: float) -> list[Execution]:
-        self._current, self._longest_s = [run for lane in lanes for run in lane], 0.0
+        self._current, self._longest_s = [execution for lane in lanes for execution in lane], 0.0
         places = asyncio.Semaphore(self._limit)
         self._tasks.watch()
         working = [self._loop.create_task(self._lane(lane, places, end_s)) for lane in lanes]
@@ -67,47 +67,49 @@ class Runner:
         finally:
             for task in working:
                 task.cancel()
-            left = [run for run in self._current if run.started_s and not run.finished_s]
-            for run in left:
-                _leave_behind(run)
-            if any(run.executor == "thread" for run in left):  # they keep their threads, maybe for ever
+            left = [execution for execution in self._current if execution.started_s and not execution.finished_s]
+            for execution in left:
+                _leave_behind(execution)
+            if any(execution.executor == "thread" for execution in left):  # they keep their threads, maybe for ever
                 self._threads.close()
                 self._threads = self._new_threads()
             self._current, self._ends = [], {}
         return left
 
     async def _lane(self, lane: Sequence[Execution], places: asyncio.Semaphore, end_s: float) -> None:
-        for run in lane:
-            if run.over or run.decision is not None or run.fault is not None:  # it ended before it began
-                if _failed(run):
+        for execution in lane:
+            if (
+                execution.over or execution.decision is not None or execution.fault is not None
+            ):  # it ended before it began
+                if _failed(execution):
                     return
                 continue
             async with places:
                 left_s = end_s - time.monotonic()
-                if left_s <= 0 or left_s < min(run.task.policy.timeout_s, self._longest_s):
+                if left_s <= 0 or left_s < min(execution.task.policy.timeout_s, self._longest_s):
                     return  # it would be cut off, as far as the others tell
-                run.task = Bounded(run.task, left_s)
-                await self._one(run)
-            if _failed(run):
+                execution.task = Bounded(execution.task, left_s)
+                await self._one(execution)
+            if _failed(execution):
                 return
 
-    async def _one(self, run: Execution) -> None:
-        end = self._ends[id(run)] = self._loop.create_future()
-        (self._tasks if run.executor == "loop" else self._threads).start(run)
+    async def _one(self, execution: Execution) -> None:
+        end = self._ends[id(execution)] = self._loop.create_future()
+        (self._tasks if execution.executor == "loop" else self._threads).start(execution)
         await end
-        self._longest_s = max(self._longest_s, run.finished_s - (run.started_s or run.finished_s))
+        self._longest_s = max(self._longest_s, execution.finished_s - (execution.started_s or execution.finished_s))
 
     def _new_threads(self) -> ThreadExecutor:
         return ThreadExecutor(self._limit, self._end_later, _nobody, None)
 
-    def _end_later(self, runs: Sequence[Execution]) -> None:
+    def _end_later(self, executions: Sequence[Execution]) -> None:
         """As `_ended`, from any thread; the loop may rest at an end that was not awaited."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._ended, runs)
+            self._loop.call_soon_threadsafe(self._ended, executions)
 
-    def _ended(self, runs: Sequence[Execution]) -> None:
-        for run in runs:
-            end = self._ends.pop(id(run), None)
+    def _ended(self, executions: Sequence[Execution]) -> None:
+        for execution in executions:
+            end = self._ends.pop(id(execution), None)
             if end is not None and not end.done():
                 end.set_result(None)
 
@@ -118,24 +120,24 @@ class Runner:
         self._runner.close()
 
 
-def never_began(run: Execution) -> bool:
+def never_began(execution: Execution) -> bool:
     """Whether it has neither begun nor come to an end without that."""
-    return not run.started_s and run.decision is None and run.fault is None and not run.over
+    return not execution.started_s and execution.decision is None and execution.fault is None and not execution.over
 
 
-def _failed(run: Execution) -> bool:
+def _failed(execution: Execution) -> bool:
     """Whether what stands behind it in its group has to wait."""
-    if run.decision is not None:
-        return isinstance(run.decision, RetryAt)
-    return run.fault is not None
+    if execution.decision is not None:
+        return isinstance(execution.decision, RetryAt)
+    return execution.fault is not None
 
 
-def _leave_behind(run: Execution) -> None:
+def _leave_behind(execution: Execution) -> None:
     """It was asked to end and did not. It is not awaited; its work from here on is lost or done twice."""
-    run.end("timeout")
-    run.cause = "timeout"
-    run.fault = fault_of(run, TimeoutError())
-    run.finished_s = time.monotonic()
+    execution.end("timeout")
+    execution.cause = "timeout"
+    execution.fault = fault_of(execution, TimeoutError())
+    execution.finished_s = time.monotonic()
 
 
 def _nobody(_: Execution) -> None:

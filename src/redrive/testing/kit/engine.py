@@ -20,7 +20,7 @@ from ...fault import Fault
 from ...message import ClaimRequest, Settled
 from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import fate
-from ...worker.execution import Execution, admit_run
+from ...worker.execution import Execution, admit_execution
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import Keys
 from ...worker.redrive_outcome import with_redrive_outcome
@@ -160,7 +160,7 @@ class Engine:
         if not self._keyed(run):
             tally.add_unrun(self._settle(run)[0])
             return
-        if not admit_run(run, self.tasks, self._clock.now_ms()):
+        if not admit_execution(run, self.tasks, self._clock.now_ms()):
             tally.add_unrun(self._settle(run)[0])
             return
         act = self.acts.take(run.task.name)

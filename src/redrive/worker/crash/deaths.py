@@ -23,20 +23,20 @@ def faults_of(child: Child, death: Death, stack: str, worker: str) -> Iterator[t
     child for reasons of its own, all are interrupted. `stack` is the child's stack, as far as known.
     """
     suspected = dict.fromkeys(_suspected(child))
-    ids = [child.runs[number].delivery.message.id for number in suspected]
+    ids = [child.executions[number].delivery.message.id for number in suspected]
     cause = _cause(child, death)
-    for number, run in child.runs.items():
+    for number, execution in child.executions.items():
         if number not in suspected:
-            yield run, Fault(Kind.INTERRUPTED, "ProcessDied", _cut_off(child, number))
+            yield execution, Fault(Kind.INTERRUPTED, "ProcessDied", _cut_off(child, number))
             continue
         if cause == "timeout":
-            run.cause = run.cause or "timeout"
+            execution.cause = execution.cause or "timeout"
         alone = number not in child.met
-        yield run, crash(run, death, cause, worker, ids, alone=alone, stack=stack if alone else "")
+        yield execution, crash(execution, death, cause, worker, ids, alone=alone, stack=stack if alone else "")
 
 
 def crash(
-    run: Execution,
+    execution: Execution,
     death: Death,
     cause: str,
     worker: str,
@@ -46,11 +46,11 @@ def crash(
     stack: str = "",
 ) -> Fault:
     """The evidence."""
-    ids = ids or [run.delivery.message.id]
+    ids = ids or [execution.delivery.message.id]
     evidence = Crash(
         cause=cause, signal=death.signal, code=death.code, peak_bytes=death.peak_bytes,
-        run_s=time.monotonic() - run.started_s, alone=alone, started=tuple(ids[:STARTED_MAX]), started_count=len(ids),
-        worker=worker, host=os.uname().nodename, child=True,
+        run_s=time.monotonic() - execution.started_s, alone=alone, started=tuple(ids[:STARTED_MAX]),
+        started_count=len(ids), worker=worker, host=os.uname().nodename, child=True,
     )  # fmt: skip
     return replace(crash_fault(evidence), traceback=stack)
 
@@ -65,7 +65,7 @@ def _suspected(child: Child) -> list[int]:
     """The executions that may have killed it, or were past their timeouts; one may have ended just before."""
     if child.killed in OWN_REASONS:
         return []
-    return sorted(child.runs.keys() & (child.overdue if child.killed == "timeout" else child.sent))
+    return sorted(child.executions.keys() & (child.overdue if child.killed == "timeout" else child.sent))
 
 
 def _cut_off(child: Child, number: int) -> str:

@@ -32,7 +32,7 @@ PUT_OFF = 4  # a suspect that is put off waits this many times as long as it hel
 class Suspects:
     """Call it on the event loop's thread; `close` from any thread.
 
-    `runs` returns every execution the worker holds. `mark` marks an execution as alone in the store and then calls its
+    `executions` returns all that the worker holds. `mark` marks an execution as alone in the store and then calls its
     second argument. `start` and `finish` are those of the executors; `resume` is called when the others may go on.
     """
 
@@ -40,14 +40,14 @@ class Suspects:
         self,
         loop: asyncio.AbstractEventLoop,
         limit: WorkerLimit[Execution],
-        runs: Callable[[], Iterable[Execution]],
+        executions: Callable[[], Iterable[Execution]],
         mark: Callable[[Execution, Callable[[LeaseStatus], None]], None],
         start: Callable[[Execution], None],
         finish: Callable[[Sequence[Execution]], None],
         resume: Callable[[], None],
         now_ms: Callable[[], int],
     ) -> None:
-        self._loop, self._limit, self._runs, self._mark = loop, limit, runs, mark
+        self._loop, self._limit, self._executions, self._mark = loop, limit, executions, mark
         self._start, self._finish, self._resume, self._now_ms = start, finish, resume, now_ms
         self._waiting: list[Execution] = []
         self._group: list[Execution] = []  # under way, or about to be
@@ -56,9 +56,9 @@ class Suspects:
         self._closed = False
         self._lock = threading.Lock()  # none is both given back by `close` and begun
 
-    def add(self, runs: Sequence[Execution]) -> None:
+    def add(self, executions: Sequence[Execution]) -> None:
         """Run these in groups, one after another, as soon as possible."""
-        self._waiting.extend(runs)
+        self._waiting.extend(executions)
         if self._timer is None and not self._group:
             self._next()
 
@@ -86,7 +86,7 @@ class Suspects:
     def _look(self) -> None:
         """Start the group once nothing else is under way."""
         self._timer = None
-        held = [*self._runs()]
+        held = [*self._executions()]
         self._waiting = _still(self._waiting, held)
         if not self._waiting or self._closed:
             self._let_go()
@@ -98,57 +98,61 @@ class Suspects:
             self._later(self._look, LOOK_S)
 
     def _others(self, held: Sequence[Execution]) -> bool:
-        idle, now = {id(run) for run in (*self._limit.waiting(), *self._waiting)}, time.monotonic()
-        begun = (run for run in held if run.task is not None and run.decision is None and id(run) not in idle)
-        return any(_under_way(run, now) for run in begun)
+        idle, now = {id(execution) for execution in (*self._limit.waiting(), *self._waiting)}, time.monotonic()
+        begun = (
+            execution
+            for execution in held
+            if execution.task is not None and execution.decision is None and id(execution) not in idle
+        )
+        return any(_under_way(execution, now) for execution in begun)
 
     def _begin(self) -> None:
         with self._lock:
             group = self._group = [] if self._closed else self._chosen()
-            chosen = {id(run) for run in group}
-            self._waiting = [run for run in self._waiting if id(run) not in chosen]
+            chosen = {id(execution) for execution in group}
+            self._waiting = [execution for execution in self._waiting if id(execution) not in chosen]
         if not group:
             self._let_go()
         elif len(group) == 1:
             self._mark(group[0], partial(self._go, group[0]))
         else:
-            for run in group:
-                self._start(run)
+            for execution in group:
+                self._start(execution)
             self._later(self._watch, LOOK_S)
 
     def _chosen(self) -> list[Execution]:
         """The next group, counted by the limits: first those that may run with most others, as they are more likely
         innocent."""
-        first, *others = sorted(self._waiting, key=lambda run: -run.company)
+        first, *others = sorted(self._waiting, key=lambda execution: -execution.company)
         first.limit.take(force=True)
         group = [first]
-        for run in others:
-            if len(group) >= run.company:
+        for execution in others:
+            if len(group) >= execution.company:
                 break
-            if run.limit.take():
-                group.append(run)
+            if execution.limit.take():
+                group.append(execution)
         return group
 
-    def _go(self, run: Execution, status: LeaseStatus) -> None:
+    def _go(self, execution: Execution, status: LeaseStatus) -> None:
         """Start it if the store has marked it as alone."""
         if not self._closed and status is LeaseStatus.HELD:
-            run.alone = True
-            self._start(run)
+            execution.alone = True
+            self._start(execution)
             self._later(self._watch, LOOK_S)
             return
         self._group = []
-        run.limit.leave()  # starts no other: the limits are paused
+        execution.limit.leave()  # starts no other: the limits are paused
         if status is not LeaseStatus.LOST:
             why = "cancelled" if status is LeaseStatus.CANCEL else "interrupted"
-            run.decision = RetryAt(self._now_ms(), why, counts=False)
-            self._finish([run])
+            execution.decision = RetryAt(self._now_ms(), why, counts=False)
+            self._finish([execution])
         self._next()
 
     def _watch(self) -> None:
         """Go on once none of the group is under way."""
         self._timer = None
         now = time.monotonic()
-        self._group = [run for run in _still(self._group, self._runs()) if _under_way(run, now)]
+        self._group = [execution for execution in _still(self._group, self._executions()) if _under_way(execution, now)]
         if self._group:
             self._later(self._watch, LOOK_S)
         else:
@@ -157,8 +161,8 @@ class Suspects:
     def _put_off(self) -> None:
         """Others run for so long that the turn of these does not come: release them for a while, uncounted."""
         decision = put_off(self._now_ms(), time.monotonic() - self.holding_since_s)
-        for run in self._waiting:
-            run.decision = decision
+        for execution in self._waiting:
+            execution.decision = decision
         self._finish(self._waiting)
         self._waiting = []
         self._let_go()
@@ -167,25 +171,27 @@ class Suspects:
         if not self.holding_since_s:
             return
         self.holding_since_s = 0.0
-        for run in self._limit.resume():
-            self._start(run)
+        for execution in self._limit.resume():
+            self._start(execution)
         self._resume()
 
     def _later(self, call: Callable[[], None], delay_s: float) -> None:
         self._timer = self._loop.call_later(delay_s, call)
 
 
-def _under_way(run: Execution, now_s: float) -> bool:
+def _under_way(execution: Execution, now_s: float) -> bool:
     """Whether a death of the process would count against it: until it is settled the ledger has it as started. A thread
     that outlived its lease is not waited for: its message belongs to the next worker that claims it, perhaps this one.
     """
-    return now_s < (min(run.until_s, run.finished_s + SETTLING_S) if run.finished_s else run.until_s)
+    return now_s < (
+        min(execution.until_s, execution.finished_s + SETTLING_S) if execution.finished_s else execution.until_s
+    )
 
 
-def _still(runs: Sequence[Execution], held: Iterable[Execution]) -> list[Execution]:
+def _still(executions: Sequence[Execution], held: Iterable[Execution]) -> list[Execution]:
     """Those that the worker still holds."""
-    ids = {id(run) for run in held}
-    return [run for run in runs if id(run) in ids]
+    ids = {id(execution) for execution in held}
+    return [execution for execution in executions if id(execution) in ids]
 
 
 def patience_s(message: Message) -> float:

@@ -49,7 +49,7 @@ class ChildServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run together
         self._tasks: set[asyncio.Task[None]] = set()
-        self._runs: dict[int, Execution] = {}  # by number
+        self._executions: dict[int, Execution] = {}  # by number
         self._limit: QueueLimit[Execution] = QueueLimit(
             1, WorkerLimit(1)
         )  # the worker limits them; here each runs at once
@@ -77,73 +77,77 @@ class ChildServer:
         message, now_s = work.message, time.monotonic()
         task: Any = self._app.tasks[message.task]
         delivery = Delivery(message, Receipt(0, message.fence), 0)
-        run = Execution(delivery, self._limit, float("inf"), task=task, claim=work.claim)
-        run.started_s = now_s
-        run.context = ChildContext(
-            message, work.deadline_s, task, run.delivery.receipt,
+        execution = Execution(delivery, self._limit, float("inf"), task=task, claim=work.claim)
+        execution.started_s = now_s
+        execution.context = ChildContext(
+            message, work.deadline_s, task, execution.delivery.receipt,
             _claim=work.claim, _trace=work.trace, _link=self._link, _number=work.number, _store_traits=self._traits,
             _store_ms=work.now_ms, _at_s=now_s,
         )  # fmt: skip
-        self._runs[work.number] = run
-        return run
+        self._executions[work.number] = execution
+        return execution
 
     def _is_async(self, work: Work) -> bool:
         is_async: bool = self._app.tasks[work.message.task].is_async
         return is_async
 
-    def _unreadable(self, run: Execution, work: Work) -> Unreadable | None:
+    def _unreadable(self, execution: Execution, work: Work) -> Unreadable | None:
         """Set the arguments, or return why the body cannot be decoded."""
-        message, task = work.message, run.task
+        message, task = work.message, execution.task
         try:
             body = message.body if work.body is None else work.body
-            args, run.kwargs = task.codec.decode(body, message.version, raw=is_raw(message))
+            args, execution.kwargs = task.codec.decode(body, message.version, raw=is_raw(message))
         except Unreadable as error:
             return error
-        run.args = (run.context, *args) if task.takes_context else args
+        execution.args = (execution.context, *args) if task.takes_context else args
         return None
 
-    def _run_sync(self, work: Work, run: Execution) -> None:
+    def _run_sync(self, work: Work, execution: Execution) -> None:
         unreadable, memory = None, False
-        token = enter(run.context)
+        token = enter(execution.context)
         try:
-            unreadable = self._unreadable(run, work)
+            unreadable = self._unreadable(execution, work)
             if unreadable is None:
-                result = refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
-                if run.keeps:
-                    run.keep(result)
+                result = refuse_coroutine(execution.task.entry(*execution.args, **execution.kwargs))
+                if execution.keeps:
+                    execution.keep(result)
         except BaseException as error:  # as in a thread: a handler must not end its process by an exception
             if self._is_fork:
                 raise
-            memory = self._failed(run, error)
+            memory = self._failed(execution, error)
         leave(token)
-        self._end(work.number, run, unreadable, memory)
+        self._end(work.number, execution, unreadable, memory)
 
-    async def _run_async(self, work: Work, run: Execution) -> None:
+    async def _run_async(self, work: Work, execution: Execution) -> None:
         unreadable, memory = None, False
-        run.handle = asyncio.current_task()
-        enter(run.context)
+        execution.handle = asyncio.current_task()
+        enter(execution.context)
         try:
-            unreadable = self._unreadable(run, work)
+            unreadable = self._unreadable(execution, work)
             if unreadable is None:
-                result = await run.task.entry(*run.args, **run.kwargs)
-                if run.keeps:
-                    run.keep(result)
+                result = await execution.task.entry(*execution.args, **execution.kwargs)
+                if execution.keeps:
+                    execution.keep(result)
         except BaseException as error:
             if self._is_fork:
                 raise
-            memory = self._failed(run, error)
-        run.handle = None
-        self._end(work.number, run, unreadable, memory)
+            memory = self._failed(execution, error)
+        execution.handle = None
+        self._end(work.number, execution, unreadable, memory)
 
-    def _failed(self, run: Execution, error: BaseException) -> bool:
+    def _failed(self, execution: Execution, error: BaseException) -> bool:
         """Set the fault; returns whether it was that no memory is left."""
         memory = isinstance(error, MemoryError)
         if memory:
             limit_memory(None)  # to say it takes some
         self._link.look()
-        if run.cause is None and run.context is not None and time.monotonic() >= run.context._deadline_s:
-            run.cause = "timeout"
-        run.fault = fault_of(run, error)
+        if (
+            execution.cause is None
+            and execution.context is not None
+            and time.monotonic() >= execution.context._deadline_s
+        ):
+            execution.cause = "timeout"
+        execution.fault = fault_of(execution, error)
         return memory
 
     @property
@@ -151,13 +155,13 @@ class ChildServer:
         """Whether the handler forked this process: it must not use the channel, and has to end."""
         return os.getpid() != self._pid
 
-    def _end(self, number: int, run: Execution, unreadable: Unreadable | None, memory: bool) -> None:
+    def _end(self, number: int, execution: Execution, unreadable: Unreadable | None, memory: bool) -> None:
         if self._is_fork:
             os._exit(0)
-        extras = None if run.context is None else run.context.end()
-        del self._runs[number]
+        extras = None if execution.context is None else execution.context.end()
+        del self._executions[number]
         peak = peak_of("self") if self._tells_peak or memory else None
-        ended = Ended(number, run.fault, run.result, run.complaint, memory=memory, peak_bytes=peak)
+        ended = Ended(number, execution.fault, execution.result, execution.complaint, memory=memory, peak_bytes=peak)
         if unreadable is not None:
             unknown = unreadable.names if isinstance(unreadable, UnknownArguments) else ()
             ended = replace(ended, unreadable=str(unreadable), unknown=unknown)
@@ -168,14 +172,14 @@ class ChildServer:
 
     def _stopped(self, stop: Stop) -> None:
         """The worker asks a handler to stop. On the thread that read it."""
-        run = self._runs.get(stop.number)
-        if run is None or run.context is None:
+        execution = self._executions.get(stop.number)
+        if execution is None or execution.context is None:
             return
-        run.context.stop(stop.why)
+        execution.context.stop(stop.why)
         if stop.why == "cancel":
             return
-        run.cause = run.cause or stop.why
-        handle = run.handle
+        execution.cause = execution.cause or stop.why
+        handle = execution.handle
         if handle is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(handle.cancel)
 
@@ -205,26 +209,26 @@ class ChildServer:
             self._threads = ThreadPoolExecutor(THREADS_MAX, "redrive-together")
         following: Work | None = work
         while following is not None and following.together:
-            run = self._begin(following)
+            execution = self._begin(following)
             if self._is_async(following):
-                task = asyncio.create_task(self._run_beside(following, run))
+                task = asyncio.create_task(self._run_beside(following, execution))
                 self._tasks.add(task)  # the loop alone would let it be collected
                 task.add_done_callback(self._tasks.discard)
             else:
-                self._threads.submit(self._run_in_thread, following, run)
+                self._threads.submit(self._run_in_thread, following, execution)
             following = await self._next()
         return following
 
-    async def _run_beside(self, work: Work, run: Execution) -> None:
+    async def _run_beside(self, work: Work, execution: Execution) -> None:
         try:
-            await self._run_async(work, run)
+            await self._run_async(work, execution)
         except BaseException as error:
             self._leave_fork(error)
             raise
 
-    def _run_in_thread(self, work: Work, run: Execution) -> None:
+    def _run_in_thread(self, work: Work, execution: Execution) -> None:
         try:
-            self._run_sync(work, run)
+            self._run_sync(work, execution)
         except BaseException as error:
             self._leave_fork(error)
             raise
@@ -246,7 +250,7 @@ class ChildServer:
 
     def _arrived(self) -> None:
         """On the thread that read it."""
-        if self._link.over and self._runs:
+        if self._link.over and self._executions:
             os._exit(1)  # the worker is gone, and another one gets this message
         if threading.current_thread() is threading.main_thread():
             self._wake()

@@ -48,10 +48,10 @@ class Child:
     def __init__(self, memory: int | None, *, suspects: bool = False) -> None:
         self.memory = memory
         self.suspects = suspects  # started for them, or running some
-        self.runs: dict[int, Execution] = {}  # by number
+        self.executions: dict[int, Execution] = {}  # by number
         self.sent: set[int] = set()  # those that it has received: its death counts as their crash
         self.met: set[int] = set()  # those that ran beside others
-        self.most = ANY  # how many each of its runs lets run in it
+        self.most = ANY  # how many each of its executions lets run in it
         self.overdue: frozenset[int] = frozenset()  # those for which its worker killed it
         self.number = self.ran = 0
         self.ready = self.retired = self.used_up = False  # used_up: it takes no more
@@ -87,30 +87,30 @@ class Child:
 
     @property
     def room(self) -> int:
-        """How many more its runs let in; ANY where it runs nothing."""
-        return self.most - len(self.runs)
+        """How many more its executions let in; ANY where it runs nothing."""
+        return self.most - len(self.executions)
 
     @property
     def shared(self) -> bool:
         """Whether others may join what it runs."""
         return self.most > 1
 
-    def seat(self, run: Execution) -> int:
+    def seat(self, execution: Execution) -> int:
         """Add this execution; returns its number."""
-        if self.runs:
-            self.met.update(self.runs, (self.number + 1,))
+        if self.executions:
+            self.met.update(self.executions, (self.number + 1,))
         self.number += 1
-        self.runs[self.number] = run
-        self.most = min(self.most, run.seats)
+        self.executions[self.number] = execution
+        self.most = min(self.most, execution.seats)
         self.leave_at_s = float("inf")
         return self.number
 
     def leave(self, number: int) -> bool:
         """That execution has ended. Returns whether it was the last one here."""
-        del self.runs[number]
+        del self.executions[number]
         self.sent.discard(number)
         self.met.discard(number)
-        if self.runs:
+        if self.executions:
             return False
         self.most, self.kill_at_s = ANY, float("inf")
         if self.asked_where:  # and then it ended after all
@@ -122,9 +122,11 @@ class Child:
         more than one, a lost lease ends no other."""
         if not self.sent:
             return float("inf")
-        runs = [self.runs[number] for number in self.sent]
-        ends_s = self.kill_at_s if self.asked_where else min(run.deadline_s for run in runs) + overtime_s
-        lease_s = runs[0].until_s if len(self.runs) == 1 else float("inf")
+        executions = [self.executions[number] for number in self.sent]
+        ends_s = (
+            self.kill_at_s if self.asked_where else min(execution.deadline_s for execution in executions) + overtime_s
+        )
+        lease_s = executions[0].until_s if len(self.executions) == 1 else float("inf")
         return min(self.kill_at_s, ends_s, lease_s)
 
     def send(self, frame: ToChild) -> None:

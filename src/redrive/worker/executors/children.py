@@ -143,9 +143,9 @@ class Children:
             child.send(frame)
             self._watch(child)
 
-    def sent(self, run: Execution) -> None:
+    def sent(self, execution: Execution) -> None:
         """A child has got this one to run: look at it from now on."""
-        self.look_by(min(run.started_s + LOOK_S, run.deadline_s + self._overtime_s))
+        self.look_by(min(execution.started_s + LOOK_S, execution.deadline_s + self._overtime_s))
 
     def _watch(self, child: Child) -> None:
         if not child.over:
@@ -185,7 +185,7 @@ class Children:
             pool.idle.clear()
             waiting += pool.all_waiting()
             for child in pool.children:
-                if not child.runs and child.ready:
+                if not child.executions and child.ready:
                     self.retire(child)
                 else:
                     child.kill("drain")
@@ -198,14 +198,14 @@ class Children:
         self.look_by(at_s)
 
     def _bury(self, child: Child) -> None:
-        """If it is dead: report its runs, and start another for those that wait for one like it."""
+        """If it is dead: report its executions, and start another for those that wait for one like it."""
         death = None if child.dead else child.reap()
         if death is None:
             return
         child.dead = True
         for frame in child.receive():  # what it sent before
             self._on_frame(child, frame)
-        pool, stack = self._pools[child.memory], child.stack() if child.runs else ""
+        pool, stack = self._pools[child.memory], child.stack() if child.executions else ""
         pool.forget(child)
         self._thread.unwatch(child.channel)
         self._thread.unwatch(child.pid_fd)
@@ -213,7 +213,7 @@ class Children:
         if not child.ready and not self._thread.closing:
             self._failed(pool, _why_not(child, death))
         self._on_death(child, death, stack)
-        child.runs = {}
+        child.executions = {}
         self.grow(pool)
 
     # -- time
@@ -244,12 +244,12 @@ class Children:
             self._pools[child.memory].idle.remove(child)
             self.retire(child)
         at_s = child.kill_at_s
-        if child.runs:
+        if child.executions:
             child.sample()
             self._child_bytes = max(self._child_bytes, child.peak_bytes or 0)
             at_s = child.until_s(self._overtime_s)
         if now >= at_s:
-            overdue = frozenset(n for n in child.sent if now >= child.runs[n].deadline_s)
+            overdue = frozenset(n for n in child.sent if now >= child.executions[n].deadline_s)
             why = _why(child, overdue)
             if why == "timeout" and not child.asked_where and child.ready and not child.shared:
                 child.ask_where()
@@ -260,12 +260,12 @@ class Children:
             self.end_by(child, _NEVER_S)
         if child.killed is not None or child.over:
             return now + REAP_S
-        return min(at_s, now + LOOK_S) if child.runs or child.pid_fd is None else min(at_s, child.leave_at_s)
+        return min(at_s, now + LOOK_S) if child.executions or child.pid_fd is None else min(at_s, child.leave_at_s)
 
 
 def _why(child: Child, overdue: frozenset[int]) -> str:
     """Why a child whose time is over is killed."""
-    causes = {run.cause for run in child.runs.values()}
+    causes = {execution.cause for execution in child.executions.values()}
     if not causes or "drain" in causes:
         return "drain"
     if causes == {"lease"}:

@@ -38,18 +38,18 @@ class Executors:
         self._processes = None if processes is None else processes(self.start)
         self.tasks.watch()
 
-    def begin(self, run: Execution) -> None:
+    def begin(self, execution: Execution) -> None:
         """Start it on its executor. On the event loop's thread."""
-        self.tasks.start(run) if run.executor == "loop" else self.start(run)
+        self.tasks.start(execution) if execution.executor == "loop" else self.start(execution)
 
-    def start(self, run: Execution) -> None:
+    def start(self, execution: Execution) -> None:
         """Start it on its executor. From any thread."""
-        if run.executor == "thread":
-            self._threads.start(run)
-        elif run.executor == "loop":
-            self._loop.call_soon_threadsafe(self.tasks.start, run)
+        if execution.executor == "thread":
+            self._threads.start(execution)
+        elif execution.executor == "loop":
+            self._loop.call_soon_threadsafe(self.tasks.start, execution)
         elif self._processes is not None:
-            self._processes.start(run)
+            self._processes.start(execution)
 
     def can_isolate(self, task: str) -> bool:
         """Whether a child process can run suspects of this task."""

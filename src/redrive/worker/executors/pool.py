@@ -17,7 +17,7 @@ from .child_process import Child
 class Waiting(NamedTuple):
     """A suspect that waits for a child, since when, and until when."""
 
-    run: Execution
+    execution: Execution
     since_s: float
     until_s: float
 
@@ -48,7 +48,7 @@ class Pool:
         """Whether suspects need one more child, because none of the present ones can take them."""
         shared = self._shared()
         coming = sum(not child.ready for child in shared)
-        sizes = Counter(one.run.seats for one in self.suspects)
+        sizes = Counter(one.execution.seats for one in self.suspects)
         wanted = sum(math.ceil(count / seats) for seats, count in sizes.items())
         return coming < wanted and len(shared) < self._suspects_max
 
@@ -56,12 +56,16 @@ class Pool:
         """Whether suspects have a child, or one is starting for them."""
         return bool(self._shared())
 
-    def shared_child(self, run: Execution, *, any_size: bool) -> Child | None:
+    def shared_child(self, execution: Execution, *, any_size: bool) -> Child | None:
         """A child for a suspect: one with suspects of the same company, else an idle one, else, with `any_size`, any
         that has room."""
-        shared = [c for c in self._shared() if c.ready and not c.used_up and c.room > 0 and len(c.runs) < run.seats]
+        shared = [
+            c
+            for c in self._shared()
+            if c.ready and not c.used_up and c.room > 0 and len(c.executions) < execution.seats
+        ]
         for child in shared:
-            if child.most == run.seats:
+            if child.most == execution.seats:
                 return child
         if self.idle and len(self._shared()) < self._suspects_max:
             child = self.idle.pop()  # the one used last: it is the warmest
@@ -77,7 +81,7 @@ class Pool:
 
     def all_waiting(self) -> list[Execution]:
         """Take out all that wait."""
-        waiting = [*self.isolated, *(one.run for one in self.suspects)]
+        waiting = [*self.isolated, *(one.execution for one in self.suspects)]
         self.isolated.clear()
         self.suspects = []
         return waiting

@@ -117,9 +117,9 @@ class ProcessExecutor:
 
     # -- from any thread
 
-    def start(self, run: Execution) -> None:
+    def start(self, execution: Execution) -> None:
         """Run it in a child, as soon as there is one."""
-        self._thread.call(partial(self._place, run))
+        self._thread.call(partial(self._place, execution))
 
     def takes(self, task: str) -> bool:
         """Whether suspects of that task can run in a child: it has the task, and a child can be started."""
@@ -153,18 +153,20 @@ class ProcessExecutor:
 
     # -- a child for each
 
-    def _place(self, run: Execution) -> None:
+    def _place(self, execution: Execution) -> None:
         """Give it to an idle child, or let it wait for one."""
-        pool = self._children.pool_of(run.task.memory_bytes)
+        pool = self._children.pool_of(execution.task.memory_bytes)
         now = time.monotonic()
-        if run.apart and (now >= pool.not_before_s or pool.shares()):
-            pool.suspects.append(Waiting(run, now, now + patience_s(run.delivery.message)))  # `_seat_all` comes next
+        if execution.apart and (now >= pool.not_before_s or pool.shares()):
+            pool.suspects.append(
+                Waiting(execution, now, now + patience_s(execution.delivery.message))
+            )  # `_seat_all` comes next
         elif pool.idle:
-            self._assign(pool.idle.pop(), run)  # the one used last is the warmest
+            self._assign(pool.idle.pop(), execution)  # the one used last is the warmest
         elif now < pool.not_before_s:
-            self._put_off(run, pool)
+            self._put_off(execution, pool)
         else:
-            pool.isolated.append(run)
+            pool.isolated.append(execution)
             self._children.grow(pool)
 
     def _seat_all(self) -> None:
@@ -178,58 +180,59 @@ class ProcessExecutor:
                     self._put_off_late(pool, time.monotonic())
 
     def _seat(self, pool: Pool, *, any_size: bool) -> None:
-        waiting, pool.suspects = sorted(pool.suspects, key=lambda one: -one.run.seats), []
+        waiting, pool.suspects = sorted(pool.suspects, key=lambda one: -one.execution.seats), []
         for one in waiting:
-            child = pool.shared_child(one.run, any_size=any_size)
+            child = pool.shared_child(one.execution, any_size=any_size)
             if child is None:
                 pool.suspects.append(one)
             else:
-                self._assign(child, one.run)
+                self._assign(child, one.execution)
 
     def _put_off_late(self, pool: Pool, now: float) -> None:
         """Release suspects that have held up others for too long, uncounted."""
         late = [one for one in pool.suspects if now >= one.until_s]
         pool.suspects = [one for one in pool.suspects if now < one.until_s]
         for one in late:
-            one.run.decision = put_off(self._store.now_ms(), now - one.since_s)
-            self._done(one.run)
+            one.execution.decision = put_off(self._store.now_ms(), now - one.since_s)
+            self._done(one.execution)
         for one in pool.suspects:
             self._children.look_by(one.until_s)
 
-    def _assign(self, child: Child, run: Execution) -> None:
-        number = child.seat(run)
+    def _assign(self, child: Child, execution: Execution) -> None:
+        number = child.seat(execution)
         try:
-            run.begin(self._slots, partial(_ChildContext, _send_stop=partial(self._send_stop, child, number)))
+            execution.begin(self._slots, partial(_ChildContext, _send_stop=partial(self._send_stop, child, number)))
         except LeaseLost as error:
-            run.fault = fault_of(run, error)
-            self._done(run)
+            execution.fault = fault_of(execution, error)
+            self._done(execution)
             self._vacate(child, number)
             return
-        if run.delivery.message.content == BLOB:
-            self._help(self._fetch, child, number, run)
+        if execution.delivery.message.content == BLOB:
+            self._help(self._fetch, child, number, execution)
         else:
             self._send(child, number, None)
 
     def _send(self, child: Child, number: int, body: bytes | None) -> None:
-        run = child.runs[number]
-        message = run.delivery.message
+        execution = child.executions[number]
+        message = execution.delivery.message
         if message.task not in child.tasks:
             self._missing.add(message.task)
             self._notice("child_failed", f"the app that a child process imported has no task {message.task!r}")
-            self._put_off(run, self._children.pool_of(child.memory))
+            self._put_off(execution, self._children.pool_of(child.memory))
             self._vacate(child, number)
             return
         child.sent.add(number)
-        self._children.sent(run)
-        now_ms, together = self._store.now_ms(), run.seats > 1
+        self._children.sent(execution)
+        now_ms, together = self._store.now_ms(), execution.seats > 1
         tracing, trace = self._app.tracing, None
-        if tracing is not None and run.context is not None:
-            trace = tracing.begin(run.context)
+        if tracing is not None and execution.context is not None:
+            trace = tracing.begin(execution.context)
         self._children.send(
-            child, Work(number, message, run.deadline_s, now_ms, body, run.claim, together=together, trace=trace)
+            child,
+            Work(number, message, execution.deadline_s, now_ms, body, execution.claim, together=together, trace=trace),
         )
-        if run.context is not None and run.context._stop is not None:  # set between its start and now
-            self._stop(child, number, run.context._stop)
+        if execution.context is not None and execution.context._stop is not None:  # set between its start and now
+            self._stop(child, number, execution.context._stop)
 
     def _send_stop(self, child: Child, number: int, why: str) -> None:
         """Ask the handler to stop. From any thread."""
@@ -239,19 +242,21 @@ class ProcessExecutor:
         if number not in child.sent:
             return
         self._children.send(child, Stop(number, "cancel" if why == "kill" else why))
-        if why in ("drain", "kill") or all(run.cause == "lease" for run in child.runs.values()):  # not for one of many
+        if why in ("drain", "kill") or all(
+            execution.cause == "lease" for execution in child.executions.values()
+        ):  # not for one of many
             self._children.end_by(child, min(child.kill_at_s, time.monotonic() + UNWIND_S))
 
     # -- what comes from children
 
     def _received(self, child: Child, frame: ToWorker) -> None:
         if isinstance(frame, Ended):
-            if frame.number in child.runs:
-                self._ended(child, child.runs[frame.number], frame)
+            if frame.number in child.executions:
+                self._ended(child, child.executions[frame.number], frame)
         elif isinstance(frame, Keep):
-            run = child.runs.get(frame.run or min(child.runs, default=0))
-            if run is not None:
-                self._help(self._keep, child, run, frame)
+            execution = child.executions.get(frame.run or min(child.executions, default=0))
+            if execution is not None:
+                self._help(self._keep, child, execution, frame)
         elif isinstance(frame, Ready):
             self._children.begun(child, frame.tasks)
             self._free(child)
@@ -260,44 +265,44 @@ class ProcessExecutor:
             child.broken = frame.text
             self._children.end_by(child, time.monotonic() + END_S)  # a thread of the app may keep it from ending
 
-    def _ended(self, child: Child, run: Execution, frame: Ended) -> None:
+    def _ended(self, child: Child, execution: Execution, frame: Ended) -> None:
         child.peak_bytes = frame.peak_bytes or child.peak_bytes
-        out_of_memory = frame.memory and run.seats == 1
+        out_of_memory = frame.memory and execution.seats == 1
         if out_of_memory:
             stack = "" if frame.fault is None else frame.fault.traceback
-            run.fault = crash(run, Death(peak_bytes=child.peak_bytes), "memory", self._worker, stack=stack)
+            execution.fault = crash(execution, Death(peak_bytes=child.peak_bytes), "memory", self._worker, stack=stack)
         else:
-            run.fault, run.result, run.complaint = frame.fault, frame.result, frame.complaint
-        if run.context is not None and (frame.follow_ups or frame.degraded is not None or frame.completed):
+            execution.fault, execution.result, execution.complaint = frame.fault, frame.result, frame.complaint
+        if execution.context is not None and (frame.follow_ups or frame.degraded is not None or frame.completed):
             extras = Extras(list(frame.follow_ups), degraded=frame.degraded, completed=frame.completed)
-            run.context._extras = extras
-        if run.claim is not None:
-            run.claim.committed = frame.completed
+            execution.context._extras = extras
+        if execution.claim is not None:
+            execution.claim.committed = frame.completed
         if frame.unreadable is not None:
             text = frame.unreadable
             error = UnknownArguments(text, frame.unknown) if frame.unknown else Unreadable(text)
-            judge(run, unread(error, run), self._store.now_ms())
+            judge(execution, unread(error, execution), self._store.now_ms())
         child.ran += 1
         child.used_up = child.used_up or out_of_memory or self._recycling.is_due(child)
-        self._done(run)
+        self._done(execution)
         self._vacate(child, frame.number)
 
     def _died(self, child: Child, death: Death, stack: str) -> None:
         ended = [*faults_of(child, death, stack, self._worker)]
-        for run, fault in ended:
-            run.fault = fault
-            self._done(run)
+        for execution, fault in ended:
+            execution.fault = fault
+            self._done(execution)
         in_doubt = sum(fault.crash is not None for _, fault in ended)
         if in_doubt > 1:
             self._notice("child_died", f"{how(death)} with {in_doubt} suspects; fewer of them will run together")
 
     # -- ends
 
-    def _done(self, run: Execution) -> None:
+    def _done(self, execution: Execution) -> None:
         """It has ended; start the next one."""
-        run.finished_s = time.monotonic()
-        self._finished.append(run)
-        following = run.limit.leave()
+        execution.finished_s = time.monotonic()
+        self._finished.append(execution)
+        following = execution.limit.leave()
         if following is None:
             return
         if following.executor == "process":
@@ -305,15 +310,15 @@ class ProcessExecutor:
         else:
             self._start_other(following)
 
-    def _put_off(self, run: Execution, pool: Pool) -> None:
+    def _put_off(self, execution: Execution, pool: Pool) -> None:
         """There is no child to run it in: release it for a while, uncounted."""
         wait_ms = int(max(PAUSE_S[0], pool.not_before_s - time.monotonic()) * 1000)
-        run.decision = RetryAt(self._store.now_ms() + wait_ms, "no process", counts=False, held=True)
-        self._done(run)
+        execution.decision = RetryAt(self._store.now_ms() + wait_ms, "no process", counts=False, held=True)
+        self._done(execution)
 
-    def _put_off_all(self, runs: Iterable[Execution], pool: Pool) -> None:
-        for run in runs:
-            self._put_off(run, pool)
+    def _put_off_all(self, executions: Iterable[Execution], pool: Pool) -> None:
+        for execution in executions:
+            self._put_off(execution, pool)
 
     def _vacate(self, child: Child, number: int) -> None:
         """That execution in it has ended."""
@@ -341,37 +346,37 @@ class ProcessExecutor:
             self._helpers = ThreadPoolExecutor(READERS, "redrive-helper")
         self._helpers.submit(what, *args)
 
-    def _fetch(self, child: Child, number: int, run: Execution) -> None:
+    def _fetch(self, child: Child, number: int, execution: Execution) -> None:
         """Read its body from blob storage."""
         body, fetched, failed = None, Fetched(), None
         try:
-            body = whole_body(self._store, run.delivery.message)
+            body = whole_body(self._store, execution.delivery.message)
         except Unreadable as error:
             fetched = Fetched(signals=Signals(unreadable=str(error)))
         except BlobsUnavailable as error:
             fetched = Fetched(signals=Signals(unfetched=str(error)))
         except Exception as error:  # a failure of the handler, as in a thread
-            failed = fault_of(run, error)
+            failed = fault_of(execution, error)
         self._thread.call(partial(self._fetched, child, number, body, fetched, failed))
 
     def _fetched(self, child: Child, number: int, body: bytes | None, fetched: Fetched, failed: Fault | None) -> None:
-        run = child.runs.get(number)
-        if run is None:
+        execution = child.executions.get(number)
+        if execution is None:
             return
         try:
-            if failed is None and take(run, fetched):
+            if failed is None and take(execution, fetched):
                 self._send(child, number, body)
                 return
-            run.fault = failed or run.fault
+            execution.fault = failed or execution.fault
         except LeaseLost as error:
-            run.fault = fault_of(run, error)
-        self._done(run)
+            execution.fault = fault_of(execution, error)
+        self._done(execution)
         self._vacate(child, number)
 
-    def _keep(self, child: Child, run: Execution, frame: Keep) -> None:
+    def _keep(self, child: Child, execution: Execution, frame: Keep) -> None:
         """Write its checkpoint."""
         try:
-            kept = Kept(frame.number, self._store.checkpoint(run.delivery.receipt, frame.state))
+            kept = Kept(frame.number, self._store.checkpoint(execution.delivery.receipt, frame.state))
         except Exception as error:  # the handler waits for an answer, whatever it is
             kept = Kept(frame.number, False, type(error).__name__, str(error))
         self._thread.call(partial(self._children.send, child, kept))

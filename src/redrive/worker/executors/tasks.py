@@ -22,7 +22,7 @@ class TaskExecutor:
     """Call it on the event loop's thread.
 
     `finish` takes batches of executions: those that end in one turn of the loop go together. `start_other` starts one
-    that belongs to another executor. `runs` returns every execution the worker holds. `margin_s` is how long before its
+    that belongs to another executor. `executions` returns all that the worker holds. `margin_s` is how long before its
     lease ends a coroutine is cancelled, unless the store is `out_of_reach` of all workers: then none can take it over.
     """
 
@@ -31,12 +31,18 @@ class TaskExecutor:
         loop: asyncio.AbstractEventLoop,
         finish: Callable[[Sequence[Execution]], None],
         start_other: Callable[[Execution], None],
-        runs: Callable[[], Iterable[Execution]],
+        executions: Callable[[], Iterable[Execution]],
         slots: Slots | None,
         margin_s: float,
         out_of_reach: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._loop, self._finish, self._start_other, self._runs, self._slots = loop, finish, start_other, runs, slots
+        self._loop, self._finish, self._start_other, self._executions, self._slots = (
+            loop,
+            finish,
+            start_other,
+            executions,
+            slots,
+        )
         self._margin_s, self._out_of_reach = margin_s, out_of_reach
         self._finished: list[Execution] = []
         self._readers: ThreadPoolExecutor | None = None
@@ -44,42 +50,42 @@ class TaskExecutor:
         self._watcher: asyncio.TimerHandle | None = None
         self.turned_s = time.monotonic()  # when the loop was last seen to turn, a few times a second
 
-    def start(self, run: Execution) -> None:
-        run.handle = self._loop.create_task(self._run(run))
+    def start(self, execution: Execution) -> None:
+        execution.handle = self._loop.create_task(self._run(execution))
 
-    async def _run(self, run: Execution) -> None:
+    async def _run(self, execution: Execution) -> None:
         try:
-            enter(run.begin(self._slots))
-            if run.deadline_s < self._watch_at_s:
-                self._watch_from(run.deadline_s)
-            if run.delivery.message.content != BLOB or take(run, await self._fetched(run)):
-                result = await run.task.entry(*run.args, **run.kwargs)
-                if run.keeps:
-                    run.keep(result)
+            enter(execution.begin(self._slots))
+            if execution.deadline_s < self._watch_at_s:
+                self._watch_from(execution.deadline_s)
+            if execution.delivery.message.content != BLOB or take(execution, await self._fetched(execution)):
+                result = await execution.task.entry(*execution.args, **execution.kwargs)
+                if execution.keeps:
+                    execution.keep(result)
         except BaseException as error:  # whatever it is, it fails its message and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():
                 raise  # left behind by the worker, and now collected
-            run.fault = fault_of(run, error)
-        self._done(run)
+            execution.fault = fault_of(execution, error)
+        self._done(execution)
 
-    async def _fetched(self, run: Execution) -> Fetched:
+    async def _fetched(self, execution: Execution) -> Fetched:
         """Read its body in a thread, so that a slow disk holds up neither the loop nor enqueues."""
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READERS, "redrive-reader")
         try:
-            return await self._loop.run_in_executor(self._readers, fetch, run)
+            return await self._loop.run_in_executor(self._readers, fetch, execution)
         except asyncio.CancelledError:
-            if run.cause != "timeout":
+            if execution.cause != "timeout":
                 raise
             return TIMED_OUT
 
-    def _done(self, run: Execution) -> None:
-        run.finished_s = time.monotonic()
-        run.handle = None
+    def _done(self, execution: Execution) -> None:
+        execution.finished_s = time.monotonic()
+        execution.handle = None
         if not self._finished:
             self._loop.call_soon(self._flush)
-        self._finished.append(run)
-        following = run.limit.leave()
+        self._finished.append(execution)
+        following = execution.limit.leave()
         if following is not None:
             (self.start if following.executor == "loop" else self._start_other)(following)
 
@@ -94,14 +100,14 @@ class TaskExecutor:
         if self._slots is not None:
             self._slots.beat_loop(now)
         next_s = now + min(0.5, self._margin_s)
-        for run in self._runs():
-            if not run.started_s or run.finished_s or run.cause is not None:
+        for execution in self._executions():
+            if not execution.started_s or execution.finished_s or execution.cause is not None:
                 continue
-            if now >= run.until_s - self._margin_s and self._out_of_reach():
-                run.until_s = next_s + self._margin_s
-            ends_s = min(run.deadline_s, run.until_s - self._margin_s)
+            if now >= execution.until_s - self._margin_s and self._out_of_reach():
+                execution.until_s = next_s + self._margin_s
+            ends_s = min(execution.deadline_s, execution.until_s - self._margin_s)
             if now >= ends_s:
-                run.end("timeout" if now >= run.deadline_s else "lease")
+                execution.end("timeout" if now >= execution.deadline_s else "lease")
             elif ends_s < next_s:
                 next_s = ends_s
         self._watch_at_s = float("inf")

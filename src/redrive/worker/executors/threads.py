@@ -35,38 +35,38 @@ class ThreadExecutor:
         self._lock = threading.Lock()
         self._threads = self._idle = 0
 
-    def start(self, run: Execution) -> None:
+    def start(self, execution: Execution) -> None:
         with self._lock:
             if self._idle > 0 or self._threads >= self._limit:
                 self._idle -= 1
             else:
                 self._threads += 1
                 threading.Thread(target=self._work, name=f"redrive-{self._threads}", daemon=True).start()
-        self._queue.put(run)
+        self._queue.put(execution)
 
     def _work(self) -> None:
-        while (run := self._queue.get()) is not None:
-            following: Execution | None = run
+        while (execution := self._queue.get()) is not None:
+            following: Execution | None = execution
             while following is not None:
                 following = self._run(following)
             with self._lock:
                 self._idle += 1
 
-    def _run(self, run: Execution) -> Execution | None:
+    def _run(self, execution: Execution) -> Execution | None:
         token = None
         try:
-            token = enter(run.begin(self._slots))
-            if run.delivery.message.content != BLOB or take(run, fetch(run)):
-                result = refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
-                if run.keeps:
-                    run.keep(result)
+            token = enter(execution.begin(self._slots))
+            if execution.delivery.message.content != BLOB or take(execution, fetch(execution)):
+                result = refuse_coroutine(execution.task.entry(*execution.args, **execution.kwargs))
+                if execution.keeps:
+                    execution.keep(result)
         except BaseException as error:  # also SystemExit: a handler must not end the worker
-            run.fault = fault_of(run, error)
+            execution.fault = fault_of(execution, error)
         if token is not None:
             leave(token)
-        run.finished_s = time.monotonic()
-        self._finish((run,))
-        following = run.limit.leave()
+        execution.finished_s = time.monotonic()
+        self._finish((execution,))
+        following = execution.limit.leave()
         if following is None or following.executor == "thread":
             return following
         self._start_other(following)

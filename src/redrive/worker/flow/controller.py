@@ -48,29 +48,33 @@ class Flow:
 
     # -- before a call
 
-    def admit(self, runs: Sequence[Execution]) -> None:
+    def admit(self, executions: Sequence[Execution]) -> None:
         """Set `guards` of those that flow control bounds, and `refusal` of those it holds back."""
         now_ms = self._shared.now_ms()
-        asking = [run for run in runs if not self._goes(run, now_ms)]
+        asking = [execution for execution in executions if not self._goes(execution, now_ms)]
         if not asking:
             return
-        self._shared.refresh({guard for run in asking for guard in run.guards}, now_ms)
-        asking = [run for run in asking if may_run(run.delivery.message, self._tasks, now_ms)]
-        shut = [run for run in asking if _shut(run, now_ms)]
+        self._shared.refresh({guard for execution in asking for guard in execution.guards}, now_ms)
+        asking = [execution for execution in asking if may_run(execution.delivery.message, self._tasks, now_ms)]
+        shut = [execution for execution in asking if _shut(execution, now_ms)]
         self._ask_each(1, shut, now_ms)  # they will not run, so they take nothing from other controls
-        rest = [run for run in asking if run not in set(shut)] if shut else asking
-        for level in range(max((len(run.guards) for run in rest), default=0), 0, -1):
-            self._ask_each(level, [run for run in rest if run.refusal is None and len(run.guards) >= level], now_ms)
+        rest = [execution for execution in asking if execution not in set(shut)] if shut else asking
+        for level in range(max((len(execution.guards) for execution in rest), default=0), 0, -1):
+            self._ask_each(
+                level,
+                [execution for execution in rest if execution.refusal is None and len(execution.guards) >= level],
+                now_ms,
+            )
 
-    def _goes(self, run: Execution, now_ms: int) -> bool:
+    def _goes(self, execution: Execution, now_ms: int) -> bool:
         """Whether it may run without asking, as most may: it has no control, or a calm one."""
-        message = run.delivery.message
+        message = execution.delivery.message
         guards = self._guards.fixed.get((message.task, message.queue))
         if guards is None:
             guards = self._guards.of(message)
         if not guards:
             return True
-        run.guards = guards
+        execution.guards = guards
         if message.attempt > 1 or message.deferral is not None:
             return False
         for guard in guards:
@@ -83,14 +87,14 @@ class Flow:
         self._shared.dirty.add(guard)
         return True
 
-    def _ask_each(self, level: int, runs: Sequence[Execution], now_ms: int) -> None:
+    def _ask_each(self, level: int, executions: Sequence[Execution], now_ms: int) -> None:
         """Ask the guards that are the `level`th from the end of each execution's own."""
         asked: dict[LimitState, list[Execution]] = {}
-        for run in runs:
-            asked.setdefault(run.guards[-level], []).append(run)
+        for execution in executions:
+            asked.setdefault(execution.guards[-level], []).append(execution)
         for guard in asked:
             self._shared.be_heard(guard, now_ms)
-        left = {guard: [run.delivery.message for run in of_guard] for guard, of_guard in asked.items()}
+        left = {guard: [execution.delivery.message for execution in of_guard] for guard, of_guard in asked.items()}
         for _ in range(TRIES):
             answers = {guard: self._answer(guard, messages, now_ms) for guard, messages in left.items()}
             written = [(g, state) for g, (base, state, _) in answers.items() if state is not base or g.seen.here]
@@ -113,7 +117,7 @@ class Flow:
         return base, *permits.ask(base, guard.d, messages, now_ms, free=free, pace_ms=pace_ms, tokens=tokens)
 
     def _tell(
-        self, guard: LimitState, runs: Sequence[Execution], answers: permits.Answers, now_ms: int, last: bool
+        self, guard: LimitState, executions: Sequence[Execution], answers: permits.Answers, now_ms: int, last: bool
     ) -> None:
         """Let these run, or hold them back, as they were answered."""
         guard.pool -= answers.used
@@ -121,20 +125,20 @@ class Flow:
             guard.seen.waited = True
             self._shared.dirty.add(guard)
         self._shared.exhausted(guard, answers.refusals, now_ms)
-        for run, refusal in zip(runs, answers.refusals, strict=True):
-            message = run.delivery.message
+        for execution, refusal in zip(executions, answers.refusals, strict=True):
+            message = execution.delivery.message
             if refusal is not None:
-                run.refusal = _with_passes(refusal, run.granted)
+                execution.refusal = _with_passes(refusal, execution.granted)
                 if message.group is not None:
                     self.claims.grouped.add(message.task)
                 continue
             if answers.probes and flow.owner_of(message) in answers.probes:
-                run.probes = (*run.probes, guard)
+                execution.probes = (*execution.probes, guard)
             if not last:
-                run.granted = (*run.granted, *permits.used_of(guard.d, message))
+                execution.granted = (*execution.granted, *permits.used_of(guard.d, message))
             else:
                 guard.running += 1
-                run.counted = True
+                execution.counted = True
                 if guard.d.concurrency is not None:
                     self._sharing.add(guard)
                 guard.seen.firsts += message.attempt == 1
@@ -142,26 +146,26 @@ class Flow:
 
     # -- after a call
 
-    def ended(self, run: Execution) -> None:
+    def ended(self, execution: Execution) -> None:
         """Record how a call ended, or that it never started."""
-        last = run.guards[-1]
+        last = execution.guards[-1]
         if of_queue(last.d):
             return  # one task's failures say nothing about the others on its queue
-        if run.decision is not None or not run.started_s:
-            self._give_back_probes(run)  # also if another control held it back
+        if execution.decision is not None or not execution.started_s:
+            self._give_back_probes(execution)  # also if another control held it back
             return
-        run_s = run.finished_s - run.started_s
+        run_s = execution.finished_s - execution.started_s
         last.pace_ms += _PACE * (run_s * 1000 - last.pace_ms)
-        for guard in run.guards:
+        for guard in execution.guards:
             if guard is last or guard.d.breaker is not None:  # its dependency's, and that over all keys
-                self._ended(guard, run, run_s, guard is last)
-        run.probes = ()
+                self._ended(guard, execution, run_s, guard is last)
+        execution.probes = ()
 
-    def _ended(self, guard: LimitState, run: Execution, run_s: float, last: bool) -> None:
-        seen, message = guard.seen, run.delivery.message
+    def _ended(self, guard: LimitState, execution: Execution, run_s: float, last: bool) -> None:
+        seen, message = guard.seen, execution.delivery.message
         self._shared.dirty.add(guard)
-        word, asked_s = calls.seen_of(run.fault, run_s, guard.d)
-        probing = guard in run.probes
+        word, asked_s = calls.seen_of(execution.fault, run_s, guard.d)
+        probing = guard in execution.probes
         if word == "success" and not probing and message.attempt == 1:  # most calls
             seen.success += 1
             seen.well_ms = self._shared.last_ms
@@ -178,19 +182,19 @@ class Flow:
         if asked_s or self._opens(guard):
             self._shared.urgent.add(guard)
 
-    def left(self, run: Execution) -> None:
+    def left(self, execution: Execution) -> None:
         """Count an execution no more: the worker does not hold it any longer."""
-        if run.counted:
-            guard, run.counted = run.guards[-1], False
+        if execution.counted:
+            guard, execution.counted = execution.guards[-1], False
             guard.running -= 1
             if not guard.running:
                 self._sharing.discard(guard)
-            self._give_back_probes(run)  # it never started, or nothing will report how it ended
+            self._give_back_probes(execution)  # it never started, or nothing will report how it ended
 
-    def _give_back_probes(self, run: Execution) -> None:
-        for guard in run.probes:
-            self._probe_ended(guard, flow.owner_of(run.delivery.message), "")
-        run.probes = ()
+    def _give_back_probes(self, execution: Execution) -> None:
+        for guard in execution.probes:
+            self._probe_ended(guard, flow.owner_of(execution.delivery.message), "")
+        execution.probes = ()
 
     def _probe_ended(self, guard: LimitState, owner: str, word: str) -> None:
         guard.seen.probes = {**guard.seen.probes, owner: word}
@@ -235,9 +239,9 @@ class Flow:
         self._shared.note_turns()
 
 
-def _shut(run: Execution, now_ms: int) -> bool:
-    guard = run.guards[-1]
-    return permits.shut(guard.state, guard.d, run.delivery.message, now_ms)
+def _shut(execution: Execution, now_ms: int) -> bool:
+    guard = execution.guards[-1]
+    return permits.shut(guard.state, guard.d, execution.delivery.message, now_ms)
 
 
 def _with_passes(refusal: Refusal, granted: tuple[str, ...]) -> Refusal:

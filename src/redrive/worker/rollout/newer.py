@@ -54,10 +54,10 @@ class Newer(Service):
 
     # -- deciding
 
-    def decide(self, runs: Sequence[Execution]) -> None:
+    def decide(self, executions: Sequence[Execution]) -> None:
         """Decide once more about those of these that may be of a newer release: now by what others know. Raises
         StoreError."""
-        unknown = [run for run in runs if run.unroutable is not None]
+        unknown = [execution for execution in executions if execution.unroutable is not None]
         if unknown and self._knowledge is None:
             self._guess(unknown)
         elif unknown and self._knowledge is not None:
@@ -67,19 +67,19 @@ class Newer(Service):
         self._refresh(knowledge, FRESH_S)
         now_ms, parked = self._store.now_ms(), defaultdict[str, set[str]](set)
         left: list[Execution] = []
-        for run in unknown:
-            message, signals = run.delivery.message, run.unroutable
+        for execution in unknown:
+            message, signals = execution.delivery.message, execution.unroutable
             assert signals is not None
-            known_ms = self._known_ms(knowledge, run, signals)
-            again_ms = self._again_ms(run, now_ms) if knowledge.is_alive(known_ms) else None
-            run.decision = run.fault = None
-            judge(run, replace(signals, known_ms=known_ms or 0, again_ms=again_ms), now_ms)
+            known_ms = self._known_ms(knowledge, execution, signals)
+            again_ms = self._again_ms(execution, now_ms) if knowledge.is_alive(known_ms) else None
+            execution.decision = execution.fault = None
+            judge(execution, replace(signals, known_ms=known_ms or 0, again_ms=again_ms), now_ms)
             if again_ms is None:
                 parked[message.queue].add(message.task)
                 if not self._store.traits.finds:
-                    _put_off(run, now_ms + UNSEEN_MS)
+                    _put_off(execution, now_ms + UNSEEN_MS)
             else:
-                left.append(run)
+                left.append(execution)
         for queue, tasks in parked.items():
             knowledge.waits(queue, sorted(tasks))
         if left and not self._burst:
@@ -89,38 +89,42 @@ class Newer(Service):
         """Others do not tell what they know: let them go first. SQS alone may not know either since when a message
         waits; then it waits longer each time that it comes."""
         now_ms = self._store.now_ms()
-        for run in unknown:
-            message = run.delivery.message
+        for execution in unknown:
+            message = execution.delivery.message
             if parked_since_ms(message) is None:
-                _put_off(run, now_ms + min(PARK_LOOK_MS, PARK_LOOK_FIRST_MS * message.fence), sooner=False)
+                _put_off(execution, now_ms + min(PARK_LOOK_MS, PARK_LOOK_FIRST_MS * message.fence), sooner=False)
         if not self._burst and not self._store.traits.skips:
-            self._leave([run for run in unknown if isinstance(run.decision, RetryAt)])
+            self._leave([execution for execution in unknown if isinstance(execution.decision, RetryAt)])
 
-    def _known_ms(self, knowledge: Knowledge, run: Execution, signals: Signals) -> int | None:
-        message, task = run.delivery.message, self._tasks.get(run.delivery.message.task)
+    def _known_ms(self, knowledge: Knowledge, execution: Execution, signals: Signals) -> int | None:
+        message, task = execution.delivery.message, self._tasks.get(execution.delivery.message.task)
         above = task.version if task is not None and signals.unknown else None
         return knowledge.known_ms(message.queue, message.task, message.version, signals.unknown, above)
 
-    def _again_ms(self, run: Execution, now_ms: int) -> int:
+    def _again_ms(self, execution: Execution, now_ms: int) -> int:
         """When it is due again: as before, in its place in the queue, if this worker can leave it there."""
-        if self._burst or self._pauses.is_clogged(run.delivery.message.queue):
+        if self._burst or self._pauses.is_clogged(execution.delivery.message.queue):
             return now_ms + round(uniform(*AGAIN_S) * 1000)
-        return min(now_ms, run.delivery.due_ms or now_ms)
+        return min(now_ms, execution.delivery.due_ms or now_ms)
 
-    def _leave(self, runs: Sequence[Execution]) -> None:
+    def _leave(self, executions: Sequence[Execution]) -> None:
         """Claim none like these for a while."""
         held, skips = self._held(), self._store.traits.skips
         if not skips:
-            self._store.quiesce({run.delivery.message.queue for run in runs})
+            self._store.quiesce({execution.delivery.message.queue for execution in executions})
         groups: defaultdict[tuple[str, str], list[Execution]] = defaultdict(list)
-        for run in runs:
-            groups[run.delivery.message.queue, run.delivery.message.task if skips else EVERY_TASK].append(run)
+        for execution in executions:
+            groups[execution.delivery.message.queue, execution.delivery.message.task if skips else EVERY_TASK].append(
+                execution
+            )
         for (queue, name), some in groups.items():
             if name != EVERY_TASK and name not in self._tasks:
-                self._pauses.leave(queue, name, min(run.delivery.message.version for run in some))
+                self._pauses.leave(queue, name, min(execution.delivery.message.version for execution in some))
                 continue
             like = [
-                run for run in held if run.limit is some[0].limit and name in (EVERY_TASK, run.delivery.message.task)
+                execution
+                for execution in held
+                if execution.limit is some[0].limit and name in (EVERY_TASK, execution.delivery.message.task)
             ]
             self._pauses.rest(queue, name, mostly=2 * len(some) >= len(like))
 
@@ -148,9 +152,9 @@ class Newer(Service):
             self._read_s = time.monotonic()
 
 
-def _put_off(run: Execution, at_ms: int, *, sooner: bool = True) -> None:
+def _put_off(execution: Execution, at_ms: int, *, sooner: bool = True) -> None:
     """Until then, if it is put off at all: at the latest, or else at the earliest."""
-    decision = run.decision
+    decision = execution.decision
     if isinstance(decision, RetryAt) and decision.why == "parked":
         choose = min if sooner else max
-        run.decision = replace(decision, at_ms=choose(decision.at_ms, at_ms))
+        execution.decision = replace(decision, at_ms=choose(decision.at_ms, at_ms))

@@ -68,7 +68,7 @@ class Presence(Service):
     def sample(self) -> WorkerInfo:
         """The record as it is now. On the keeper's thread."""
         held = self._in_flight.all()
-        running = [run for run in held if run.started_s and not run.finished_s]
+        running = [execution for execution in held if execution.started_s and not execution.finished_s]
         hang, now_ms, oldest = self._hangs.hang, self._store.now_ms(), _oldest(held)
         return WorkerInfo(
             name=self._name,
@@ -93,10 +93,10 @@ class Presence(Service):
 def _oldest(held: Sequence[Execution]) -> dict[str, int]:
     """When the first message of each queue that has not begun was due."""
     oldest: dict[str, int] = {}
-    for run in held:
-        if not run.started_s:
-            message = run.delivery.message
-            due_ms = run.delivery.due_ms or message.life_ms
+    for execution in held:
+        if not execution.started_s:
+            message = execution.delivery.message
+            due_ms = execution.delivery.due_ms or message.life_ms
             oldest[message.queue] = min(due_ms, oldest.get(message.queue, due_ms))
     return oldest
 
@@ -104,15 +104,15 @@ def _oldest(held: Sequence[Execution]) -> dict[str, int]:
 def _listed(held: Sequence[Execution], running: Sequence[Execution], now_ms: int) -> tuple[HeldMessage, ...]:
     """Those that run, the longest first, then those that wait to start."""
     now_s = time.monotonic()
-    some = sorted(running, key=lambda run: run.started_s)[:LISTED_MAX]
-    some += [run for run in held if not run.started_s][: LISTED_MAX - len(some)]
+    some = sorted(running, key=lambda execution: execution.started_s)[:LISTED_MAX]
+    some += [execution for execution in held if not execution.started_s][: LISTED_MAX - len(some)]
     return tuple(
         HeldMessage(
-            id=run.delivery.message.id,
-            task=run.delivery.message.task,
-            since_ms=now_ms - round((now_s - run.started_s) * 1000) if run.started_s else None,
-            isolated=run.apart or (run.task is not None and run.task.place == "process"),
-            alone=run.alone,
+            id=execution.delivery.message.id,
+            task=execution.delivery.message.task,
+            since_ms=now_ms - round((now_s - execution.started_s) * 1000) if execution.started_s else None,
+            isolated=execution.apart or (execution.task is not None and execution.task.place == "process"),
+            alone=execution.alone,
         )
-        for run in some
+        for execution in some
     )
