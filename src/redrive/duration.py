@@ -76,13 +76,13 @@ def _plain(value: Duration, what: str) -> float:
 def _parse(text: str, what: str) -> float:
     if text.strip() == "0":
         return 0.0
-    found = _TEXT.fullmatch(text)
-    if found is None or found.lastindex is None:
+    match = _TEXT.fullmatch(text)
+    if match is None or match.lastindex is None:
         raise _refused(ValueError, text, what, _why_unreadable(text))
     # In whole numbers, divided once, so that "29ms" is 0.029, and "1s261ms" not a bit more than 1.261.
     above, below = 0, 1000
     try:
-        for number, unit_ms in zip(found.groups(default="0"), _UNIT_MS, strict=True):
+        for number, unit_ms in zip(match.groups(default="0"), _UNIT_MS, strict=True):
             whole, _, part = number.partition(".")
             above, below = (
                 above * 10 ** len(part) + int(whole + part) * unit_ms * below // 1000,

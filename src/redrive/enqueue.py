@@ -385,10 +385,10 @@ def _batch_of(registry: Registry, batches: dict[int, Batch]) -> Batch:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    found = batches.get(id(loop))
-    if found is None:
+    current = batches.get(id(loop))
+    if current is None:
         for key, batch in [*batches.items()]:  # a batch holds its loop, so that no other can have its id till then
             if batch.loop.is_closed():
                 batches.pop(key, None)
-        found = batches[id(loop)] = Batch(registry, loop)
-    return found
+        current = batches[id(loop)] = Batch(registry, loop)
+    return current

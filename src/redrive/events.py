@@ -124,5 +124,5 @@ class Events:
 
 def complain(what: str) -> None:
     """Print the exception that is being handled: this failed, and the work goes on."""
-    told = redact(f"redrive: {what} failed:\n{traceback.format_exc()}")
-    print(many_lines(told), file=sys.stderr)
+    text = redact(f"redrive: {what} failed:\n{traceback.format_exc()}")
+    print(many_lines(text), file=sys.stderr)

@@ -54,13 +54,13 @@ class Folder:
         made = make and _make(path)
         self.fd = _open_folder(path)
         try:
-            found = os.fstat(self.fd)
+            status = os.fstat(self.fd)
             if made:
-                found = self._hand_on(database, shared)
-            self.shared = bool(shared and found.st_mode & stat.S_IWGRP)
-            self._owner, self._owners = found.st_uid, {0, os.geteuid(), found.st_uid}
-            self.inode = found.st_dev, found.st_ino
-            _vet_folder(path, found, database, self.shared)
+                status = self._hand_on(database, shared)
+            self.shared = bool(shared and status.st_mode & stat.S_IWGRP)
+            self._owner, self._owners = status.st_uid, {0, os.geteuid(), status.st_uid}
+            self.inode = status.st_dev, status.st_ino
+            _vet_folder(path, status, database, self.shared)
         except BaseException:
             self.close()
             raise
@@ -105,14 +105,14 @@ class Folder:
         os.set_blocking(fd, True)
         return fd
 
-    def _vet(self, name: str, found: os.stat_result) -> None:
+    def _vet(self, name: str, status: os.stat_result) -> None:
         path = self.path / name
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise NotOurs(path, "it is not a regular file; remove it")
-        if found.st_nlink > 1:
+        if status.st_nlink > 1:
             raise NotOurs(path, "it has another name elsewhere, and may be another user's file; remove it")
-        if found.st_uid not in self._owners and not self.shared:
-            raise NotOurs(path, f"it belongs to {user(found.st_uid)}; remove it")
+        if status.st_uid not in self._owners and not self.shared:
+            raise NotOurs(path, f"it belongs to {user(status.st_uid)}; remove it")
 
     def sockets(self) -> list[str]:
         """The names of the sockets in it."""
@@ -127,17 +127,17 @@ class Folder:
     def remove_socket(self, name: str) -> None:
         """Remove a socket of this user; anything else stays."""
         with contextlib.suppress(OSError):
-            found = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-            if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid():
+            status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid():
                 os.unlink(name, dir_fd=self.fd)
 
     def is_there(self) -> bool:
         """Return whether its path still leads to it."""
         try:
-            found = self.path.lstat()
+            status = self.path.lstat()
         except OSError:
             return False
-        return (found.st_dev, found.st_ino) == self.inode
+        return (status.st_dev, status.st_ino) == self.inode
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -231,12 +231,12 @@ def make_database(path: Path, *, shared: bool = False) -> None:
 
     A link to a path where nothing is yet is followed if this user or root made it. Raises OSError, ConfigError.
     """
-    found = _status(path)
-    if found is not None and stat.S_ISLNK(found.st_mode):
+    status = _status(path)
+    if status is not None and stat.S_ISLNK(status.st_mode):
         target = _status(path.resolve())
-        if found.st_uid not in {0, os.geteuid(), -1 if target is None else target.st_uid}:
+        if status.st_uid not in {0, os.geteuid(), -1 if target is None else target.st_uid}:
             raise ConfigError(
-                f"{path} is a link that {user(found.st_uid)} made, to a file that is not theirs; name the file itself"
+                f"{path} is a link that {user(status.st_uid)} made, to a file that is not theirs; name the file itself"
             )
         path = path.resolve()
     with contextlib.suppress(FileExistsError):
@@ -256,11 +256,11 @@ def boot_id() -> str:
     import subprocess
 
     if platform.system() == "Darwin":
-        found = subprocess.run(
+        process = subprocess.run(
             ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=False
         )
-        if found.returncode == 0:
-            return found.stdout.strip()
+        if process.returncode == 0:
+            return process.stdout.strip()
     return f"{UNKNOWN_BOOT}{os.getpid()}"
 
 
@@ -286,8 +286,8 @@ def _database(folder: Path) -> os.stat_result | None:
     for suffix in COMPANIONS:
         if folder.name.endswith(suffix):
             with contextlib.suppress(OSError):
-                found = folder.with_name(folder.name.removesuffix(suffix)).stat()
-                return found if stat.S_ISREG(found.st_mode) else None
+                status = folder.with_name(folder.name.removesuffix(suffix)).stat()
+                return status if stat.S_ISREG(status.st_mode) else None
     return None
 
 
@@ -321,16 +321,16 @@ def _opened(path: Path, flags: int, folder: int) -> int:
 
 def _explained(path: Path, error: OSError, kind: str) -> OSError:
     """A link comes as ELOOP (Linux), as EMLINK (FreeBSD), or, where a folder was meant, as ENOTDIR."""
-    found = _status(path)
-    if found is not None and stat.S_ISLNK(found.st_mode):
+    status = _status(path)
+    if status is not None and stat.S_ISLNK(status.st_mode):
         return NotOurs(path, f"it is a link and should be {kind}; remove it")
     return error
 
 
-def _vet_folder(path: Path, found: os.stat_result, database: os.stat_result | None, shared: bool) -> None:
+def _vet_folder(path: Path, status: os.stat_result, database: os.stat_result | None, shared: bool) -> None:
     owners = {0, os.geteuid()} | ({database.st_uid} if database is not None else set())
-    by_group = shared and found.st_mode & stat.S_IWGRP and (database is None or found.st_gid == database.st_gid)
-    if found.st_uid not in owners and not by_group:
-        raise NotOurs(path, f"it belongs to {user(found.st_uid)}; remove it, or choose another place")
-    if found.st_mode & stat.S_IWOTH:
+    by_group = shared and status.st_mode & stat.S_IWGRP and (database is None or status.st_gid == database.st_gid)
+    if status.st_uid not in owners and not by_group:
+        raise NotOurs(path, f"it belongs to {user(status.st_uid)}; remove it, or choose another place")
+    if status.st_mode & stat.S_IWOTH:
         raise NotOurs(path, "everybody may write in it; chmod 700 it")

@@ -180,11 +180,11 @@ class Registry:
     @property
     def flusher(self) -> Flusher | None:
         """What counts for the history of the store; None where it is not kept, or turned off."""
-        found, store = self._flusher, self.store
-        if found is UNSET or (found is not None and found.store is not store):  # tests give an app another store
+        current, store = self._flusher, self.store
+        if current is UNSET or (current is not None and current.store is not store):  # tests give an app another store
             kept = settings().telemetry and store.traits.cells and not store.traits.read_only
-            found = self._flusher = Flusher(Recorder(self.tasks, self.queues), store) if kept else None
-        return found
+            current = self._flusher = Flusher(Recorder(self.tasks, self.queues), store) if kept else None
+        return current
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """As `Store.put`, counted for the history: in a transaction of the caller's once that is committed."""
@@ -325,8 +325,8 @@ class Registry:
             budget = Budget()
         if breaker is UNSET:
             breaker = Breaker()
-        found = self.dependencies[name] = Dependency(name, budget, breaker, as_rate(rate), concurrency, per, parent)
-        return found
+        declared = self.dependencies[name] = Dependency(name, budget, breaker, as_rate(rate), concurrency, per, parent)
+        return declared
 
     def queues_of(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
         """The queues that a worker of these names, or of all tasks and schedules, works. Raises ConfigError."""

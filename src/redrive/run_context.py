@@ -329,12 +329,12 @@ leave = _current.reset
 
 def context() -> Context:
     """The context of the message being handled here. Raises RuntimeError outside of a handler."""
-    found = _current.get()
-    if found is None:
+    current = _current.get()
+    if current is None:
         raise RuntimeError(
             f"no redrive message is being handled in this task or thread ({threading.current_thread().name})"
         )
-    return found
+    return current
 
 
 def progress_of(kept: bytes | None) -> Any:

@@ -120,8 +120,8 @@ def task_options(
     """Check the options of a task. Raises ConfigError for invalid values."""
     as_text(queue or "", "task queue")
     keep_ms = 0 if keep_result is None else milliseconds(keep_result, "keep_result")
-    found: object = poison
-    if not isinstance(found, Poison):
+    rule: object = poison
+    if not isinstance(rule, Poison):
         raise ConfigError(f"poison={poison!r}: expected a Poison, such as Poison(crashes=3, within='1h')")
     policy = Policy(
         retry=_retry(retry),

@@ -47,10 +47,10 @@ class Parts(NamedTuple):
 def split(url: str, what: str = "store URL") -> Parts:
     """Return the parts of a URL. Raises ConfigError, without its password, for one that can be read in two ways or
     not at all."""
-    found = _read(url)
-    if isinstance(found, Parts):
-        return found
-    raise ConfigError(f"{what} {shown(url)!r}: {found}")
+    parts = _read(url)
+    if isinstance(parts, Parts):
+        return parts
+    raise ConfigError(f"{what} {shown(url)!r}: {parts}")
 
 
 def _read(url: str) -> Parts | str:
@@ -117,13 +117,13 @@ def shown(url: str) -> str:
 
 def _shown(url: str, depth: int) -> str:
     before, sharp, after = url.partition("#")
-    found = _read(before)
-    if not isinstance(found, Parts) or (sharp and "@" in url):
+    parts = _read(before)
+    if not isinstance(parts, Parts) or (sharp and "@" in url):
         return _scheme_only(url)
-    user = "" if found.user is None else quote(found.user, safe="") + ("" if found.password is None else f":{HIDDEN}")
-    query = "&".join(_option(pair, depth) for pair in found.query.split("&")) if found.query else ""
-    rest = redact(f"{found.scheme}://{user}{'@' if found.user is not None else ''}{found.hosts}{found.path}")
-    more = f"#{HIDDEN if found.hosts else redact(after)}" if sharp else ""
+    user = "" if parts.user is None else quote(parts.user, safe="") + ("" if parts.password is None else f":{HIDDEN}")
+    query = "&".join(_option(pair, depth) for pair in parts.query.split("&")) if parts.query else ""
+    rest = redact(f"{parts.scheme}://{user}{'@' if parts.user is not None else ''}{parts.hosts}{parts.path}")
+    more = f"#{HIDDEN if parts.hosts else redact(after)}" if sharp else ""
     return f"{rest}{'?' if query else ''}{query}{more}"
 
 
@@ -145,8 +145,8 @@ def _option(pair: str, depth: int) -> str:
     plain = unquote(value)
     if "://" not in plain:
         return f"{name}{sign}{redact(value)}"
-    told = _shown(plain, depth + 1) if depth < _NESTED_MAX else HIDDEN
-    return f"{name}={value if told == plain else quote(told, safe='/:@*,')}"
+    hidden = _shown(plain, depth + 1) if depth < _NESTED_MAX else HIDDEN
+    return f"{name}={value if hidden == plain else quote(hidden, safe='/:@*,')}"
 
 
 def option_shown(name: str) -> str:

@@ -130,8 +130,8 @@ class Verifier:
             )
             self._say(f"entry {anchor.seq}, the anchor, is not there, and {age}: it was removed")
 
-    def see(self, found: Iterable[Record]) -> None:
-        for record in found:
+    def see(self, records: Iterable[Record]) -> None:
+        for record in records:
             self._count += 1
             self._one(record)
 
@@ -190,10 +190,10 @@ def _numbers(first: int, last: int) -> str:
     return f"entry {first} is missing" if first == last else f"entries {first} to {last} are missing"
 
 
-def newest(found: Sequence[Record]) -> ChainLink:
+def newest(records: Sequence[Record]) -> ChainLink:
     """The place of the last of these; one of zeros where that cannot be read."""
     try:
-        return link_of(found[-1].entry) if found else ChainLink()
+        return link_of(records[-1].entry) if records else ChainLink()
     except UNREADABLE:
         return ChainLink()
 

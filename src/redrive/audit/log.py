@@ -173,10 +173,10 @@ class Audit:
         for begin in numbers_from(1, PROBED):
             numbers = range(begin, begin + PROBED)
             cells = self._store.cells.read([_key(number) for number in numbers])
-            found = {n: each for n, each in zip(numbers, cells, strict=True) if each is not None}
-            if not found:
+            chunks = {n: each for n, each in zip(numbers, cells, strict=True) if each is not None}
+            if not chunks:
                 break
-            left |= found
+            left |= chunks
         if not left:
             return Head(lost=int(cell is not None))
         last = _records(left[max(left)])
@@ -243,10 +243,10 @@ class Audit:
     def _chained(self, since_ms: int, until_ms: int | None = None) -> Iterator[Entry]:
         head = self._head(self._store.cells.read([HEAD])[0])
         last = head.last + 1 if until_ms is None else self._last_until(head, until_ms)
-        for number, found in self._cells(head, range(last, head.first - 1, -1)):
+        for number, records in self._cells(head, range(last, head.first - 1, -1)):
             if number is None:
                 return
-            entries = [entry for record in reversed(found) if (entry := _entry(record)) is not None]
+            entries = [entry for record in reversed(records) if (entry := _entry(record)) is not None]
             yield from (entry for entry in entries if entry.at_ms >= since_ms)
             # Entries lie in the order of their commits, which is nearly that of their times: so a whole cell must be
             # too old.
@@ -259,8 +259,8 @@ class Audit:
         low, high = head.first, head.last + 1
         while low < high:
             middle = (low + high + 1) // 2
-            found = head.records if middle > head.last else _records(self._store.cells.read([_key(middle)])[0])
-            entry = _entry(found[0]) if found else None
+            records = head.records if middle > head.last else _records(self._store.cells.read([_key(middle)])[0])
+            entry = _entry(records[0]) if records else None
             if entry is None or entry.at_ms > until_ms:  # a cell that cannot be read: rather one more than one less
                 high = middle - 1
             else:
@@ -289,8 +289,8 @@ class Audit:
         for entry in reversed([*self._outside()]):
             yield chain.encode(Record("", Raw(chain.encode(entry))))
         head = self._head(self._store.cells.read([HEAD])[0])
-        for _, found in self._cells(head, range(head.first, head.last + 2)):
-            yield from map(chain.encode, found)
+        for _, records in self._cells(head, range(head.first, head.last + 2)):
+            yield from map(chain.encode, records)
 
     def verify(self, anchor: str = "") -> Verified:
         """Check whether an entry was changed, removed or moved since it was written. `anchor`: the `head` of an earlier
@@ -298,11 +298,11 @@ class Audit:
         ConfigError for an invalid anchor, StoreError."""
         head = self._head(self._store.cells.read([HEAD])[0])
         verifier = Verifier(head, self._store.now_ms(), chain.anchor_of(anchor) if anchor else None)
-        for number, found in self._cells(head, range(head.first, head.last + 2)):
+        for number, records in self._cells(head, range(head.first, head.last + 2)):
             if number is None:
                 verifier.unread(f"{PROBED} cells in a row are missing; those that follow were not read")
-            elif found or number > head.last:
-                verifier.see(found)
+            elif records or number > head.last:
+                verifier.see(records)
             else:
                 verifier.damaged(_key(number))
         (now,) = self._store.cells.read([HEAD])
@@ -316,9 +316,9 @@ class Audit:
         name any number of cells."""
         missing = 0
         for number in numbers:
-            found = head.records if number > head.last else _records(self._store.cells.read([_key(number)])[0])
-            yield number, found
-            missing = 0 if found else missing + 1
+            records = head.records if number > head.last else _records(self._store.cells.read([_key(number)])[0])
+            yield number, records
+            missing = 0 if records else missing + 1
             if missing >= PROBED:
                 yield None, ()
                 if numbers.step > 0:

@@ -224,15 +224,15 @@ class ClaimCheck(StoreWrapper):
         key = reference.blob
         if owner(key) != message.id:
             raise Unreadable(f"its body refers to blob {key}, which belongs to another message")
-        found = self.blobs.get(key, reference.bytes + 1)
-        if found is None:
+        blob = self.blobs.get(key, reference.bytes + 1)
+        if blob is None:
             raise Unreadable(f"its body of {reference.bytes} bytes is gone: there is no blob {key}")
-        if len(found) != reference.bytes:
-            word = "more" if len(found) > reference.bytes else f"only {len(found)}"
+        if len(blob) != reference.bytes:
+            word = "more" if len(blob) > reference.bytes else f"only {len(blob)}"
             raise Unreadable(f"its blob {key} is damaged: it has {word} instead of {reference.bytes} bytes")
-        if sha256(found).hexdigest() != reference.sha256:
-            raise Unreadable(f"its blob {key} is damaged: its {len(found)} bytes do not have the SHA-256 they had")
-        return found
+        if sha256(blob).hexdigest() != reference.sha256:
+            raise Unreadable(f"its blob {key} is damaged: its {len(blob)} bytes do not have the SHA-256 they had")
+        return blob
 
     def complains(self) -> bool:
         """Whether to report trouble with the storage now: once a minute is enough."""
@@ -249,13 +249,13 @@ class ClaimCheck(StoreWrapper):
         then nothing was changed."""
         if not isinstance(verdict, Discard | Replace):
             return self.inner.triage(handles, verdict, swaps=swaps)
-        found = self.inner.find([handle.id for handle in handles])
+        messages = self.inner.find([handle.id for handle in handles])
         done = (
             self._replace(handles, verdict, swaps)
             if isinstance(verdict, Replace)
             else self.inner.triage(handles, verdict, swaps=swaps)
         )
-        self._discard(key for m, gone in zip(found, done, strict=True) if gone and m for key in _keys_of(m))
+        self._discard(key for m, gone in zip(messages, done, strict=True) if gone and m for key in _keys_of(m))
         return done
 
     def _replace(self, handles: Sequence[Handle], verdict: Replace, swaps: Sequence[Swap]) -> list[bool]:

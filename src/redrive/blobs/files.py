@@ -69,10 +69,10 @@ class FileBlobs:
                 self._require_folder()
                 return None
             with os.fdopen(file, "rb") as opened:
-                found = os.fstat(file)
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(file)
+                if not stat.S_ISREG(status.st_mode):
                     raise OSError(errno.EINVAL, "it is not a regular file")
-                return opened.read(min(bytes_max, found.st_size))
+                return opened.read(min(bytes_max, status.st_size))
 
     def _require_folder(self) -> None:
         """Without it a disk is not mounted, and no blob is lost."""

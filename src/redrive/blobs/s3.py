@@ -76,14 +76,14 @@ class S3Blobs:
         with self._told(f"cannot read blob {key}"):
             try:
                 answer = self._client.get_object(Bucket=self.bucket, Key=name, Range=f"bytes=0-{max(bytes_max, 1) - 1}")
-                found: bytes = answer["Body"].read(bytes_max)
+                body: bytes = answer["Body"].read(bytes_max)
             except aws.errors() as error:
                 if aws.code_of(error) == _EMPTY:
                     return b""
                 if aws.code_of(error) in _ABSENT:
                     return None
                 raise
-        return found
+        return body
 
     def copy(self, key: str, to: str) -> bool:
         source = {"Bucket": self.bucket, "Key": self._name(key)}

@@ -17,17 +17,17 @@ from ..errors import ConfigError
 
 def argument_types(name: str, handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
     """The type of each argument; Any where none is annotated. Raises ConfigError for one that cannot be resolved."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for each in parameters:
         try:
             bare = each.annotation is inspect.Parameter.empty
-            found[each.name] = Any if bare else resolved(handler, each.name, each.annotation)
+            types[each.name] = Any if bare else resolved(handler, each.name, each.annotation)
         except (NameError, AttributeError) as error:
             module = sys.modules.get(getattr(_function(handler), "__module__", ""))
             raise ConfigError(
                 f"task {name!r}: the annotation {each.annotation!r} of argument {each.name} {_why(error, module)}"
             ) from None
-    return found
+    return types
 
 
 def first_type(handler: Callable[..., Any]) -> tuple[str, Any]:
@@ -36,10 +36,10 @@ def first_type(handler: Callable[..., Any]) -> tuple[str, Any]:
     if first.annotation is inspect.Parameter.empty:
         return first.name, Any
     try:
-        found = resolved(handler, first.name, first.annotation)
+        type_ = resolved(handler, first.name, first.annotation)
     except Exception:  # imported for type checkers only, or written for them
         return first.name, Any
-    return first.name, typing.get_origin(found) or found
+    return first.name, typing.get_origin(type_) or type_
 
 
 def resolved(handler: Callable[..., Any], name: str, annotation: Any) -> Any:
@@ -55,8 +55,10 @@ def unresolved(fields: Sequence[tuple[Any, ...]], error: NameError) -> str:
         for each in _parts(kind):
             try:
                 typing.get_type_hints(each)
-            except NameError as found:
-                return f"{each.__qualname__}, the type of argument {name}, {_why(found, sys.modules[each.__module__])}"
+            except NameError as unknown:
+                return (
+                    f"{each.__qualname__}, the type of argument {name}, {_why(unknown, sys.modules[each.__module__])}"
+                )
             except Exception:  # what has no annotations
                 continue
     return f"the type of an argument {_why(error, None)}"

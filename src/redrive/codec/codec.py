@@ -153,11 +153,11 @@ class Codec:
             if isinstance(error, Unreadable):
                 raise
             old = "" if version in (None, self.version) else f" of version {version}, lifted to {self.version},"
-            told = f"body{old} does not fit {self.name}{self.signature}"
+            text = f"body{old} does not fit {self.name}{self.signature}"
             if unknown := self._unknown(given, lifted):
-                told = f"{told}: no argument {_listed(unknown)} is known here"
-                raise UnknownArguments(told, tuple(unknown)) from None
-            raise Unreadable(f"{told}: {_printable(error)}") from None
+                text = f"{text}: no argument {_listed(unknown)} is known here"
+                raise UnknownArguments(text, tuple(unknown)) from None
+            raise Unreadable(f"{text}: {_printable(error)}") from None
         if self._all_required and len(self._positional) == len(self._fields):
             return msgspec.structs.astuple(fields), {}
         return self._called_with(fields)
@@ -166,11 +166,11 @@ class Codec:
         """The names of arguments that the handler does not take, if the body has all required ones: else it is not a
         call of this handler in any release. For a lifted body, the names that it came with count."""
         try:
-            found = _to_object(lifted).keys()
-            names = _to_object(given).keys() & found - self._names
+            sent = _to_object(lifted).keys()
+            names = _to_object(given).keys() & sent - self._names
         except Exception:  # not an object: no names
             return []
-        return sorted(names) if self._required <= found else []
+        return sorted(names) if self._required <= sent else []
 
     def _called_with(self, fields: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
         named = {name: value for name in self._fields if (value := getattr(fields, name)) is not msgspec.UNSET}
@@ -188,8 +188,8 @@ class Codec:
                 return self._called_with(self.struct(**{name: whole(body, name, self.kinds[name], load)}))
             if "key" not in self._names:
                 return None
-            found = {name: value for name, value in s3_arguments(body).items() if name in self._names}
-            return self._called_with(self._decode(_to_json(found)))
+            arguments = {name: value for name, value in s3_arguments(body).items() if name in self._names}
+            return self._called_with(self._decode(_to_json(arguments)))
         except Exception:  # the error about the names explains more
             return None
 

@@ -69,10 +69,10 @@ def _vet(path: Path, stamp: _Stamp) -> None:
 
 def _stamp(path: Path) -> _Stamp | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 @functools.lru_cache(maxsize=64)
@@ -95,9 +95,9 @@ def _document(path: Path, stamp: _Stamp) -> Mapping[str, Any] | None:
 def _read(path: Path, stamp: _Stamp) -> str:
     """The text of exactly that file; a pipe in its place does not block. Raises OSError, ValueError."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")
-        if (found.st_dev, found.st_ino) != stamp[:2]:
+        if (status.st_dev, status.st_ino) != stamp[:2]:
             raise ValueError("it was replaced while it was read")
         return file.read().decode()

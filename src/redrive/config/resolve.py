@@ -185,7 +185,7 @@ def _anchored(name: str, value: Any, file: File) -> Any:
         return value if value.startswith("~") else str(file.path.parent / value)
     if name == "url" and value.startswith("sqs://"):  # its triage and cells are URLs too
         folder = quote(quote(str(file.path.parent)))  # a URL within a URL
-        return re.sub(rf"(?<=[?&])(?:triage|cells)={_SQLITE}(?!/)", lambda found: f"{found[0]}{folder}/", value)
+        return re.sub(rf"(?<=[?&])(?:triage|cells)={_SQLITE}(?!/)", lambda match: f"{match[0]}{folder}/", value)
     if name != "url" or not value.startswith(_SQLITE):
         return value
     path = value.removeprefix(_SQLITE)

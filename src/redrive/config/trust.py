@@ -40,22 +40,22 @@ def why_not(path: Path) -> str | None:
     """Return why a file is not trusted; None if it is. Raises OSError where it cannot be examined."""
     if is_named(path):
         return None
-    found = path.lstat()
+    status = path.lstat()
     why = _of_folder(path.parent)
-    if why is None and stat.S_ISLNK(found.st_mode):
-        why = _owner(found, "it is a link that")
+    if why is None and stat.S_ISLNK(status.st_mode):
+        why = _owner(status, "it is a link that")
         path = path.resolve()
-        found = path.stat()
+        status = path.stat()
         why = why or _of_folder(path.parent)
-    return why or _owner(found, "it") or _writers(path, found, "it")
+    return why or _owner(status, "it") or _writers(path, status, "it")
 
 
 def why_not_folder(path: Path) -> str | None:
     """Return why code is not imported from a folder; None if it is. A sticky bit does not help."""
     if is_named(path):
         return None
-    found = path.stat()
-    return _owner(found, "it") or _writers(path, found, "it")
+    status = path.stat()
+    return _owner(status, "it") or _writers(path, status, "it")
 
 
 def is_named(path: Path) -> bool:
@@ -85,24 +85,24 @@ def python() -> list[str]:
 
 def _of_folder(path: Path) -> str | None:
     """Why a file in this folder may be another one next time. In a sticky one only its owner can remove it."""
-    found = path.stat()
-    why = _owner(found, f"its folder {path}")
-    return why or (None if found.st_mode & stat.S_ISVTX else _writers(path, found, f"its folder {path}"))
+    status = path.stat()
+    why = _owner(status, f"its folder {path}")
+    return why or (None if status.st_mode & stat.S_ISVTX else _writers(path, status, f"its folder {path}"))
 
 
-def _owner(found: os.stat_result, what: str) -> str | None:
-    if found.st_uid in _ours():
+def _owner(status: os.stat_result, what: str) -> str | None:
+    if status.st_uid in _ours():
         return None
-    return f"{what} belongs to {user(found.st_uid)}" + ("" if os.geteuid() else ", and you are root")
+    return f"{what} belongs to {user(status.st_uid)}" + ("" if os.geteuid() else ", and you are root")
 
 
-def _writers(path: Path, found: os.stat_result, what: str) -> str | None:
-    mode = found.st_mode
+def _writers(path: Path, status: os.stat_result, what: str) -> str | None:
+    mode = status.st_mode
     if not mode & (stat.S_IWGRP | stat.S_IWOTH) or os.statvfs(path).f_flag & os.ST_RDONLY:
         return None
-    if not mode & stat.S_IWOTH and _is_alone(found.st_gid, _ours()):
+    if not mode & stat.S_IWOTH and _is_alone(status.st_gid, _ours()):
         return None
-    who = "everybody" if mode & stat.S_IWOTH else _group(found.st_gid)
+    who = "everybody" if mode & stat.S_IWOTH else _group(status.st_gid)
     return f"{who} may write {'in ' if stat.S_ISDIR(mode) else ''}{what}"
 
 

@@ -91,10 +91,10 @@ def _period(value: object) -> float:
 
 
 def _some_period(value: object) -> float:
-    found = _period(value)
-    if found <= 0:
+    period = _period(value)
+    if period <= 0:
         raise ValueError("it must be more than 0")
-    return found
+    return period
 
 
 def _count(value: object, least: int) -> int:

@@ -47,8 +47,8 @@ class _Body(msgspec.Struct):
 
 def headers_of(task: Any) -> dict[str, str]:
     """Return the headers for the parts of a task that the message does not have, or not exactly."""
-    found = {PRIORITY: str(task.priority)} if task.priority else {}
-    return found if task.run_after is None else {**found, RUN_AFTER: task.run_after.isoformat()}
+    headers = {PRIORITY: str(task.priority)} if task.priority else {}
+    return headers if task.run_after is None else {**headers, RUN_AFTER: task.run_after.isoformat()}
 
 
 def new_result(task: Any, id: str, alias: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -84,10 +84,10 @@ def result_of(message: Message, task: Any, alias: str) -> Any:
     status = TaskResultStatus.FAILED if cancelled else _STATUS[message.lane]
     body = msgspec.json.decode(message.body, type=_Body)
     failed_at = _time(message.faults[-1].at_ms) if message.faults else None
-    found = _result(message, task, alias, body.args, body.kwargs, status, started_at=None, attempted_at=failed_at)
+    result = _result(message, task, alias, body.args, body.kwargs, status, started_at=None, attempted_at=failed_at)
     if status is TaskResultStatus.SUCCESSFUL and message.result is not None:
-        object.__setattr__(found, "_return_value", msgspec.json.decode(message.result))
-    return found
+        object.__setattr__(result, "_return_value", msgspec.json.decode(message.result))
+    return result
 
 
 def _result(
@@ -153,8 +153,8 @@ def _path(error: str) -> str:
 def _time(at_ms: int | None) -> datetime | None:
     if at_ms is None:
         return None
-    found = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return found if django.conf.settings.USE_TZ else timezone.make_naive(found)
+    time = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return time if django.conf.settings.USE_TZ else timezone.make_naive(time)
 
 
 __all__ = [

@@ -29,21 +29,21 @@ class SealedBlobs:
 
     def get(self, key: str, bytes_max: int) -> bytes | None:
         """As the place's. Raises KeyMissing, Tampered."""
-        found: bytes | None = self.inner.get(key, bytes_max + OVERHEAD)
-        if found is None or not found.startswith(MAGIC):
-            return None if found is None else found[:bytes_max]
-        return self._box.open(found, *_NAMES, key, "")
+        blob: bytes | None = self.inner.get(key, bytes_max + OVERHEAD)
+        if blob is None or not blob.startswith(MAGIC):
+            return None if blob is None else blob[:bytes_max]
+        return self._box.open(blob, *_NAMES, key, "")
 
     def copy(self, key: str, to: str) -> bool:
         """Sealed again: a copy is bound to its own message."""
-        found = self.get(key, 2**62)
-        if found is not None:
-            self.put({to: found})
-        return found is not None
+        blob = self.get(key, 2**62)
+        if blob is not None:
+            self.put({to: blob})
+        return blob is not None
 
     def delete(self, keys: Iterable[str]) -> None:
         self.inner.delete(keys)
 
     def listed(self) -> Iterator[str]:
-        found: Iterator[str] = self.inner.listed()
-        return found
+        keys: Iterator[str] = self.inner.listed()
+        return keys

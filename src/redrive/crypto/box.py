@@ -91,15 +91,15 @@ class Box:
         very place."""
         from cryptography.exceptions import InvalidTag
 
-        found = parsed(sealed)
-        cipher = self._reader(found)
+        envelope = parsed(sealed)
+        cipher = self._reader(envelope)
         try:
             opened: bytes = cipher.decrypt(
-                found.nonce, found.ciphertext, found.header + _names((purpose, content, id, task))
+                envelope.nonce, envelope.ciphertext, envelope.header + _names((purpose, content, id, task))
             )
         except InvalidTag:
             raise Tampered(
-                f"its {purpose} does not open with key {found.key!r}: it was changed in the store, or is another "
+                f"its {purpose} does not open with key {envelope.key!r}: it was changed in the store, or is another "
                 "message's"
             ) from None
         return opened
@@ -132,17 +132,17 @@ class Box:
         self._writing = writing
         return writing
 
-    def _reader(self, found: Envelope) -> Any:
-        place = found.key, found.algorithm, found.check, found.salt
+    def _reader(self, envelope: Envelope) -> Any:
+        place = envelope.key, envelope.algorithm, envelope.check, envelope.salt
         cipher = self._ciphers.get(place)
         if cipher is not None:
             return cipher
-        key = self._key(found.key)
-        if _check(key) != found.check:
-            raise KeyMissing(f"key {found.key!r} is another one here than the key of that id which encrypted it")
+        key = self._key(envelope.key)
+        if _check(key) != envelope.check:
+            raise KeyMissing(f"key {envelope.key!r} is another one here than the key of that id which encrypted it")
         if len(self._ciphers) >= CIPHERS_MAX:
             self._ciphers.clear()
-        cipher = _cipher(found.algorithm, _derived(key, found.salt, b"seal" + found.header[:-_SALT]))
+        cipher = _cipher(envelope.algorithm, _derived(key, envelope.salt, b"seal" + envelope.header[:-_SALT]))
         self._ciphers[place] = cipher
         return cipher
 

@@ -96,13 +96,13 @@ def opened(box: Box, message: Message) -> Message:
     )
 
 
-def _opened_bytes(box: Box, found: bytes | None, purpose: str, id: str, task: str) -> bytes | None:
-    if found is None or not found.startswith(MAGIC):
-        return found
+def _opened_bytes(box: Box, stored: bytes | None, purpose: str, id: str, task: str) -> bytes | None:
+    if stored is None or not stored.startswith(MAGIC):
+        return stored
     try:
-        return box.open(found, purpose, "", id, task)
+        return box.open(stored, purpose, "", id, task)
     except (KeyMissing, Tampered):
-        return found
+        return stored
 
 
 def opened_fault(box: Box, fault: Fault, id: str, task: str) -> Fault:
@@ -137,8 +137,8 @@ def keys_in(message: Message) -> Iterator[tuple[str, str]]:
     """(what, id of the key) for each part that is encrypted, of a message as stored."""
     if message.content.startswith(SEALED) and (key := key_of(message.body)) is not None:
         yield "bodies", key
-    for what, found in (("results", message.result), ("checkpoints", message.progress)):
-        if found is not None and (key := key_of(found)) is not None:
+    for what, field in (("results", message.result), ("checkpoints", message.progress)):
+        if field is not None and (key := key_of(field)) is not None:
             yield what, key
     texts = [text for fault in message.faults for text in (fault.text, fault.traceback)]
     for text in (*texts, message.headers.get(ERROR_HEADER, "")):

@@ -43,8 +43,8 @@ def used(store: Store) -> tuple[list[Use], list[str]]:
     else:
         writes = None
     return [
-        Use(id, id == writes, box is not None and box.has(id), {part: found.get(part, 0) for part in PARTS})
-        for id, found in sorted(counts.items())
+        Use(id, id == writes, box is not None and box.has(id), {part: parts.get(part, 0) for part in PARTS})
+        for id, parts in sorted(counts.items())
     ], unseen
 
 
@@ -84,5 +84,5 @@ def _of_blobs(store: Store, counts: dict[str, dict[str, int]]) -> list[str]:
 
 
 def _count(counts: dict[str, dict[str, int]], key: str, part: str) -> None:
-    found = counts.setdefault(key, {})
-    found[part] = found.get(part, 0) + 1
+    parts = counts.setdefault(key, {})
+    parts[part] = parts.get(part, 0) + 1

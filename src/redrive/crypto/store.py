@@ -87,10 +87,10 @@ class Sealed(StoreWrapper):
     ) -> Exchange:
         """As the store's. Raises StoreUnavailable where no key can be had; then nothing was settled."""
         sealed = [self._settling(s) if s.fault or s.result is not None or s.follow_ups else s for s in settlements]
-        found = self.inner.exchange(sealed, asks, swaps=swaps)
-        if not found.deliveries:
-            return found
-        return replace(found, deliveries=[self._opened(delivery) for delivery in found.deliveries])
+        result = self.inner.exchange(sealed, asks, swaps=swaps)
+        if not result.deliveries:
+            return result
+        return replace(result, deliveries=[self._opened(delivery) for delivery in result.deliveries])
 
     def _settling(self, s: Settlement) -> Settlement:
         box, (id, task) = self.box, _message_of(s.receipt)

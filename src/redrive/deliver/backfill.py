@@ -109,13 +109,13 @@ class Backfill(Ingest):
         """Those whose id, if they have one, is neither stored nor that of a line before."""
         ids = list(dict.fromkeys(draft.id for draft in drafts if draft.id is not None))
         taken = {message.id for message in self.app.store.find(ids) if message is not None} if ids else set[str]()
-        found: list[Draft] = []
+        unknown: list[Draft] = []
         for draft in drafts:
             if draft.id not in taken:
-                found.append(draft)
+                unknown.append(draft)
             if draft.id is not None:
                 taken.add(draft.id)
-        return found
+        return unknown
 
 
 class _Unkept(Ledger):

@@ -105,25 +105,25 @@ def _cancelled(store: Store, record: Record) -> int:
 
 
 def _groups(store: Store, queue: str) -> tuple[DeadGroup, ...]:
-    found: dict[tuple[str, ...], DeadGroup] = {}
+    groups: dict[tuple[str, ...], DeadGroup] = {}
     for lane in RESTING:
         for messages in pages(store, lane, Filter(queue=queue)):
             for message in messages:
-                _add(found, message)
-    return tuple(sorted(found.values(), key=lambda group: (-group.count, group.fingerprint)))
+                _add(groups, message)
+    return tuple(sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint)))
 
 
-def _add(found: dict[tuple[str, ...], DeadGroup], message: Message) -> None:
+def _add(groups: dict[tuple[str, ...], DeadGroup], message: Message) -> None:
     fault = message.faults[-1] if message.faults else None
     key = message.lane.value, message.reason or "", fault.fingerprint if fault is not None else ""
     line = int(message.headers.get(LINE_HEADER, 0))
-    group = found.get(key)
+    group = groups.get(key)
     if group is None:
         error, text = (fault.error, fault.text) if fault is not None else ("", "")
-        found[key] = DeadGroup(key[0], key[1], error, text, key[2], 1, (line,), message.id)
+        groups[key] = DeadGroup(key[0], key[1], error, text, key[2], 1, (line,), message.id)
     else:
         lines = tuple(sorted([*group.lines, line])[:LINES_SHOWN_MAX])
-        found[key] = replace(group, count=group.count + 1, lines=lines)
+        groups[key] = replace(group, count=group.count + 1, lines=lines)
 
 
 def spool_folder(store: Store) -> Path:

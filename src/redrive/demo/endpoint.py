@@ -188,11 +188,11 @@ def _response(kind: str) -> bytes:
 
 
 def _bound(port: int) -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    found.bind(("127.0.0.1", port))
-    return found
+    socket_ = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    socket_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    socket_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    socket_.bind(("127.0.0.1", port))
+    return socket_
 
 
 def _now_ms() -> int:

@@ -151,12 +151,12 @@ def _problems(
             str(e.event) for requests in by_key.values() for e in requests if e.answer == "401"
         ],
     }
-    return [f"{name}: {_some(found)}" for name, found in problems.items() if found]
+    return [f"{name}: {_some(ids)}" for name, ids in problems.items() if ids]
 
 
-def _some(found: Sequence[str]) -> str:
-    more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
-    return ", ".join(found[:SHOWN_MAX]) + more
+def _some(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - SHOWN_MAX} more" if len(ids) > SHOWN_MAX else ""
+    return ", ".join(ids[:SHOWN_MAX]) + more
 
 
 def lines(path: str | Path, kind: type[T]) -> list[T]:
@@ -167,14 +167,14 @@ def lines(path: str | Path, kind: type[T]) -> list[T]:
 
 def messages_of(store: Store, queue: str | None = None) -> list[Message]:
     """Return all messages of the store, or of one queue."""
-    found: list[Message] = []
+    messages: list[Message] = []
     cursor = None
     while True:
         page = store.peek(None, where=Filter(queue=queue), limit=500, cursor=cursor)
-        found += page.messages
+        messages += page.messages
         cursor = page.cursor
         if cursor is None:
-            return found
+            return messages
 
 
 def read_fates(path: str | Path) -> list[Fate]:
@@ -194,8 +194,8 @@ def main(arguments: Sequence[str]) -> int:
         )
     finally:
         store.close()
-    told: dict[str, Any] = {**msgspec.to_builtins(verdict), "balanced": verdict.balanced}
-    print(msgspec.json.format(msgspec.json.encode(told)).decode())
+    report: dict[str, Any] = {**msgspec.to_builtins(verdict), "balanced": verdict.balanced}
+    print(msgspec.json.format(msgspec.json.encode(report)).decode())
     return 0 if verdict.balanced else 1
 
 

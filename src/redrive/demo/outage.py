@@ -155,8 +155,8 @@ class Timed(Poster):
 
 def _events() -> list[tuple[str, bytes]]:
     decode = msgspec.json.Decoder(dict[str, object]).decode
-    with as_file(files(__package__) / DATA) as path, gzip.open(path) as found:
-        bodies = [line.rstrip(b"\n") for line in found]
+    with as_file(files(__package__) / DATA) as path, gzip.open(path) as file:
+        bodies = [line.rstrip(b"\n") for line in file]
     return [(str(decode(body)["id"]), body) for body in bodies]
 
 

@@ -33,11 +33,11 @@ def picture(without: Side, with_breaker: Side) -> str:
     """Return the SVG. Both panels have the same scales; its colours follow the reader's light or dark theme."""
     sides = (without, with_breaker)
     scale = _Scale(sides)
-    told = " ".join(_told(side) for side in sides)
+    text = " ".join(_told(side) for side in sides)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="t d">',
         '<title id="t">Requests per second through an outage, without a circuit breaker and with one</title>',
-        f'<desc id="d">{escape(told)}</desc>',
+        f'<desc id="d">{escape(text)}</desc>',
         f"<style>{STYLE}</style>",
         f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="8"/>',
         _text(20, 28, "Requests per second through the same outage", "title"),

@@ -61,7 +61,7 @@ class Redrives:
 
     async def _carry(self, run: Run, limit_s: float) -> None:
         size, timeout_s = self._options.concurrency, self._target.timeout_s
-        told = 0
+        shown = 0
         async with new_client(self._target, size) as client, asyncio.timeout(limit_s):
             poster = Poster(client, self._target, Pacer(None))
             app = delivery_app(self._store, self._queue, poster, self._options.retry, timeout_s)
@@ -69,18 +69,18 @@ class Redrives:
                 app.subscribe(observer)
             async with app.worker({self._queue: size}, grace=timeout_s + 1, name=self._queue):
                 while not self._over(run):
-                    told = self._tell(run, told)
+                    shown = self._tell(run, shown)
                     await asyncio.sleep(LOOK_S)
-        self._tell(run, told)
+        self._tell(run, shown)
 
     def _over(self, run: Run) -> bool:
         counts = self._store.counts(self._queue)
         return run.state in FINAL and not counts.ready + counts.scheduled + counts.leased
 
-    def _tell(self, run: Run, told: int) -> int:
+    def _tell(self, run: Run, shown: int) -> int:
         """Print the new lines of the run's story; return how many."""
         story = run.story()
-        for line in story[told:]:
+        for line in story[shown:]:
             self._report.say(f"  {rfc3339(line.at_ms)[11:22]}  {line.text}", "dim")
         return len(story)
 

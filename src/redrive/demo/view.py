@@ -173,8 +173,8 @@ class Report:
         self.table(rows)
         self.say(f"Requests per accepted event: {_tries(v.tries)}", "dim")
         if v.duplicates:
-            told = f"{v.duplicates} were accepted more than once, as at-least-once delivery allows"
-            self.say(f"{told}: {v.repeats} repeats, by their causes:")
+            text = f"{v.duplicates} were accepted more than once, as at-least-once delivery allows"
+            self.say(f"{text}: {v.repeats} repeats, by their causes:")
             self.table([(count, cause) for cause, count in v.causes.items()])
         if v.dead_but_accepted:
             self.say(f"{v.dead_but_accepted} of the dead were accepted once, but no answer ever said so.")

@@ -45,16 +45,16 @@ def _fault(exception: BaseException, rules: Sequence[Rule], now: datetime | None
     inspection = Inspection(now)
     chain = inspection.chain(exception)
     seen, stack = chain[0], stack_of(exception)
-    found = _classify(inspection, chain, rules)
+    verdict = _classify(inspection, chain, rules)
     return Fault(
-        found.kind or Kind.DEFAULT,
+        verdict.kind or Kind.DEFAULT,
         seen.known.name,
         seen.text,
         fingerprint_of(inspection, chain, stack),
         seen.known.errors,
         traceback_text(inspection, seen, stack),
-        found.retry_after_s,
-        found.steer,
+        verdict.retry_after_s,
+        verdict.steer,
     )
 
 
@@ -120,12 +120,12 @@ def _classify_members(inspection: Inspection, seen: Seen, rules: Sequence[Rule],
     if depth >= DEPTH_MAX:
         return _UNKNOWN
     members = members_of(seen.exception)[:MEMBERS_MAX]
-    found = [_classify(inspection, inspection.chain(member), rules, depth + 1) for member in members]
-    asked_s = max((each.retry_after_s for each in found if each.retry_after_s is not None), default=None)
-    if all(each.steer for each in found):
-        gravest = min(found, key=lambda each: _STEERS.index(each.steer))
+    verdicts = [_classify(inspection, inspection.chain(member), rules, depth + 1) for member in members]
+    asked_s = max((each.retry_after_s for each in verdicts if each.retry_after_s is not None), default=None)
+    if all(each.steer for each in verdicts):
+        gravest = min(verdicts, key=lambda each: _STEERS.index(each.steer))
         return Classification(gravest.kind, asked_s, gravest.steer)
-    kinds = [each.kind for each in found if each.kind is not None]
+    kinds = [each.kind for each in verdicts if each.kind is not None]
     return Classification(min(kinds, key=_GRAVITY.index, default=None), asked_s)
 
 

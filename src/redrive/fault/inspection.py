@@ -157,8 +157,8 @@ def _telling_of(mro: tuple[type, ...]) -> frozenset[str]:
     names: set[str] = set()
     for each in mro:
         if each is not BaseException and each is not object:  # whose __getattribute__ is the ordinary one
-            found = call((_TELLING | _ANSWERING).intersection, namespace_of(each))
-            names |= _ANSWERING if found is None else found
+            defined = call((_TELLING | _ANSWERING).intersection, namespace_of(each))
+            names |= _ANSWERING if defined is None else defined
     return _TELLING if names & _ANSWERING else frozenset(names)
 
 
@@ -232,11 +232,11 @@ def _read_http(exception: BaseException, now: datetime | None) -> tuple[int | No
         meta, error = response.get("ResponseMetadata"), response.get("Error")
         code = string(_item(error, "Code"))[:NAME_MAX]
         return _status(_item(meta, "HTTPStatusCode")), code, _asked_s(exception, _item(meta, "HTTPHeaders"), now)
-    found = [_status(get(response, name)) for name in ("status_code", "status")] if response is not None else []
-    found += [_status(get(exception, name)) for name in ("status_code", "status", "http_status", "code")]
+    codes = [_status(get(response, name)) for name in ("status_code", "status")] if response is not None else []
+    codes += [_status(get(exception, name)) for name in ("status_code", "status", "http_status", "code")]
     headers = get(response, "headers")
     headers = get(exception, "headers") if headers is None else headers
-    return next((each for each in found if each is not None), None), "", _asked_s(exception, headers, now)
+    return next((each for each in codes if each is not None), None), "", _asked_s(exception, headers, now)
 
 
 def _status(value: object) -> int | None:

@@ -64,10 +64,10 @@ def _read(section: str) -> tuple[list[Place], str]:
     at = len(_HEADER)
     if not section.startswith(_HEADER):
         return places, section
-    while found := _FRAME.match(section, at):
-        at = found.end()
-        if found[1] is not None:
-            places.append(Place(*found.groups()))
+    while match := _FRAME.match(section, at):
+        at = match.end()
+        if match[1] is not None:
+            places.append(Place(*match.groups()))
     return places, section[at:]
 
 
@@ -93,8 +93,8 @@ def _class(error: str) -> type[StandIn]:
 
 def _known(error: str) -> type[BaseException] | None:
     module, _, name = error.rpartition(".")
-    found = getattr(sys.modules.get(module or builtins.__name__), "__dict__", {}).get(name)
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+    value = getattr(sys.modules.get(module or builtins.__name__), "__dict__", {}).get(name)
+    return value if isinstance(value, type) and issubclass(value, BaseException) else None
 
 
 # -- frames

@@ -67,10 +67,10 @@ def generalized(text: str, templates: tuple[Template, ...], cls: type) -> str:
 
     The templates are those of the functions that the failure came through; those of its class `cls` are looked at too.
     """
-    found = _filled(text, templates) if templates else None
-    if found is None and (templates := call(_of_class, cls)):
-        found = _filled(text, templates)
-    return text if found is None else found
+    filled = _filled(text, templates) if templates else None
+    if filled is None and (templates := call(_of_class, cls)):
+        filled = _filled(text, templates)
+    return text if filled is None else filled
 
 
 def _filled(text: str, templates: tuple[Template, ...]) -> str | None:
@@ -94,11 +94,11 @@ def _values(text: str, texts: tuple[str, ...]) -> list[str] | None:
     at, end = len(texts[0]), len(text) - len(texts[-1])
     values = []
     for between in texts[1:-1]:
-        found = text.find(between, at, end)
-        if found < 0:
+        index = text.find(between, at, end)
+        if index < 0:
             return None
-        values.append(text[at:found])
-        at = found + len(between)
+        values.append(text[at:index])
+        at = index + len(between)
     if at > end:
         return None
     values.append(text[at:end])
@@ -126,38 +126,38 @@ def _is_sentence(value: str) -> bool:
 
 def templates_of(codes: Iterable[tuple[CodeType, Mapping[str, object]]]) -> tuple[Template, ...]:
     """The templates of these functions, each with its module's names; what cannot be read has none."""
-    found: list[Template] = []
+    templates: list[Template] = []
     for code, scope in codes:
-        found += _of_code(code, code.co_filename)
+        templates += _of_code(code, code.co_filename)
         for name in code.co_names:
-            found += _of_text(call(scope.get, name))
-    return _sorted(found)
+            templates += _of_text(call(scope.get, name))
+    return _sorted(templates)
 
 
-def _sorted(found: list[Template]) -> tuple[Template, ...]:
+def _sorted(templates: list[Template]) -> tuple[Template, ...]:
     """Each once; the one that says most comes first."""
-    return tuple(sorted(dict.fromkeys(found), key=lambda each: -sum(map(len, each.texts)))[:TEMPLATES_MAX])
+    return tuple(sorted(dict.fromkeys(templates), key=lambda each: -sum(map(len, each.texts)))[:TEMPLATES_MAX])
 
 
 @lru_cache(maxsize=_CLASSES_MAX)
 def _of_class(cls: type) -> tuple[Template, ...]:
-    found: list[Template] = []
+    templates: list[Template] = []
     for each in bases_of(cls):
         names = namespace_of(each)
         if is_library(string(get(sys.modules.get(string(names.get("__module__"))), "__file__")) or "<unknown>"):
             continue
         for function in (names.get("__init__"), names.get("__new__"), names.get("__str__")):
             if type(function) is FunctionType:
-                found += _of_code(function.__code__, function.__code__.co_filename)
+                templates += _of_code(function.__code__, function.__code__.co_filename)
         for value in names.values():
-            found += _of_text(value)
-    return _sorted(found)
+            templates += _of_text(value)
+    return _sorted(templates)
 
 
 @lru_cache(maxsize=_CODES_MAX)
 def _of_code(code: CodeType, filename: str) -> tuple[Template, ...]:
-    found: tuple[Template, ...] | None = call(_read, code, filename)
-    return found or ()  # by the file too, as functions of two files may be equal
+    templates: tuple[Template, ...] | None = call(_read, code, filename)
+    return templates or ()  # by the file too, as functions of two files may be equal
 
 
 def _read(code: CodeType, filename: str) -> tuple[Template, ...]:
@@ -169,12 +169,12 @@ def _read(code: CodeType, filename: str) -> tuple[Template, ...]:
     if code.co_name != "<module>":
         lines = inspect.getblock(lines)
     tree = ast.parse(textwrap.dedent("".join(lines)))
-    found = [made for node in ast.walk(tree) if (made := _template(_pieces(node)))]
-    found += [made for node in ast.walk(tree) if isinstance(node, ast.Constant) for made in _of_text(node.value)]
+    templates = [made for node in ast.walk(tree) if (made := _template(_pieces(node)))]
+    templates += [made for node in ast.walk(tree) if isinstance(node, ast.Constant) for made in _of_text(node.value)]
     texts = sorted(
         {each for each in code.co_consts if type(each) is str and " " in each and not re.search("[%{]", each)}
     )
-    return (*found[:TEMPLATES_MAX], *[Template((each,), ()) for each in texts[:TEMPLATES_MAX]])
+    return (*templates[:TEMPLATES_MAX], *[Template((each,), ()) for each in texts[:TEMPLATES_MAX]])
 
 
 _Pieces = list[str | tuple[str]]  # a text, or what fills a place
@@ -224,12 +224,12 @@ def _of_text(value: object) -> list[Template]:
     """The templates that a constant may be: for `%` and for `format`."""
     if type(value) is not str or len(value) > 10 * VALUE_MAX:
         return []
-    found = []
+    templates = []
     if "%" in value:
-        found.append(_template(list(_by_percent(value, iter(())))))
+        templates.append(_template(list(_by_percent(value, iter(())))))
     if "{" in value:
-        found.append(_template(list(_by_braces(value, []))))
-    return [each for each in found if each is not None]
+        templates.append(_template(list(_by_braces(value, []))))
+    return [each for each in templates if each is not None]
 
 
 def _by_percent(text: str, names: Iterator[str]) -> Iterator[str | tuple[str]]:

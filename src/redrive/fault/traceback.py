@@ -99,12 +99,12 @@ def stack_of(exception: BaseException) -> Stack:
 
 def _scopes(exception: BaseException) -> dict[int, Mapping[str, object]]:
     """The names of the modules that the frames run in, by the ids of their code objects."""
-    found: dict[int, Mapping[str, object]] = {}
+    scopes: dict[int, Mapping[str, object]] = {}
     step = traceback_of(exception)
-    while step is not None and len(found) < FRAMES_WALKED_MAX:
-        found[id(step.tb_frame.f_code)] = step.tb_frame.f_globals
+    while step is not None and len(scopes) < FRAMES_WALKED_MAX:
+        scopes[id(step.tb_frame.f_code)] = step.tb_frame.f_globals
         step = step.tb_next
-    return found
+    return scopes
 
 
 def _stack(codes: list[CodeType], lines: list[int], left_out: int, scopes: Mapping[int, Mapping[str, object]]) -> Stack:

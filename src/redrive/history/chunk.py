@@ -76,8 +76,8 @@ def read_chunk(value: bytes | None) -> Chunk:
         counts = {key: _numbers(packed) for key, packed in stored.counts.items()}
     except (zlib.error, *UNREADABLE):
         return Chunk({}, [])
-    found = stored.nonces
-    return Chunk(counts, [found[at : at + NONCE_BYTES] for at in range(0, len(found), NONCE_BYTES)])
+    nonces = stored.nonces
+    return Chunk(counts, [nonces[at : at + NONCE_BYTES] for at in range(0, len(nonces), NONCE_BYTES)])
 
 
 def write_chunk(chunk: Chunk) -> bytes:
@@ -117,7 +117,7 @@ def _packed(numbers: Sequence[int]) -> bytes:
 
 
 def _numbers(packed: bytes) -> list[int]:
-    found, before, rest, shift = [], 0, 0, 0
+    numbers, before, rest, shift = [], 0, 0, 0
     for byte in packed:
         if shift > SHIFT_MAX:
             raise ValueError("a count is too large")
@@ -125,6 +125,6 @@ def _numbers(packed: bytes) -> list[int]:
         shift += 7
         if byte < 128:
             before += ~(rest >> 1) if rest & 1 else rest >> 1
-            found.append(before)
+            numbers.append(before)
             rest = shift = 0
-    return found
+    return numbers

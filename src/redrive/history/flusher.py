@@ -169,8 +169,8 @@ class _Thread:
         with self._changed:
             while True:
                 now_s = time.monotonic()
-                found = min(self._due_s.items(), key=lambda item: item[1], default=None)
-                if found is None:
+                first = min(self._due_s.items(), key=lambda item: item[1], default=None)
+                if first is None:
                     if now_s - idle_from_s >= _IDLE_S:
                         self._thread = None
                         for done in self._waiting:
@@ -178,12 +178,12 @@ class _Thread:
                         self._waiting.clear()
                         return None
                     wait_s = _IDLE_S
-                elif found[1] <= now_s:
-                    del self._due_s[found[0]]
-                    return found[0]
+                elif first[1] <= now_s:
+                    del self._due_s[first[0]]
+                    return first[0]
                 else:
-                    wait_s = found[1] - now_s
-                del found
+                    wait_s = first[1] - now_s
+                del first
                 self._changed.wait(wait_s)
 
 

@@ -22,14 +22,14 @@ BOUNDS_MS = tuple(LEAST_MS * GROWTH**n for n in range(math.ceil(math.log(MOST_MS
 def bucketed(values_ms: list[float]) -> dict[int, int]:
     """How many of the values are in each bucket, by the bucket's index. Sorts the list."""
     values_ms.sort()
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     at, end = 0, len(values_ms)
     while at < end:
         index = bisect_left(BOUNDS_MS, values_ms[at])
         beyond = end if index >= len(BOUNDS_MS) else bisect_right(values_ms, BOUNDS_MS[index], at)
-        found[index] = beyond - at
+        counts[index] = beyond - at
         at = beyond
-    return found
+    return counts
 
 
 class Histogram(Struct, frozen=True):

@@ -111,14 +111,14 @@ class Recorder:
 
     def of(self, queue: str, task: str) -> Series:
         """The series of a queue and task."""
-        found = self.series.get((queue, task))
-        if found is not None:
-            return found
+        series = self.series.get((queue, task))
+        if series is not None:
+            return series
         name = self._name(queue, task)
-        found = self.series.get(name)
-        if found is None:
-            found = self.series[name] = Series(_within_ms(self._tasks.get(task)), _within_ms(self._queues.get(queue)))
-        return found
+        series = self.series.get(name)
+        if series is None:
+            series = self.series[name] = Series(_within_ms(self._tasks.get(task)), _within_ms(self._queues.get(queue)))
+        return series
 
     def _name(self, queue: str, task: str) -> Name:
         return queue, task if task in self._tasks or not self._tasks else OTHER

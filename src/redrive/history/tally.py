@@ -144,10 +144,10 @@ def tally_of(counts: Mapping[str, int]) -> Tally:
     )  # fmt: skip
 
 
-def _outcomes(found: Mapping[str, int]) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+def _outcomes(counts: Mapping[str, int]) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
     total: dict[str, int] = {}
     by_attempt: dict[str, dict[str, int]] = {}
-    for key, count in _sorted(found):
+    for key, count in _sorted(counts):
         outcome = key[1:]
         total[outcome] = total.get(outcome, 0) + count
         by_attempt.setdefault(outcome, {})[BANDS[int(key[0])]] = count

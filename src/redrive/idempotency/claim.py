@@ -98,7 +98,7 @@ def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
     then some keys may be held by these owners, who are granted them again.
     """
     durable = not store.traits.one_machine  # on one machine a power cut that undoes a claim ends its owner too
-    found: list[Found] = [Busy(LOST, now_ms + AGAIN_MS)] * len(wishes)
+    claims: list[Found] = [Busy(LOST, now_ms + AGAIN_MS)] * len(wishes)
     taken = {w.cell: (0, claimed(w.wish, now_ms, w.hold_ms)) for w in reversed(wishes)}  # the first one's stays
     left = list(range(len(wishes)))
     for _ in range(TRIES):
@@ -109,17 +109,17 @@ def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
             w = wishes[n]
             record = records[w.cell]
             if record is not None and w.cell in mine and record == mine[w.cell][1] and w.wish.owner == record.owner:
-                found[n] = Claim(w, versions[w.cell], record, box=store.box)
+                claims[n] = Claim(w, versions[w.cell], record, box=store.box)
             elif isinstance(answer := claim(record, w.wish, now_ms, w.hold_ms), Granted):
                 taken[w.cell] = (versions[w.cell], answer.record)
                 records[w.cell] = answer.record  # so that later requests find it busy
                 again.append(n)
             else:
-                found[n] = answer
+                claims[n] = answer
         if not again:
             break
         left = again
-    return found
+    return claims
 
 
 def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[str, Record | None]]:

@@ -29,8 +29,8 @@ class DirectCall:
         store, task, key = self._store, self._task.name, self._wanted.key
         now_ms = store.now_ms()
         match acquire(store, [self._wanted], now_ms)[0]:
-            case Claim() as found:
-                self._claim = self._context._claim = found
+            case Claim() as claim:
+                self._claim = self._context._claim = claim
             case Finished(record):
                 self.finished, self.result = True, self._stored(record)
             case Busy(owner, until_ms):

@@ -80,23 +80,23 @@ class Pile(Struct, frozen=True, array_like=True):
         return Pile(self.count + other.count, min(self.since_ms, other.since_ms), ids, other.text or self.text)
 
 
-def text_of(subject: Subject, told: Pile) -> str:
-    many = told.count > 1
-    times = f" {told.count:,} times" if many else ""
+def text_of(subject: Subject, pile: Pile) -> str:
+    many = pile.count > 1
+    times = f" {pile.count:,} times" if many else ""
     of = f" of task {subject.task}" if subject.task else ""
     on = f" on queue {subject.queue}" if subject.queue else ""
     match subject.name:
         case "dead_growth":
-            what = f"{told.count:,} messages" if many else f"message {told.ids[0] if told.ids else ''}"
+            what = f"{pile.count:,} messages" if many else f"message {pile.ids[0] if pile.ids else ''}"
             text = f"{what}{of} died{on}"
         case "quarantined":
-            what = f"{told.count:,} messages were" if many else f"message {told.ids[0]} was" if told.ids else "one was"
+            what = f"{pile.count:,} messages were" if many else f"message {pile.ids[0]} was" if pile.ids else "one was"
             text = f"{what} quarantined{of}{on}" + (f" by auto-redrive of {subject.about}" if subject.about else "")
         case "run_stopped":
             text = f"run {subject.about} stopped itself" if subject.about else f"runs stopped themselves{times}"
         case _:
             text = f"the breaker of {subject.about or 'several dependencies'} opened{times}"
-    return text + (f"; the last: {told.text}" if many and told.text else f": {told.text}" if told.text else "")
+    return text + (f"; the last: {pile.text}" if many and pile.text else f": {pile.text}" if pile.text else "")
 
 
 def visible(text: str) -> str:
@@ -108,7 +108,7 @@ def cause_of(fate: DeliveryEvent) -> str:
     return ": ".join(filter(None, (fate.reason, fate.error, fate.text)))
 
 
-def command_of(subject: Subject, told: Pile, place: Sequence[str]) -> str:
+def command_of(subject: Subject, pile: Pile, place: Sequence[str]) -> str:
     match subject.name:
         case "dead_growth":
             words = _dead(subject)
@@ -117,8 +117,8 @@ def command_of(subject: Subject, told: Pile, place: Sequence[str]) -> str:
             words = ["flow", "show", name, *(["--key", key] if key else [])] if name else ["flow", "list"]
         case "run_stopped":
             words = ["run", "show", subject.about] if subject.about else ["run", "list"]
-        case _ if told.count == 1 and told.ids:
-            words = ["job", "show", told.ids[0]]
+        case _ if pile.count == 1 and pile.ids:
+            words = ["job", "show", pile.ids[0]]
         case _:
             words = ["dlq", "list", "--quarantine", *(["--task", subject.task] if subject.task else [])]
     return shell_line(words, place)
@@ -177,10 +177,10 @@ def page_of(name: str, task: str | None, queue: str | None, about: str | None, i
 def spec_of(app: Registry) -> str | None:
     """MODULE:APP: the app is searched in the modules of its handlers."""
     for module in dict.fromkeys(getattr(task.handler, "__module__", None) for task in list(app.tasks.values())):
-        found = sys.modules.get(module or "")
-        for name, value in list(vars(found).items()) if found is not None else ():
+        loaded = sys.modules.get(module or "")
+        for name, value in list(vars(loaded).items()) if loaded is not None else ():
             if value is app and module != "__main__":
                 return f"{module}:{name}"
-            if value is app and (file := getattr(found, "__file__", None)):
+            if value is app and (file := getattr(loaded, "__file__", None)):
                 return f"{Path(file).stem}:{name}"
     return None

@@ -131,9 +131,9 @@ class Watch:
             return subject
         if wide in self._piles:  # checked first, as this may run for every death
             return wide
-        told = {s for s, at_s in self._told_s.items() if at_s > fresh_s and s.name == subject.name and s.task}
-        told |= {s for s in self._piles if s.name == subject.name and s.task}
-        return wide if len(told) >= FAILURES_MAX else subject
+        subjects = {s for s, at_s in self._told_s.items() if at_s > fresh_s and s.name == subject.name and s.task}
+        subjects |= {s for s in self._piles if s.name == subject.name and s.task}
+        return wide if len(subjects) >= FAILURES_MAX else subject
 
     def flush(self, timeout_s: float) -> bool:
         """Send the alerts that may be sent now, and store the other events; False if that took too long."""
@@ -186,12 +186,12 @@ class Watch:
     def _one(self, subject: Subject, pile: Pile) -> None:
         pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # here, once for all events
         try:
-            told = self._claim(subject, pile)
+            claimed = self._claim(subject, pile)
         except Exception:  # the store is down, or closed: go by what this process sent
-            told = self._claim_here(subject, pile)
-        if told.count:
+            claimed = self._claim_here(subject, pile)
+        if claimed.count:
             self._remember(subject)
-            self._send(subject, told)
+            self._send(subject, claimed)
 
     def _remember(self, subject: Subject) -> None:
         now_s = time.monotonic()
@@ -249,15 +249,15 @@ class Watch:
         self._again(subject, pile, min(left_s, AGAIN_S))
         return Pile()
 
-    def _send(self, subject: Subject, told: Pile) -> None:
+    def _send(self, subject: Subject, pile: Pile) -> None:
         try:
-            self._tell_it(self._alert(subject, told))
+            self._tell_it(self._alert(subject, pile))
         except NotTold as error:
-            self._lost(subject, told, str(error))
+            self._lost(subject, pile, str(error))
         except Exception:  # a bug in the function would fail again
             _print(f"{self._channel} failed on an alert:\n{traceback.format_exc()}")
 
-    def _lost(self, subject: Subject, told: Pile, why: str) -> None:
+    def _lost(self, subject: Subject, pile: Pile, why: str) -> None:
         again_ms = int(min(AGAIN_S * 1000, self._every_ms))
         text = f"alert {subject.name} could not be sent, and is sent again in {again_ms / 1000:g} s: {why}"
         with contextlib.suppress(Exception):
@@ -265,13 +265,13 @@ class Watch:
         try:
             key = self._key(subject)
             version, old = self._read(key)
-            new = Told(self._app.store.now_ms() - self._every_ms + again_ms, told.plus(old.pile))
+            new = Told(self._app.store.now_ms() - self._every_ms + again_ms, pile.plus(old.pile))
             if self._app.store.cells.swap([Swap(key, version, _encode(new), max(2 * self._every_ms, KEPT_MS))])[0]:
                 self._look_in(subject, again_ms / 1000)
                 return
         except Exception:
             self._told_s.pop(subject, None)
-        self._again(subject, told, again_ms / 1000)
+        self._again(subject, pile, again_ms / 1000)
 
     def _look_in(self, subject: Subject, left_s: float) -> None:
         """Check again in this time; store the events until then for the other processes now and then."""
@@ -292,21 +292,21 @@ class Watch:
         key = "/".join(("alert", self._channel, *filter(None, subject)))
         return key if len(key.encode()) <= 200 else f"alert/{hashlib.sha256(key.encode()).hexdigest()}"
 
-    def _alert(self, subject: Subject, told: Pile) -> Alert:
+    def _alert(self, subject: Subject, pile: Pile) -> Alert:
         return Alert(
             name=subject.name,
-            text=visible(text_of(subject, told)),
-            count=told.count,
-            ids=told.ids,
+            text=visible(text_of(subject, pile)),
+            count=pile.count,
+            ids=pile.ids,
             task=visible(subject.task) or None,
             queue=visible(subject.queue) or None,
             about=visible(subject.about) or None,
             app=self._spec or spec_of(self._app),
-            since=rfc3339(told.since_ms),
+            since=rfc3339(pile.since_ms),
             at=rfc3339(self._now_ms()),
-            command=visible(command_of(subject, told, place_of(self._app, self._spec or spec_of(self._app)))),
+            command=visible(command_of(subject, pile, place_of(self._app, self._spec or spec_of(self._app)))),
             runbook=runbook_of(subject.name),
-            page=page_of(subject.name, subject.task, subject.queue, subject.about, told.ids),
+            page=page_of(subject.name, subject.task, subject.queue, subject.about, pile.ids),
         )
 
     def _now_ms(self) -> int:
@@ -346,6 +346,6 @@ def _print(text: str) -> None:
 
 
 def _last_words(watch: weakref.ref[Watch]) -> None:
-    found = watch()
-    if found is not None:
-        found.flush(LAST_WORDS_S)
+    current = watch()
+    if current is not None:
+        current.flush(LAST_WORDS_S)

@@ -34,14 +34,14 @@ def read_fleet(store: Store, queues: Iterable[str]) -> Fleet:
     return fleet_of(read_workers(store), queues, store.now_ms())
 
 
-def fleet_of(told: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int) -> Fleet:
+def fleet_of(processes: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int) -> Fleet:
     """The numbers of what processes told."""
-    workers = [info for info in told if info.kind == "worker"]
+    workers = [info for info in processes if info.kind == "worker"]
     count = Counter({(queue, state): 0 for queue in queues for state in STATES})
     for info in workers:
         for queue in info.queues:
             count.update({(queue.name, state): int(state == info.state) for state in STATES})
-    alive = [info for info in told if not info.gone]
+    alive = [info for info in processes if not info.gone]
     starts = [message.since_ms for info in alive for message in info.messages if message.since_ms is not None]
     clocks = [info.clock_ahead_ms for info in alive if info.clock_ahead_ms is not None]
     lags = [info.loop_lag_ms for info in alive if info.loop_lag_ms is not None]

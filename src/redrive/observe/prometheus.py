@@ -118,9 +118,9 @@ class Metrics:
         """Start counting, and export to `registry`. Call it once."""
         if self._undo:
             raise ConfigError("these metrics are registered already; make another Metrics(app) for another registry")
-        found = registry if registry is not None else _client().REGISTRY
-        found.register(self)
-        self._undo = [lambda: found.unregister(self), self._app.subscribe(self._counting)]
+        target = registry if registry is not None else _client().REGISTRY
+        target.register(self)
+        self._undo = [lambda: target.unregister(self), self._app.subscribe(self._counting)]
         return self
 
     def unregister(self) -> None:
@@ -201,10 +201,10 @@ class Depths:
             counts = store.counts_by_queue()
             controls = Controls(store, self._app).list(waiting=False)
             declared = () if self._app is None else [queue.name for queue in self._app.queues_of(None)]
-            told = read_workers(store) if store.traits.cells else ()
-            counts = with_claimed(counts, told)
-            fleet = fleet_of(told, {*counts, *declared}, store.now_ms()) if store.traits.cells else Fleet()
-            signals = read_signals(store, self._app, counts, told)
+            workers = read_workers(store) if store.traits.cells else ()
+            counts = with_claimed(counts, workers)
+            fleet = fleet_of(workers, {*counts, *declared}, store.now_ms()) if store.traits.cells else Fleet()
+            signals = read_signals(store, self._app, counts, workers)
             look = _Look(
                 0.0, counts, store.paused(), _dead_s(store, counts), *_of_runs(store), controls, fleet, signals
             )
@@ -223,8 +223,8 @@ def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
     messages: Counter[str] = Counter(dict.fromkeys(RunState().counts, 0))
     for id in known.open:
         messages.update(states[id].counts if id in states else {})
-    found = Counter(str(state.status) for state in states.values())
-    return {status: found[status] for status in Status}, messages
+    runs = Counter(str(state.status) for state in states.values())
+    return {status: runs[status] for status in Status}, messages
 
 
 def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
@@ -232,7 +232,7 @@ def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
     most = sorted((name for name in counts if counts[name].dead), key=lambda name: -counts[name].dead)[:OLDEST_QUEUES]
     firsts = {name: store.peek(Lane.DEAD, where=Filter(queue=name), limit=1).messages for name in most}
     now_ms = store.now_ms()
-    return {name: max(0, now_ms - (m.rested_ms or now_ms)) / 1000 for name, found in firsts.items() for m in found}
+    return {name: max(0, now_ms - (m.rested_ms or now_ms)) / 1000 for name, oldest in firsts.items() for m in oldest}
 
 
 def families(series: Series) -> Iterator[Metric]:
@@ -251,11 +251,11 @@ def families(series: Series) -> Iterator[Metric]:
 
 
 def _buckets(bounds: Sequence[float], numbers: Sequence[float]) -> list[tuple[str, float]]:
-    found, sum_ = [], 0.0
+    buckets, sum_ = [], 0.0
     for bound, count in zip((*bounds, math.inf), numbers, strict=False):
         sum_ += count
-        found.append(("+Inf" if bound == math.inf else repr(bound), sum_))
-    return found
+        buckets.append(("+Inf" if bound == math.inf else repr(bound), sum_))
+    return buckets
 
 
 def _counter(name: str, help: str, labels: Labels, values: dict[Labels, float]) -> Metric:
@@ -305,9 +305,9 @@ def _controls(controls: Sequence[Control]) -> Iterator[Metric]:
     for name, help, value in _OF_CONTROLS:
         family = _client().core.GaugeMetricFamily(name, help, labels=("dependency",))
         for control in controls:
-            found = value(control)
-            if found is not None:
-                family.add_metric((_label(control.name),), float(found))
+            number = value(control)
+            if number is not None:
+                family.add_metric((_label(control.name),), float(number))
         yield family
 
 

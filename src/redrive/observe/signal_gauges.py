@@ -35,7 +35,7 @@ class Signals(Struct, frozen=True, kw_only=True):
 
 
 def read_signals(
-    store: Store, app: Registry | None, counts: Mapping[str, Counts], told: Sequence[WorkerInfo]
+    store: Store, app: Registry | None, counts: Mapping[str, Counts], workers: Sequence[WorkerInfo]
 ) -> Signals:
     """The figures now. Raises StoreError."""
     keeps = store.traits.cells
@@ -43,18 +43,18 @@ def read_signals(
         upcoming=_upcoming(store, counts),
         objectives=read_objectives(store, app) if keeps and app is not None else (),
         late_s={s.name: (s.late_ms or 0) / 1000 for s in schedule_statuses(app, store)} if keeps and app else {},
-        wanted=read_wanted(store, app, counts, told) if keeps else {},
+        wanted=read_wanted(store, app, counts, workers) if keeps else {},
     )
 
 
 def _upcoming(store: Store, counts: Mapping[str, Counts]) -> dict[tuple[str, str], int]:
     now_ms = store.now_ms()
-    found: dict[tuple[str, str], int] = {}
+    upcoming: dict[tuple[str, str], int] = {}
     with contextlib.suppress(Unsupported):
         for queue, of in counts.items():
             due = store.due_counts(queue, [now_ms, now_ms + AHEAD_MS])[0] if of.scheduled else DueCount(0, 0)
-            found |= {(queue, "first"): due.all - due.retries, (queue, "retry"): due.retries}
-    return found
+            upcoming |= {(queue, "first"): due.all - due.retries, (queue, "retry"): due.retries}
+    return upcoming
 
 
 def gauges(signals: Signals, family: type[GaugeMetricFamily], label: Callable[[str], str]) -> Iterator[Metric]:

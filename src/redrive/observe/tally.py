@@ -171,9 +171,9 @@ class Counting:
     def copy(self) -> Series:
         """The counts up to now."""
         with self._lock:
-            found = {name: {labels: list(n) for labels, n in of.items()} for name, of in self._series.items()}
-        merge(found, {ENQUEUED.name: {labels: [count] for labels, count in self._put().items()}})
-        return found
+            series = {name: {labels: list(n) for labels, n in of.items()} for name, of in self._series.items()}
+        merge(series, {ENQUEUED.name: {labels: [count] for labels, count in self._put().items()}})
+        return series
 
     def add(self, series: Series) -> None:
         """Continue these counts."""
@@ -246,10 +246,10 @@ class Counting:
 
     def _numbers(self, shape: Shape, labels: Labels) -> Numbers:
         of = self._series[shape.name]
-        found = of.get(labels)
-        if found is None:
-            found = of[labels] = zeros(shape)
-        return found
+        numbers = of.get(labels)
+        if numbers is None:
+            numbers = of[labels] = zeros(shape)
+        return numbers
 
 
 def put_by(app: Registry) -> Mapping[Labels, int]:
@@ -279,14 +279,14 @@ def merge(into: Series, more: Series) -> None:
 
 def done_by_attempt(series: Series) -> dict[Labels, float]:
     """Messages done by queue, task and attempt: 1 to 5, 6-10, 11+."""
-    found: dict[Labels, float] = {}
+    done: dict[Labels, float] = {}
     for (queue, task, outcome), numbers in series[ENDED.name].items():
         if outcome == "done":
             counts = numbers[:-1]
             names = [*map(str, range(1, 6)), "6-10", "11+"]
             for name, count in zip(names, [*counts[:6], sum(counts[6:])], strict=True):
-                found[queue, task, name] = count
-    return found
+                done[queue, task, name] = count
+    return done
 
 
 def _observe(bounds: tuple[float, ...], numbers: Numbers, value: float) -> None:

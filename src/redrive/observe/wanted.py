@@ -47,12 +47,12 @@ def wanted_workers(load: Load, catch_up_s: float = CATCH_UP_S) -> int:
 
 
 def read_wanted(
-    store: Store, app: Registry | None, counts: Mapping[str, Counts], told: Sequence[WorkerInfo]
+    store: Store, app: Registry | None, counts: Mapping[str, Counts], workers: Sequence[WorkerInfo]
 ) -> dict[str, int]:
     """How many workers each queue wants, of those that hold something or did something lately. Raises StoreError."""
     now_ms = store.now_ms()
     names = [name for name, day in read_names(store).items() if now_ms // 86_400_000 - day <= 1]
-    found: dict[str, int] = {}
+    wanted: dict[str, int] = {}
     for queue in sorted({*counts, *(queue for queue, _ in names)}):
         of = [name for name in names if name[0] == queue]
         enqueued = runs = timed = 0
@@ -69,16 +69,17 @@ def read_wanted(
         arrivals = max(enqueued, runs) / (WINDOW_MS / 1000)
         due = counts[queue].ready if queue in counts else 0
         service_s = sum_ms / timed / 1000 if timed else 0.0
-        load = Load(arrivals_per_s=arrivals, service_s=service_s, due=due, concurrency=_concurrency(queue, app, told))
-        found[queue] = wanted_workers(load)
-    return found
+        concurrency = _concurrency(queue, app, workers)
+        load = Load(arrivals_per_s=arrivals, service_s=service_s, due=due, concurrency=concurrency)
+        wanted[queue] = wanted_workers(load)
+    return wanted
 
 
-def _concurrency(queue: str, app: Registry | None, told: Sequence[WorkerInfo]) -> int:
+def _concurrency(queue: str, app: Registry | None, workers: Sequence[WorkerInfo]) -> int:
     """How many messages of the queue a worker runs at once: as workers tell, or as the app declares."""
-    found = [each.concurrency for info in told if not info.gone for each in info.queues if each.name == queue]
-    if found:
-        return max(found)
+    limits = [each.concurrency for info in workers if not info.gone for each in info.queues if each.name == queue]
+    if limits:
+        return max(limits)
     declared = None if app is None else app.queues.get(queue)
     return DEFAULT_CONCURRENCY if declared is None else declared.concurrency
 

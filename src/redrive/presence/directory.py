@@ -72,7 +72,7 @@ class Entry:
             (cell,) = self._cells.read([self.shard])
             known = _tokens(cell)
             cells = self._cells.read([_key(token) for token in known]) if known else []
-            living = {token for token, found in zip(known, cells, strict=True) if found is not None}
+            living = {token for token, content in zip(known, cells, strict=True) if content is not None}
             tokens = sorted((living | more) - fewer)
             value = msgspec.json.encode(tokens) if tokens else None
             if value == (None if cell is None else cell.value):
@@ -106,34 +106,34 @@ def _listed(store: Store) -> list[tuple[str, Cell, WorkerInfo]]:
     if not store.traits.cells:  # SQS without `cells=` in its URL
         raise Unsupported(NOT_KEPT)
     tokens = [token for cell in store.cells.read([f"workers/{n}" for n in range(SHARDS)]) for token in _tokens(cell)]
-    found: list[tuple[str, Cell, WorkerInfo]] = []
+    entries: list[tuple[str, Cell, WorkerInfo]] = []
     for at in range(0, len(tokens), CELLS_AT_ONCE):
         keys = [_key(token) for token in tokens[at : at + CELLS_AT_ONCE]]
         for key, cell in zip(keys, store.cells.read(keys), strict=True):
             if cell is not None and (info := decoded(cell)) is not None:
-                found.append((key, cell, info))
-    return found
+                entries.append((key, cell, info))
+    return entries
 
 
-def _judged(found: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
+def _judged(infos: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
     """Say which of them are gone. A name belongs to one process at a time: an earlier one with it has ended."""
     newest: dict[str, WorkerInfo] = {}
-    for info in found:
+    for info in infos:
         known = newest.get(info.name)
         if known is None or info.started_ms > known.started_ms:
             newest[info.name] = info
     judged = [
-        replace(info, gone=now_ms - info.seen_ms >= GONE_MS or _succeeded(info, newest[info.name])) for info in found
+        replace(info, gone=now_ms - info.seen_ms >= GONE_MS or _succeeded(info, newest[info.name])) for info in infos
     ]
     return sorted(judged, key=lambda info: (info.gone, info.name, -info.started_ms))
 
 
-def _left(store: Store, found: Sequence[WorkerInfo]) -> Iterator[WorkerInfo]:
+def _left(store: Store, infos: Sequence[WorkerInfo]) -> Iterator[WorkerInfo]:
     """Take out of the records of those that are gone what others took over. Only listed messages can be looked up."""
-    listed = [message.id for info in found if info.gone for message in info.messages]
+    listed = [message.id for info in infos if info.gone for message in info.messages]
     known = store.find(listed) if listed and store.traits.finds else None
     held = {message.id: message.worker for message in known or () if message is not None}
-    for info in found:
+    for info in infos:
         if not info.gone or known is None:
             yield info
             continue

@@ -50,8 +50,8 @@ class LoopLag:
         """Its lateness now, if a handler blocks it, or else in 99 of 100 cases of the last minute."""
         due_s = self._due_s
         now_late = [] if due_s is None else [self._clock() - due_s]
-        found = percentile(list(self._late_s), 0.99)
-        late = [each for each in (found, *now_late) if each is not None and each >= 0]
+        ended_late = percentile(list(self._late_s), 0.99)
+        late = [each for each in (ended_late, *now_late) if each is not None and each >= 0]
         return round(max(late) * 1000, 1) if late else None
 
 

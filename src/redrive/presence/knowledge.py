@@ -77,11 +77,11 @@ class Teller:
             self._written = value, now_ms
         for _ in range(TRIES):
             (cell,) = self._cells.read([RELEASES])
-            told = _times(cell)
-            if now_ms - told.get(digest, -FORGOTTEN_MS) < TOLD_AGAIN_MS:
+            times = _times(cell)
+            if now_ms - times.get(digest, -FORGOTTEN_MS) < TOLD_AGAIN_MS:
                 return
-            told[digest] = now_ms
-            if _write(self._store, RELEASES, cell, _newest(told, now_ms - FORGOTTEN_MS, RELEASES_MAX)):
+            times[digest] = now_ms
+            if _write(self._store, RELEASES, cell, _newest(times, now_ms - FORGOTTEN_MS, RELEASES_MAX)):
                 return
 
 
@@ -99,9 +99,9 @@ class Knowledge:
         cell, waits = self._cells.read([RELEASES, WAITS])
         self._told, self._waits = _times(cell), (waits, _times(waits))
         unread = [digest for digest in self._told if digest not in self._releases]
-        found = self._cells.read([_key(digest) for digest in unread]) if unread else []
+        cells = self._cells.read([_key(digest) for digest in unread]) if unread else []
         self._releases = {digest: each for digest, each in self._releases.items() if digest in self._told}
-        for digest, each in zip(unread, found, strict=True):
+        for digest, each in zip(unread, cells, strict=True):
             release = _release(each)
             if release is not None:
                 self._releases[digest] = release
@@ -112,14 +112,14 @@ class Knowledge:
         """When a worker of the queue was last alive that knows this task in this version, with these arguments; None
         if there was none. `above`: a worker with a later version than this one also knows a body with other arguments,
         as it may lift it."""
-        found = None
+        newest_ms = None
         for digest, release in self._releases.items():
             known = release.tasks.get(task)
             if known is None or queue not in release.queues or known.version < version:
                 continue
             if set(arguments) <= set(known.arguments) or (above is not None and known.version > max(above, version)):
-                found = max(found or 0, self._told[digest])
-        return found
+                newest_ms = max(newest_ms or 0, self._told[digest])
+        return newest_ms
 
     def is_alive(self, known_ms: int | None) -> bool:
         """Whether a worker that was last alive at that time may be alive now."""
@@ -143,11 +143,11 @@ class Knowledge:
 def waiting_tasks(store: Store) -> dict[str, list[str]]:
     """The tasks, by queue, with messages that may wait for a newer worker. Raises StoreError."""
     (cell,) = store.cells.read([WAITS])
-    found: dict[str, list[str]] = {}
+    tasks: dict[str, list[str]] = {}
     for name in _times(cell):
         queue, _, task = name.partition("\0")
-        found.setdefault(queue, []).append(task)
-    return found
+        tasks.setdefault(queue, []).append(task)
+    return tasks
 
 
 def _write(store: Store, key: str, cell: Cell | None, times: Mapping[str, int]) -> bool:

@@ -118,17 +118,17 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "draining" if self.draining else "running" if self.held else "idle"
 
 
-def with_claimed(counts: Mapping[str, Counts], told: Iterable[WorkerInfo] | None) -> dict[str, Counts]:
+def with_claimed(counts: Mapping[str, Counts], workers: Iterable[WorkerInfo] | None) -> dict[str, Counts]:
     """The counts by queue, with the age of the oldest message that has not begun. A store knows those that are ready;
     workers tell which they have claimed and not begun, and their ages when they last told, a few seconds ago."""
-    found = dict(counts)
-    for info in told or ():
+    corrected = dict(counts)
+    for info in workers or ():
         for queue in info.queues if not info.gone else ():
-            of = found.get(queue.name)
+            of = corrected.get(queue.name)
             if of is not None and queue.oldest_due_ms is not None:
                 age_s = (info.seen_ms - queue.oldest_due_ms) / 1000
-                found[queue.name] = replace(of, oldest_age_s=max(of.oldest_age_s, age_s))
-    return found
+                corrected[queue.name] = replace(of, oldest_age_s=max(of.oldest_age_s, age_s))
+    return corrected
 
 
 _info_of = msgspec.json.Decoder(WorkerInfo).decode

@@ -42,8 +42,8 @@ Span = tuple[int, int]
 def closing(text: str, quote: str, begin: int) -> int:
     """Return the end of a value that this quote opened: at the closing quote, or at the end of the line."""
     if len(quote) == 1:
-        found = _CLOSING[quote].match(text, begin)
-        end = found.end() if found else begin
+        match = _CLOSING[quote].match(text, begin)
+        end = match.end() if match else begin
         if text[end : end + 1] == quote:
             return end
     else:
@@ -77,16 +77,16 @@ class Beside:
 
     def _flag(self) -> Span | None:
         """`--password abc`, and `'--password', 'abc'` in a list."""
-        found = _FLAG.match(self.text, self.end)
-        if found is None or (found["list"] and not found["quote"]):
+        match = _FLAG.match(self.text, self.end)
+        if match is None or (match["list"] and not match["quote"]):
             return None
-        value = found["value"]
-        if found["quote"]:
-            return found.end("quote"), closing(self.text, found["quote"], found.end("quote"))
+        value = match["value"]
+        if match["quote"]:
+            return match.end("quote"), closing(self.text, match["quote"], match.end("quote"))
         word = value.rstrip(",.;:)").lower()
         if METAVAR.fullmatch(value) or word in PROSE or word in PROSE_BEFORE_WORDS:
             return None
-        return None if is_said_already(value) or PATH.fullmatch(value) else found.span("value")
+        return None if is_said_already(value) or PATH.fullmatch(value) else match.span("value")
 
     def _pair(self, pair: re.Match[str]) -> Span | None:
         begin = pair.end()
@@ -103,16 +103,16 @@ class Beside:
         if opening := _OPENING.match(self.text, at):
             end = closing(self.text, opening[0], opening.end())
             return None if _says_nothing(self.text[opening.end() : end]) else (opening.end(), end)
-        found = _BARE.match(self.text, at)
-        return found.span() if found and not is_said_already(found[0]) else None
+        match = _BARE.match(self.text, at)
+        return match.span() if match and not is_said_already(match[0]) else None
 
     def _spaced(self) -> Span | None:
         """`PASSWORD 'abc'` of SQL, `requirepass abc` of Redis, `login ann password abc` of .netrc, `ENV TOKEN abc`."""
-        found = _SPACED.match(self.text, self.end)
-        if found is None or self.in_code:
+        match = _SPACED.match(self.text, self.end)
+        if match is None or self.in_code:
             return None
-        begin, value, quoted = found.start("value"), found["value"], bool(found["quote"])
-        end = closing(self.text, found["quote"], begin) if quoted else found.end("value")
+        begin, value, quoted = match.start("value"), match["value"], bool(match["quote"])
+        end = closing(self.text, match["quote"], begin) if quoted else match.end("value")
         if self.word in ("requirepass", "masterauth") or _SPACED_BEGIN.search(self.near):
             return None if value.lower() in PROSE or METAVAR.fullmatch(value) else (begin, end)
         digits = len(value) >= 6 and any(c.isdigit() for c in value)
@@ -121,13 +121,13 @@ class Beside:
 
     def _said(self) -> Span | None:
         """`the password was 'abc'`, `token is a1b2c3`: of what stands without quotes, what looks like no word."""
-        found = None if self.in_code else _SAID.match(self.text, self.end)
-        if found is None:
+        match = None if self.in_code else _SAID.match(self.text, self.end)
+        if match is None:
             return None
-        begin, value = found.start("value"), found["value"].rstrip(".,:;!?)")
-        if not found["quote"]:
+        begin, value = match.start("value"), match["value"].rstrip(".,:;!?)")
+        if not match["quote"]:
             return (begin, begin + len(value)) if _DRAWN.fullmatch(value) and not is_said_already(value) else None
-        end = closing(self.text, found["quote"], begin)
+        end = closing(self.text, match["quote"], begin)
         value = self.text[begin:end]
         named = value.lower() in PROSE or (value.replace("_", "").isalpha() and telling(value))
         return None if _says_nothing(value) or named else (begin, end)

@@ -79,16 +79,16 @@ def hide_named(text: str, low: str) -> str:
     for match in _NAME.finditer(low):
         if match.start() < at:
             continue
-        found = _Name(text, low, match.start(), match.end(), code).secret()
-        if found is not None and found.begin < found.end:
-            parts += [text[at : found.begin], HIDDEN]
-            at = found.end
+        secret = _Name(text, low, match.start(), match.end(), code).secret()
+        if secret is not None and secret.begin < secret.end:
+            parts += [text[at : secret.begin], HIDDEN]
+            at = secret.end
     text = "".join((*parts, text[at:])) if parts else text
     return _FIELD.sub(_hide_field, text) if any(word in low for word in _FIELD_WORDS) else text
 
 
-def _hide_field(found: re.Match[str]) -> str:
-    return found["keep"] + HIDDEN if drawn(found["name"], found["value"]) else found[0]
+def _hide_field(match: re.Match[str]) -> str:
+    return match["keep"] + HIDDEN if drawn(match["name"], match["value"]) else match[0]
 
 
 class _Code:
@@ -125,9 +125,9 @@ class _Name:
             return None
         sign = _SIGN.match(self.text, self.end)
         if sign is not None:
-            found = self._authorization(sign) if self.word == "authorization" else self._assigned(sign)
-            if found is not None or self.word == "authorization" or self.name.startswith("-"):
-                return found  # of `--token = ***` the sign is not the value
+            place = self._authorization(sign) if self.word == "authorization" else self._assigned(sign)
+            if place is not None or self.word == "authorization" or self.name.startswith("-"):
+                return place  # of `--token = ***` the sign is not the value
         span = Beside(self.text, self.name, self.word, self.begin, self.end, in_code=self.in_code).secret()
         return None if span is None else Found(*span)
 
@@ -191,11 +191,11 @@ class _Name:
     # -- without
 
     def _bare(self, at: int, sign: re.Match[str]) -> Found | None:
-        found = _BARE.match(self.text, at)
-        if found is None:
+        match = _BARE.match(self.text, at)
+        if match is None:
             return None
         colon, spaced = sign["sign"] == ":" and not sign["closing"], sign[0][-1].isspace()
-        value = found[0].rstrip(".") if colon else found[0]
+        value = match[0].rstrip(".") if colon else match[0]
         if is_said_already(value) or not value.strip(".-*_") or "://" in value[:24]:
             return None  # of a URL its own secrets are hidden
         phrase = _PHRASE.match(self.text, at) if self.word.startswith("pass") else None
@@ -223,8 +223,8 @@ class _Name:
         """Percent-encoded: `password%3Dabc%26…`; `level`: how often, beyond once."""
         opening = _OPENING.match(self.text, at)
         begin = opening.end() if opening else at
-        found = _ENCODED_BARE[level].match(self.text, begin)
-        return None if found is None or is_said_already(found[0]) else Found(begin, found.end())
+        match = _ENCODED_BARE[level].match(self.text, begin)
+        return None if match is None or is_said_already(match[0]) else Found(begin, match.end())
 
     # -- Authorization
 
@@ -244,6 +244,6 @@ class _Name:
         scheme = SCHEME.match(self.text, begin)
         if scheme is None:
             return self._bare(begin, sign)
-        found = PARAMETERS.match(self.text, scheme.end()) or CREDENTIAL.match(self.text, scheme.end())
-        nothing = found is None or is_said_already(found[0]) or found[0].lower() in PROSE
-        return None if nothing or found is None else Found(scheme.end(), found.end())
+        match = PARAMETERS.match(self.text, scheme.end()) or CREDENTIAL.match(self.text, scheme.end())
+        nothing = match is None or is_said_already(match[0]) or match[0].lower() in PROSE
+        return None if nothing or match is None else Found(scheme.end(), match.end())

@@ -60,8 +60,8 @@ def hide_schemes(text: str, low: str) -> str:
     return text
 
 
-def _hidden(found: re.Match[str]) -> str:
-    return found[0] if is_said_already(found["value"]) else found["keep"] + HIDDEN
+def _hidden(match: re.Match[str]) -> str:
+    return match[0] if is_said_already(match["value"]) else match["keep"] + HIDDEN
 
 
 def _hide_alone(text: str, low: str) -> str:
@@ -95,8 +95,8 @@ def _hide_parameters(text: str) -> str:
     for scheme in _WITH_PARAMETERS.finditer(text):
         if scheme.start() < at:
             continue
-        found = PARAMETERS.match(text, scheme.end())
-        if found and _PROOFS.search(found[0]):
+        match = PARAMETERS.match(text, scheme.end())
+        if match and _PROOFS.search(match[0]):
             parts += [text[at : scheme.end()], HIDDEN]
-            at = found.end()
+            at = match.end()
     return "".join((*parts, text[at:])) if parts else text

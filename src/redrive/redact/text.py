@@ -109,8 +109,8 @@ def shown_traceback(text: str) -> str:
     return _SOURCE.sub(_hide_literals, redact(text))
 
 
-def _hide_literals(found: re.Match[str]) -> str:
-    return found[1] + _LITERAL.sub(lambda literal: redact(literal[0]), found[2])
+def _hide_literals(match: re.Match[str]) -> str:
+    return match[1] + _LITERAL.sub(lambda literal: redact(literal[0]), match[2])
 
 
 def clip(text: str, limit: int, shown: int) -> str:

@@ -90,16 +90,16 @@ def hide_urls(text: str, low: str) -> str:
     return text
 
 
-def _signed(found: re.Match[str]) -> str:
-    if found["keep"].lower().endswith(("code=", "code%3d")) and _NO_CODE.fullmatch(found["value"]):
-        return found[0]
-    return found["keep"] + HIDDEN
+def _signed(match: re.Match[str]) -> str:
+    if match["keep"].lower().endswith(("code=", "code%3d")) and _NO_CODE.fullmatch(match["value"]):
+        return match[0]
+    return match["keep"] + HIDDEN
 
 
-def _hide_users(found: re.Match[str]) -> str:
+def _hide_users(match: re.Match[str]) -> str:
     """A run of characters that begins an authority, and may hold more of them, each without its password."""
-    run, parts, at = found[0], [], 0
-    scheme = _scheme(found.string[max(0, found.start() - _SCHEME_MAX) : found.start()])
+    run, parts, at = match[0], [], 0
+    scheme = _scheme(match.string[max(0, match.start() - _SCHEME_MAX) : match.start()])
     heads = list(_HEAD.finditer(run))
     for number, head in enumerate(heads):
         end = heads[number + 1].start() if number + 1 < len(heads) else len(run)
@@ -111,8 +111,8 @@ def _hide_users(found: re.Match[str]) -> str:
 
 
 def _scheme(before: str) -> str:
-    found = _SCHEME.search(before)
-    return found[0].lower() if found else ""
+    match = _SCHEME.search(before)
+    return match[0].lower() if match else ""
 
 
 def _hide_user(rest: str, scheme: str) -> str:
@@ -139,7 +139,7 @@ def _hide_encoded(rest: str, more: str) -> str:
     ends, ats, colons = _ENCODED[len(more) // 2]
     end = ends.search(rest)
     value, more = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
-    colon, at = colons.search(value), max((found.start() for found in ats.finditer(value)), default=-1)
+    colon, at = colons.search(value), max((match.start() for match in ats.finditer(value)), default=-1)
     if colon is None or colon.end() > at:
         return rest
     return f"{value[: colon.end()]}{HIDDEN}{value[at:]}{more}"

@@ -94,14 +94,14 @@ def _cron(text: str, tz: str, zone: tzinfo) -> Cron:
     if fields.startswith("@"):
         near = near_miss(shown.lower(), ALIASES)
         raise ConfigError(f"cron {text!r}: {f'did you mean {near!r}? ' if near else ''}expected {_EXPECTED}")
-    found = Cron(f"{fields} {tz}", shown, tz, zone, fields)
+    cron = Cron(f"{fields} {tz}", shown, tz, zone, fields)
     try:
-        next(found.after(0))
+        next(cron.after(0))
     except CronSimError as error:
         raise ConfigError(f"cron {text!r}: {str(error).lower()}; expected {_EXPECTED}") from None
     except (StopIteration, RuntimeError):
         raise ConfigError(f"cron {text!r}: no such time comes within 50 years; look at its day and month") from None
-    return found
+    return cron
 
 
 def _every(every: Duration, tz: str, zone: tzinfo) -> Every:
@@ -128,7 +128,7 @@ def latest(times: Cron | Every, after_ms: int, until_ms: int, most: int) -> list
     span_ms = _LOOK_BACK_MS
     while True:
         start_ms = max(after_ms, until_ms - span_ms)
-        found = [*takewhile(lambda tick_ms: tick_ms <= until_ms, times.after(start_ms))][-most:]
-        if len(found) == most or start_ms == after_ms:
-            return found
+        ticks = [*takewhile(lambda tick_ms: tick_ms <= until_ms, times.after(start_ms))][-most:]
+        if len(ticks) == most or start_ms == after_ms:
+            return ticks
         span_ms *= 8

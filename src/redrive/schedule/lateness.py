@@ -37,11 +37,11 @@ def schedule_statuses(app: Registry, store: Store) -> tuple[ScheduleStatus, ...]
         return ()
     seen, now_ms = last_seen(store), store.now_ms()
     cells = store.cells.read([schedule.key for schedule in app.schedules.values()])
-    found = [
+    statuses = [
         _status(schedule, state_in(cell), seen.get(schedule.name), now_ms)
         for schedule, cell in zip(app.schedules.values(), cells, strict=True)
     ]
-    return tuple(sorted(found, key=lambda one: (not one.is_late, -(one.late_ms or 0))))
+    return tuple(sorted(statuses, key=lambda one: (not one.is_late, -(one.late_ms or 0))))
 
 
 def _status(schedule: Schedule, state: State | None, seen_ms: int | None, now_ms: int) -> ScheduleStatus:

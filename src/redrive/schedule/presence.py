@@ -94,9 +94,9 @@ class SchedulerWatch(Service):
         if self._app.schedules_watched:
             return
         try:
-            told = warning(self._app, self._app.store)
+            text = warning(self._app, self._app.store)
         except StoreError:
             return  # the worker reports an outage itself
-        if told is not None:
-            self._notify("no_scheduler", told)
-            self._app.events.warn(told)
+        if text is not None:
+            self._notify("no_scheduler", text)
+            self._app.events.warn(text)

@@ -144,12 +144,12 @@ class Scheduler:
 
         Raises StoreError if the store fails: then nothing was enqueued, or it was and its cell says so.
         """
-        found = self.look(self.app.schedules.values())
-        for batch in _batches([due for due in found if _changes(due)], self._store.traits.batch_max):
+        dues = self.look(self.app.schedules.values())
+        for batch in _batches([due for due in dues if _changes(due)], self._store.traits.batch_max):
             self.put(batch)
         now_ms = self._store.now_ms()
         self._presence.write(self.app.schedules, now_ms)
-        waits = [_wait_ms(due, now_ms) for due in found]
+        waits = [_wait_ms(due, now_ms) for due in dues]
         return max(0, min(waits, default=STEP_MS))
 
     def look(self, schedules: Iterable[Schedule]) -> list[Due]:

@@ -71,9 +71,9 @@ def turn(
 
 def _due(times: Cron | Every, missed: Missed, state: State, now_ms: int, most: int) -> Turn:
     wanted = most if missed is Missed.ALL else 1
-    found = latest(times, state.seen_ms, now_ms, wanted + 1)
-    ticks = found[-wanted:]
-    dropped = len(found) > wanted
+    candidates = latest(times, state.seen_ms, now_ms, wanted + 1)
+    ticks = candidates[-wanted:]
+    dropped = len(candidates) > wanted
     if missed is Missed.SKIP and now_ms - ticks[-1] > ON_TIME_MS:
         return Turn(replace(state, seen_ms=ticks[-1]), (), (state.seen_ms, ticks[-1] + 1))
     moved = replace(state, seen_ms=ticks[-1], last_ms=ticks[-1])

@@ -94,13 +94,13 @@ def _date(day: str, month: str, weekday: str, *, daily: bool) -> str:
 
 def _list(field: str, numbers: Mapping[str, int] | None = None, names: tuple[str, ...] = ()) -> str:
     """The words of a list of values and ranges: `1-5,7`."""
-    told = []
+    ranges = []
     for part in field.split(","):
         ends = [_number(end, numbers) for end in part.split("-")]
         if len(ends) > 2:
             raise _Unworded
-        told.append(" to ".join(names[end] if names else str(end) for end in ends))
-    return _and(told)
+        ranges.append(" to ".join(names[end] if names else str(end) for end in ends))
+    return _and(ranges)
 
 
 def _numbers(field: str) -> list[int]:

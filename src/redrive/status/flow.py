@@ -97,9 +97,9 @@ def deferral_hold(message: Message) -> Hold | None:
     return Hold(kind=kind, by=by, text=text, until_ms=message.due_ms, next=next, queue=message.queue, count=1)
 
 
-def _newest(found: Sequence[Transition]) -> Transition | None:
+def _newest(transitions: Sequence[Transition]) -> Transition | None:
     """The newest transition."""
-    return found[-1] if found else None
+    return transitions[-1] if transitions else None
 
 
 def _rated(about: str) -> str:

@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 def needs_of(seen: Seen) -> tuple[Need, ...]:
     """What needs a person, what matters most first. Pure."""
     status = seen.status
-    found = [
+    needs = [
         *_objectives(seen.objectives),
         *_holds(status),
         *_workers(status),
@@ -45,11 +45,11 @@ def needs_of(seen: Seen) -> tuple[Need, ...]:
         *_runs(seen.runs, status.at_ms),
         *_forced(seen.forced),
     ]
-    return tuple(sorted(found, key=lambda need: _RANKS[need.severity]))
+    return tuple(sorted(needs, key=lambda need: _RANKS[need.severity]))
 
 
-def _objectives(found: Iterable[SloStatus]) -> Iterator[Need]:
-    for each in found:
+def _objectives(objectives: Iterable[SloStatus]) -> Iterator[Need]:
+    for each in objectives:
         firing = {burn.severity for burn in each.firing}
         if not firing:
             continue
@@ -206,9 +206,9 @@ def _runs(runs: Sequence[RunView], now_ms: int) -> Iterator[Need]:
         )  # fmt: skip
 
 
-def _forced(found: Iterable[Control]) -> Iterator[Need]:
+def _forced(controls: Iterable[Control]) -> Iterator[Need]:
     """Breakers that are held closed: nothing is held, and nothing protected."""
-    for control in found:
+    for control in controls:
         last = next((each for each in reversed(control.transitions) if each.actor), None)
         actor, reason = ("", "") if last is None else (last.actor, last.reason)
         text = f"the breaker of {control.name} is held closed" + (f" by {actor}: {reason}" if actor else "")

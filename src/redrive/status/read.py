@@ -41,7 +41,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
     keeps_cells = store.traits.cells
     runs = views(store, RUNS_MAX) if keeps_cells else []
     controls = Controls(store, app).list(waiting=False) if keeps_cells else []
-    found = Status(
+    bare = Status(
         at_ms=reasons.now_ms,
         workers=workers_of(store, reasons.now_ms, reasons.told),
         tell=reasons.told is not None,
@@ -54,7 +54,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
         unread=reasons.unread,
     )
     seen = Seen(
-        status=found,
+        status=bare,
         app=app,
         autos={machine.scope: machine for machine in machines(store)} if keeps_cells else {},
         runs=runs,
@@ -65,7 +65,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
         ],
         objectives=read_objectives(store, app) if app is not None and keeps_cells else (),
     )
-    return replace(found, needs=needs_of(seen))
+    return replace(bare, needs=needs_of(seen))
 
 
 def _queues(store: Store, app: Registry | None, reasons: Reasons) -> tuple[QueueStatus, ...]:
@@ -74,8 +74,10 @@ def _queues(store: Store, app: Registry | None, reasons: Reasons) -> tuple[Queue
     counts = dict.fromkeys(sorted(declared), Counts()) | store.counts_by_queue()
     counts = with_claimed(counts, reasons.told)
     paused, holds = store.paused(), reasons.of_queues(counts)
-    found = [QueueStatus(name=name, counts=of, paused=name in paused, holds=holds[name]) for name, of in counts.items()]
-    return tuple(sorted(found, key=_order))
+    statuses = [
+        QueueStatus(name=name, counts=of, paused=name in paused, holds=holds[name]) for name, of in counts.items()
+    ]
+    return tuple(sorted(statuses, key=_order))
 
 
 def _order(queue: QueueStatus) -> tuple[float, int, str]:
@@ -85,24 +87,24 @@ def _order(queue: QueueStatus) -> tuple[float, int, str]:
 
 def _holds(queues: tuple[QueueStatus, ...], controls: Sequence[Control], reasons: Reasons) -> tuple[Hold, ...]:
     """What the queues' messages are held by, and dependencies that hold although nothing waits for them now."""
-    found = _all(queues)
-    known = {(hold.kind, hold.by) for hold in found}
+    holds = _all(queues)
+    known = {(hold.kind, hold.by) for hold in holds}
     idle = [control for control in controls if _stopped(control)]
     rest = reasons.of_redrive((), (), [control.name for control in idle])
-    return (*found, *(hold for hold in rest if (hold.kind, hold.by) not in known))
+    return (*holds, *(hold for hold in rest if (hold.kind, hold.by) not in known))
 
 
 def _all(queues: tuple[QueueStatus, ...]) -> tuple[Hold, ...]:
     """One hold for each kind and origin, over all queues; those that need a person first."""
-    found: dict[tuple[str, str], Hold] = {}
+    merged: dict[tuple[str, str], Hold] = {}
     for hold in (hold for queue in queues for hold in queue.holds):
-        known = found.get((hold.kind, hold.by))
+        known = merged.get((hold.kind, hold.by))
         if known is None:
-            found[hold.kind, hold.by] = hold
+            merged[hold.kind, hold.by] = hold
         else:
             queue = hold.queue if hold.queue == known.queue else ""
-            found[hold.kind, hold.by] = replace(known, count=known.count + hold.count, queue=queue)
-    return tuple(_folded(sorted(found.values(), key=lambda hold: (not hold.needs_person, -hold.count))))
+            merged[hold.kind, hold.by] = replace(known, count=known.count + hold.count, queue=queue)
+    return tuple(_folded(sorted(merged.values(), key=lambda hold: (not hold.needs_person, -hold.count))))
 
 
 def _folded(holds: Sequence[Hold]) -> Iterator[Hold]:

@@ -56,8 +56,8 @@ class Reasons:
         if message.lane is not Lane.READY or message.damage is not None:
             return ()
         self._read_states([message])
-        found = tuple(_once(self._of(message)))
-        return found or (self._due(message),)
+        holds = tuple(_once(self._of(message)))
+        return holds or (self._due(message),)
 
     def _of(self, message: Message) -> Iterator[Hold]:
         if message.queue in self._paused:
@@ -109,9 +109,9 @@ class Reasons:
         """What living workers know; None where they do not tell. Raises StoreError."""
         if self.told is None:
             return None
-        found = Knowledge(self._store)
-        found.read()
-        return found
+        knowledge = Knowledge(self._store)
+        knowledge.read()
+        return knowledge
 
     def _due(self, message: Message) -> Hold:
         counts = self._counts.get(message.queue)
@@ -147,17 +147,17 @@ class Reasons:
         self._counts[queue] = counts
         if not counts.ready + counts.scheduled:
             return (self._pause(queue),) if queue in self._paused else ()
-        found: dict[tuple[str, str], Hold] = {}
+        holds: dict[tuple[str, str], Hold] = {}
         for message in self._waiting(queue):
             for hold in self.of(message):
-                _add(found, replace(hold, queue=queue, count=1))
-        if queue in self._paused and not found:
-            _add(found, replace(self._pause(queue), count=counts.ready + counts.scheduled))
+                _add(holds, replace(hold, queue=queue, count=1))
+        if queue in self._paused and not holds:
+            _add(holds, replace(self._pause(queue), count=counts.ready + counts.scheduled))
         if not self._store.traits.finds and counts.ready and not counts.leased:
-            found |= self._of_unseen(queue, counts)
+            holds |= self._of_unseen(queue, counts)
         if queue in self._outbox:
-            _add(found, outbox_hold(queue, self._outbox[queue]))
-        held = [hold for hold in found.values() if hold.kind not in NORMAL]
+            _add(holds, outbox_hold(queue, self._outbox[queue]))
+        held = [hold for hold in holds.values() if hold.kind not in NORMAL]
         return tuple(sorted(held, key=lambda hold: (not hold.needs_person, -hold.count)))
 
     def _of_unseen(self, queue: str, counts: Counts) -> dict[tuple[str, str], Hold]:
@@ -170,37 +170,37 @@ class Reasons:
     def _waiting(self, queue: str) -> Sequence[Message]:
         if not self._store.traits.finds:
             return ()
-        found = self._store.peek(Lane.READY, where=Filter(queue=queue), limit=LOOKED).messages
-        self._read_states(found)
-        return found
+        messages = self._store.peek(Lane.READY, where=Filter(queue=queue), limit=LOOKED).messages
+        self._read_states(messages)
+        return messages
 
     # -- before a redrive
 
     def of_redrive(self, tasks: Iterable[str], queues: Iterable[str], dependencies: Iterable[str]) -> tuple[Hold, ...]:
         """What would hold messages of these tasks once they are moved to these queues. `dependencies` are those that
         a plan names, as NAME or NAME/KEY. Raises StoreError."""
-        found: dict[tuple[str, str], Hold] = {}
+        holds: dict[tuple[str, str], Hold] = {}
         named, wanted = list(queues), list(tasks)
         for queue in named:
             if queue in self._paused:
-                _add(found, self._pause(queue))
+                _add(holds, self._pause(queue))
         for task in wanted:
             if self._app is not None and self._app.tasks and task not in self._app.tasks:
-                _add(found, self._unknown_task(task, ""))
+                _add(holds, self._unknown_task(task, ""))
         rules = {rule.name: rule for task in wanted for queue in named for rule in self._rules(task, queue)}
         abouts = [about.partition("/") for about in sorted({*rules, *dependencies})]
         cells = {(name, key): flow.cell_of(name, key) for name, _, key in abouts}
         self._read(cells.values())
         for (name, key), cell in cells.items():
             for hold in flow_holds(self._states[cell], rules.get(name), name, key, self.now_ms, self._history):
-                _add(found, hold)
+                _add(holds, hold)
         for queue in named:
             for hold in self.of_queue(queue, self._store.counts(queue)):
                 if hold.kind in ("no_worker", "group"):
-                    _add(found, hold)
-            if self.worked and queue not in self.worked and ("no_worker", queue) not in found:
-                _add(found, no_worker(queue, known=True, count=0))  # others have one: perhaps the name is wrong
-        return tuple(found.values())
+                    _add(holds, hold)
+            if self.worked and queue not in self.worked and ("no_worker", queue) not in holds:
+                _add(holds, no_worker(queue, known=True, count=0))  # others have one: perhaps the name is wrong
+        return tuple(holds.values())
 
     def of_plan(self, plan: Plan) -> tuple[Hold, ...]:
         """What would hold the messages of a plan once they are moved, of its largest queues. Raises StoreError."""
@@ -214,13 +214,13 @@ class Reasons:
         queues share. Raises StoreError."""
         if plan is None or run.state != "running" or not run.counts.get("waiting", 0):
             return ()
-        found: dict[tuple[str, str], Hold] = {}
+        holds: dict[tuple[str, str], Hold] = {}
         for message in self._moved(run):
             for hold in self.of(message):
                 if hold.kind not in (*NORMAL, "spread"):
-                    _add(found, replace(hold, queue=message.queue, count=1))
+                    _add(holds, replace(hold, queue=message.queue, count=1))
         shared = {(hold.kind, hold.by): hold for hold in self.of_plan(plan)}
-        return tuple((shared | found).values())
+        return tuple((shared | holds).values())
 
     def _moved(self, run: RunView) -> Sequence[Message]:
         """Messages that the run has moved last: a page of them."""
@@ -275,8 +275,8 @@ class Reasons:
         wanted = [cell for cell in dict.fromkeys(cells) if cell not in self._states]
         for at in range(0, len(wanted), CELLS_AT_ONCE):
             some = wanted[at : at + CELLS_AT_ONCE]
-            found = self._store.cells.read(some)
-            self._states |= {name: flow.decode(cell) for name, cell in zip(some, found, strict=True)}
+            contents = self._store.cells.read(some)
+            self._states |= {name: flow.decode(cell) for name, cell in zip(some, contents, strict=True)}
 
     # -- single reasons
 
@@ -333,12 +333,12 @@ def _once(holds: Iterable[Hold]) -> Iterator[Hold]:
             yield hold
 
 
-def _add(found: dict[tuple[str, str], Hold], hold: Hold) -> None:
+def _add(holds: dict[tuple[str, str], Hold], hold: Hold) -> None:
     """Count a hold: of those of one kind and origin the one that ends first is kept."""
     key = hold.kind, hold.by
-    known = found.get(key)
+    known = holds.get(key)
     if known is None:
-        found[key] = hold
+        holds[key] = hold
         return
     first = min((known, hold), key=lambda each: (each.until_ms is None, each.until_ms or 0))
-    found[key] = replace(first, count=known.count + hold.count)
+    holds[key] = replace(first, count=known.count + hold.count)

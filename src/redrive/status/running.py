@@ -35,7 +35,7 @@ class Running(Struct, frozen=True, kw_only=True):
         return f"{heard}{rest} {self.process}; the messages that run in it begin again elsewhere"
 
 
-def running_of(told: Iterable[WorkerInfo] | None) -> Mapping[str, Running]:
+def running_of(workers: Iterable[WorkerInfo] | None) -> Mapping[str, Running]:
     """What the living workers hold, by id: the first hundred of each."""
     return {
         held.id: Running(
@@ -46,7 +46,7 @@ def running_of(told: Iterable[WorkerInfo] | None) -> Mapping[str, Running]:
             isolated=held.isolated,
             hung=info.hung,
         )
-        for info in told or ()
+        for info in workers or ()
         if not info.gone
         for held in info.messages
     }

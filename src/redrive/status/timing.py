@@ -20,9 +20,9 @@ def time_hold(message: Message) -> Hold:
     last = message.faults[-1] if message.faults else None
     if last is not None and last.error == LOCKED and last.at_ms >= message.life_ms:
         return _hold(message, "no_key", message.task, f"no worker has its key: {last.text}", True)
-    found = deferral_hold(message)
-    if found is not None:
-        return found
+    deferral = deferral_hold(message)
+    if deferral is not None:
+        return deferral
     if last is not None and last.at_ms >= message.life_ms:
         text = f"attempt {last.attempt} failed with {last.error}" if last.attempt else f"it failed with {last.error}"
         return _hold(message, "retry", message.queue, text)

@@ -53,8 +53,8 @@ def read_upcoming(store: Store, queue: str | None = None) -> Upcoming:
     bounds_ms = [now_ms + ahead_s * 1000 for ahead_s in _AHEAD_S]
     sums = [DueCount(0, 0)] * (len(bounds_ms) - 1)
     for name in [queue] if queue is not None else store.queues() or [""]:
-        found = store.due_counts(name, bounds_ms)
-        sums = [DueCount(a + c, b + d, e and f) for (a, b, e), (c, d, f) in zip(sums, found, strict=True)]
+        counts = store.due_counts(name, bounds_ms)
+        sums = [DueCount(a + c, b + d, e and f) for (a, b, e), (c, d, f) in zip(sums, counts, strict=True)]
     tens, minutes, hours = (_waves(sums, step_s, count) for step_s, count in _SPANS)
     return Upcoming(queue=queue, at_ms=now_ms, tens=tens, minutes=minutes, hours=hours)
 

@@ -48,31 +48,31 @@ def told_by(store: Store) -> tuple[WorkerInfo, ...] | None:
 
 def hung_workers(store: Store) -> list[str]:
     """What hangs each living worker that cannot begin messages. Raises StoreError."""
-    told, now_ms = told_by(store) or (), store.now_ms()
+    workers, now_ms = told_by(store) or (), store.now_ms()
     return [
         f"{info.hung.text(info.name)}, for {show(max(0, now_ms - info.hung.since_ms) // 1000)}"
-        for info in told
+        for info in workers
         if info.hung is not None and not info.gone
     ]
 
 
-def worked(told: Iterable[WorkerInfo] | None) -> frozenset[str] | None:
+def worked(workers: Iterable[WorkerInfo] | None) -> frozenset[str] | None:
     """The queues that a living worker claims from; None where workers do not tell."""
-    if told is None:
+    if workers is None:
         return None
-    return frozenset(queue.name for info in told if not (info.gone or info.draining) for queue in info.queues)
+    return frozenset(queue.name for info in workers if not (info.gone or info.draining) for queue in info.queues)
 
 
-def workers_of(store: Store, now_ms: int, told: Sequence[WorkerInfo] | None) -> tuple[WorkerStatus, ...]:
+def workers_of(store: Store, now_ms: int, workers: Sequence[WorkerInfo] | None) -> tuple[WorkerStatus, ...]:
     """The workers by name, those that are gone last. Raises StoreError."""
     held, until = _leases(store, now_ms)
-    found: dict[str, WorkerStatus] = {}
-    for info in told or ():
-        if info.name in found:
+    statuses: dict[str, WorkerStatus] = {}
+    for info in workers or ():
+        if info.name in statuses:
             continue  # the living or newest one comes first
         leased = held.pop(info.name, Counter[str]()) if store.traits.finds else _held(info)
         queues = dict.fromkeys(sorted(queue.name for queue in info.queues), 0) | leased
-        found[info.name] = WorkerStatus(
+        statuses[info.name] = WorkerStatus(
             name=info.name,
             state=info.state,
             leased=leased.total(),
@@ -83,10 +83,10 @@ def workers_of(store: Store, now_ms: int, told: Sequence[WorkerInfo] | None) -> 
             hung=None if info.gone else info.hung,
         )
     for name, leased in held.items():
-        found[name] = WorkerStatus(
+        statuses[name] = WorkerStatus(
             name=name, state="silent", leased=leased.total(), queues=dict(sorted(leased.items())), until_ms=until[name]
         )
-    return tuple(sorted(found.values(), key=lambda worker: (worker.state == "gone", worker.name)))
+    return tuple(sorted(statuses.values(), key=lambda worker: (worker.state == "gone", worker.name)))
 
 
 def _held(info: WorkerInfo) -> Counter[str]:
@@ -98,8 +98,8 @@ def _leases(store: Store, now_ms: int) -> tuple[dict[str, Counter[str]], dict[st
     """How many messages of each queue each worker has leased, and until when; empty where they cannot be listed."""
     held: dict[str, Counter[str]] = {}
     until: dict[str, int] = {}
-    found = store.peek(Lane.LEASED, limit=LOOKED).messages if store.traits.finds else ()
-    for message in found:
+    messages = store.peek(Lane.LEASED, limit=LOOKED).messages if store.traits.finds else ()
+    for message in messages:
         due_ms = message.due_ms or 0
         if message.worker is None or due_ms <= now_ms:
             continue  # its lease has run out

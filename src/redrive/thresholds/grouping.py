@@ -58,14 +58,14 @@ def grouped(
     rule: Rule,
     states: Mapping[str, State],
     joined: Mapping[str, str],
-    found: Mapping[Subject, float],
+    figures: Mapping[Subject, float],
     cause: Callable[[Subject], str | None],
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The values by key of a subject, and by the key of each grouped subject its dependency. What already fires by
     itself goes on by itself."""
     values: dict[str, float] = {}
     groups = dict(joined)
-    for subject, value in found.items():
+    for subject, value in figures.items():
         key = key_of(subject)
         if value > rule.above and key not in groups and not states.get(key, State()).fired_ms:
             name = cause(subject)

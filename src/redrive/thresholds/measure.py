@@ -44,18 +44,18 @@ class Figures:
         """The figures that a rule looks at, by subject."""
         match rule.name:
             case "depth" | "dead" | "age":
-                found = {Subject(queue): value for queue, value in self._lanes(rule.name)}
+                values = {Subject(queue): value for queue, value in self._lanes(rule.name)}
             case "no_workers":
-                found = {Subject(queue): waiting for queue, waiting in self._unworked()}
+                values = {Subject(queue): waiting for queue, waiting in self._unworked()}
             case "error_rate" | "p95":
-                found = {Subject(queue, task): value for (queue, task), value in self._runs(rule.name)}
+                values = {Subject(queue, task): value for (queue, task), value in self._runs(rule.name)}
             case "worker_hung":
-                found = {Subject(about=worker): hung_s for worker, hung_s in self._hung()}
+                values = {Subject(about=worker): hung_s for worker, hung_s in self._hung()}
             case "slo_burn":
-                found = dict(self._burns(rule))
+                values = dict(self._burns(rule))
             case _:
-                found = {Subject(about=name): late_s for name, late_s in self._late()}
-        return {subject: value for subject, value in found.items() if self._is_looked_at(rule, subject)}
+                values = {Subject(about=name): late_s for name, late_s in self._late()}
+        return {subject: value for subject, value in values.items() if self._is_looked_at(rule, subject)}
 
     def _is_looked_at(self, rule: Rule, subject: Subject) -> bool:
         return rule.takes(subject.queue or None, subject.task or None)
@@ -91,14 +91,14 @@ class Figures:
     def _tallies(self) -> Mapping[Name, Tally]:
         now_ms = self._store.now_ms()
         lately = sorted(read_names(self._store).items(), key=lambda item: -item[1])[:NAMES_MAX]
-        found: dict[Name, Tally] = {}
+        tallies: dict[Name, Tally] = {}
         for name, _ in lately:
             counts: Counts = {}
             for _, key, count in counts_of(self._store, [name], now_ms - WINDOW_MS, now_ms):
                 counts[key] = counts.get(key, 0) + count
             if counts:
-                found[name] = tally_of(counts)
-        return found
+                tallies[name] = tally_of(counts)
+        return tallies
 
     def _runs(self, name: str) -> Iterator[tuple[Name, float]]:
         for of, tally in self._tallies.items():

@@ -120,11 +120,11 @@ class Watching:
         kept = decoded(cell, _kept, _Kept())
         if 0 <= now_ms - kept.looked_ms < LOOK_S * 900:
             return  # another process has just looked
-        found = figures.of(watched.rule)
-        left, told = _stepped(watched.rule, kept, found, around, now_ms)
+        values = figures.of(watched.rule)
+        left, notices = _stepped(watched.rule, kept, values, around, now_ms)
         swap = Swap(watched.cell, version_of(cell), msgspec.json.encode(left), KEPT_MS)
         if store.cells.swap([swap], durable=False)[0]:
-            for each in told:
+            for each in notices:
                 self._send(watched, self._alert(watched.rule, each, now_ms))
 
     def _send(self, watched: Watched, alert: Alert) -> None:
@@ -135,8 +135,8 @@ class Watching:
         except Exception:
             complain(f"{watched.channel} on an alert:\n{traceback.format_exc()}")
 
-    def _alert(self, rule: Rule, told: _Told, now_ms: int) -> Alert:
-        subject, word, state, affected = told
+    def _alert(self, rule: Rule, notice: _Told, now_ms: int) -> Alert:
+        subject, word, state, affected = notice
         spec = self._spec or spec_of(self._app)
         since_ms = state.above_ms if word == FIRING else state.fired_ms
         return Alert(
@@ -160,13 +160,13 @@ class Watching:
 
 
 def _stepped(
-    rule: Rule, kept: _Kept, found: Mapping[Subject, float], around: Surroundings, now_ms: int
+    rule: Rule, kept: _Kept, figures: Mapping[Subject, float], around: Surroundings, now_ms: int
 ) -> tuple[_Kept, list[_Told]]:
     """The next states by subject, and what is to be told."""
     cause = around.cause if rule.name in GROUPED else lambda _: None
-    values, groups = grouped(rule, kept.states, kept.groups, found, cause)
+    values, groups = grouped(rule, kept.states, kept.groups, figures, cause)
     left: dict[str, State] = {}
-    told: list[_Told] = []
+    notices: list[_Told] = []
     for key in sorted({*kept.states, *values}):
         subject = subject_of(key)
         group = members(groups, subject.about) if subject.about else ()
@@ -177,11 +177,11 @@ def _stepped(
         if after is not None:
             left[key] = after
         if word is not None:
-            ranked = sorted(group, key=lambda each: -found.get(each, 0.0))
-            above = [each for each in ranked if found.get(each, 0.0) > rule.above]
-            told.append(_Told(subject, word, after or before, above if word == FIRING else ranked))
+            ranked = sorted(group, key=lambda each: -figures.get(each, 0.0))
+            above = [each for each in ranked if figures.get(each, 0.0) > rule.above]
+            notices.append(_Told(subject, word, after or before, above if word == FIRING else ranked))
     held = {key: name for key, name in groups.items() if key_of(Subject(about=name)) in left}
-    return _Kept(now_ms, left, held), told
+    return _Kept(now_ms, left, held), notices
 
 
 def _begun(states: Mapping[str, State], group: Sequence[Subject]) -> State:

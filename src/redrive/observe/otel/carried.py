@@ -28,18 +28,18 @@ def read(traceparent: str | None, tracestate: str | None = None) -> SpanContext 
     try:
         _, trace, span, flags = traceparent.split("-")[:4]
         state = TraceState.from_header([tracestate]) if tracestate else None
-        found = SpanContext(int(trace, 16), int(span, 16), True, TraceFlags(int(flags, 16) & 1), state)
+        context = SpanContext(int(trace, 16), int(span, 16), True, TraceFlags(int(flags, 16) & 1), state)
     except ValueError:
         return None
-    return found if found.is_valid else None
+    return context if context.is_valid else None
 
 
 def baggage_to_send(allowed: Collection[str]) -> str | None:
     """What of the current baggage may travel, as its header."""
-    found = baggage.get_all() if allowed else {}
+    entries = baggage.get_all() if allowed else {}
     context = Context()
-    for name in allowed & found.keys() if found else ():
-        context = baggage.set_baggage(name, found[name], context)
+    for name in allowed & entries.keys() if entries else ():
+        context = baggage.set_baggage(name, entries[name], context)
     carrier: dict[str, str] = {}
     _bags.inject(carrier, context)
     return carrier.get(BAGGAGE)

@@ -125,8 +125,8 @@ class Instruments:
         return read
 
     def _done(self, _: CallbackOptions) -> Iterable[Observation]:
-        found = done_by_attempt(self._counting.copy())
-        return [Observation(n, _named(("queue", "task", "attempt"), labels)) for labels, n in found.items()]
+        counts = done_by_attempt(self._counting.copy())
+        return [Observation(n, _named(("queue", "task", "attempt"), labels)) for labels, n in counts.items()]
 
     def _gauge_of(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         return lambda _: self._read().get(name, [])
@@ -136,14 +136,14 @@ class Instruments:
         with self._lock:
             if not self._working:
                 return {}
-            until_s, found = self._gauges
+            until_s, gauges = self._gauges
             if time.monotonic() >= until_s:
-                found = {
+                gauges = {
                     family.name: [Observation(sample.value, sample.labels) for sample in family.samples]
                     for family in self._depths.collect()
                 }
-                self._gauges = (time.monotonic() + FRESH_S, found)
-            return found
+                self._gauges = (time.monotonic() + FRESH_S, gauges)
+            return gauges
 
 
 def _name(name: str) -> str:

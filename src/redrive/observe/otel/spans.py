@@ -144,8 +144,8 @@ class Spans:
 
     def runs_of(self, settlements: Sequence[Settlement]) -> list[Run | None]:
         """The traced runs that these settle."""
-        found = self._open
-        return [found.get(settlement.receipt) for settlement in settlements]
+        runs = self._open
+        return [runs.get(settlement.receipt) for settlement in settlements]
 
     def settled(
         self, settlements: Sequence[Settlement], runs: Sequence[Run | None], words: Sequence[Settled], *, texts: bool
@@ -193,7 +193,7 @@ class Spans:
 
     # -- redriving
 
-    def redriving(self, run: str | None, queues: Iterable[str], count: int, found: Sequence[Message | None]) -> Span:
+    def redriving(self, run: str | None, queues: Iterable[str], count: int, messages: Sequence[Message | None]) -> Span:
         """Begin the span of a batch of dead messages that go back, with links to the runs that they died of. The
         batches of a redrive run are children of its span, which lasts as long as this process carries it."""
         names = set(queues)
@@ -204,18 +204,18 @@ class Spans:
         if run is not None:
             attributes["redrive.run.id"] = run
             carried = set_span_in_context(self._span_of(run), carried)
-        links = [read(_last(message) or message.traceparent) for message in found if message is not None]
+        links = [read(_last(message) or message.traceparent) for message in messages if message is not None]
         name = f"redrive {attributes[DESTINATION]}" if len(names) == 1 else "redrive"
         return self._tracer.start_span(name, carried, SpanKind.PRODUCER, attributes, _links(links))
 
     def _span_of(self, run: str) -> Span:
-        found = self._runs.get(run)
-        if found is None:
+        span = self._runs.get(run)
+        if span is None:
             if len(self._runs) >= RUNS_MAX:
                 self._runs.pop(next(iter(self._runs))).end()
             attributes = {SYSTEM: "redrive", "redrive.run.id": run}
-            found = self._runs[run] = self._tracer.start_span("redrive run", NONE, attributes=attributes)
-        return found
+            span = self._runs[run] = self._tracer.start_span("redrive run", NONE, attributes=attributes)
+        return span
 
     def __call__(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -249,16 +249,16 @@ class Sending:
 
     def _with_span(self, spans: Spans, draft: Draft, at: int) -> Draft:
         key = (draft.traceparent, draft.queue)
-        found = self._sent.get(key)
-        if found is None:
-            found = self._sent[key] = _Sent(_send_span(spans, draft))
-        found.places.append(at)
-        if found.traceparent is None:
+        sent = self._sent.get(key)
+        if sent is None:
+            sent = self._sent[key] = _Sent(_send_span(spans, draft))
+        sent.places.append(at)
+        if sent.traceparent is None:
             return draft
         headers = draft.headers
-        if found.state != ((headers.get(TRACESTATE) or "") if headers else ""):
-            headers = {**(headers or {}), TRACESTATE: found.state}
-        return replace(draft, traceparent=found.traceparent, headers=headers)
+        if sent.state != ((headers.get(TRACESTATE) or "") if headers else ""):
+            headers = {**(headers or {}), TRACESTATE: sent.state}
+        return replace(draft, traceparent=sent.traceparent, headers=headers)
 
     def done(self, ids: Sequence[str | None]) -> None:
         """They are stored under these ids."""
@@ -312,8 +312,8 @@ def _links(contexts: Iterable[SpanContext | None]) -> list[Link]:
 
 
 def _seldom(message: Message) -> dict[str, Any]:
-    found: dict[str, Any] = {"redrive.redrives": message.redrives, "redrive.crashes": message.crashes}
-    return found if message.run is None else {**found, "redrive.run.id": message.run}
+    attributes: dict[str, Any] = {"redrive.redrives": message.redrives, "redrive.crashes": message.crashes}
+    return attributes if message.run is None else {**attributes, "redrive.run.id": message.run}
 
 
 def _end(run: Run, settlement: Settlement, word: Settled, *, texts: bool) -> None:
@@ -329,12 +329,12 @@ def _end(run: Run, settlement: Settlement, word: Settled, *, texts: bool) -> Non
 
 
 def _tell(span: Span, fault: Fault, decision: Decision, *, texts: bool) -> None:
-    told: dict[str, Any] = {ERROR_TYPE: fault.error, "redrive.fault.kind": fault.kind.value}
+    attributes: dict[str, Any] = {ERROR_TYPE: fault.error, "redrive.fault.kind": fault.kind.value}
     if fault.fingerprint:
-        told["redrive.fault.fingerprint"] = fault.fingerprint
+        attributes["redrive.fault.fingerprint"] = fault.fingerprint
     if isinstance(decision, RetryAt):
-        told["redrive.delay_ms"] = fault.delay_ms or 0
-    span.set_attributes(told)
+        attributes["redrive.delay_ms"] = fault.delay_ms or 0
+    span.set_attributes(attributes)
     text = redact(fault.text) if texts else ""
     span.set_status(StatusCode.ERROR, text or None)
     event = {"exception.type": fault.error, "exception.message": text}

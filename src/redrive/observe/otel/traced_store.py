@@ -60,22 +60,22 @@ class TracedStore(StoreWrapper):
         sending = self._sending([draft for settlement in settlements for draft in settlement.follow_ups])
         traced = [_traced(s, run) for s, run in zip(_with(settlements, sending), runs, strict=True)]
         try:
-            found = self.inner.exchange(traced, asks, swaps=swaps)
+            result = self.inner.exchange(traced, asks, swaps=swaps)
         except BaseException as error:
             self._sent(sending, (), error)
             self._tell(traced, runs, asks, None, began_ns, error)
             raise
         self._sent(sending, [] if sending is None else [draft.id for draft in sending.drafts])
-        if settlements or found.deliveries:
-            self._tell(traced, runs, asks, found, began_ns)
-        return found
+        if settlements or result.deliveries:
+            self._tell(traced, runs, asks, result, began_ns)
+        return result
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
-        found = self.inner.extend(receipts, lease_ms=lease_ms, alone=alone)
-        for receipt, hold in zip(receipts, found, strict=True):
+        holds = self.inner.extend(receipts, lease_ms=lease_ms, alone=alone)
+        for receipt, hold in zip(receipts, holds, strict=True):
             if hold is LeaseStatus.LOST:
                 self._spans.lose(receipt)
-        return found
+        return holds
 
     # -- spans: what a sampler or a processor raises is printed, and the messages go their way
 
@@ -98,14 +98,14 @@ class TracedStore(StoreWrapper):
         settlements: Sequence[Settlement],
         runs: Sequence[Run | None],
         asks: Sequence[ClaimRequest],
-        found: Exchange | None,
+        result: Exchange | None,
         began_ns: int,
         error: BaseException | None = None,
     ) -> None:
         try:
-            if found is not None:
-                self._spans.settled(settlements, runs, found.settled, texts=self.box is None)
-            self._batches(settlements, runs, asks, found, began_ns, error)
+            if result is not None:
+                self._spans.settled(settlements, runs, result.settled, texts=self.box is None)
+            self._batches(settlements, runs, asks, result, began_ns, error)
         except Exception:
             complain("the span of a batch")
 
@@ -114,7 +114,7 @@ class TracedStore(StoreWrapper):
         settlements: Sequence[Settlement],
         runs: Sequence[Run | None],
         asks: Sequence[ClaimRequest],
-        found: Exchange | None,
+        result: Exchange | None,
         began_ns: int,
         error: BaseException | None,
     ) -> None:
@@ -124,8 +124,8 @@ class TracedStore(StoreWrapper):
             links = [run.span.get_span_context() for run in known[:LINKS_MAX]]
             queues = [run.message.queue for run in known]
             self._spans.batch("settle", queues, len(settlements), began_ns, links=links, error=error, worker=worker)
-        if found is not None and found.deliveries:
-            messages = [delivery.message for delivery in found.deliveries]
+        if result is not None and result.deliveries:
+            messages = [delivery.message for delivery in result.deliveries]
             for message in messages:
                 if message.crashes:
                     self._spans.lose_earlier(message)
@@ -147,10 +147,10 @@ class TracedStore(StoreWrapper):
 
     def _redriving(self, handles: Sequence[Handle], verdict: Redrive) -> Span | None:
         try:
-            found = self._before(handles)
-            queues = [message.queue for message in found if message is not None]
+            messages = self._before(handles)
+            queues = [message.queue for message in messages if message is not None]
             to = queues if verdict.to_queue is None else [verdict.to_queue]
-            return self._spans.redriving(verdict.run, to, len(handles), found)
+            return self._spans.redriving(verdict.run, to, len(handles), messages)
         except Exception:
             complain("the span of a redrive")
             return None
