@@ -162,7 +162,7 @@ def test_the_setting_telemetry_turns_it_off(on: bool, monkeypatch: pytest.Monkey
     async def main() -> bool:
         async with app.worker(queues=["crm"]) as worker:
             pass
-        return worker._presence.keeper.told
+        return worker._presence.keeper.is_started
 
     assert asyncio.run(main()) is on
 

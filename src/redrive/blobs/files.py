@@ -29,7 +29,7 @@ class FileBlobs:
         return self
 
     def make(self) -> None:
-        with _told(f"cannot make {self.folder}"):
+        with _translate(f"cannot make {self.folder}"):
             missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
             for path in reversed(missing):
                 with contextlib.suppress(FileExistsError):
@@ -40,7 +40,7 @@ class FileBlobs:
             self.folder.mkdir(exist_ok=True)  # raises if it is no folder
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
-        with _told(f"cannot write a blob into {self.folder}"):
+        with _translate(f"cannot write a blob into {self.folder}"):
             for key, body in blobs.items():
                 self._write(key, body)
             _sync(self.folder)  # the names; each file was synced before it got its own
@@ -62,7 +62,7 @@ class FileBlobs:
             raise
 
     def get(self, key: str, bytes_max: int) -> bytes | None:
-        with _told(f"cannot read blob {key} in {self.folder}"):
+        with _translate(f"cannot read blob {key} in {self.folder}"):
             try:
                 file = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -80,7 +80,7 @@ class FileBlobs:
             raise FileNotFoundError(errno.ENOENT, "the folder is not there; mount its disk, or make it again")
 
     def copy(self, key: str, to: str) -> bool:
-        with _told(f"cannot copy blob {key} in {self.folder}"):
+        with _translate(f"cannot copy blob {key} in {self.folder}"):
             try:
                 os.link(self._path(key), self._path(to), follow_symlinks=False)  # each name keeps the bytes by itself
             except FileNotFoundError:
@@ -94,14 +94,14 @@ class FileBlobs:
             return True
 
     def delete(self, keys: Iterable[str]) -> None:
-        with _told(f"cannot remove a blob from {self.folder}"):
+        with _translate(f"cannot remove a blob from {self.folder}"):
             for key in keys:
                 path = self._path(key)
                 path.unlink(missing_ok=True)
                 path.with_name(path.name + _PART).unlink(missing_ok=True)
 
     def listed(self) -> Iterator[str]:
-        with _told(f"cannot list {self.folder}"), os.scandir(self.folder) as entries:
+        with _translate(f"cannot list {self.folder}"), os.scandir(self.folder) as entries:
             for entry in entries:
                 key = entry.name.removesuffix(_PART)
                 if is_key(key):  # other files in the folder are not ours
@@ -114,7 +114,7 @@ class FileBlobs:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _translate(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

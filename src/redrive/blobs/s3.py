@@ -54,12 +54,12 @@ class S3Blobs:
         return self
 
     def make(self) -> None:
-        with self._told("cannot reach it"):
+        with self._translate("cannot reach it"):
             self._client.head_bucket(Bucket=self.bucket)
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
         items = list(blobs.items())
-        with self._told("cannot write a blob"):
+        with self._translate("cannot write a blob"):
             if len(items) == 1:
                 self._write(*items[0])
                 return
@@ -73,7 +73,7 @@ class S3Blobs:
 
     def get(self, key: str, bytes_max: int) -> bytes | None:
         name = self._name(key)
-        with self._told(f"cannot read blob {key}"):
+        with self._translate(f"cannot read blob {key}"):
             try:
                 answer = self._client.get_object(Bucket=self.bucket, Key=name, Range=f"bytes=0-{max(bytes_max, 1) - 1}")
                 body: bytes = answer["Body"].read(bytes_max)
@@ -87,7 +87,7 @@ class S3Blobs:
 
     def copy(self, key: str, to: str) -> bool:
         source = {"Bucket": self.bucket, "Key": self._name(key)}
-        with self._told(f"cannot copy blob {key}"):
+        with self._translate(f"cannot copy blob {key}"):
             try:
                 self._client.copy_object(Bucket=self.bucket, Key=self._name(to), CopySource=source)
             except aws.errors() as error:
@@ -97,7 +97,7 @@ class S3Blobs:
         return True
 
     def delete(self, keys: Iterable[str]) -> None:
-        with self._told("cannot remove a blob"):
+        with self._translate("cannot remove a blob"):
             every = map(self._name, keys)
             while names := list(islice(every, DELETES_MAX)):
                 wanted = {"Objects": [{"Key": name} for name in names], "Quiet": True}
@@ -109,7 +109,7 @@ class S3Blobs:
                     )
 
     def listed(self) -> Iterator[str]:
-        with self._told("cannot list it"):
+        with self._translate("cannot list it"):
             more: dict[str, str] = {}
             while True:
                 page = self._client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix, **more)
@@ -126,17 +126,17 @@ class S3Blobs:
         return f"s3://{self.bucket}/{self.prefix}"
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _translate(self, what: str) -> Iterator[None]:
         """With our error for every one of AWS's: also a permission that is missing is one that may come."""
         try:
             yield
         except ConfigError as error:  # no client: no region, or no such profile
             raise BlobsUnavailable(f"{self._place}: {what}: {error}") from error
-        except _told_errors() as error:
+        except _client_errors() as error:
             raise BlobsUnavailable(str(aws.failure(error, f"{self._place}: {what}"))) from error
 
 
-def _told_errors() -> tuple[type[Exception], ...]:
+def _client_errors() -> tuple[type[Exception], ...]:
     """All that a call may raise, also while the bytes come in."""
     return aws.errors() if importlib.util.find_spec("boto3") else (OSError,)
 

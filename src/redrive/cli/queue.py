@@ -62,7 +62,7 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     by_queue |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
     by_queue |= opened.store.counts_by_queue()
     reasons, full = Reasons(opened.store, opened.app), out.form in ("json", "jsonl")
-    by_queue = with_claimed(by_queue, reasons.told)
+    by_queue = with_claimed(by_queue, reasons.workers)
     holds = reasons.of_queues(by_queue)
     shown_ms = reasons.now_ms
     rows = [

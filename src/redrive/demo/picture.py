@@ -33,7 +33,7 @@ def picture(without: Side, with_breaker: Side) -> str:
     """Return the SVG. Both panels have the same scales; its colours follow the reader's light or dark theme."""
     sides = (without, with_breaker)
     scale = _Scale(sides)
-    text = " ".join(_told(side) for side in sides)
+    text = " ".join(_summary(side) for side in sides)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="t d">',
         '<title id="t">Requests per second through an outage, without a circuit breaker and with one</title>',
@@ -67,7 +67,7 @@ class _Scale:
         return PLOT * count * 1000 / BIN_MS / self.per_s
 
 
-def _told(side: Side) -> str:
+def _summary(side: Side) -> str:
     met = f"{side.in_outage:,} requests while nothing listened"
     died = f"{side.died:,} events died and were redriven" if side.died else "none died"
     return f"{'With' if side.breaker else 'Without'} a circuit breaker: {met}, {died}."
@@ -93,7 +93,7 @@ def _panel(side: Side, base: int, scale: _Scale) -> Iterable[str]:
     yield f'<line class="line" x1="{LEFT}" x2="{RIGHT}" y1="{base}" y2="{base}"/>'
     for second in range(0, scale.seconds + 1, 2):
         yield _text(scale.x(1000 * second), base + BELOW + 12, str(second), "muted", "middle")
-    yield _text(LEFT, top - 8, _told(side), "name")
+    yield _text(LEFT, top - 8, _summary(side), "name")
 
 
 def _columns(side: Side, base: int, scale: _Scale) -> Iterable[str]:

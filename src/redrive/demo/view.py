@@ -106,10 +106,10 @@ def _states(delivery: Delivery, waiting: int) -> str:
     return "  ".join([*words, f"{tally.retries:>4} retries so far"])
 
 
-def _why(fate: DeliveryEvent) -> str:
+def _why(event: DeliveryEvent) -> str:
     """The failure in a few words: without the URL, which is the same for all."""
-    name = (fate.error or "").rpartition(".")[2]
-    return (fate.text or "").partition(" from ")[0] if name == "HTTPStatusError" else _PLAINLY.get(name, name)
+    name = (event.error or "").rpartition(".")[2]
+    return (event.text or "").partition(" from ")[0] if name == "HTTPStatusError" else _PLAINLY.get(name, name)
 
 
 # -- the report

@@ -104,8 +104,8 @@ def visible(text: str) -> str:
     return one_line(redact(text))
 
 
-def cause_of(fate: DeliveryEvent) -> str:
-    return ": ".join(filter(None, (fate.reason, fate.error, fate.text)))
+def cause_of(event: DeliveryEvent) -> str:
+    return ": ".join(filter(None, (event.reason, event.error, event.text)))
 
 
 def command_of(subject: Subject, pile: Pile, place: Sequence[str]) -> str:

@@ -48,24 +48,24 @@ _SWAPS_MAX = 20
 _encode = msgspec.json.Encoder().encode
 
 
-class NotTold(Exception):
+class NotSent(Exception):
     """The alert was not delivered; it is sent again later."""
 
 
-class Told(Struct, frozen=True, array_like=True):
+class SentAlert(Struct, frozen=True, array_like=True):
     """A cell: when the last alert of a subject was sent, and its events since."""
 
     at_ms: int = 0
     pile: Pile = Pile()
 
 
-_told_of = msgspec.json.Decoder(Told).decode
+_decode_sent = msgspec.json.Decoder(SentAlert).decode
 
 
 class Watch:
     """Observes events of these `names`, and sends at most one alert for each subject in `every_ms`.
 
-    `tell` is called on a thread of its own. If it raises NotTold, the alert is sent again later, with the events until
+    `tell` is called on a thread of its own. If it raises NotSent, the alert is sent again later, with the events until
     then. Processes whose watches have the same `channel` send one alert between them.
     """
 
@@ -85,7 +85,7 @@ class Watch:
         self._changed = threading.Condition()
         self._piles: dict[Subject, Pile] = {}
         self._look_s: dict[Subject, float] = {}  # when to check whether its alert may be sent
-        self._told_s: dict[Subject, float] = {}  # when this process sent its alert, in case the store is down
+        self._sent_s: dict[Subject, float] = {}  # when this process sent its alert, in case the store is down
         self._hurry: dict[Subject, None] = {}  # to send at once, in this order
         self._busy = False
         self._thread: threading.Thread | None = None
@@ -127,11 +127,11 @@ class Watch:
     def _wide(self, subject: Subject) -> Subject:
         fresh_s = time.monotonic() - self._every_ms / 1000
         wide = Subject(subject.name, queue=subject.queue)
-        if self._told_s.get(subject, -float("inf")) > fresh_s:
+        if self._sent_s.get(subject, -float("inf")) > fresh_s:
             return subject
         if wide in self._piles:  # checked first, as this may run for every death
             return wide
-        subjects = {s for s, at_s in self._told_s.items() if at_s > fresh_s and s.name == subject.name and s.task}
+        subjects = {s for s, at_s in self._sent_s.items() if at_s > fresh_s and s.name == subject.name and s.task}
         subjects |= {s for s in self._piles if s.name == subject.name and s.task}
         return wide if len(subjects) >= FAILURES_MAX else subject
 
@@ -196,10 +196,10 @@ class Watch:
     def _remember(self, subject: Subject) -> None:
         now_s = time.monotonic()
         with self._changed:
-            if len(self._told_s) >= SUBJECTS_MAX:
+            if len(self._sent_s) >= SUBJECTS_MAX:
                 fresh_s = now_s - self._every_ms / 1000
-                self._told_s = {s: at_s for s, at_s in self._told_s.items() if at_s > fresh_s}
-            self._told_s[subject] = now_s
+                self._sent_s = {s: at_s for s, at_s in self._sent_s.items() if at_s > fresh_s}
+            self._sent_s[subject] = now_s
 
     def _claim(self, subject: Subject, pile: Pile) -> Pile:
         """The events to report now, by this process alone; none if the last alert is too recent, or another process
@@ -218,7 +218,7 @@ class Watch:
                 self._look_in(subject, left_ms / 1000)
             if left_ms > 0 and not pile.count:
                 return pile
-            new = Told(old.at_ms, both) if left_ms > 0 else Told(now_ms)
+            new = SentAlert(old.at_ms, both) if left_ms > 0 else SentAlert(now_ms)
             if store.cells.swap([Swap(key, version, _encode(new), max(2 * self._every_ms, KEPT_MS))])[0]:
                 return Pile() if left_ms > 0 else both  # a crash from here on loses this alert
         self._again(subject, pile, 1.0)  # many processes compete
@@ -238,12 +238,14 @@ class Watch:
             return False
         return read_annotations(store, [about]).get(about, NOTHING).muted(now_ms)
 
-    def _forget(self, key: str, version: int, old: Told) -> None:
+    def _forget(self, key: str, version: int, old: SentAlert) -> None:
         if old.pile.count:
-            self._app.store.cells.swap([Swap(key, version, _encode(Told(old.at_ms)), max(2 * self._every_ms, KEPT_MS))])
+            self._app.store.cells.swap(
+                [Swap(key, version, _encode(SentAlert(old.at_ms)), max(2 * self._every_ms, KEPT_MS))]
+            )
 
     def _claim_here(self, subject: Subject, pile: Pile) -> Pile:
-        left_s = self._told_s.get(subject, -float("inf")) + self._every_ms / 1000 - time.monotonic()
+        left_s = self._sent_s.get(subject, -float("inf")) + self._every_ms / 1000 - time.monotonic()
         if left_s <= 0 or not pile.count:
             return pile
         self._again(subject, pile, min(left_s, AGAIN_S))
@@ -252,7 +254,7 @@ class Watch:
     def _send(self, subject: Subject, pile: Pile) -> None:
         try:
             self._tell_it(self._alert(subject, pile))
-        except NotTold as error:
+        except NotSent as error:
             self._lost(subject, pile, str(error))
         except Exception:  # a bug in the function would fail again
             _print(f"{self._channel} failed on an alert:\n{traceback.format_exc()}")
@@ -265,12 +267,12 @@ class Watch:
         try:
             key = self._key(subject)
             version, old = self._read(key)
-            new = Told(self._app.store.now_ms() - self._every_ms + again_ms, pile.plus(old.pile))
+            new = SentAlert(self._app.store.now_ms() - self._every_ms + again_ms, pile.plus(old.pile))
             if self._app.store.cells.swap([Swap(key, version, _encode(new), max(2 * self._every_ms, KEPT_MS))])[0]:
                 self._look_in(subject, again_ms / 1000)
                 return
         except Exception:
-            self._told_s.pop(subject, None)
+            self._sent_s.pop(subject, None)
         self._again(subject, pile, again_ms / 1000)
 
     def _look_in(self, subject: Subject, left_s: float) -> None:
@@ -284,9 +286,9 @@ class Watch:
         with self._changed:
             self._add(subject, pile, in_s)
 
-    def _read(self, key: str) -> tuple[int, Told]:
+    def _read(self, key: str) -> tuple[int, SentAlert]:
         cell = self._app.store.cells.read([key])[0]
-        return version_of(cell), decoded(cell, _told_of, Told())
+        return version_of(cell), decoded(cell, _decode_sent, SentAlert())
 
     def _key(self, subject: Subject) -> str:
         key = "/".join(("alert", self._channel, *filter(None, subject)))

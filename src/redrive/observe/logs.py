@@ -33,7 +33,7 @@ _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[
 _COLOURS = {"done": _GREEN, "retry": _YELLOW, "snoozed": _DIM, "released": _DIM, "held": _DIM, "cancelled": _DIM}
 
 
-class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The log record of one delivery. Empty fields are left out."""
 
     time: str
@@ -145,27 +145,27 @@ def _logged(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if isinstance(event, DeliveryEvent) or event.name not in _LEFT_OUT]
 
 
-def _details(fate: DeliveryEvent) -> str:
-    parts = [f" attempt {fate.attempt}"]
-    if fate.run_ms is not None:
-        parts.append(f" ran {show(fate.run_ms / 1000)}")
-    if fate.delay_ms is not None:
-        parts.append(f" again in {show(fate.delay_ms / 1000)}")
-    if fate.deferral is not None:
-        parts.append(f" {fate.deferral}{f' of {_seen(fate.by)}' if fate.by else ''}")
-    if fate.duplicate_of is not None:
-        parts.append(f" unrun: {one_line(fate.duplicate_of)} did it")
-    if fate.degraded is not None:
-        parts.append(f" degraded: {one_line(_short(fate.degraded))}")
-    if fate.reason:
-        parts.append(f" {_seen(fate.reason)}:")
-    if fate.fault and fate.fault != fate.reason:
-        parts.append(f" {kind_word(fate.fault)}:")
-    if fate.error:
-        parts.append(f" {_seen(fate.error)}: {one_line(_short(fate.text))}")
-    elif fate.text:
-        parts.append(f" {one_line(_short(fate.text))}")
-    if (page := _page(fate)) is not None:
+def _details(event: DeliveryEvent) -> str:
+    parts = [f" attempt {event.attempt}"]
+    if event.run_ms is not None:
+        parts.append(f" ran {show(event.run_ms / 1000)}")
+    if event.delay_ms is not None:
+        parts.append(f" again in {show(event.delay_ms / 1000)}")
+    if event.deferral is not None:
+        parts.append(f" {event.deferral}{f' of {_seen(event.by)}' if event.by else ''}")
+    if event.duplicate_of is not None:
+        parts.append(f" unrun: {one_line(event.duplicate_of)} did it")
+    if event.degraded is not None:
+        parts.append(f" degraded: {one_line(_short(event.degraded))}")
+    if event.reason:
+        parts.append(f" {_seen(event.reason)}:")
+    if event.fault and event.fault != event.reason:
+        parts.append(f" {kind_word(event.fault)}:")
+    if event.error:
+        parts.append(f" {_seen(event.error)}: {one_line(_short(event.text))}")
+    elif event.text:
+        parts.append(f" {one_line(_short(event.text))}")
+    if (page := _page(event)) is not None:
         parts.append(f" {page}")
     return "".join(parts)
 
@@ -179,13 +179,13 @@ def _visible(lines: bytes) -> bytes:
     return lines if lines.isascii() and b"\x7f" not in lines else in_json(lines.decode()).encode()
 
 
-def _line(event: Event) -> FateLine | NoticeLine:
+def _line(event: Event) -> EventLine | NoticeLine:
     time = rfc3339(event.at_ms)
     if not isinstance(event, DeliveryEvent):
         level = "warning" if event.name in _WARNINGS else "info"
         text, about = redact(event.text), _name(event.about)
         return NoticeLine(time=time, level=level, notice=event.name, text=text, worker=event.worker, about=about)
-    return FateLine(
+    return EventLine(
         time=time,
         level=_level(event),
         outcome=event.outcome,
@@ -214,14 +214,14 @@ def _line(event: Event) -> FateLine | NoticeLine:
     )
 
 
-def _page(fate: DeliveryEvent) -> str | None:
-    return web_link("messages", fate.id) if fate.outcome in ("dead", "quarantined") else None
+def _page(event: DeliveryEvent) -> str | None:
+    return web_link("messages", event.id) if event.outcome in ("dead", "quarantined") else None
 
 
-def _level(fate: DeliveryEvent) -> str:
-    if fate.outcome in ("dead", "quarantined"):
+def _level(event: DeliveryEvent) -> str:
+    if event.outcome in ("dead", "quarantined"):
         return "error"
-    return "warning" if fate.outcome in ("retry", "crashed", "stale", "lost") else "info"
+    return "warning" if event.outcome in ("retry", "crashed", "stale", "lost") else "info"
 
 
 def _short(text: str | None) -> str:

@@ -182,47 +182,47 @@ class Counting:
 
     # -- with the lock held; once per message, so lean
 
-    def _count(self, fate: DeliveryEvent) -> None:
-        bound = self._bound.get((fate.queue, fate.task, fate.outcome))
+    def _count(self, event: DeliveryEvent) -> None:
+        bound = self._bound.get((event.queue, event.task, event.outcome))
         if bound is None:
-            bound = self._bind(fate.queue, fate.task, fate.outcome)
+            bound = self._bind(event.queue, event.task, event.outcome)
         bound.total[0] += 1
-        if fate.run_ms is not None:
-            seconds, run = fate.run_ms / 1000, bound.run
+        if event.run_ms is not None:
+            seconds, run = event.run_ms / 1000, bound.run
             run[bisect_left(RUN_S, seconds)] += 1
             run[-1] += seconds
         if bound.ended is not None:
-            self._end(fate, bound, bound.ended)
-        elif bound.delay is not None and fate.delay_ms is not None:
-            _observe(DELAY_S, bound.delay, fate.delay_ms / 1000)
-        if fate.deferral is not None and fate.outcome == "held":
-            self._defer(fate, fate.deferral, bound)
-        if fate.verdict is not None:
-            self._add(REDRIVEN, (*bound.labels, fate.verdict))
-        if fate.fault is not None:
-            self._add(FAULTS, (*bound.labels, fate.fault if fate.fault in KINDS else OTHER))
+            self._end(event, bound, bound.ended)
+        elif bound.delay is not None and event.delay_ms is not None:
+            _observe(DELAY_S, bound.delay, event.delay_ms / 1000)
+        if event.deferral is not None and event.outcome == "held":
+            self._defer(event, event.deferral, bound)
+        if event.verdict is not None:
+            self._add(REDRIVEN, (*bound.labels, event.verdict))
+        if event.fault is not None:
+            self._add(FAULTS, (*bound.labels, event.fault if event.fault in KINDS else OTHER))
 
-    def _end(self, fate: DeliveryEvent, bound: _Bound, ended: Numbers) -> None:
-        ended[bisect_left(ATTEMPTS, fate.attempt)] += 1
-        ended[-1] += fate.attempt
+    def _end(self, event: DeliveryEvent, bound: _Bound, ended: Numbers) -> None:
+        ended[bisect_left(ATTEMPTS, event.attempt)] += 1
+        ended[-1] += event.attempt
         if bound.first is not None and bound.retried is not None:
-            seconds = fate.age_ms / 1000
-            numbers = bound.first if fate.attempt <= 1 and not fate.crashes else bound.retried
+            seconds = event.age_ms / 1000
+            numbers = bound.first if event.attempt <= 1 and not event.crashes else bound.retried
             numbers[bisect_left(DONE_S, seconds)] += 1
             numbers[-1] += seconds
-        if fate.degraded is not None:
+        if event.degraded is not None:
             self._add(DEGRADED, bound.labels)
-        if fate.duplicate_of is not None:
+        if event.duplicate_of is not None:
             self._add(DUPLICATES, bound.labels)
-        for cause in fate.causes:
+        for cause in event.causes:
             self._add(CRASHES, (*bound.labels, cause if cause in CAUSES else UNKNOWN))
-        if fate.reason is not None and fate.outcome in ("dead", "quarantined"):
-            shape = DEAD if fate.outcome == "dead" else QUARANTINED
-            self._add(shape, (*bound.labels, fate.reason if fate.reason in REASONS else OTHER))
+        if event.reason is not None and event.outcome in ("dead", "quarantined"):
+            shape = DEAD if event.outcome == "dead" else QUARANTINED
+            self._add(shape, (*bound.labels, event.reason if event.reason in REASONS else OTHER))
 
-    def _defer(self, fate: DeliveryEvent, why: str, bound: _Bound) -> None:
+    def _defer(self, event: DeliveryEvent, why: str, bound: _Bound) -> None:
         numbers = self._numbers(DEFERRALS, (*bound.labels, why if why in DEFERRED_BY else OTHER))
-        _observe(DELAY_S, numbers, (fate.delay_ms or 0) / 1000)
+        _observe(DELAY_S, numbers, (event.delay_ms or 0) / 1000)
 
     def _bind(self, queue: str, task: str, outcome: str) -> _Bound:
         known = task in self._tasks

@@ -18,7 +18,7 @@ from .._version import __version__
 from ..config import hidden_url
 from ..redact import in_json
 from ..registry import Registry
-from .alerts import NAMES, Alert, NotTold, Watch
+from .alerts import NAMES, Alert, NotSent, Watch
 
 TIMEOUT_S = 5.0  # to connect, and between two bytes of the response
 PAUSES_S = (0.5, 2.0)  # between tries
@@ -26,7 +26,7 @@ _TRY_AGAIN = (408, 425, 429)
 
 
 class Webhook:
-    """Posts an alert to a URL when called. Raises NotTold, without the secrets of the URL, if it was not accepted.
+    """Posts an alert to a URL when called. Raises NotSent, without the secrets of the URL, if it was not accepted.
 
     Tries three times, with pauses of 0.5 and 2 s, after errors that may pass (no response, 408, 425, 429, 5xx); any
     other response than 2xx ends it. Redirects are not followed. A user and password in the URL are sent as basic
@@ -51,7 +51,7 @@ class Webhook:
             if why is None:
                 return
             if not may_pass or pause_s is None:
-                raise NotTold(f"{self.shown} {why}")
+                raise NotSent(f"{self.shown} {why}")
             time.sleep(pause_s)
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:

@@ -41,7 +41,7 @@ class Entry:
         self._cells = store.cells
         self.token = secrets.token_hex(8)
         self._key, self.shard = _key(self.token), f"workers/{int(self.token, 16) % SHARDS}"
-        self._told = False
+        self._is_written = False
         self.retries = 0  # of swaps of a list that another process won
 
     def write(self, info: WorkerInfo) -> bool:
@@ -49,7 +49,7 @@ class Entry:
         for _ in range(2):  # only such a request comes between the read and the swap
             cell, shard = self._cells.read([self._key, self.shard])
             asked = is_asked(cell)
-            self._told = True  # also if the answer is lost
+            self._is_written = True  # also if the answer is lost
             value = msgspec.json.encode(replace(info, drain_asked=True) if asked else info)
             if self._cells.swap([Swap(self._key, version_of(cell), value, KEPT_MS)], durable=False)[0]:
                 break
@@ -59,7 +59,7 @@ class Entry:
 
     def remove(self) -> None:
         """Tell that the process has ended. Raises StoreError."""
-        if not self._told:
+        if not self._is_written:
             return
         (cell,) = self._cells.read([self._key])
         if cell is not None:

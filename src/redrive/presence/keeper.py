@@ -63,7 +63,7 @@ class Keeper:
             self._thread.start()
 
     @property
-    def told(self) -> bool:
+    def is_started(self) -> bool:
         """Whether it has begun."""
         return self._thread is not None
 

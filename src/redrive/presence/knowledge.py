@@ -24,7 +24,7 @@ from .directory import GONE_MS, RENEW_S, TRIES
 
 RELEASES = "knows"
 WAITS = "waits"
-TOLD_AGAIN_MS = RENEW_S * 900  # how old the word of a release is before its next renewal writes it again
+REWRITE_MS = RENEW_S * 900  # how old the word of a release is before its next renewal writes it again
 FORGOTTEN_MS = 7 * 24 * 3_600_000  # how long a release is known whose workers have ended
 WRITTEN_AGAIN_MS = 24 * 3_600_000  # how often a worker that runs on writes what it knows again
 RELEASES_MAX = 64
@@ -78,7 +78,7 @@ class Teller:
         for _ in range(TRIES):
             (cell,) = self._cells.read([RELEASES])
             times = _times(cell)
-            if now_ms - times.get(digest, -FORGOTTEN_MS) < TOLD_AGAIN_MS:
+            if now_ms - times.get(digest, -FORGOTTEN_MS) < REWRITE_MS:
                 return
             times[digest] = now_ms
             if _write(self._store, RELEASES, cell, _newest(times, now_ms - FORGOTTEN_MS, RELEASES_MAX)):
@@ -90,17 +90,17 @@ class Knowledge:
 
     def __init__(self, store: Store) -> None:
         self._store, self._cells = store, store.cells
-        self._told: dict[str, int] = {}
+        self._renewals: dict[str, int] = {}
         self._releases: dict[str, Release] = {}
         self._waits: tuple[Cell | None, dict[str, int]] = None, {}
 
     def read(self) -> None:
         """Read it again. Raises StoreError."""
         cell, waits = self._cells.read([RELEASES, WAITS])
-        self._told, self._waits = _times(cell), (waits, _times(waits))
-        unread = [digest for digest in self._told if digest not in self._releases]
+        self._renewals, self._waits = _times(cell), (waits, _times(waits))
+        unread = [digest for digest in self._renewals if digest not in self._releases]
         cells = self._cells.read([_key(digest) for digest in unread]) if unread else []
-        self._releases = {digest: each for digest, each in self._releases.items() if digest in self._told}
+        self._releases = {digest: each for digest, each in self._releases.items() if digest in self._renewals}
         for digest, each in zip(unread, cells, strict=True):
             release = _release(each)
             if release is not None:
@@ -118,7 +118,7 @@ class Knowledge:
             if known is None or queue not in release.queues or known.version < version:
                 continue
             if set(arguments) <= set(known.arguments) or (above is not None and known.version > max(above, version)):
-                newest_ms = max(newest_ms or 0, self._told[digest])
+                newest_ms = max(newest_ms or 0, self._renewals[digest])
         return newest_ms
 
     def is_alive(self, known_ms: int | None) -> bool:

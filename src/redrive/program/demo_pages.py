@@ -24,11 +24,11 @@ class DemoPages:
         site = Site(ReadModel(store=store), read_only=True, url=shown)
         self._ready = threading.Event()
         self._socket = listening("127.0.0.1", 0)
-        self._server = PagesServer(site, self._told)
+        self._server = PagesServer(site, self._on_start)
         self._thread = threading.Thread(target=self._serve, name="redrive-demo-pages", daemon=True)
         self.url = ""
 
-    def _told(self, url: str) -> None:
+    def _on_start(self, url: str) -> None:
         self.url = url
         self._ready.set()
 

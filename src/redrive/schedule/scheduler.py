@@ -67,7 +67,7 @@ class Scheduler:
         """Enqueue ticks until `stop` is called."""
         self.app.schedules_watched = True
         self._notice("started", f"schedules {', '.join(self.app.schedules) or 'none'}")
-        keeper = Keeper(self.app.store, self._told, self._about)
+        keeper = Keeper(self.app.store, self._info, self._about)
         keeper.start()
         try:
             self._loop()
@@ -77,7 +77,7 @@ class Scheduler:
 
     def _loop(self) -> None:
         wait_s = failed_s = 0.0
-        while not self._told_to_stop(wait_s):
+        while not self._is_stopped(wait_s):
             try:
                 wait_s = self.step() / 1000
             except (Unsupported, ReadOnly, SchemaError):
@@ -95,7 +95,7 @@ class Scheduler:
         """End `run` soon: from any thread, or a signal handler."""
         self._stops.put(None)
 
-    def _told_to_stop(self, wait_s: float) -> bool:
+    def _is_stopped(self, wait_s: float) -> bool:
         try:
             self._stops.get(timeout=wait_s)
         except queue.Empty:
@@ -204,7 +204,7 @@ class Scheduler:
             for tick_ms in due.turn.ticks:
                 self._notice("tick", f"{due.schedule.name} at {rfc3339(tick_ms)}: {due.schedule.task.name} {next(ids)}")
 
-    def _told(self) -> WorkerInfo:
+    def _info(self) -> WorkerInfo:
         names = tuple(self.app.schedules)[:LISTED_MAX]
         return WorkerInfo(name=self.name, kind="scheduler", app=self.app.spec, schedules=names)
 

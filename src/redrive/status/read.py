@@ -43,8 +43,8 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
     controls = Controls(store, app).list(waiting=False) if keeps_cells else []
     bare = Status(
         at_ms=reasons.now_ms,
-        workers=workers_of(store, reasons.now_ms, reasons.told),
-        tell=reasons.told is not None,
+        workers=workers_of(store, reasons.now_ms, reasons.workers),
+        tell=reasons.workers is not None,
         holds=_holds(queues, controls, reasons),
         failures=groups,
         annotations=read_annotations(store, [group.fingerprint for group in groups]) if keeps_cells else {},
@@ -72,7 +72,7 @@ def _queues(store: Store, app: Registry | None, reasons: Reasons) -> tuple[Queue
     """The queues of the store and of the app, the one whose first due message has waited longest first."""
     declared = {task.queue for task in app.tasks.values()} | set(app.queues) if app is not None else set[str]()
     counts = dict.fromkeys(sorted(declared), Counts()) | store.counts_by_queue()
-    counts = with_claimed(counts, reasons.told)
+    counts = with_claimed(counts, reasons.workers)
     paused, holds = store.paused(), reasons.of_queues(counts)
     statuses = [
         QueueStatus(name=name, counts=of, paused=name in paused, holds=holds[name]) for name, of in counts.items()

@@ -107,7 +107,7 @@ class Reasons:
     @cached_property
     def _knowledge(self) -> Knowledge | None:
         """What living workers know; None where they do not tell. Raises StoreError."""
-        if self.told is None:
+        if self.workers is None:
             return None
         knowledge = Knowledge(self._store)
         knowledge.read()
@@ -237,14 +237,14 @@ class Reasons:
     # -- what is read of the store
 
     @cached_property
-    def told(self) -> tuple[WorkerInfo, ...] | None:
+    def workers(self) -> tuple[WorkerInfo, ...] | None:
         """What workers tell; None where they do not. Raises StoreError."""
         return told_by(self._store)
 
     @cached_property
     def worked(self) -> frozenset[str] | None:
         """The queues that a living worker claims from; None where workers do not tell. Raises StoreError."""
-        return worked(self.told)
+        return worked(self.workers)
 
     @cached_property
     def _outbox(self) -> Mapping[str, Counts]:

@@ -15,7 +15,7 @@ class State(Struct, frozen=True, array_like=True):
     above_ms: int = 0
     below_ms: int = 0
     fired_ms: int = 0
-    told_ms: int = 0
+    sent_ms: int = 0
     value: float = 0.0
 
 
@@ -32,17 +32,17 @@ def step(
         above_ms = state.above_ms or now_ms
         now = replace(state, above_ms=above_ms, below_ms=0, value=value)
         if state.fired_ms:
-            if muted or (state.told_ms and now_ms - state.told_ms < rule.every_ms):
+            if muted or (state.sent_ms and now_ms - state.sent_ms < rule.every_ms):
                 return now, None
-            return replace(now, told_ms=now_ms), "firing"
+            return replace(now, sent_ms=now_ms), "firing"
         if now_ms - above_ms < rule.for_ms:
             return now, None
         if muted:
-            return replace(now, fired_ms=now_ms, told_ms=0), None
-        return replace(now, fired_ms=now_ms, told_ms=now_ms), "firing"
+            return replace(now, fired_ms=now_ms, sent_ms=0), None
+        return replace(now, fired_ms=now_ms, sent_ms=now_ms), "firing"
     if not state.fired_ms:
         return None, None
     below_ms = state.below_ms or now_ms
     if now_ms - below_ms < rule.for_ms:
         return replace(state, below_ms=below_ms, value=value or 0.0), None
-    return None, "resolved" if state.told_ms else None
+    return None, "resolved" if state.sent_ms else None

@@ -23,7 +23,7 @@ from ..errors import StoreError, Unsupported
 from ..events import Notify, complain
 from ..message import Filter, Swap, decoded, version_of
 from ..observe.alert import Alert, page_of, place_of, runbook_of, shell_line, spec_of, visible
-from ..observe.alerts import NotTold
+from ..observe.alerts import NotSent
 from ..registry import Registry
 from ..store import Store
 from ..triage.select.terms import as_node
@@ -60,7 +60,7 @@ class _Kept(Struct, array_like=True):
     groups: dict[str, str] = {}  # by the key of each subject that an outage groups, its dependency
 
 
-class _Told(NamedTuple):
+class _StateChange(NamedTuple):
     subject: Subject
     word: str
     state: State
@@ -121,22 +121,22 @@ class Watching:
         if 0 <= now_ms - kept.looked_ms < LOOK_S * 900:
             return  # another process has just looked
         values = figures.of(watched.rule)
-        left, notices = _stepped(watched.rule, kept, values, around, now_ms)
+        left, changes = _stepped(watched.rule, kept, values, around, now_ms)
         swap = Swap(watched.cell, version_of(cell), msgspec.json.encode(left), KEPT_MS)
         if store.cells.swap([swap], durable=False)[0]:
-            for each in notices:
+            for each in changes:
                 self._send(watched, self._alert(watched.rule, each, now_ms))
 
     def _send(self, watched: Watched, alert: Alert) -> None:
         try:
             watched.tell(alert)
-        except NotTold:
+        except NotSent:
             self._unsent = [*self._unsent, (watched, alert)][-UNSENT_MAX:]  # with the next look
         except Exception:
             complain(f"{watched.channel} on an alert:\n{traceback.format_exc()}")
 
-    def _alert(self, rule: Rule, notice: _Told, now_ms: int) -> Alert:
-        subject, word, state, affected = notice
+    def _alert(self, rule: Rule, change: _StateChange, now_ms: int) -> Alert:
+        subject, word, state, affected = change
         spec = self._spec or spec_of(self._app)
         since_ms = state.above_ms if word == FIRING else state.fired_ms
         return Alert(
@@ -161,12 +161,12 @@ class Watching:
 
 def _stepped(
     rule: Rule, kept: _Kept, figures: Mapping[Subject, float], around: Surroundings, now_ms: int
-) -> tuple[_Kept, list[_Told]]:
+) -> tuple[_Kept, list[_StateChange]]:
     """The next states by subject, and what is to be told."""
     cause = around.cause if rule.name in GROUPED else lambda _: None
     values, groups = grouped(rule, kept.states, kept.groups, figures, cause)
     left: dict[str, State] = {}
-    notices: list[_Told] = []
+    changes: list[_StateChange] = []
     for key in sorted({*kept.states, *values}):
         subject = subject_of(key)
         group = members(groups, subject.about) if subject.about else ()
@@ -179,9 +179,9 @@ def _stepped(
         if word is not None:
             ranked = sorted(group, key=lambda each: -figures.get(each, 0.0))
             above = [each for each in ranked if figures.get(each, 0.0) > rule.above]
-            notices.append(_Told(subject, word, after or before, above if word == FIRING else ranked))
+            changes.append(_StateChange(subject, word, after or before, above if word == FIRING else ranked))
     held = {key: name for key, name in groups.items() if key_of(Subject(about=name)) in left}
-    return _Kept(now_ms, left, held), notices
+    return _Kept(now_ms, left, held), changes
 
 
 def _begun(states: Mapping[str, State], group: Sequence[Subject]) -> State:
@@ -248,7 +248,7 @@ def _command(name: str, subject: Subject, is_group: bool) -> Sequence[str]:
 class WatchService(Service):
     """Watches the rules of an app beside a worker."""
 
-    def __init__(self, app: Registry, rules: Sequence[Watched], name: str, notice: Notify) -> None:
+    def __init__(self, app: Registry, rules: Sequence[Watched], name: str, change: Notify) -> None:
         self._watching = Watching(app, rules)
 
     def begin(self) -> None:

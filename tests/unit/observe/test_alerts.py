@@ -32,11 +32,11 @@ def poisoned(id: str, task: str = "image.resize", text: str = "killed by SIGKILL
 
 
 def died(id: str, fingerprint: str | None = "f1", **other: object) -> DeliveryEvent:
-    fate = DeliveryEvent(
+    event = DeliveryEvent(
         outcome="dead", id=id, task="crm.push", queue="crm", attempt=8, at_ms=1_700_000_000_000,
         reason="exhausted", error="ConnectionError", text="no route", fingerprint=fingerprint,
     )  # fmt: skip
-    return msgspec.structs.replace(fate, **other)
+    return msgspec.structs.replace(event, **other)
 
 
 def opened(about: str = "stripe") -> Notice:

@@ -34,7 +34,7 @@ def json_lines(*events: Event) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_json_line_of_a_fate_holds_what_happened_and_why() -> None:
+def test_json_line_of_an_event_holds_what_happened_and_why() -> None:
     assert json_lines(RETRY) == [
         {
             "time": "2023-11-14T22:13:20.007Z",
@@ -99,12 +99,12 @@ def test_death_is_an_error_with_its_reason() -> None:
 
 
 def test_a_failure_that_no_rule_knows_is_unclassified_for_people_and_default_for_programs() -> None:
-    fate = DeliveryEvent(
+    event = DeliveryEvent(
         outcome="retry", id="i", task="t", queue="q", attempt=1, fault="default", error="KeyError", text="'DE'"
     )
     stream = io.StringIO()
-    TextLog(stream)([fate])
-    assert "unclassified: KeyError: 'DE'" in stream.getvalue() and json_lines(fate)[0]["fault"] == "default"
+    TextLog(stream)([event])
+    assert "unclassified: KeyError: 'DE'" in stream.getvalue() and json_lines(event)[0]["fault"] == "default"
 
 
 @pytest.mark.parametrize("log", [JsonLog, TextLog])
@@ -117,10 +117,10 @@ def test_a_batch_is_one_write(log: type[JsonLog] | type[TextLog]) -> None:
 @pytest.mark.parametrize("log", [JsonLog, TextLog])
 def test_text_from_outside_cannot_forge_a_line_or_steer_a_terminal(log: type[JsonLog] | type[TextLog]) -> None:
     stream = io.StringIO()
-    fate = DeliveryEvent(
+    event = DeliveryEvent(
         outcome="dead", id="i", task="t\x1b[31m", queue="q", attempt=1, error="E", text="a\n12:00 done \x9b2J\r"
     )
-    log(stream)([fate])
+    log(stream)([event])
     assert stream.getvalue().count("\n") == 1
     assert "\x1b" not in stream.getvalue() and "\r" not in stream.getvalue()
 
@@ -167,7 +167,7 @@ def test_streams_with_bytes_below_get_utf8_whatever_their_encoding() -> None:
     assert "größe" in below.getvalue().decode()
 
 
-def test_worker_logs_each_fate_once_and_no_body() -> None:
+def test_worker_logs_each_event_once_and_no_body() -> None:
     app = App("memory://")
 
     @app.task(name="ok")
@@ -181,12 +181,12 @@ def test_worker_logs_each_fate_once_and_no_body() -> None:
     app.subscribe(JsonLog(stream))
     ids = [ok.enqueue("b0dy").id, bad.enqueue("b0dy").id]
     app.run_worker(burst=True)
-    fates = [line for line in map(json.loads, stream.getvalue().splitlines()) if "outcome" in line]
-    assert {(f["id"], f["outcome"], f.get("reason")) for f in fates} == {
+    events = [line for line in map(json.loads, stream.getvalue().splitlines()) if "outcome" in line]
+    assert {(f["id"], f["outcome"], f.get("reason")) for f in events} == {
         (ids[0], "done", None),
         (ids[1], "dead", "rejected"),
     }
-    assert len(fates) == 2 and "b0dy" not in stream.getvalue()
+    assert len(events) == 2 and "b0dy" not in stream.getvalue()
 
 
 def test_text_log_colours_a_terminal_only_and_not_under_no_color(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -396,7 +396,7 @@ def test_a_run_whose_lease_is_lost_is_told_as_lost() -> None:
     assert (told(run)["redrive.outcome"], told(run)["error.type"]) == ("lost", "lease_lost")
 
 
-def test_spans_alone_build_no_fate() -> None:
+def test_spans_alone_build_no_event() -> None:
     traced = Traced()
     assert not traced.app.events.observers
 

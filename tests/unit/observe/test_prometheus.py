@@ -83,18 +83,18 @@ class Watched(MemoryStore):
         return super().counts_by_queue()
 
 
-def fate(outcome: str = "done", **more: object) -> DeliveryEvent:
+def event(outcome: str = "done", **more: object) -> DeliveryEvent:
     fields: dict[str, object] = {"id": "1", "task": "t", "queue": "q", "attempt": 1, "outcome": outcome, **more}
     return DeliveryEvent(**fields)  # type: ignore[arg-type]
 
 
-def counted(*fates: DeliveryEvent | Notice, tasks: Sequence[str] = ("t",)) -> Series:
+def counted(*events: DeliveryEvent | Notice, tasks: Sequence[str] = ("t",)) -> Series:
     counting = Counting(dict.fromkeys(tasks))
-    counting(fates)
+    counting(events)
     return counting.copy()
 
 
-def seen(*fates: DeliveryEvent | Notice) -> Scrape:
+def seen(*events: DeliveryEvent | Notice) -> Scrape:
     """What a scrape shows of these."""
     app, registry = App("memory://"), CollectorRegistry()
 
@@ -102,7 +102,7 @@ def seen(*fates: DeliveryEvent | Notice) -> Scrape:
     def t() -> None: ...
 
     Metrics(app, store=False).register(registry)
-    app.events.emit(fates)
+    app.events.emit(events)
     return Scrape(registry)
 
 
@@ -161,7 +161,7 @@ def test_a_worker_s_deliveries_are_counted_by_what_became_of_them() -> None:
     "attempt, bucket", [(1, "1"), (2, "2"), (5, "5"), (6, "6-10"), (10, "6-10"), (11, "11+"), (10**6, "11+")]
 )
 def test_success_is_counted_by_attempt_number_in_seven_buckets(attempt: int, bucket: str) -> None:
-    found = seen(fate(attempt=attempt))
+    found = seen(event(attempt=attempt))
     of = {"queue": "q", "task": "t"}
     assert found.value("redrive_done_total", **of, attempt=bucket) == 1
     assert sum(found.value(s, **labels) or 0 for s in ["redrive_done_total"] for labels in found.labels(s)) == 1
@@ -169,15 +169,15 @@ def test_success_is_counted_by_attempt_number_in_seven_buckets(attempt: int, buc
 
 
 def test_what_crashed_before_it_was_done_is_not_a_first_try() -> None:
-    found = seen(fate(attempt=1, crashes=2, age_ms=400))
+    found = seen(event(attempt=1, crashes=2, age_ms=400))
     assert found.value("redrive_time_to_done_seconds_count", queue="q", task="t", retried="true") == 1
     assert found.value("redrive_time_to_done_seconds_sum", queue="q", task="t", retried="true") == 0.4
     assert found.value("redrive_time_to_done_seconds_count", queue="q", task="t", retried="false") == 0
 
 
-def test_crashes_are_counted_once_by_cause_though_each_fate_tells_of_them() -> None:
-    ended = fate("done", attempt=2, crashes=4, causes=("signal", "memory", "signal", ""))
-    found = seen(fate("retry", crashes=4, delay_ms=10, fault="transient"), ended)
+def test_crashes_are_counted_once_by_cause_though_each_event_tells_of_them() -> None:
+    ended = event("done", attempt=2, crashes=4, causes=("signal", "memory", "signal", ""))
+    found = seen(event("retry", crashes=4, delay_ms=10, fault="transient"), ended)
     of = {"queue": "q", "task": "t"}
     assert found.value("redrive_crashes_total", **of, cause="signal") == 2
     assert found.value("redrive_crashes_total", **of, cause="memory") == 1
@@ -186,11 +186,11 @@ def test_crashes_are_counted_once_by_cause_though_each_fate_tells_of_them() -> N
 
 def test_quarantine_degraded_lost_and_stale_are_seen() -> None:
     found = seen(
-        fate("quarantined", reason="crashed", crashes=3),
-        fate(degraded="no prices"),
-        fate(duplicate_of="2"),
-        fate("lost"),
-        fate("stale", run_ms=3.0, reason="exhausted", fault="transient"),
+        event("quarantined", reason="crashed", crashes=3),
+        event(degraded="no prices"),
+        event(duplicate_of="2"),
+        event("lost"),
+        event("stale", run_ms=3.0, reason="exhausted", fault="transient"),
     )
     of = {"queue": "q", "task": "t"}
     assert found.value("redrive_quarantined_total", **of, reason="crashed") == 1
@@ -230,8 +230,8 @@ def test_isolated_messages_are_counted_from_zero() -> None:
 
 
 def test_what_flow_control_put_off_is_seen_by_reason_and_how_long() -> None:
-    held = [fate("held", deferral=why, by="stripe", delay_ms=400) for why in ("budget", "budget", "limit", "odd")]
-    found = seen(*held, fate("held"))
+    held = [event("held", deferral=why, by="stripe", delay_ms=400) for why in ("budget", "budget", "limit", "odd")]
+    found = seen(*held, event("held"))
     of = {"queue": "q", "task": "t"}
     assert found.value("redrive_deferral_seconds_count", **of, reason="budget") == 2
     assert found.value("redrive_deferral_seconds_sum", **of, reason="budget") == 0.8
@@ -249,8 +249,8 @@ def test_an_app_s_tasks_begin_at_zero_so_that_a_rate_sees_the_first_failure() ->
 
 
 def test_names_and_labels_are_ours_and_counters_end_in_total() -> None:
-    fates = [fate(), fate("dead", fault="permanent", reason="permanent"), Notice(name="started")]
-    families = {**seen(*fates).families, **Scrape(_with_depths(Watched())).families}
+    events = [event(), event("dead", fault="permanent", reason="permanent"), Notice(name="started")]
+    families = {**seen(*events).families, **Scrape(_with_depths(Watched())).families}
     for family in families.values():
         assert family.name.startswith("redrive_"), family.name
         assert family.documentation, family.name
@@ -267,10 +267,10 @@ def _with_depths(store: MemoryStore) -> CollectorRegistry:
 
 
 def test_words_from_outside_never_become_labels() -> None:
-    fates = [
-        fate("dead", task=f"crm.push-{n}", id=f"{n}", reason=f"because of {n}", fault=f"kind {n}") for n in range(100)
+    events = [
+        event("dead", task=f"crm.push-{n}", id=f"{n}", reason=f"because of {n}", fault=f"kind {n}") for n in range(100)
     ]
-    series = counted(*fates)
+    series = counted(*events)
     assert series["redrive_deliveries"] == {("q", "(other)", "dead"): [100]}
     assert series["redrive_dead"] == {("q", "(other)", "(other)"): [100]}
     assert series["redrive_faults"] == {("q", "(other)", "(other)"): [100]}
@@ -282,7 +282,7 @@ def test_bounds_rise(bounds: tuple[float, ...]) -> None:
 
 
 def test_a_value_on_a_bound_lies_under_it_and_one_above_all_in_infinity() -> None:
-    found = seen(fate(run_ms=1.0), fate(run_ms=1.0001), fate(run_ms=1e9))
+    found = seen(event(run_ms=1.0), event(run_ms=1.0001), event(run_ms=1e9))
     of = {"queue": "q", "task": "t"}
     assert found.value("redrive_run_seconds_bucket", **of, le="0.001") == 1
     assert found.value("redrive_run_seconds_bucket", **of, le="0.005") == 2
@@ -431,7 +431,7 @@ def test_a_store_out_of_reach_is_told_and_hides_nothing_else() -> None:
 
     t.enqueue()
     Metrics(app).register(registry)
-    app.events.emit([fate()])
+    app.events.emit([event()])
     store.down = True
     found = Scrape(registry)
     assert found.value("redrive_store_up") == 0
@@ -507,8 +507,8 @@ class Processes:
 
 def test_what_processes_count_adds_up(processes: Processes) -> None:
     first, second = processes.start(), processes.start()
-    first([fate(run_ms=2.0), fate()])
-    second([fate(run_ms=4.0)])
+    first([event(run_ms=2.0), event()])
+    second([event(run_ms=4.0)])
     first.write()
     second.write()
     assert processes.done() == 3
@@ -517,24 +517,24 @@ def test_what_processes_count_adds_up(processes: Processes) -> None:
 
 def test_a_replaced_process_counts_on_so_that_no_counter_falls(processes: Processes) -> None:
     first = processes.start()
-    first([fate(), fate()])
+    first([event(), event()])
     first.write()
     processes.kill(first)
     second = processes.start()
     assert processes.done() == 2
-    second([fate()])
+    second([event()])
     second.write()
     assert processes.done() == 3
     assert len(list(processes.directory.glob("*.json"))) == 1
 
 
 def test_a_worker_that_stops_has_written_what_it_counted(processes: Processes) -> None:
-    processes.start()([fate(), Notice(name="stopped")])
+    processes.start()([event(), Notice(name="stopped")])
     assert processes.done() == 1
 
 
 def test_what_is_counted_is_written_soon_without_being_asked(processes: Processes) -> None:
-    processes.start()([fate()])
+    processes.start()([event()])
     wait = threading.Event()
     for _ in range(600):
         if processes.done():
@@ -546,12 +546,12 @@ def test_what_is_counted_is_written_soon_without_being_asked(processes: Processe
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"redrive_deliveries": 3}', b'{"redrive_deliveries": [[["q"], [7]]]}'])
 def test_a_damaged_file_counts_from_zero_and_harms_nobody(processes: Processes, damage: bytes) -> None:
     first = processes.start()
-    first([fate()])
+    first([event()])
     first.write()
     (processes.directory / "1.json").write_bytes(damage)
     assert processes.done() == 1
     second = processes.start()
-    second([fate()])
+    second([event()])
     second.write()
     assert processes.done() == 2
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redrive import SLO, App, Draft, Reject
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.observe.alert import Alert
-from redrive.observe.alerts import NotTold
+from redrive.observe.alerts import NotSent
 from redrive.presence import Entry, QueueWork, WorkerInfo
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -197,7 +197,7 @@ def test_a_receiver_that_is_down_gets_it_with_the_next_look() -> None:
 
     def tell(alert: Alert) -> None:
         if down[0]:
-            raise NotTold("down")
+            raise NotSent("down")
         alerts.append(alert)
 
     watch = Watching(app, watched(app, tell, for_="0s"))

@@ -71,23 +71,23 @@ class Instruments:
 
     # -- histograms, a record for each message
 
-    def _record(self, fate: DeliveryEvent) -> None:
+    def _record(self, event: DeliveryEvent) -> None:
         histograms = self._histograms
         if not histograms:  # of a worker whose start was not observed
             self._changed(started=True)
-        task = fate.task if fate.task in self._app.tasks else OTHER
-        if fate.run_ms is not None:
-            self._observe(RUN, fate.run_ms / 1000, fate.queue, task)
-        if fate.outcome in _ENDS:
-            self._observe(ENDED, fate.attempt, fate.queue, task, fate.outcome)
-            if fate.outcome == "done":
-                retried = "false" if fate.attempt <= 1 and not fate.crashes else "true"
-                self._observe(DONE, fate.age_ms / 1000, fate.queue, task, retried)
-        elif fate.outcome == "retry" and fate.delay_ms is not None:
-            self._observe(DELAY, fate.delay_ms / 1000, fate.queue, task)
-        elif fate.outcome == "held" and fate.deferral is not None:
-            why = fate.deferral if fate.deferral in DEFERRED_BY else OTHER
-            self._observe(DEFERRALS, (fate.delay_ms or 0) / 1000, fate.queue, task, why)
+        task = event.task if event.task in self._app.tasks else OTHER
+        if event.run_ms is not None:
+            self._observe(RUN, event.run_ms / 1000, event.queue, task)
+        if event.outcome in _ENDS:
+            self._observe(ENDED, event.attempt, event.queue, task, event.outcome)
+            if event.outcome == "done":
+                retried = "false" if event.attempt <= 1 and not event.crashes else "true"
+                self._observe(DONE, event.age_ms / 1000, event.queue, task, retried)
+        elif event.outcome == "retry" and event.delay_ms is not None:
+            self._observe(DELAY, event.delay_ms / 1000, event.queue, task)
+        elif event.outcome == "held" and event.deferral is not None:
+            why = event.deferral if event.deferral in DEFERRED_BY else OTHER
+            self._observe(DEFERRALS, (event.delay_ms or 0) / 1000, event.queue, task, why)
 
     def _observe(self, shape: Shape, value: float, *labels: str) -> None:
         key = (shape.name, *labels)

@@ -234,7 +234,7 @@ class Run:
                     raise TimeoutError(f"run {self.id} is {state.status} ({state.phase}) after {timeout:g} s")
                 may_run = self._app is not None or state.status in FINAL
                 wait_s = runner.tick() if may_run else None
-                if runner.carries and not keeper.told:
+                if runner.carries and not keeper.is_started:
                     keeper.start()
                 time.sleep(min(POLL_S, POLL_S if wait_s is None else wait_s))
         finally:
