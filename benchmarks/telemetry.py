@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from redrive import App
-from redrive.presence import LISTED_MAX, Entry, HeldMessage, QueueWork, WorkerInfo
+from redrive.presence import LISTED_MAX, HeldMessage, ProcessCell, QueueWork, WorkerInfo
 
 from .engines import server_cpu_s
 from .harness import (
@@ -60,7 +60,7 @@ def _renewal(options: Options) -> float:
     message = HeldMessage(id="0192f0c1-0000-7000-8000-000000000000", task="crm.push", since_ms=1)
     queues = (QueueWork(name="crm", concurrency=LISTED_MAX, held=LISTED_MAX),)
     told = WorkerInfo(name="vm/worker-0", queues=queues, held=LISTED_MAX, messages=(message,) * LISTED_MAX)
-    entry = Entry(app.store)
+    entry = ProcessCell(app.store)
     entry.write(told)
     from_s = time.process_time() + server_cpu_s(place.engine)
     for _ in range(RENEWALS):

@@ -12,9 +12,9 @@ from pathlib import Path
 from tests.support.counted import CountedStore
 
 from redrive import SLO, App
-from redrive.history.recorder import Name, Recorder
-from redrive.history.tally import Counts, add
-from redrive.history.writer import Writer
+from redrive.history.recorder import Recorder, SeriesName
+from redrive.history.tally import TallyCounts, add
+from redrive.history.writer import HistoryWriter
 from redrive.message import Draft
 from redrive.store import Store
 from redrive.stores import open_store
@@ -93,7 +93,7 @@ def _waits(n: int, due_ms: int | None) -> Draft:
 
 def fill_history(store: Store) -> None:
     """A day in which each queue and task did something every five minutes."""
-    now_ms, taken = store.now_ms(), dict[Name, dict[int, Counts]]()
+    now_ms, taken = store.now_ms(), dict[SeriesName, dict[int, TallyCounts]]()
     app = App(store=store)
     for n in range(TASKS):
         app.task(name=f"t{n}")(_nothing)
@@ -104,13 +104,13 @@ def fill_history(store: Store) -> None:
             _did(recorder, name)
         for minute, counts in recorder.take()[name].items():
             add(taken.setdefault(name, {}).setdefault(minute, {}), counts)
-    writer, end_s = Writer(store), time.monotonic() + 60
+    writer, end_s = HistoryWriter(store), time.monotonic() + 60
     writer.write(taken)
     while writer.pending and time.monotonic() < end_s:
         writer.write({})
 
 
-def _did(recorder: Recorder, name: Name) -> None:
+def _did(recorder: Recorder, name: SeriesName) -> None:
     series = recorder.of(*name)
     series.done[1] += 9
     series.done[2] += 1

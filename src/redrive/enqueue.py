@@ -30,7 +30,7 @@ T = TypeVar("T")
 U = TypeVar("U", bound=Upcast)
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a message is put, beyond its arguments: what `using` sets."""
 
     delay_ms: int = 0
@@ -61,7 +61,7 @@ class Task(TaskSpec, Generic[P, R]):
         self.__name__ = getattr(handler, "__name__", self.name)
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
-        self._bound: Bound[P, R] = Bound(self, Options())
+        self._bound: Bound[P, R] = Bound(self, EnqueueOptions())
 
     def _check_context(self) -> None:
         name, kind = first_type(self.handler)
@@ -145,7 +145,7 @@ class Task(TaskSpec, Generic[P, R]):
             raise ConfigError("for_= says how long key= is held; give key= too")
         if headers is not None and not are_texts(headers):
             raise ConfigError(f"headers={headers!r}: expected names and values as text")
-        options = Options(
+        options = EnqueueOptions(
             delay_ms=0 if delay is None else milliseconds(delay, "delay"),
             due_ms=as_ms(at, "at"),
             key=as_text(key, "key"),
@@ -226,7 +226,7 @@ class Task(TaskSpec, Generic[P, R]):
 class Bound(Generic[P, R]):
     """A task with options: what `task.using(…)` returns."""
 
-    def __init__(self, task: Task[P, R], options: Options) -> None:
+    def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
         self._task, self._options = task, options
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
@@ -329,7 +329,7 @@ def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[PutResult]
     return [Ref(p.id, d.task, d.queue, p.duplicate, registry) for d, p in zip(drafts, puts, strict=True)]
 
 
-class Batch:
+class PutBatch:
     """The puts of one event loop by one app: what arrives while one is under way goes with the next."""
 
     def __init__(self, registry: Registry, loop: asyncio.AbstractEventLoop) -> None:
@@ -380,7 +380,7 @@ class Batch:
             return error
 
 
-def _batch_of(registry: Registry, batches: dict[int, Batch]) -> Batch:
+def _batch_of(registry: Registry, batches: dict[int, PutBatch]) -> PutBatch:
     """The running loop's batch for `registry`, kept in `batches`."""
     import asyncio
 
@@ -390,5 +390,5 @@ def _batch_of(registry: Registry, batches: dict[int, Batch]) -> Batch:
         for key, batch in [*batches.items()]:  # a batch holds its loop, so that no other can have its id till then
             if batch.loop.is_closed():
                 batches.pop(key, None)
-        current = batches[id(loop)] = Batch(registry, loop)
+        current = batches[id(loop)] = PutBatch(registry, loop)
     return current

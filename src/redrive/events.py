@@ -76,7 +76,7 @@ class Notify(Protocol):
 
 
 class LineLog(ABC):
-    """The base of observers that write a line for each fate to a stream, so that nothing else writes it there too."""
+    """The base of observers that write a line for each event to a stream, so that nothing else writes it there too."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.stream = stream
@@ -90,7 +90,7 @@ class Events:
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
-        self.notice_observers: list[Observer] = []  # for them alone no fate is built
+        self.notice_observers: list[Observer] = []  # for them alone no event is built
 
     def __bool__(self) -> bool:
         return bool(self.observers or self.notice_observers)
@@ -118,7 +118,7 @@ class Events:
         for observer in observers:
             try:
                 observer(events)
-            except Exception:  # an observer's bug must not change a message's fate
+            except Exception:  # an observer's bug must not change what happens to a message
                 complain(f"observer {observer!r}")
 
 

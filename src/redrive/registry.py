@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import astuple, replace
 
-from .codec.routing import Route, Target, check_route
+from .codec.routing import Route, RouteTarget, check_route
 from .config.resolve import settings
 from .duration import Duration, seconds
 from .errors import ConfigError
@@ -66,7 +66,7 @@ class Queue(Struct, frozen=True):
     retention: Retention = Retention()
     rate: Rate | None = None
     auto_redrive: AutoRedrive | None = None
-    foreign: Target | None = None
+    foreign: RouteTarget | None = None
     retry_share: float = RETRY_SHARE
     sqs: str | None = None
     dlq: str | None = None

@@ -31,14 +31,14 @@ if TYPE_CHECKING:  # for start-up time: all of these are below
 
 RESTART_S = 5.0  # the longest pause before a supervisor restarts a worker process that keeps dying
 Isolation = Literal["process"]
-Place = Literal["loop", "thread", "process"]
+ExecutorName = Literal["loop", "thread", "process"]
 _POISON = Poison()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Neither id is all zeros, and ff is no version.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class Home(Protocol):
+class TaskRegistry(Protocol):
     """The registry that a task belongs to, as far as code below the registry uses it."""
 
     events: Events
@@ -156,7 +156,7 @@ def task_options(
 class TaskSpec:
     """A handler with a stable name, a queue and a policy. `redrive.enqueue.Task` is the one that users hold."""
 
-    def __init__(self, home: Home, handler: Callable[..., Any], name: str | None, options: TaskOptions) -> None:
+    def __init__(self, home: TaskRegistry, handler: Callable[..., Any], name: str | None, options: TaskOptions) -> None:
         o, name = options, as_text(name, "task name") or _name(handler)
         self.app, self.handler, self.name, self.queue = home, handler, name, o.queue
         self.entry: Callable[..., Any] = handler  # what a worker calls: the handler, inside the app's wraps
@@ -171,7 +171,7 @@ class TaskSpec:
         self.slo = o.slo
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
         #: Where a worker runs it: on its event loop, in a thread, or in a child process.
-        self.place: Place = "process" if o.isolation is not None else "loop" if self.is_async else "thread"
+        self.place: ExecutorName = "process" if o.isolation is not None else "loop" if self.is_async else "thread"
         if _is_any(inspect.isgeneratorfunction, handler) or _is_any(inspect.isasyncgenfunction, handler):
             raise ConfigError(f"task {name!r}: a generator would be made and never run; use a handler without yield")
         if isinstance(o.on_dead, TaskSpec):

@@ -21,7 +21,7 @@ _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _NESTED_MAX = 4  # URLs within URLs that are shown
 
 
-class Parts(NamedTuple):
+class UrlParts(NamedTuple):
     """The parts of a URL: `user` and `password` decoded, `hosts`, `path` and `query` as they are written."""
 
     scheme: str
@@ -44,16 +44,16 @@ class Parts(NamedTuple):
         return [(name, value) for name, _, value in pairs]
 
 
-def split(url: str, what: str = "store URL") -> Parts:
+def split(url: str, what: str = "store URL") -> UrlParts:
     """Return the parts of a URL. Raises ConfigError, without its password, for one that can be read in two ways or
     not at all."""
     parts = _read(url)
-    if isinstance(parts, Parts):
+    if isinstance(parts, UrlParts):
         return parts
     raise ConfigError(f"{what} {shown(url)!r}: {parts}")
 
 
-def _read(url: str) -> Parts | str:
+def _read(url: str) -> UrlParts | str:
     """Its parts, or why there are none."""
     scheme, sep, rest = url.partition("://")
     if not sep or not _SCHEME.fullmatch(scheme):
@@ -75,7 +75,7 @@ def _read(url: str) -> Parts | str:
         return f"it cannot be read: a '%' of its user or password is no escape; write {ENCODED}"
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
         return f"its address is not HOST:PORT, expected HOST:PORT; a password goes before an '@', with {ENCODED}"
-    return Parts(
+    return UrlParts(
         scheme,
         unquote(user) if at else None,
         unquote(password) if colon else None,
@@ -118,7 +118,7 @@ def shown(url: str) -> str:
 def _shown(url: str, depth: int) -> str:
     before, sharp, after = url.partition("#")
     parts = _read(before)
-    if not isinstance(parts, Parts) or (sharp and "@" in url):
+    if not isinstance(parts, UrlParts) or (sharp and "@" in url):
         return _scheme_only(url)
     user = "" if parts.user is None else quote(parts.user, safe="") + ("" if parts.password is None else f":{HIDDEN}")
     query = "&".join(_option(pair, depth) for pair in parts.query.split("&")) if parts.query else ""

@@ -33,7 +33,7 @@ from redrive.files import Folder, NotOurs, create, make_folder, open_file, rewri
 from redrive.ids import new_id
 from redrive.message import ClaimRequest
 from redrive.observe.shared_tally import SharedCounting
-from redrive.observe.tally import Counting
+from redrive.observe.tally import EventCounter
 from redrive.program.main import cli
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.stores.sqlite.wake import wake_dir
@@ -279,7 +279,7 @@ def test_counters_are_not_written_through_links(tmp_path: Path, precious: Path, 
     make_folder(folder)
     odd = folder / name
     odd.symlink_to(precious) if kind == "symlink" else odd.hardlink_to(precious)
-    shared = SharedCounting(Counting({}), folder)
+    shared = SharedCounting(EventCounter({}), folder)
     shared.write()
     shared.close()
     assert precious.read_text() == PRECIOUS
@@ -330,7 +330,7 @@ def work_in(place: Path) -> dict[str, int]:
     made = CliRunner().invoke(cli, ["init", str(place / "shop")])
     assert made.exit_code == 0, made.output
     spooled(place / "work.db-spool")
-    counting = SharedCounting(Counting({}), place / "metrics")
+    counting = SharedCounting(EventCounter({}), place / "metrics")
     counting.write()
     counting.close()
     return modes | {str(path.relative_to(place)): mode(path) for path in place.rglob("*")}

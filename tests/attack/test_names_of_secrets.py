@@ -16,7 +16,7 @@ from redrive import App
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Draft, Settlement
 from redrive.presence import HeldMessage, QueueWork, WorkerInfo
-from redrive.presence.directory import Entry
+from redrive.presence.directory import ProcessCell
 from redrive.redact import HIDDEN
 from redrive.top import Model
 from redrive.triage.pauses import pause
@@ -91,7 +91,7 @@ class Scene:
         held = HeldMessage(id=self.waiting[0], task="auth.refresh_token", since_ms=store.now_ms())
         queues = tuple(QueueWork(name=queue, concurrency=2, held=1) for queue in NAMED.values())
         at = store.now_ms()
-        Entry(store).write(
+        ProcessCell(store).write(
             WorkerInfo(
                 name="vm/password", host="vm", pid=7, version="9.9", started_ms=at, seen_ms=at, held=1, running=1,
                 queues=queues, messages=(held,),

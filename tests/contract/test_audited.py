@@ -20,7 +20,7 @@ from redrive.audit.actor import user
 from redrive.audit.log import CHUNK_MAX, Audit
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, GroupOrder, OnDead, Settlement
-from redrive.presence import Entry, WorkerInfo
+from redrive.presence import ProcessCell, WorkerInfo
 from redrive.program.main import cli, run
 from redrive.testing.sqs import SqsServer
 from redrive.triage.auto import machine
@@ -158,7 +158,7 @@ def prepared(app: App, folder: Path) -> dict[str, str]:
     app.dlq.export(f"id:{names['gone']}", names["file"])
     app.dlq.discard([names["gone"]], reason="r")
     if store.traits.cells:
-        Entry(store).write(WorkerInfo(name="vm/a", started_ms=store.now_ms(), seen_ms=store.now_ms()))
+        ProcessCell(store).write(WorkerInfo(name="vm/a", started_ms=store.now_ms(), seen_ms=store.now_ms()))
     for name in ("plan", "run", "paused", "approving"):
         gates = Gates(approval="anyone") if name == "approving" else None
         plan = app.dlq.select(f"id:{names['dead']}").plan(gates=gates)

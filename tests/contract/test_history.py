@@ -21,7 +21,7 @@ from redrive import App, Backoff, Reject, Retry
 from redrive.history import flusher
 from redrive.history.chunk import MINUTE_MS
 from redrive.history.tally import ENQUEUED
-from redrive.history.writer import Writer
+from redrive.history.writer import HistoryWriter
 from redrive.program.main import run
 from redrive.stores import open_store
 
@@ -158,10 +158,10 @@ def test_many_processes_that_write_at_once_lose_nothing_and_spread_over_cells(ur
     processes, writes = (200, 3) if soak else (40, 2)
     with contextlib.ExitStack() as ending:
         stores = [ending.enter_context(contextlib.closing(open_store(url))) for _ in range(processes // 20)]
-        writers = [Writer(stores[n % len(stores)]) for n in range(processes)]
+        writers = [HistoryWriter(stores[n % len(stores)]) for n in range(processes)]
         together = threading.Barrier(processes)
 
-        def go(writer: Writer) -> None:
+        def go(writer: HistoryWriter) -> None:
             for _ in range(writes):
                 together.wait()  # worse than in life, where they write at random moments
                 minute = stores[0].now_ms() // MINUTE_MS
@@ -173,7 +173,7 @@ def test_many_processes_that_write_at_once_lose_nothing_and_spread_over_cells(ur
             list(pool.map(go, writers))
         at_once = sum(writer.retries for writer in writers) / processes / writes
 
-        def at_random(writer: Writer) -> None:
+        def at_random(writer: HistoryWriter) -> None:
             time.sleep(random.uniform(0, 10 if soak else 0.5))
             writer.write({("crm", "push"): {stores[0].now_ms() // MINUTE_MS: {ENQUEUED: 1, "R3": 1, "R+": 5}}})
 

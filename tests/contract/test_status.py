@@ -18,7 +18,7 @@ from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
 from redrive.flow.dependency import State
 from redrive.message import ClaimRequest, DeadLetter, RetryAt, Settlement, Swap
-from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo, read_workers
+from redrive.presence import GONE_MS, HeldMessage, ProcessCell, QueueWork, WorkerInfo, read_workers
 from redrive.status import Reasons
 from redrive.status import Status as Found
 from redrive.triage import pauses
@@ -121,7 +121,7 @@ def test_workers_that_tell_are_seen_idle_running_and_gone(app: App) -> None:
     def tell(name: str, held: int, ago_ms: int) -> None:
         now_ms = store.now_ms()
         told = WorkerInfo(name=name, started_ms=1, seen_ms=now_ms - ago_ms, queues=queues_, held=held)
-        Entry(store).write(told)
+        ProcessCell(store).write(told)
 
     put(app, "crm")
     assert store.exchange([], [ClaimRequest("crm", 1, 60_000, worker=WORKER)]).deliveries
@@ -145,7 +145,7 @@ def test_a_worker_that_is_gone_holds_no_more_what_others_took_over(app: App) -> 
     taken = store.exchange([], [ClaimRequest("crm", 3, 60_000, worker=WORKER)]).deliveries
     listed = tuple(HeldMessage(id=id, task="push", since_ms=store.now_ms()) for id in ids)
     told = WorkerInfo(name=WORKER, started_ms=1, seen_ms=store.now_ms() - GONE_MS, held=3, messages=listed)
-    Entry(store).write(told)
+    ProcessCell(store).write(told)
     assert [(info.gone, info.held, len(info.messages)) for info in read_workers(store)] == [(True, 3, 3)]
     (need,) = [need for need in app.status().needs if need.area == "workers"]
     assert (need.severity, need.about) == ("ticket", f"worker/{WORKER}") and "3 of its messages" in need.text
@@ -246,7 +246,7 @@ def test_a_redrive_to_a_queue_that_no_worker_of_a_living_fleet_runs_is_told(app:
 
     assert held("crm") == held("crn") == []  # workers may start later
     idle = WorkerInfo(name=WORKER, seen_ms=app.store.now_ms(), queues=(QueueWork(name="crm", concurrency=1),))
-    Entry(app.store).write(idle)
+    ProcessCell(app.store).write(idle)
     assert (held("crm"), held("crn")) == ([], ["no worker that is alive runs queue crn"])
 
 

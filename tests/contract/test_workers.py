@@ -19,7 +19,7 @@ from redrive import App, Retry
 from redrive.audit.log import Audit
 from redrive.errors import ConfigError, Refused, StoreUnavailable
 from redrive.message import Cell, Swap, version_of
-from redrive.presence import Entry, WorkerInfo, read_workers
+from redrive.presence import ProcessCell, WorkerInfo, read_workers
 from redrive.stores import open_store
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -110,7 +110,7 @@ def record(store: MemoryStore, name: str, started_ms: int) -> WorkerInfo:
 def test_one_that_tells_nothing_for_15_s_is_gone_with_what_it_held_and_comes_back() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
-    entry = Entry(store)
+    entry = ProcessCell(store)
     entry.write(record(store, "a", 1))
     clock.advance("14.999s")
     assert [info.gone for info in read_workers(store)] == [False]
@@ -118,7 +118,7 @@ def test_one_that_tells_nothing_for_15_s_is_gone_with_what_it_held_and_comes_bac
     assert [(info.gone, info.held) for info in read_workers(store)] == [(True, 2)]
     clock.advance("1h")
     assert read_workers(store) == ()  # it was stopped for an hour, and others take it out
-    Entry(store).write(record(store, "b", 2))
+    ProcessCell(store).write(record(store, "b", 2))
     entry.write(record(store, "a", 1))
     assert [(info.name, info.gone) for info in read_workers(store)] == [("a", False), ("b", False)]
     (cell,) = store.cells.read([entry.shard])
@@ -132,7 +132,7 @@ def test_one_that_tells_nothing_for_15_s_is_gone_with_what_it_held_and_comes_bac
 def test_one_whose_name_a_newer_process_has_is_gone_at_once() -> None:
     store = MemoryStore(ManualClock())
     for started_ms in (1, 2):
-        Entry(store).write(replace(record(store, "a", started_ms), pid=started_ms))
+        ProcessCell(store).write(replace(record(store, "a", started_ms), pid=started_ms))
     assert [(info.started_ms, info.gone) for info in read_workers(store)] == [(2, False), (1, True)]
 
 
@@ -145,10 +145,10 @@ def test_a_store_that_fails_takes_a_worker_out_of_the_list_and_harms_nothing(
     def push() -> None:
         ran.append(1)
 
-    def fail(self: Entry, info: WorkerInfo) -> None:
+    def fail(self: ProcessCell, info: WorkerInfo) -> None:
         raise StoreUnavailable("no cells today")
 
-    monkeypatch.setattr(Entry, "write", fail)
+    monkeypatch.setattr(ProcessCell, "write", fail)
     push.enqueue()
     app.run_worker(burst=True)
     assert ran and app.workers() == ()
@@ -176,14 +176,14 @@ def test_many_that_start_at_once_meet_few_others_and_renewals_meet_none(
     url = url_of(engine, request, tmp_path)
     with contextlib.ExitStack() as ending:
         stores = [ending.enter_context(contextlib.closing(open_store(url))) for _ in range(processes // 20)]
-        entries = [Entry(stores[n % len(stores)]) for n in range(processes)]
+        entries = [ProcessCell(stores[n % len(stores)]) for n in range(processes)]
 
-        def at_once(act: Callable[[Entry], None]) -> tuple[int, int]:
+        def at_once(act: Callable[[ProcessCell], None]) -> tuple[int, int]:
             """Each on a thread of its own; returns the retries of all, and of the one with most."""
             before = [entry.retries for entry in entries]
             together = threading.Barrier(processes)
 
-            def go(entry: Entry) -> None:
+            def go(entry: ProcessCell) -> None:
                 together.wait()
                 act(entry)
 
@@ -192,13 +192,13 @@ def test_many_that_start_at_once_meet_few_others_and_renewals_meet_none(
             more = [entry.retries - was for entry, was in zip(entries, before, strict=True)]
             return sum(more), max(more)
 
-        def tell(entry: Entry) -> None:
+        def tell(entry: ProcessCell) -> None:
             entry.write(WorkerInfo(name=entry.token, started_ms=1, seen_ms=stores[0].now_ms()))
 
         begun = at_once(tell)
         listed = len(read_workers(stores[0]))
         renewed = at_once(tell)
-        ended = at_once(Entry.remove)
+        ended = at_once(ProcessCell.remove)
         print(
             f"\n{processes} processes at once on {engine}, retries of list swaps (in all, of one at most): "
             f"start {begun}, renewal {renewed}, end {ended}"
@@ -249,7 +249,7 @@ def test_a_worker_that_is_asked_to_drain_ends_by_itself_and_the_log_says_who_ask
 
 def test_a_request_that_comes_between_the_read_and_the_write_of_a_renewal_is_not_lost() -> None:
     store = MemoryStore(ManualClock())
-    entry, told = Entry(store), record(store, "a", 1)
+    entry, told = ProcessCell(store), record(store, "a", 1)
     assert entry.write(told) is False
     read, requests = store.cells.read, [draining.drain_worker]
 
@@ -267,7 +267,7 @@ def test_a_request_that_comes_between_the_read_and_the_write_of_a_renewal_is_not
 
 def test_a_request_stays_in_the_record_until_the_worker_has_ended() -> None:
     store = MemoryStore(ManualClock())
-    entry = Entry(store)
+    entry = ProcessCell(store)
     entry.write(record(store, "a", 1))
     draining.drain_worker(store, "a", reason="r")
     for _ in range(2):
@@ -280,10 +280,10 @@ def test_a_request_stays_in_the_record_until_the_worker_has_ended() -> None:
 def test_only_a_living_worker_of_that_name_can_be_asked_to_drain() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
-    Entry(store).write(record(store, "vm/killed", 1))
+    ProcessCell(store).write(record(store, "vm/killed", 1))
     clock.advance("15s")
-    Entry(store).write(record(store, "vm/a", 1))
-    Entry(store).write(replace(record(store, "scheduler/vm", 1), kind="scheduler"))
+    ProcessCell(store).write(record(store, "vm/a", 1))
+    ProcessCell(store).write(replace(record(store, "scheduler/vm", 1), kind="scheduler"))
     with pytest.raises(Refused, match="vm/killed is gone"):
         draining.drain_worker(store, "vm/killed", reason="r")
     with pytest.raises(Refused, match="scheduler/vm is a scheduler, and only workers drain"):

@@ -120,7 +120,7 @@ class Scene:
         now_ms = self.store.now_ms()
         task = next(task.name for task in self.app.tasks.values() if task.queue == queue)
         since = {id: now_ms - milliseconds(ago) for id, ago in running.items()}
-        presence.Entry(self.store).write(
+        presence.ProcessCell(self.store).write(
             presence.WorkerInfo(
                 name=WORKER,
                 host="web-3",

@@ -21,8 +21,8 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 
-from redrive.demo.endpoint import Seen
-from redrive.demo.ledger import Sent, judge
+from redrive.demo.endpoint import EndpointLine
+from redrive.demo.ledger import SentEvent, judge
 from redrive.demo.plan import FOR_GOOD, LASTING, PASSING, draw, event_ids
 from redrive.message import Discard, Handle, Lane
 from redrive.stores.sqlite.store import SqliteStore
@@ -124,11 +124,11 @@ def test_the_counts_of_duplicates_add_up(run: Run) -> None:
 
 
 def test_an_event_that_is_accepted_three_times_is_one_duplicate_and_two_repeats() -> None:
-    def accepted(at_ms: int, lost: str | None) -> Seen:
-        return Seen(at_ms, at_ms, "k", at_ms, "e", "204", True, lost)
+    def accepted(at_ms: int, lost: str | None) -> EndpointLine:
+        return EndpointLine(at_ms, at_ms, "k", at_ms, "e", "204", True, lost)
 
     seen = [accepted(1, "dropped"), accepted(2, "too late"), accepted(3, None)]
-    verdict = judge(seen, [Sent("k", "e")], [], [])
+    verdict = judge(seen, [SentEvent("k", "e")], [], [])
     assert (verdict.duplicates, verdict.repeats, verdict.causes) == (1, 2, {"dropped": 1, "too late": 1})
 
 

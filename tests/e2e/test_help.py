@@ -13,7 +13,7 @@ from redrive import Draft
 from redrive.cli.terminal.examples import EXAMPLES
 from redrive.flow.gates import Gates
 from redrive.message import GroupOrder, OnDead
-from redrive.presence import Entry, WorkerInfo
+from redrive.presence import ProcessCell, WorkerInfo
 from redrive.program.main import cli
 from redrive.triage.auto import machine
 from redrive.triage.auto.machine import Machine
@@ -123,7 +123,7 @@ def _muted(shop: Shop) -> None:
 
 def _working(shop: Shop) -> None:
     with shop.store() as store:
-        Entry(store).write(WorkerInfo(name="vm/a", started_ms=store.now_ms(), seen_ms=store.now_ms()))
+        ProcessCell(store).write(WorkerInfo(name="vm/a", started_ms=store.now_ms(), seen_ms=store.now_ms()))
     shop.names["WORKER"] = "vm/a"
 
 

@@ -15,9 +15,9 @@ from tests.support.sites import JSON, Browser
 from redrive import App
 from redrive.message import ClaimRequest, Lane
 from redrive.observe.prometheus import Depths
-from redrive.presence import Entry, HeldMessage, Hung, QueueWork, WorkerInfo, with_claimed
+from redrive.presence import HeldMessage, Hung, ProcessCell, QueueWork, WorkerInfo, with_claimed
 from redrive.thresholds import rule
-from redrive.thresholds.measure import Figures, Subject
+from redrive.thresholds.measure import Figures, FigureSubject
 from redrive.top.screens.workers import row_of
 
 WORKER, TEXT = (
@@ -50,7 +50,7 @@ class Hanging:
                 HeldMessage(id=self.waiting, task="stats.roll"),
             ),
         )  # fmt: skip
-        Entry(store).write(self.info)
+        ProcessCell(store).write(self.info)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_watch_and_rules_fire_for_it(hanging: Hanging, redrive: Call) -> None:
     said = redrive("watch", "--once")
     assert said.code == 1 and f"worker_hung\t\t\t{WORKER}\t25." in said.out
     [(subject, seconds)] = Figures(hanging.store, hanging.app).of(rule("worker_hung")).items()
-    assert subject == Subject(about=WORKER) and 25 < seconds < 60
+    assert subject == FigureSubject(about=WORKER) and 25 < seconds < 60
 
 
 def test_prometheus_shows_for_how_long(hanging: Hanging) -> None:
@@ -125,7 +125,7 @@ def test_the_oldest_message_is_the_oldest_that_has_not_begun_though_a_worker_has
     assert hanging.store.counts("stats").oldest_age_s < 60
     assert with_claimed(hanging.store.counts_by_queue(), [hanging.info])["stats"].oldest_age_s == 1500
     assert hanging.app.status().queues[0].counts.oldest_age_s == 1500
-    assert Figures(hanging.store, hanging.app).of(rule("age")) == {Subject("stats"): 1500}
+    assert Figures(hanging.store, hanging.app).of(rule("age")) == {FigureSubject("stats"): 1500}
 
 
 def test_queue_list_and_the_pages_show_that_age(hanging: Hanging, redrive: Call) -> None:

@@ -24,7 +24,7 @@ KEPT_MS = 400 * 86_400_000  # entries younger than this are never dropped
 NEAR_MS = 3_600_000  # by how much the times of neighbours may be in the wrong order: clocks differ
 
 
-class Record(Struct, frozen=True):
+class ChainRecord(Struct, frozen=True):
     """An entry as it is stored. `hash` is the SHA-256 of the bytes of `entry`, in hex."""
 
     hash: str
@@ -46,7 +46,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
     pruned_hash: str = ""
     pruned_ms: int = 0
     lost: int = 0
-    records: tuple[Record, ...] = ()
+    records: tuple[ChainRecord, ...] = ()
 
 
 class ChainLink(Struct, frozen=True):
@@ -75,7 +75,7 @@ class Verified(Struct, frozen=True):
     outside: int = 0
 
 
-records = msgspec.json.Decoder(tuple[Record, ...]).decode
+records = msgspec.json.Decoder(tuple[ChainRecord, ...]).decode
 head_of = msgspec.json.Decoder(Head).decode
 link_of = msgspec.json.Decoder(ChainLink).decode
 encode = msgspec.json.Encoder().encode
@@ -130,7 +130,7 @@ class Verifier:
             )
             self._say(f"entry {anchor.seq}, the anchor, is not there, and {age}: it was removed")
 
-    def see(self, records: Iterable[Record]) -> None:
+    def see(self, records: Iterable[ChainRecord]) -> None:
         for record in records:
             self._count += 1
             self._one(record)
@@ -143,7 +143,7 @@ class Verifier:
         """Cells that were not read."""
         self._say(why)
 
-    def _one(self, record: Record) -> None:
+    def _one(self, record: ChainRecord) -> None:
         try:
             link = link_of(record.entry)
         except UNREADABLE:
@@ -190,7 +190,7 @@ def _numbers(first: int, last: int) -> str:
     return f"entry {first} is missing" if first == last else f"entries {first} to {last} are missing"
 
 
-def newest(records: Sequence[Record]) -> ChainLink:
+def newest(records: Sequence[ChainRecord]) -> ChainLink:
     """The place of the last of these; one of zeros where that cannot be read."""
     try:
         return link_of(records[-1].entry) if records else ChainLink()

@@ -29,7 +29,7 @@ from ..redact import redact
 from ..store import Store
 from . import chain
 from .actor import signed, user
-from .chain import KEPT_MS, Head, Record, Verified, Verifier
+from .chain import KEPT_MS, ChainRecord, Head, Verified, Verifier
 
 CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in the head, and bytes from which on it takes no more
 IDS_MAX = 500  # messages that an entry names; `count` says how many there were
@@ -132,7 +132,7 @@ class Audit:
             swaps.append(moved)
         head, gone = self._pruned(head)
         linked = chain.encode(replace(entry, seq=head.seq + 1, prev=head.hash))
-        record = Record(chain.digest(linked), Raw(linked))
+        record = ChainRecord(chain.digest(linked), Raw(linked))
         head = replace(head, seq=head.seq + 1, hash=record.hash, records=(*head.records, record))
         return [*swaps, *gone, Swap(HEAD, version_of(cell), chain.encode(head))]
 
@@ -287,7 +287,7 @@ class Audit:
         without a hash, then the chain, amendments among it. Cells that cannot be read are left out. Raises
         StoreError."""
         for entry in reversed([*self._outside()]):
-            yield chain.encode(Record("", Raw(chain.encode(entry))))
+            yield chain.encode(ChainRecord("", Raw(chain.encode(entry))))
         head = self._head(self._store.cells.read([HEAD])[0])
         for _, records in self._cells(head, range(head.first, head.last + 2)):
             yield from map(chain.encode, records)
@@ -310,7 +310,7 @@ class Audit:
             return self.verify(anchor)
         return replace(verifier.end(), outside=sum(1 for _ in self._outside()))
 
-    def _cells(self, head: Head, numbers: range) -> Iterator[tuple[int | None, tuple[Record, ...]]]:
+    def _cells(self, head: Head, numbers: range) -> Iterator[tuple[int | None, tuple[ChainRecord, ...]]]:
         """Yield the number and the records of these cells; the head comes after the last one. A cell that is missing or
         damaged has none. After PROBED of them in a row the number is None and only the head follows: a damaged head may
         name any number of cells."""
@@ -343,7 +343,7 @@ def _bounded(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
 
-def _records(cell: Cell | None) -> tuple[Record, ...]:
+def _records(cell: Cell | None) -> tuple[ChainRecord, ...]:
     try:
         return () if cell is None else chain.records(cell.value)
     except UNREADABLE:
@@ -354,7 +354,7 @@ def _number(cell: Cell | None) -> int:
     return int(cell.value) if cell is not None and cell.value.isdigit() and len(cell.value) < 10 else 0
 
 
-def _entry(record: Record) -> Entry | None:
+def _entry(record: ChainRecord) -> Entry | None:
     """The entry; None for one that is damaged, which `verify` names."""
     try:
         return _decode(record.entry)

@@ -22,9 +22,9 @@ from .terminal.stderr import note
 from .terminal.types import DURATION
 
 if TYPE_CHECKING:
-    from ..deliver.ingest import Ledger, Record
-    from ..deliver.run import Delivery, Options
-    from ..deliver.sending import Target
+    from ..deliver.ingest import FileRecord, Ledger
+    from ..deliver.run import DeliveryOptions, FileDelivery
+    from ..deliver.sending import UrlTarget
     from ..deliver.summary import Summary
 
 QUOTED_MIN = 6  # characters of a header's value that is hidden where an answer quotes it: less is found in any text
@@ -99,7 +99,7 @@ class _Command:
     """One call of the command, with its options."""
 
     def __init__(
-        self, opened: OpenedStore, output: Output, file: str, given: dict[str, Any], target: Target, folder: Path
+        self, opened: OpenedStore, output: Output, file: str, given: dict[str, Any], target: UrlTarget, folder: Path
     ) -> None:
         from ..deliver.lines import LINE_MAX
 
@@ -112,11 +112,11 @@ class _Command:
     def run(self) -> int:
         """Do it; returns the exit code. Spooled input is kept for as long as lines of it are still to be sent."""
         from ..deliver.lines import check
-        from ..deliver.progress import Bar
+        from ..deliver.progress import ProgressBar
         from ..deliver.spool import readable, spool_path
 
         self.path = readable(self.file, self.folder)
-        with Bar() as bar, self.path.open("rb") as opened:
+        with ProgressBar() as bar, self.path.open("rb") as opened:
             self.checked = check(opened, limit=self.limit, tick=bar.checked)
         try:
             return self._run()
@@ -154,7 +154,7 @@ class _Command:
             growth.replace(ledger, start)
         return self._deliver(ledger, start)
 
-    def _append(self, earlier: Record, start: Record) -> bool:
+    def _append(self, earlier: FileRecord, start: FileRecord) -> bool:
         """Whether only the new lines are meant. Warns if all are; on a terminal it asks."""
         if self.given["append"]:
             return True
@@ -165,9 +165,9 @@ class _Command:
             raise Failure(before, "nothing was sent now", whole, REFUSED)
         return False
 
-    def _deliver(self, ledger: Ledger, start: Record) -> int:
-        from ..deliver.progress import Bar
-        from ..deliver.run import Delivery
+    def _deliver(self, ledger: Ledger, start: FileRecord) -> int:
+        from ..deliver.progress import ProgressBar
+        from ..deliver.run import FileDelivery
         from ..deliver.summary import close, summarize
 
         if ledger.record is not None:
@@ -175,9 +175,9 @@ class _Command:
             if before.finished:
                 return self._done_before(before)
             note(f"going on: {before.delivered:,} of {before.lines:,} lines were delivered before")
-        with Bar() as bar:
+        with ProgressBar() as bar:
             options = _options(self.given, self.store.now_ms)
-            delivery = Delivery(self.store, ledger, start, self.target, options, bar.tick)
+            delivery = FileDelivery(self.store, ledger, start, self.target, options, bar.tick)
             self.unfinished = True
             delivery.run(self.path, self.checked.stamp, self.limit)
         summary = summarize(self.store, delivery.record)
@@ -219,7 +219,7 @@ class _Command:
             write_bad(self.path, target, limit=self.limit)
             note(f"{_lines(bad)} left out, and written to {target}")
 
-    def _dry_run(self, record: Record) -> int:
+    def _dry_run(self, record: FileRecord) -> int:
         from ..deliver.summary import summarize
 
         self.output.record(
@@ -259,7 +259,7 @@ class _Command:
 
     # -- telling
 
-    def _tell(self, summary: Summary, delivery: Delivery | None = None) -> None:
+    def _tell(self, summary: Summary, delivery: FileDelivery | None = None) -> None:
         import msgspec
 
         session = {} if delivery is None else delivery.session()
@@ -286,14 +286,14 @@ class _Command:
         return "".join(f" --{name} {typed(text)}" for name, text in given.items() if text)
 
 
-def _target(given: dict[str, Any]) -> Target:
-    from ..deliver.sending import Target, check_url
+def _target(given: dict[str, Any]) -> UrlTarget:
+    from ..deliver.sending import UrlTarget, check_url
     from ..deliver.signing import read_secret
 
     keys = tuple(read_secret(text) for text in given["secrets"])
     headers = dict(_headers(given["headers"]))
     secrets = dict(_secret_headers(given["from_env"]))
-    return Target(
+    return UrlTarget(
         url=check_url(given["to"]),
         headers=headers | secrets,
         keys=keys,
@@ -345,14 +345,14 @@ def _admitted(name: str, shown: str) -> str:
     return name
 
 
-def _options(given: dict[str, Any], now_ms: Any) -> Options:
+def _options(given: dict[str, Any], now_ms: Any) -> DeliveryOptions:
     from ..config import settings
     from ..deliver.retry import read_retry
-    from ..deliver.run import Options
+    from ..deliver.run import DeliveryOptions
     from ..flow.limits import read_rate
 
     chosen = settings({"concurrency": given["concurrency"]})
-    return Options(
+    return DeliveryOptions(
         retry=read_retry(given["retry"]),
         concurrency=chosen.concurrency or 10,
         rate=None if given["rate"] is None else read_rate(given["rate"]),

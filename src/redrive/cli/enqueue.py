@@ -141,7 +141,7 @@ def _refuse_options(options: dict[str, Any], headers: Sequence[str]) -> None:
 def _backfill(opened: OpenedStore, out: Output, file: str, task: str | None, queue: str | None, *, repeat: bool) -> int:
     from ..deliver.backfill import Drafts
     from ..deliver.lines import LINE_MAX, check
-    from ..deliver.progress import Bar
+    from ..deliver.progress import ProgressBar
     from ..deliver.spool import readable, spool_path
     from ..deliver.summary import spool_folder
 
@@ -156,7 +156,7 @@ def _backfill(opened: OpenedStore, out: Output, file: str, task: str | None, que
     drafts = Drafts(opened.store, make, task=task, queue=queue)
     folder, limit = spool_folder(opened.store), min(LINE_MAX, opened.store.traits.body_bytes_max)
     path = readable(file, folder)
-    with Bar() as bar, path.open("rb") as lines:
+    with ProgressBar() as bar, path.open("rb") as lines:
         checked = check(lines, limit=limit, tick=bar.checked, judge=drafts.why_bad)
     name = "standard input" if file == "-" else file
     try:
@@ -178,11 +178,11 @@ def _put_lines(
     opened: OpenedStore, out: Output, drafts: Drafts, ledger: Ledger, file: str, repeat: bool, read: Any, total: int
 ) -> int:
     from ..deliver.backfill import Backfill
-    from ..deliver.ingest import Record
+    from ..deliver.ingest import FileRecord
 
     store, name = opened.store, "standard input" if file == "-" else file
     if ledger.record is None or repeat:
-        ledger.write(Record(name, "", "", total, 0, store.now_ms()))
+        ledger.write(FileRecord(name, "", "", total, 0, store.now_ms()))
     start = ledger.record
     assert start is not None
     if start.complete and total:

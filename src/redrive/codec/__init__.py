@@ -9,15 +9,15 @@ from __future__ import annotations
 from .codec import Codec, Upcast, is_json, to_json
 from .foreign import value_of
 from .pydantic import by_name, is_model
-from .routing import TASK, UNROUTED, Route, Routes, Target, check_route
+from .routing import TASK, UNROUTED, Route, Routes, RouteTarget, check_route
 
 __all__ = [
     "TASK",
     "UNROUTED",
     "Codec",
     "Route",
+    "RouteTarget",
     "Routes",
-    "Target",
     "Upcast",
     "by_name",
     "check_route",

@@ -22,21 +22,21 @@ class _Bucket(msgspec.Struct):
     name: str
 
 
-class _Object(msgspec.Struct):
+class _S3Object(msgspec.Struct):
     key: str
     size: int = 0
     eTag: str = ""
     versionId: str | None = None
 
 
-class _Place(msgspec.Struct):
+class _S3Location(msgspec.Struct):
     bucket: _Bucket
-    object: _Object
+    object: _S3Object
 
 
 class _Record(msgspec.Struct):
     eventSource: Literal["aws:s3"]
-    s3: _Place
+    s3: _S3Location
     eventName: str = ""
     eventTime: str = ""
     awsRegion: str = ""

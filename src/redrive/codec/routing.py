@@ -9,7 +9,9 @@ from ..errors import ConfigError
 from .foreign import storable
 
 Route = Callable[[Any, Mapping[str, str]], "str | None"]
-Target = str | tuple[str, ...] | Route  # a task that takes all, several that a sender may choose from, or a function
+RouteTarget = (
+    str | tuple[str, ...] | Route
+)  # a task that takes all, several that a sender may choose from, or a function
 TASK = "task"  # the message attribute by which any sender may name the task
 UNROUTED = "redrive-unrouted"  # the header that says why a routing function found no task
 
@@ -21,9 +23,9 @@ class Routes:
     """
 
     def __init__(self) -> None:
-        self._routes: dict[str, Target] = {}
+        self._routes: dict[str, RouteTarget] = {}
 
-    def add(self, queue: str, route: Target) -> None:
+    def add(self, queue: str, route: RouteTarget) -> None:
         """Route messages of `queue` to the task of that name, to one of several, or to the one that the function
         returns.
 

@@ -17,7 +17,7 @@ OURS, PYPROJECT = "redrive.toml", "pyproject.toml"
 _Stamp = tuple[int, ...]
 
 
-class File(NamedTuple):
+class SettingsFile(NamedTuple):
     """A settings file. `here`: it is in the working directory."""
 
     path: Path
@@ -25,7 +25,7 @@ class File(NamedTuple):
     here: bool
 
 
-def settings_file() -> File | None:
+def settings_file() -> SettingsFile | None:
     """Return the file that is named, or else the nearest one with settings.
 
     Raises NotTrusted for a file that was found and that another user owns or may write; ConfigError.
@@ -42,20 +42,20 @@ def settings_file() -> File | None:
             stamp = _stamp(path)
             if stamp is not None and (name == OURS or _document(path, stamp) is not None):
                 _vet(path, stamp)
-                return File(path, stamp, folder == here)
+                return SettingsFile(path, stamp, folder == here)
     return None
 
 
-def table_of(file: File) -> Mapping[str, Any]:
+def table_of(file: SettingsFile) -> Mapping[str, Any]:
     """Return the settings in the file. Raises ConfigError if it cannot be read."""
     return _document(file.path, file.stamp) or {}
 
 
-def _named(path: Path, here: Path) -> File:
+def _named(path: Path, here: Path) -> SettingsFile:
     stamp = _stamp(path)
     if stamp is None:
         raise ConfigError(f"{CONFIG} = {str(path)!r} is refused: there is no such file; expected a TOML file")
-    return File(path, stamp, path.parent == here)
+    return SettingsFile(path, stamp, path.parent == here)
 
 
 def _vet(path: Path, stamp: _Stamp) -> None:

@@ -22,7 +22,7 @@ from ..errors import ConfigError, Refused
 from ..errors import near_miss as near_miss
 from ..urls import shown
 from . import trust
-from .file import CONFIG, File, settings_file, table_of
+from .file import CONFIG, SettingsFile, settings_file, table_of
 from .values import SETTINGS, hidden_url
 
 _SQLITE = "sqlite:///"
@@ -126,7 +126,7 @@ def _environment() -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(maxsize=64)  # an app asks with every worker it makes, and its App() at import
 def _settled(
-    flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: File | None
+    flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: SettingsFile | None
 ) -> Settings:
     chosen = _chosen(flags, environment, file)
     fields = {SETTINGS[name].field: value for name, (value, _) in chosen.items()}
@@ -134,7 +134,7 @@ def _settled(
 
 
 def _chosen(
-    flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: File | None
+    flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: SettingsFile | None
 ) -> dict[str, tuple[Any, Sourced]]:
     """Each setting that is given anywhere: its value, how it was written, and where."""
     written = {}
@@ -177,7 +177,7 @@ def _value(written: Sourced) -> Any:
         raise ConfigError(f"{place} = {value!r} is refused: {why}; expected {setting.expected}") from None
 
 
-def _anchored(name: str, value: Any, file: File) -> Any:
+def _anchored(name: str, value: Any, file: SettingsFile) -> Any:
     """A relative path in a file starts at the file's own directory."""
     if file.here or not isinstance(value, str):
         return value

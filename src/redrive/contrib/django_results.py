@@ -40,7 +40,7 @@ _STATUS = {
 }
 
 
-class _Body(msgspec.Struct):
+class _TaskBody(msgspec.Struct):
     args: list[Any]
     kwargs: dict[str, Any]
 
@@ -82,7 +82,7 @@ def result_of(message: Message, task: Any, alias: str) -> Any:
     """
     cancelled = message.lane is Lane.DONE and message.reason == "cancelled"
     status = TaskResultStatus.FAILED if cancelled else _STATUS[message.lane]
-    body = msgspec.json.decode(message.body, type=_Body)
+    body = msgspec.json.decode(message.body, type=_TaskBody)
     failed_at = _time(message.faults[-1].at_ms) if message.faults else None
     result = _result(message, task, alias, body.args, body.kwargs, status, started_at=None, attempted_at=failed_at)
     if status is TaskResultStatus.SUCCESSFUL and message.result is not None:

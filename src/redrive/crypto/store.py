@@ -45,18 +45,18 @@ from .fields import (
 )
 
 
-class Held(Receipt):
+class MessageReceipt(Receipt):
     """A receipt that knows its message: what is settled with it is bound to that."""
 
     id: str
     task: str
 
-    def _replace(self, **fields: Any) -> Held:
+    def _replace(self, **fields: Any) -> MessageReceipt:
         return held(super()._replace(**fields), self.id, self.task)
 
 
-def held(receipt: Receipt, id: str, task: str) -> Held:
-    made = Held(receipt.handle, receipt.fence)
+def held(receipt: Receipt, id: str, task: str) -> MessageReceipt:
+    made = MessageReceipt(receipt.handle, receipt.fence)
     made.id, made.task = id, task
     return made
 
@@ -151,7 +151,7 @@ class Sealed(StoreWrapper):
 
 def _message_of(receipt: Receipt) -> tuple[str, str]:
     """The id and task of the message that was claimed. A receipt from nowhere has none, and is stale."""
-    return (receipt.id, receipt.task) if isinstance(receipt, Held) else ("", "")
+    return (receipt.id, receipt.task) if isinstance(receipt, MessageReceipt) else ("", "")
 
 
 def _smaller(traits: Traits) -> Traits:

@@ -16,8 +16,8 @@ from ..message import NORMAL, Draft, Swap
 from ..registry import Registry
 from ..store import Store
 from ..stores.validation import admit
-from .ingest import Ingest, Ledger, Record
-from .lines import Line
+from .ingest import FileRecord, Ledger, LineIngest
+from .lines import FileLine
 
 MakeDraft = Callable[[str, Any, dict[str, Any]], Draft]  # of a task, its arguments and options. Raises ValueError
 
@@ -88,7 +88,7 @@ class Drafts:
         return Ledger(store, key) if store.traits.cells else _Unkept(store, key)
 
 
-class Backfill(Ingest):
+class Backfill(LineIngest):
     """Enqueues the lines that the record has not counted yet. `known` counts those whose message was stored already, by
     its id or its key."""
 
@@ -99,7 +99,7 @@ class Backfill(Ingest):
         self._drafts = drafts
         self.queues: set[str] = set()  # those of the messages
 
-    def write(self, batch: Sequence[Line], swap: Swap) -> None:
+    def write(self, batch: Sequence[FileLine], swap: Swap) -> None:
         drafts = self._unknown([self._drafts.of(line.body) for line in batch])
         puts = self.app.put(drafts, swaps=[swap] if self.app.store.traits.cells else [])
         self.queues.update(draft.queue for draft in drafts)
@@ -122,17 +122,17 @@ class _Unkept(Ledger):
     """The record on a store without cells, which lasts as long as the command."""
 
     def __init__(self, store: Store, key: str) -> None:
-        self.next: Record | None = None
+        self.next: FileRecord | None = None
         super().__init__(store, key)
 
     def read(self) -> None:
         self.record = self.next
 
-    def swap(self, record: Record | None) -> Swap:
+    def swap(self, record: FileRecord | None) -> Swap:
         self.next = record  # read once the batch is put
         return Swap("", 0, None)
 
-    def write(self, record: Record | None) -> None:
+    def write(self, record: FileRecord | None) -> None:
         self.record = self.next = record
 
 

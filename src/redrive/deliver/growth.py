@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..message import Swap, decoded
 from ..store import Store
-from .ingest import Ledger, Record, record_key
+from .ingest import FileRecord, Ledger, record_key
 from .lines import Checked, walk
 from .spool import CHUNK, new_digest
 
@@ -54,7 +54,7 @@ class Growth:
             kept = [*self._contents, content][-KEPT_MAX:]
             self._store.cells.swap([Swap(self._key, self._version, msgspec.json.encode(kept))])
 
-    def earlier(self, size: int) -> Record | None:
+    def earlier(self, size: int) -> FileRecord | None:
         """The record of the longest content that this file of `size` bytes begins with; None if there is none."""
         for content in sorted(self._contents, key=lambda each: -each.size):
             if 0 < content.size < size and self._begins_with(content):
@@ -63,7 +63,7 @@ class Growth:
                     return self._ledger.record
         return None
 
-    def replace(self, ledger: Ledger, start: Record) -> None:
+    def replace(self, ledger: Ledger, start: FileRecord) -> None:
         """Let the record of the whole file take the place of the earlier one. A kill between the two writes leaves
         both, of one queue: the whole file goes on by its own."""
         ledger.write(start)
@@ -79,6 +79,6 @@ class Growth:
         return ends and not left and digest.hexdigest() == content.digest
 
 
-def grown(earlier: Record, start: Record) -> Record:
+def grown(earlier: FileRecord, start: FileRecord) -> FileRecord:
     """The record of the file that grew: it goes on after the last line that the earlier one counted, in its queue."""
     return replace(earlier, file=start.file, total=start.total, bad=start.bad)

@@ -18,7 +18,7 @@ from ..errors import Conflict, RedriveError
 from ..message import Draft, Swap, required
 from ..registry import Registry
 from ..store import Store
-from .lines import Checked, Line, Stamp, stamp, walk
+from .lines import Checked, FileLine, Stamp, stamp, walk
 
 TASK = "redrive.deliver"
 BATCH_LINES = 500
@@ -30,7 +30,7 @@ class FileChanged(RedriveError):
     """The file was changed while its lines were enqueued. Enqueued lines stay."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class FileRecord(msgspec.Struct, frozen=True):
     """The progress of a file on its way to a URL. Kept until the delivery is forgotten."""
 
     file: str
@@ -51,7 +51,7 @@ class Record(msgspec.Struct, frozen=True):
         return self.done >= self.total
 
 
-_record = msgspec.json.Decoder(Record).decode
+_record = msgspec.json.Decoder(FileRecord).decode
 
 
 def record_key(digest: str, url: str) -> str:
@@ -76,22 +76,22 @@ class Ledger:
         self._version = cell.version if cell is not None else 0
         self.record = required(self._key, cell, _record, None)
 
-    def swap(self, record: Record | None) -> Swap:
+    def swap(self, record: FileRecord | None) -> Swap:
         """Return the swap that replaces the record that was read last; call `read` once it is committed."""
         return Swap(self._key, self._version, None if record is None else msgspec.json.encode(record))
 
-    def write(self, record: Record | None) -> None:
+    def write(self, record: FileRecord | None) -> None:
         """Write the record alone. Raises Conflict if it was changed since it was read."""
         if not self._store.cells.swap([self.swap(record)])[0]:
             raise Conflict(f"cell {self._key!r} was changed by another process; nothing was written")
         self.read()
 
 
-def first_record(name: str, url: str, key: str, checked: Checked, now_ms: int) -> Record:
-    return Record(name, url, queue_name(key), checked.good, checked.bad, now_ms)
+def first_record(name: str, url: str, key: str, checked: Checked, now_ms: int) -> FileRecord:
+    return FileRecord(name, url, queue_name(key), checked.good, checked.bad, now_ms)
 
 
-class Ingest:
+class LineIngest:
     """Enqueues the missing lines in batches, on a thread of its own, as messages of `app`; calls `on_put` with the size
     of each batch."""
 
@@ -124,11 +124,11 @@ class Ingest:
         self._stop.set()
 
     @property
-    def _record(self) -> Record:
+    def _record(self) -> FileRecord:
         assert self._ledger.record is not None
         return self._ledger.record
 
-    def _put(self, batch: list[Line]) -> None:
+    def _put(self, batch: list[FileLine]) -> None:
         record = self._record
         last = batch[-1]
         after = replace(record, done=record.done + len(batch), number=last.number, offset=last.end)
@@ -137,7 +137,7 @@ class Ingest:
         self._ledger.read()
         self._on_put(len(batch))
 
-    def write(self, batch: Sequence[Line], swap: Swap) -> None:
+    def write(self, batch: Sequence[FileLine], swap: Swap) -> None:
         """Write the messages of these lines, and the swap with them."""
         queue = self._record.queue
         drafts = [
@@ -147,8 +147,8 @@ class Ingest:
         self.app.put(drafts, swaps=[swap])
 
 
-def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
-    batch: list[Line] = []
+def _batches(lines: Iterator[FileLine]) -> Iterator[list[FileLine]]:
+    batch: list[FileLine] = []
     size = 0
     for line in lines:
         if line.why is not None:

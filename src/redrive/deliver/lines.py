@@ -28,7 +28,7 @@ Stamp = tuple[int, int]
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-class Line(msgspec.Struct, frozen=True, gc=False):
+class FileLine(msgspec.Struct, frozen=True, gc=False):
     """One line that is not blank. If it is bad, `why` gives the reason and `body` is empty. Offsets are in bytes."""
 
     number: int  # from 1, blank lines counted
@@ -45,7 +45,7 @@ class Checked(msgspec.Struct, frozen=True):
     good: int
     bad: int
     stamp: Stamp
-    first_bad: tuple[Line, ...] = ()
+    first_bad: tuple[FileLine, ...] = ()
 
     @property
     def size(self) -> int:
@@ -61,7 +61,7 @@ def stamp(file: BinaryIO) -> Stamp:
 
 def walk(
     file: BinaryIO, *, start: int = 0, number: int = 0, limit: int = LINE_MAX, feed: Callable[[bytes], object] = len
-) -> Iterator[Line]:
+) -> Iterator[FileLine]:
     """Yield the lines of `file` from byte `start`, the end of line `number`. `feed` gets every byte read."""
     file.seek(start)
     at = start
@@ -82,7 +82,7 @@ def walk(
         if why is None and not body.strip():
             continue
         why = why or _fault(body, limit)
-        yield Line(number, begin, at, b"" if why else body, why)
+        yield FileLine(number, begin, at, b"" if why else body, why)
 
 
 def check(
@@ -96,7 +96,7 @@ def check(
     why a line of JSON is bad, or None."""
     digest = new_digest()
     good = bad = at = 0
-    first: list[Line] = []
+    first: list[FileLine] = []
     before = stamp(file)
     for line in walk(file, limit=limit, feed=digest.update):
         at = line.end

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from ..events import DeliveryEvent, Event
-from .ingest import Record
+from .ingest import FileRecord
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -20,7 +20,7 @@ RATE_WINDOW_S = 5.0
 ERROR_MAX = 40  # characters shown of the last error
 
 
-class Tally:
+class OutcomeTally:
     """An observer that counts outcomes in this process. The store thread writes it; the ingest writes `put`."""
 
     def __init__(self) -> None:
@@ -80,24 +80,24 @@ class Tally:
         return (ended - before) / max(now - since, 0.001)
 
 
-class Running(Protocol):
+class RunningDelivery(Protocol):
     """The part of a Delivery that a bar shows."""
 
-    tally: Tally
+    tally: OutcomeTally
     stopping: int
 
     @property
-    def record(self) -> Record: ...
+    def record(self) -> FileRecord: ...
 
 
-class Bar:
+class ProgressBar:
     """A bar on stderr, if that is a terminal. Use it as a context."""
 
     def __init__(self) -> None:
         self._progress = _new_progress() if sys.stderr.isatty() else None
         self._task = None if self._progress is None else self._progress.add_task("", total=None, states="", error="")
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         if self._progress is not None:
             self._progress.start()
         return self
@@ -112,7 +112,7 @@ class Bar:
         """Show how many bytes of the file are checked."""
         self._show(description=f"checking, {size / 1e6:,.0f} MB")
 
-    def tick(self, delivery: Running) -> None:
+    def tick(self, delivery: RunningDelivery) -> None:
         """Show the state of a delivery."""
         record, tally = delivery.record, delivery.tally
         words = [f"{tally.rate():,.0f}/s"]

@@ -23,17 +23,17 @@ from ..files import make_folder, open_file
 from ..policy import Retry
 from ..store import Store
 from ..worker import Worker
-from .ingest import Ingest, Ledger, Record
+from .ingest import FileRecord, Ledger, LineIngest
 from .lines import Stamp
 from .pace import Pacer
-from .progress import Tally
-from .sending import Poster, Target, delivery_app, new_client
+from .progress import OutcomeTally
+from .sending import Poster, UrlTarget, delivery_app, new_client
 
 TICK_S = 0.1
 LOOK_EVERY_S = 2.0  # how often the counts are corrected by the store's
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class DeliveryOptions(Struct, frozen=True, kw_only=True):
     """How a delivery runs. `rate` bounds requests per second, retries included; None: no bound."""
 
     retry: Retry
@@ -42,7 +42,7 @@ class Options(Struct, frozen=True, kw_only=True):
     lease_s: float = 30.0
 
 
-class Delivery:
+class FileDelivery:
     """Sends all lines that the ledger's record has not counted yet; calls `tick` a few times a second.
 
     The same delivery does not run twice at once on one machine. Its worker is named after its queue: when it runs
@@ -53,19 +53,19 @@ class Delivery:
         self,
         store: Store,
         ledger: Ledger,
-        start: Record,
-        target: Target,
-        options: Options,
-        tick: Callable[[Delivery], Any] = bool,
+        start: FileRecord,
+        target: UrlTarget,
+        options: DeliveryOptions,
+        tick: Callable[[FileDelivery], Any] = bool,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.store, self.target, self.options, self.tally = store, target, options, Tally()
+        self.store, self.target, self.options, self.tally = store, target, options, OutcomeTally()
         self._ledger, self._start, self._tick = ledger, start, tick
         self._observers: tuple[Observer, ...] = (self.tally, *observers)
         self.stopping = 0  # times it was asked to stop
 
     @property
-    def record(self) -> Record:
+    def record(self) -> FileRecord:
         return self._ledger.record or self._start
 
     def run(self, path: Path, stamp: Stamp, limit: int) -> bool:
@@ -91,7 +91,7 @@ class Delivery:
             app = self._new_app()
             self._worker = self._new_worker(app)
             self._open_record()
-            self._ingest = Ingest(app, self._ledger, path, stamp, limit, self._count_put)
+            self._ingest = LineIngest(app, self._ledger, path, stamp, limit, self._count_put)
             with _signals(self.stop):
                 self._worker.start()
                 over = asyncio.create_task(self._worker.wait())
@@ -160,7 +160,7 @@ class Delivery:
         return c.ready + c.scheduled + c.leased, c.dead + c.quarantine
 
 
-def reopened(record: Record, held: int) -> Record:
+def reopened(record: FileRecord, held: int) -> FileRecord:
     """Return the record for a new run. Dead messages of the last run that are not among the `held` were removed by
     hand."""
     gone = 0 if record.resting is None else max(0, record.resting - held)

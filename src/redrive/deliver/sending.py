@@ -42,7 +42,7 @@ OWN_HEADERS = frozenset(
 _MARGIN_S = 60.0
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class UrlTarget(Struct, frozen=True, kw_only=True):
     """The target of the lines, and the form of a request. `timeout_s` bounds it until the last byte of the answer."""
 
     url: str
@@ -77,7 +77,7 @@ class Verbatim(Codec):
 class Poster:
     """Sends bodies to one target through one client."""
 
-    def __init__(self, client: httpx.AsyncClient, target: Target, pacer: Pacer) -> None:
+    def __init__(self, client: httpx.AsyncClient, target: UrlTarget, pacer: Pacer) -> None:
         self._client, self._target, self._pacer = client, target, pacer
         self._shown = show_url(target.url)
         self.requests = 0
@@ -127,7 +127,7 @@ def delivery_app(
     return app
 
 
-def new_client(target: Target, concurrency: int) -> httpx.AsyncClient:
+def new_client(target: UrlTarget, concurrency: int) -> httpx.AsyncClient:
     """Return one client for all requests: HTTP/1.1, as many kept-alive connections as requests at once.
 
     Proxies of the environment are used, but not for this machine. Redirects are not followed: a POST would turn into a

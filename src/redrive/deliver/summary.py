@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ..message import RESTING, Discard, Filter, Lane, Message
 from ..store import Store
 from ..triage.search import pages
-from .ingest import LINE_HEADER, Ledger, Record
+from .ingest import LINE_HEADER, FileRecord, Ledger
 
 LINES_SHOWN_MAX = 5
 
@@ -55,7 +55,7 @@ class Summary(Struct, frozen=True):
         return self.dead + self.quarantined + self.cancelled + self.removed
 
 
-def summarize(store: Store, record: Record) -> Summary:
+def summarize(store: Store, record: FileRecord) -> Summary:
     """Count a delivery. Lines are read page by page, so that millions of dead ones fit."""
     c = store.counts(record.queue)
     waiting, resting = c.ready + c.scheduled + c.leased, c.dead + c.quarantine
@@ -99,7 +99,7 @@ def remove(store: Store, queue: str) -> tuple[int, int]:
     return cancelled, discarded
 
 
-def _cancelled(store: Store, record: Record) -> int:
+def _cancelled(store: Store, record: FileRecord) -> int:
     where = Filter(queue=record.queue, reason="cancelled", since_ms=record.started_ms)
     return sum(len(messages) for messages in pages(store, Lane.DONE, where))
 

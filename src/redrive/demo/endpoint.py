@@ -21,7 +21,7 @@ from email.utils import formatdate
 import msgspec
 
 from ..deliver.signing import read_secret, sign
-from .plan import FOR_GOOD, Plan, draw, event_ids, one_outage
+from .plan import FOR_GOOD, FailurePlan, draw, event_ids, one_outage
 
 LATENCY_S = (0.005, 0.030)
 HEAD_MAX = 64 * 1024
@@ -39,7 +39,7 @@ _REASONS = {
 _encode = msgspec.json.Encoder().encode
 
 
-class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+class EndpointLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the log. `accepted`: the event was taken. `lost`: why the answer to that did not arrive."""
 
     at_ms: int
@@ -53,7 +53,7 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     fixed: bool = False
 
 
-class Request(msgspec.Struct, frozen=True):
+class EndpointRequest(msgspec.Struct, frozen=True):
     number: int
     headers: dict[str, str]
     body: bytes
@@ -66,7 +66,7 @@ class Request(msgspec.Struct, frozen=True):
 class Endpoint:
     """The server and its state."""
 
-    def __init__(self, plan: Plan, seed: int, log: int, secret: bytes, timeout_s: float) -> None:
+    def __init__(self, plan: FailurePlan, seed: int, log: int, secret: bytes, timeout_s: float) -> None:
         self._plan, self._log, self._secret, self._timeout_s = plan, log, secret, timeout_s
         self._latency = random.Random(seed)
         self._number = 0
@@ -92,13 +92,13 @@ class Endpoint:
         self._server = await asyncio.start_server(self._serve, sock=_bound(self.port), limit=HEAD_MAX)
 
     async def _outage(self) -> None:
-        self._note(Seen(_now_ms(), self._number, "", 0, None, f"outage of {self._plan.outage_s} s begins"))
+        self._note(EndpointLine(_now_ms(), self._number, "", 0, None, f"outage of {self._plan.outage_s} s begins"))
         self._server.close()
         for writer in list(self._writers):
             writer.transport.abort()
         await asyncio.sleep(self._plan.outage_s)
         await self._listen()
-        self._note(Seen(_now_ms(), self._number, "", 0, None, "outage ends"))
+        self._note(EndpointLine(_now_ms(), self._number, "", 0, None, "outage ends"))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -119,18 +119,18 @@ class Endpoint:
         number = self._number
         lines = head.decode("latin-1").split("\r\n")[1:]
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines) if name}
-        request = Request(number, headers, b"")
+        request = EndpointRequest(number, headers, b"")
         if number == self._plan.outage_after and not self._fixed:
             self._task = asyncio.create_task(self._outage())
         if number in self._plan.cut and not self._fixed:
             self._write(request, None, "dropped before it was read")
             writer.transport.abort()
             return False
-        request = Request(number, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
+        request = EndpointRequest(number, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
         await asyncio.sleep(self._latency.uniform(*LATENCY_S))
         return not writer.transport.is_closing() and await self._answer(request, writer)
 
-    async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(self, request: EndpointRequest, writer: asyncio.StreamWriter) -> bool:
         event = msgspec.json.decode(request.body)["id"]
         kind = self._kind(request, event)
         match kind:
@@ -149,7 +149,7 @@ class Endpoint:
         await writer.drain()
         return True
 
-    def _kind(self, request: Request, event: str) -> str:
+    def _kind(self, request: EndpointRequest, event: str) -> str:
         stamp = int(request.headers.get("webhook-timestamp", "0"))
         expected = sign(request.key, stamp, request.body, self._secret)
         if not hmac.compare_digest(expected, request.headers.get("webhook-signature", "")):
@@ -165,13 +165,21 @@ class Endpoint:
         return script[at]
 
     def _write(
-        self, request: Request, event: str | None, answer: str, *, accepted: bool = False, lost: str | None = None
+        self,
+        request: EndpointRequest,
+        event: str | None,
+        answer: str,
+        *,
+        accepted: bool = False,
+        lost: str | None = None,
     ) -> None:
         self._seen[request.key] += 1
         nth = self._seen[request.key]
-        self._note(Seen(_now_ms(), request.number, request.key, nth, event, answer, accepted, lost, self._fixed))
+        self._note(
+            EndpointLine(_now_ms(), request.number, request.key, nth, event, answer, accepted, lost, self._fixed)
+        )
 
-    def _note(self, seen: Seen) -> None:
+    def _note(self, seen: EndpointLine) -> None:
         os.write(self._log, _encode(seen) + b"\n")
 
 

@@ -24,13 +24,13 @@ from ..duration import parse_time
 from ..message import Filter, Lane, Message
 from ..store import Store
 from ..stores import open_store
-from .endpoint import Seen
+from .endpoint import EndpointLine
 
 T = TypeVar("T")
 SHOWN_MAX = 5
 
 
-class Sent(Struct, frozen=True):
+class SentEvent(Struct, frozen=True):
     """One message that was enqueued, and its event."""
 
     id: str
@@ -51,7 +51,7 @@ class Fate(Struct, frozen=True):
         return round(parse_time(self.time).timestamp() * 1000)
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class ProofVerdict(Struct, frozen=True, kw_only=True):
     """The result of the proof. `tries`: requests that reached the endpoint, to events. `causes`: of duplicates."""
 
     events: int
@@ -71,9 +71,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
         return not self.problems
 
 
-def judge(seen: Sequence[Seen], sent: Sequence[Sent], fates: Sequence[Fate], messages: Sequence[Message]) -> Verdict:
+def judge(
+    seen: Sequence[EndpointLine], sent: Sequence[SentEvent], fates: Sequence[Fate], messages: Sequence[Message]
+) -> ProofVerdict:
     """Join the four lists."""
-    by_key: dict[str, list[Seen]] = defaultdict(list)
+    by_key: dict[str, list[EndpointLine]] = defaultdict(list)
     for each in seen:
         if each.key or each.event is not None:
             by_key[each.key].append(each)
@@ -86,7 +88,7 @@ def judge(seen: Sequence[Seen], sent: Sequence[Sent], fates: Sequence[Fate], mes
     dead = [one for one in sent if one.id in kept and kept[one.id].lane in (Lane.DEAD, Lane.QUARANTINE)]
     accepted = {one.id: [each for each in by_key[one.id] if each.accepted] for one in sent}
     causes = Counter(cause for one in sent for cause in _causes(accepted[one.id], ends[one.id]))
-    return Verdict(
+    return ProofVerdict(
         events=len(sent),
         delivered=sum(bool(accepted[one.id]) for one in delivered),
         dead=len(dead),
@@ -104,7 +106,7 @@ def judge(seen: Sequence[Seen], sent: Sequence[Sent], fates: Sequence[Fate], mes
 UNEXPLAINED = "no cause found"
 
 
-def _causes(accepted: Sequence[Seen], ends: Sequence[Fate]) -> Iterable[str]:
+def _causes(accepted: Sequence[EndpointLine], ends: Sequence[Fate]) -> Iterable[str]:
     """Why an event was sent again after it had been accepted: the outcome of each acceptance but the last."""
     for each in accepted[:-1]:
         # One message's requests never overlap, so the first end after this request is this request's.
@@ -123,11 +125,11 @@ def _reason(message: Message) -> str:
 
 
 def _problems(
-    by_key: dict[str, list[Seen]],
+    by_key: dict[str, list[EndpointLine]],
     known: dict[str, str],
-    sent: Sequence[Sent],
+    sent: Sequence[SentEvent],
     kept: dict[str, Message],
-    accepted: dict[str, list[Seen]],
+    accepted: dict[str, list[EndpointLine]],
     causes: Counter[str],
 ) -> list[str]:
     waits = [one.event for one in sent if one.id in kept and kept[one.id].lane in (Lane.READY, Lane.LEASED)]
@@ -190,7 +192,10 @@ def main(arguments: Sequence[str]) -> int:
     store = open_store(os.environ["REDRIVE_URL"] if url == "-" else str(url))
     try:
         verdict = judge(
-            lines(str(log), Seen), lines(str(sent), Sent), read_fates(str(fates)), messages_of(store, queue)
+            lines(str(log), EndpointLine),
+            lines(str(sent), SentEvent),
+            read_fates(str(fates)),
+            messages_of(store, queue),
         )
     finally:
         store.close()

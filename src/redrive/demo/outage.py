@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from ..deliver.pace import Pacer
-from ..deliver.sending import Poster, Target, delivery_app, new_client
+from ..deliver.sending import Poster, UrlTarget, delivery_app, new_client
 from ..deliver.signing import read_secret
 from ..duration import show
 from ..events import DeliveryEvent, Event
@@ -31,8 +31,8 @@ from ..stores import open_store
 from ..triage.dlq import DeadLetters
 from ..triage.redrive.records import FINAL
 from ..triage.redrive.run import Run
-from .endpoint import Seen
-from .ledger import Sent, Verdict, lines
+from .endpoint import EndpointLine
+from .ledger import ProofVerdict, SentEvent, lines
 from .plan import DATA, one_outage
 from .processes import SECRET, TIMEOUT_S, DemoFailed, EndpointProcess, proved
 from .view import Report
@@ -48,7 +48,7 @@ BREAKER = Breaker(window="1s", open_for="1s", max_open="1500ms", probes=16, prob
 REDRIVE_RATE = "40/s"
 
 
-class Request(Struct, frozen=True, array_like=True):
+class SentRequest(Struct, frozen=True, array_like=True):
     """A request that was sent. `redriven`: its message had been dead."""
 
     at_ms: int
@@ -62,10 +62,10 @@ class Side(Struct, frozen=True, kw_only=True):
     outage_ms: tuple[int, int]
     in_outage: int  # requests that met nothing listening
     died: int
-    requests: list[Request]
+    requests: list[SentRequest]
     deaths_ms: list[int]
     took_s: float
-    verdict: Verdict
+    verdict: ProofVerdict
 
 
 class OneRun:
@@ -73,7 +73,7 @@ class OneRun:
 
     def __init__(self, folder: Path, breaker: Breaker | None, stack: contextlib.ExitStack) -> None:
         self.name = "without" if breaker is None else "with"
-        self.requests: list[Request] = []
+        self.requests: list[SentRequest] = []
         self.deaths_ms: list[int] = []
         self._breaker = breaker
         self._log, self._sent, self._fates = (
@@ -84,18 +84,18 @@ class OneRun:
         stack.callback(endpoint.end)
         endpoint.wait()
         url = f"http://127.0.0.1:{endpoint.port}/webhooks"
-        self._target = Target(url=url, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
+        self._target = UrlTarget(url=url, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
 
     def side(self) -> Side:
         """Return what the run did, and have its ledger proved."""
         began_ms = self.requests[0].at_ms
-        begin_ms, end_ms = (seen.at_ms for seen in lines(self._log, Seen) if seen.answer.startswith("outage"))
+        begin_ms, end_ms = (seen.at_ms for seen in lines(self._log, EndpointLine) if seen.answer.startswith("outage"))
         return Side(
             breaker=self._breaker is not None,
             outage_ms=(begin_ms - began_ms, end_ms - began_ms),
             in_outage=sum(begin_ms <= request.at_ms < end_ms for request in self.requests),
             died=len(self.deaths_ms),
-            requests=[Request(r.at_ms - began_ms, r.redriven) for r in self.requests],
+            requests=[SentRequest(r.at_ms - began_ms, r.redriven) for r in self.requests],
             deaths_ms=[at_ms - began_ms for at_ms in self.deaths_ms],
             took_s=round((self.requests[-1].at_ms - began_ms) / 1000, 1),
             verdict=proved(self._url, self._log, self._sent, self._fates, QUEUE),
@@ -125,7 +125,7 @@ class OneRun:
             for n, (event, body) in enumerate(_events()):
                 await asyncio.sleep(max(0.0, began_s + n / ARRIVALS_PER_S - time.monotonic()))
                 draft = Draft(id=new_id(store.now_ms()), task=task, queue=QUEUE, body=body)
-                sent.write(msgspec.json.encode(Sent(draft.id or "", event)) + b"\n")
+                sent.write(msgspec.json.encode(SentEvent(draft.id or "", event)) + b"\n")
                 await asyncio.to_thread(store.put, [draft])
 
     async def _settled(self, store: Store, run: Run | None = None) -> None:
@@ -144,12 +144,12 @@ class OneRun:
 class Timed(Poster):
     """A poster that notes when it sends."""
 
-    def __init__(self, client: object, target: Target, requests: list[Request]) -> None:
+    def __init__(self, client: object, target: UrlTarget, requests: list[SentRequest]) -> None:
         super().__init__(client, target, Pacer(None))  # type: ignore[arg-type]
         self._times = requests
 
     async def post(self, ctx: Context, body: bytes) -> None:
-        self._times.append(Request(time.time_ns() // 1_000_000, ctx.message.redrives > 0))
+        self._times.append(SentRequest(time.time_ns() // 1_000_000, ctx.message.redrives > 0))
         await super().post(ctx, body)
 
 

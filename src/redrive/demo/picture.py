@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from math import ceil
 
-from .outage import Request, Side
+from .outage import SentRequest, Side
 
 WIDTH, HEIGHT = 800, 436
 LEFT, RIGHT = 56, 780
@@ -99,7 +99,7 @@ def _panel(side: Side, base: int, scale: _Scale) -> Iterable[str]:
 def _columns(side: Side, base: int, scale: _Scale) -> Iterable[str]:
     begin_ms, end_ms = side.outage_ms
 
-    def look_of(request: Request) -> str:
+    def look_of(request: SentRequest) -> str:
         return "again" if request.redriven else "vain" if begin_ms <= request.at_ms < end_ms else "calm"
 
     reached: Counter[int] = Counter()

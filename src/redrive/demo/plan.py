@@ -35,7 +35,7 @@ _LASTING_COUNT = {"404": (5, 8), "400": (3, 6), "500-always": (3, 5), "410": (2,
 FOR_GOOD = frozenset({"410"})
 
 
-class Plan(Struct, frozen=True):
+class FailurePlan(Struct, frozen=True):
     """`scripts`: the failures of an event before it is served. `lasting`: its failure every time. Others are served."""
 
     scripts: dict[str, tuple[str, ...]]
@@ -51,7 +51,7 @@ class Plan(Struct, frozen=True):
         )
 
 
-def draw(seed: int, ids: Sequence[str]) -> Plan:
+def draw(seed: int, ids: Sequence[str]) -> FailurePlan:
     """Return the plan of a seed."""
     random_ = random.Random(seed)
     shuffled = sorted(ids)
@@ -68,12 +68,14 @@ def draw(seed: int, ids: Sequence[str]) -> Plan:
             )
             scripts[shuffled.pop()] = (kind, *more)
     cut = frozenset(random_.sample(range(20, len(ids)), 8))
-    return Plan(scripts, lasting, cut, random_.randint(len(ids) * 3 // 4, len(ids)), round(random_.uniform(2, 3), 1))
+    return FailurePlan(
+        scripts, lasting, cut, random_.randint(len(ids) * 3 // 4, len(ids)), round(random_.uniform(2, 3), 1)
+    )
 
 
-def one_outage() -> Plan:
+def one_outage() -> FailurePlan:
     """Return the plan of an endpoint that has one long outage and no other fault."""
-    return Plan({}, {}, frozenset(), 90, 5.0)
+    return FailurePlan({}, {}, frozenset(), 90, 5.0)
 
 
 def event_ids() -> list[str]:

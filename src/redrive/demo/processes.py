@@ -12,7 +12,7 @@ import msgspec
 
 from ..config import trust
 from ..errors import RedriveError
-from .ledger import Verdict
+from .ledger import ProofVerdict
 
 TIMEOUT_S = 0.8
 LIMIT_S = 50.0  # for one delivery
@@ -67,12 +67,12 @@ class EndpointProcess:
         return line
 
 
-def proved(url: str, log: Path, sent: Path, fates: Path, queue: str) -> Verdict:
+def proved(url: str, log: Path, sent: Path, fates: Path, queue: str) -> ProofVerdict:
     """Have another process join the endpoint's log with what was sent and with the store. Raises DemoFailed."""
     command = [*trust.python(), "-m", "redrive.demo.ledger", str(log), "-", str(sent), str(fates), queue]
     env = {**os.environ, "REDRIVE_URL": url}  # it may hold a password
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
     try:
-        return msgspec.json.decode(done.stdout, type=Verdict)
+        return msgspec.json.decode(done.stdout, type=ProofVerdict)
     except msgspec.DecodeError:
         raise DemoFailed(f"the ledger could not be read; {done.stderr.strip()[-300:]}") from None

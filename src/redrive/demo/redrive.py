@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..deliver.pace import Pacer
-from ..deliver.run import Options
-from ..deliver.sending import Poster, Target, delivery_app, new_client
+from ..deliver.run import DeliveryOptions
+from ..deliver.sending import Poster, UrlTarget, delivery_app, new_client
 from ..duration import rfc3339, show
 from ..events import Observer
 from ..store import Store
@@ -36,7 +36,13 @@ class Redrives:
     """Redrives dead messages of one queue, and reports it."""
 
     def __init__(
-        self, store: Store, queue: str, target: Target, options: Options, report: Report, observers: Sequence[Observer]
+        self,
+        store: Store,
+        queue: str,
+        target: UrlTarget,
+        options: DeliveryOptions,
+        report: Report,
+        observers: Sequence[Observer],
     ) -> None:
         self._store, self._queue, self._target, self._options = store, queue, target, options
         self._report, self._observers = report, observers

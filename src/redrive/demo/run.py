@@ -17,10 +17,10 @@ import msgspec
 from rich.console import Console
 
 from ..app import App
-from ..deliver.ingest import Ingest, Ledger, Record, first_record, record_key
+from ..deliver.ingest import FileRecord, Ledger, LineIngest, first_record, record_key
 from ..deliver.lines import LINE_MAX, Checked, check
-from ..deliver.run import Delivery, Options
-from ..deliver.sending import Target
+from ..deliver.run import DeliveryOptions, FileDelivery
+from ..deliver.sending import UrlTarget
 from ..deliver.signing import read_secret
 from ..deliver.spool import readable
 from ..deliver.summary import Summary, close, remove, summarize
@@ -32,9 +32,9 @@ from ..store import Store
 from ..stores import open_store
 from ..triage.redrive.plan import PlanHandle
 from ..urls import shown
-from .ledger import Sent, Verdict, messages_of
+from .ledger import ProofVerdict, SentEvent, messages_of
 from .outage import Side, show_outage
-from .plan import DATA, FOR_GOOD, LASTING, PASSING, Plan, draw, event_ids
+from .plan import DATA, FOR_GOOD, LASTING, PASSING, FailurePlan, draw, event_ids
 from .processes import LIMIT_S, SECRET, TIMEOUT_S, DemoFailed, EndpointProcess, proved
 from .redrive import Came, Redrives
 from .view import Report, View
@@ -47,13 +47,13 @@ WORTH_IT = " ".join(f'-text:"HTTP {status}"' for status in sorted(FOR_GOOD))
 POLICY = Retry(max_attempts=10, max_elapsed=None, backoff=Backoff("150ms", 2, "1500ms", "equal"))
 
 
-class Result(msgspec.Struct, frozen=True):
+class DemoResult(msgspec.Struct, frozen=True):
     """The result of the demo."""
 
     seed: int
     balanced: bool
     took_s: float
-    ledgers: tuple[Verdict, ...]
+    ledgers: tuple[ProofVerdict, ...]
     runs: tuple[Came, ...]
     driven_back: int
     outage: tuple[Side, Side]
@@ -91,7 +91,7 @@ class Demo:
             )
         self._alone = url is None  # the store has no other messages
 
-    def run(self, kept: bool) -> Result:
+    def run(self, kept: bool) -> DemoResult:
         began_s = time.monotonic()
         try:
             with self._pages(kept), self._endpoint() as endpoint, self._fates.open("w") as fates:
@@ -110,7 +110,7 @@ class Demo:
                 self._forget()
         finally:
             self._store.close()
-        return Result(
+        return DemoResult(
             self._seed,
             all(v.balanced for v in (*verdicts, *(side.verdict for side in outage))),
             took_s,
@@ -145,7 +145,7 @@ class Demo:
         finally:
             process.end()
 
-    def _introduce(self, plan: Plan) -> None:
+    def _introduce(self, plan: FailurePlan) -> None:
         counts, report = plan.counts(), self._report
         report.heading("An endpoint that misbehaves")
         rows: list[tuple[object, ...]] = [(counts[kind], text) for kind, text in PASSING.items()]
@@ -169,7 +169,7 @@ class Demo:
         self._ledger = Ledger(self._store, key)
         self._ledger.write(first_record(DATA, target, key, checked, self._store.now_ms()))
         app = App(store=self._store)
-        Ingest(app, self._ledger, path, checked.stamp, LINE_MAX).run()
+        LineIngest(app, self._ledger, path, checked.stamp, LINE_MAX).run()
         if app.flusher is not None:
             app.flusher.finish()
         self._list_sent()
@@ -202,14 +202,14 @@ class Demo:
     def _list_sent(self) -> None:
         """Write which event has which key, before anything is sent."""
         event = msgspec.json.Decoder(dict[str, Any]).decode
-        sent = [Sent(message.id, event(message.body)["id"]) for message in messages_of(self._store, self._queue)]
+        sent = [SentEvent(message.id, event(message.body)["id"]) for message in messages_of(self._store, self._queue)]
         self._sent.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in sent))
 
     def _deliver(self, path: Path, checked: Checked) -> tuple[View, Summary]:
         record, (target, options) = self._record, self._sends()
         with View(self._console) as view:
             tick = _Limited(view)
-            delivery = Delivery(self._store, self._ledger, record, target, options, tick, (view, self._log_fates))
+            delivery = FileDelivery(self._store, self._ledger, record, target, options, tick, (view, self._log_fates))
             finished = delivery.run(path, checked.stamp, LINE_MAX)
         if not finished and not tick.over:
             raise KeyboardInterrupt
@@ -219,10 +219,10 @@ class Demo:
         close(self._ledger, summary)
         return view, summary
 
-    def _sends(self) -> tuple[Target, Options]:
-        target = Target(url=self._target, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
+    def _sends(self) -> tuple[UrlTarget, DeliveryOptions]:
+        target = UrlTarget(url=self._target, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
         rate = WATCHED_PER_S if self._pages_of else None
-        return target, Options(retry=POLICY, concurrency=CONCURRENCY, rate=rate)
+        return target, DeliveryOptions(retry=POLICY, concurrency=CONCURRENCY, rate=rate)
 
     # -- redriving the dead messages
 
@@ -230,7 +230,7 @@ class Demo:
         target, options = self._sends()
         return Redrives(self._store, self._queue, target, options, self._report, (self._log_fates,))
 
-    def _too_early(self, first: Summary, verdicts: list[Verdict]) -> Came:
+    def _too_early(self, first: Summary, verdicts: list[ProofVerdict]) -> Came:
         report, redrives = self._report, self._redrives()
         report.heading("Redrive, too early: the endpoint is still broken")
         stay = sum(g.count for g in first.groups if any(f"HTTP {status}" in g.text for status in FOR_GOOD))
@@ -265,7 +265,7 @@ class Demo:
             raise DemoFailed(f"a redrive took longer than {LIMIT_S:g} s; is this machine very busy?") from None
 
     @property
-    def _record(self) -> Record:
+    def _record(self) -> FileRecord:
         assert self._ledger.record is not None
         return self._ledger.record
 
@@ -280,13 +280,13 @@ class Demo:
 
     # -- proof
 
-    def _prove(self, heading: str) -> Verdict:
+    def _prove(self, heading: str) -> ProofVerdict:
         self._report.heading(heading)
         verdict = self._judge()
         self._report.verdict(verdict)
         return verdict
 
-    def _judge(self) -> Verdict:
+    def _judge(self) -> ProofVerdict:
         return proved(self._url, self._log, self._sent, self._fates, self._queue)
 
 
@@ -296,7 +296,7 @@ class _Limited:
     def __init__(self, view: View) -> None:
         self._view, self.over = view, False
 
-    def __call__(self, delivery: Delivery) -> None:
+    def __call__(self, delivery: FileDelivery) -> None:
         self._view.tick(delivery)
         if self._view.took_s > LIMIT_S and not self.over:
             self.over = True
@@ -305,7 +305,7 @@ class _Limited:
 
 def run_demo(
     seed: int, console: Console, *, keep: bool, url: str | None = None, pages: PagesOf | None = None
-) -> Result:
+) -> DemoResult:
     """Run it in a fresh folder, and on a store in there unless `url` names another; the folder, and the messages, are
     removed afterwards unless `keep`, while that store's list of runs keeps its two. Raises DemoFailed,
     KeyboardInterrupt, StoreError, Unsupported for a store that cannot look up what waits."""

@@ -12,11 +12,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..deliver.run import Delivery
+from ..deliver.run import FileDelivery
 from ..deliver.summary import DeadGroup
 from ..duration import show
 from ..events import DeliveryEvent, Event
-from .ledger import Verdict
+from .ledger import ProofVerdict
 
 LINE_EVERY_S = 1.0
 WAVE_SLOT_S = 0.25
@@ -30,7 +30,7 @@ _PLAINLY = {
     "ReadError": "connection reset",
     "TimeoutError": "no answer in time",
 }
-Cell = object
+CellValue = object
 
 
 class View:
@@ -67,7 +67,7 @@ class View:
     def took_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def tick(self, delivery: Delivery) -> None:
+    def tick(self, delivery: FileDelivery) -> None:
         """Update the view, or write a line if it is time for one."""
         if self._live is not None:
             self._live.update(self._picture(delivery))
@@ -75,7 +75,7 @@ class View:
             self._line_at_s = time.monotonic()
             self._console.print(f"  {self.took_s:4.0f} s  {_states(delivery, len(self._due_ms))}", soft_wrap=True)
 
-    def _picture(self, delivery: Delivery) -> Group:
+    def _picture(self, delivery: FileDelivery) -> Group:
         total = delivery.record.total
         ended = total - delivery.tally.waiting
         head = Table.grid(padding=(0, 1))
@@ -99,7 +99,7 @@ class View:
         return "".join(_BLOCKS[-(-count * (len(_BLOCKS) - 1) // most)] for count in slots)
 
 
-def _states(delivery: Delivery, waiting: int) -> str:
+def _states(delivery: FileDelivery, waiting: int) -> str:
     tally = delivery.tally
     dead = tally.outcomes["dead"] + tally.outcomes["quarantined"]
     words = [f"{tally.outcomes['done']:>4} delivered", f"{waiting:>4} waiting to be retried", f"{dead:>3} dead"]
@@ -129,7 +129,7 @@ class Report:
     def say(self, text: str, style: str = "") -> None:
         self._print(Text("  " + text, style))
 
-    def table(self, rows: Sequence[Sequence[Cell]], *, header: Sequence[str] = ()) -> None:
+    def table(self, rows: Sequence[Sequence[CellValue]], *, header: Sequence[str] = ()) -> None:
         """Aligned rows: the first column at its right end, the others at their left. Empty rows make space."""
         cells = [[_cell(cell) for cell in row] for row in [*([header] if header else []), *rows]]
         widths = [max(MARGIN, *(len(row[0]) for row in cells if row))]
@@ -162,9 +162,9 @@ class Report:
         rows = [(g.count, g.reason, g.text.partition(" from ")[0], g.fingerprint) for g in groups]
         self.table(rows, header=("dead", "reason", "last failure", "fingerprint"))
 
-    def verdict(self, v: Verdict) -> None:
+    def verdict(self, v: ProofVerdict) -> None:
         """Print the ledger."""
-        rows: list[Sequence[Cell]] = [
+        rows: list[Sequence[CellValue]] = [
             (v.events, "events were sent"),
             (v.delivered, "were accepted by the endpoint"),
             (v.dead, "are dead, each with its reason in the store"),
@@ -180,7 +180,7 @@ class Report:
             self.say(f"{v.dead_but_accepted} of the dead were accepted once, but no answer ever said so.")
         self.balance(v)
 
-    def compare(self, rows: Sequence[tuple[str, str, str]], verdicts: Sequence[Verdict]) -> None:
+    def compare(self, rows: Sequence[tuple[str, str, str]], verdicts: Sequence[ProofVerdict]) -> None:
         """Print two runs beside each other, and whether their ledgers balance."""
         self.table([("without", "with", "a breaker"), *rows])
         for problem in (problem for v in verdicts for problem in v.problems):
@@ -188,7 +188,7 @@ class Report:
         if all(v.balanced for v in verdicts):
             self.say("✓ Both ledgers balance: none lost, none unexpected, every duplicate explained.", "bold green")
 
-    def balance(self, v: Verdict) -> None:
+    def balance(self, v: ProofVerdict) -> None:
         """Print whether the ledger balances."""
         for problem in v.problems:
             self.say(f"✗ {problem}", "bold red")
@@ -196,7 +196,7 @@ class Report:
             self.say("✓ The ledger balances: none lost, none unexpected, every duplicate explained.", "bold green")
 
 
-def _cell(cell: Cell) -> Text:
+def _cell(cell: CellValue) -> Text:
     return cell.copy() if isinstance(cell, Text) else Text(str(cell))
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ..errors import Quarantine, Reject, RetryAfter, Snooze
 from .fingerprints import fingerprint_of
-from .inspection import DEPTH_MAX, MEMBERS_MAX, Inspection, Seen, call, members_of
+from .inspection import DEPTH_MAX, MEMBERS_MAX, ExceptionFacts, Inspection, call, members_of
 from .model import Fault, Kind
 from .rules import Rule
 from .text_patterns import kind_of_text
@@ -74,7 +74,9 @@ _GRAVITY = (
 _STEERS = ("quarantine", "reject", "retry_after", "snooze")  # gravest first
 
 
-def _classify(inspection: Inspection, chain: list[Seen], rules: Sequence[Rule], depth: int = 0) -> Classification:
+def _classify(
+    inspection: Inspection, chain: list[ExceptionFacts], rules: Sequence[Rule], depth: int = 0
+) -> Classification:
     seen = chain[0]
     if seen.known.steer and (steered := _steered(seen.exception)):
         return steered
@@ -92,7 +94,7 @@ def _classify(inspection: Inspection, chain: list[Seen], rules: Sequence[Rule], 
     return Classification(kind, members.retry_after_s if asked_s is None else asked_s)
 
 
-def _is_plain_number(seen: Seen) -> bool:
+def _is_plain_number(seen: ExceptionFacts) -> bool:
     """Whether its text is just a number that it was raised with: `NotReady(404)` names the thing with the id 404, while
     `NotReady("404")` repeats what a server said."""
     if not seen.text.isdigit():
@@ -115,7 +117,9 @@ def _steered(exception: BaseException) -> Classification | None:
             return None
 
 
-def _classify_members(inspection: Inspection, seen: Seen, rules: Sequence[Rule], depth: int) -> Classification:
+def _classify_members(
+    inspection: Inspection, seen: ExceptionFacts, rules: Sequence[Rule], depth: int
+) -> Classification:
     """The gravest member decides: it fails again whatever becomes of the others. A group steers if all members do."""
     if depth >= DEPTH_MAX:
         return _UNKNOWN
@@ -129,7 +133,7 @@ def _classify_members(inspection: Inspection, seen: Seen, rules: Sequence[Rule],
     return Classification(min(kinds, key=_GRAVITY.index, default=None), asked_s)
 
 
-def _by_rules(seen: Seen, rules: Sequence[Rule]) -> Kind | None:
+def _by_rules(seen: ExceptionFacts, rules: Sequence[Rule]) -> Kind | None:
     """The kind of the first rule that matches. One that is malformed or raises does not match."""
     for rule in rules:
         kind: Kind | None = call(_match, rule, seen)
@@ -138,7 +142,7 @@ def _by_rules(seen: Seen, rules: Sequence[Rule]) -> Kind | None:
     return None
 
 
-def _match(rule: Rule, seen: Seen) -> Kind | None:
+def _match(rule: Rule, seen: ExceptionFacts) -> Kind | None:
     matcher, kind = rule
     if isinstance(matcher, type):
         matches: object = issubclass(type(seen.exception), matcher)

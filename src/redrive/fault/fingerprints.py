@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import TypeAlias
 
-from .inspection import DEPTH_MAX, MEMBERS_MAX, Inspection, Seen, members_of, message_of, storable
+from .inspection import DEPTH_MAX, MEMBERS_MAX, ExceptionFacts, Inspection, members_of, message_of, storable
 from .model import TEXT_MAX
 from .templates import generalized
 from .traceback import Stack, stack_of
@@ -198,7 +198,7 @@ def _added_by(text: str, stack: Stack) -> tuple[str, ...]:
     return (*names, stack.raised) if wordless and stack.raised else names
 
 
-def fingerprint_of(inspection: Inspection, chain: list[Seen], stack: Stack, depth: int = 0) -> str:
+def fingerprint_of(inspection: Inspection, chain: list[ExceptionFacts], stack: Stack, depth: int = 0) -> str:
     """Return the fingerprint of an exception and its causes, for a group with its members in any order and number."""
     seen, *causes = chain
     cls = type(seen.exception)

@@ -44,7 +44,7 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made at run time; other classes, in 
 _Reading: TypeAlias = tuple[Kind | None, str, float | None]  # kind, code and seconds asked for
 
 
-class Seen(Struct, frozen=True):
+class ExceptionFacts(Struct, frozen=True):
     """What one exception says, without its causes."""
 
     exception: BaseException
@@ -79,9 +79,9 @@ class Inspection:
 
     def __init__(self, now: datetime | None) -> None:
         self._now = now
-        self._seen: dict[int, Seen] = {}  # by identity, which holds while the exception is kept in here
+        self._seen: dict[int, ExceptionFacts] = {}  # by identity, which holds while the exception is kept in here
 
-    def see(self, exception: BaseException) -> Seen:
+    def see(self, exception: BaseException) -> ExceptionFacts:
         """Return what the exception says by itself."""
         seen = self._seen.get(id(exception))
         if seen is None:
@@ -90,7 +90,7 @@ class Inspection:
                 self._seen[id(exception)] = seen
         return seen
 
-    def chain(self, exception: BaseException) -> list[Seen]:
+    def chain(self, exception: BaseException) -> list[ExceptionFacts]:
         """Return the exception and its causes, outermost first; a mere `__context__` need not be the reason."""
         chain = [self.see(exception)]
         inner = _inner(chain[0])
@@ -100,20 +100,20 @@ class Inspection:
         return chain
 
 
-def _inspect(exception: BaseException, now: datetime | None) -> Seen:
+def _inspect(exception: BaseException, now: datetime | None) -> ExceptionFacts:
     known = _known_class(exception)
     text = text_of(exception, known.name)
     attributes = attributes_of(exception)
     if known.plain and not known.os_error and not attributes:
-        return Seen(exception, known, text, _NONE, known.kind, "", None)
+        return ExceptionFacts(exception, known, text, _NONE, known.kind, "", None)
     names = _telling(known, attributes)
     if not names:
-        return Seen(exception, known, text, _NONE, _kind_of_class(known, text), "", None)
+        return ExceptionFacts(exception, known, text, _NONE, _kind_of_class(known, text), "", None)
     reading = call(_read, exception, known, text, names, now) or (known.kind, "", None)
-    return Seen(exception, known, text, names, *reading)
+    return ExceptionFacts(exception, known, text, names, *reading)
 
 
-def _inner(seen: Seen) -> BaseException | None:
+def _inner(seen: ExceptionFacts) -> BaseException | None:
     cause = cause_of(seen.exception)
     if cause is not None or seen.known.plain or "reason" not in seen.telling:
         return cause

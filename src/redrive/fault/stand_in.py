@@ -33,7 +33,7 @@ class StandIn(Exception):
     """The base of all stand-ins."""
 
 
-class Place:
+class CodeLine:
     """One line of code in a traceback. `hidden`: the line holds a secret."""
 
     def __init__(self, filename: str, line: str, name: str, source: str | None) -> None:
@@ -58,16 +58,16 @@ def stand_in(error: str, text: str, traceback: str) -> ExcInfo:
     return _known(error) or type(value), value, value.__traceback__
 
 
-def _read(section: str) -> tuple[list[Place], str]:
+def _read(section: str) -> tuple[list[CodeLine], str]:
     """The frames of one exception, and the text behind them."""
-    places: list[Place] = []
+    places: list[CodeLine] = []
     at = len(_HEADER)
     if not section.startswith(_HEADER):
         return places, section
     while match := _FRAME.match(section, at):
         at = match.end()
         if match[1] is not None:
-            places.append(Place(*match.groups()))
+            places.append(CodeLine(*match.groups()))
     return places, section[at:]
 
 
@@ -77,7 +77,7 @@ def _named(end: str) -> tuple[str, str]:
     return (name, text) if _CLASS.fullmatch(name) else ("Exception", end.strip())
 
 
-def _exception(error: str, text: str, places: list[Place]) -> StandIn:
+def _exception(error: str, text: str, places: list[CodeLine]) -> StandIn:
     step: TracebackType | None = None
     for place in reversed(places):
         frame = FunctionType(_code(place.filename, place.name, place.hidden), _globals(place.filename))()

@@ -17,8 +17,8 @@ from msgspec import Struct
 from .inspection import (
     DEPTH_MAX,
     MEMBERS_MAX,
+    ExceptionFacts,
     Inspection,
-    Seen,
     attributes_of,
     call,
     cause_of,
@@ -154,7 +154,7 @@ def _places(frames: list[Frame]) -> tuple[str, ...]:
     return tuple(places)
 
 
-def traceback_text(inspection: Inspection, seen: Seen, stack: Stack) -> str:
+def traceback_text(inspection: Inspection, seen: ExceptionFacts, stack: Stack) -> str:
     """Return the traceback of an exception, at most TRACEBACK_MAX characters with its end kept."""
     exception = seen.exception
     if not seen.known.group and cause_of(exception) is None and context_of(exception) is None:
@@ -168,7 +168,7 @@ def traceback_text(inspection: Inspection, seen: Seen, stack: Stack) -> str:
     return storable(whole, TRACEBACK_MAX).rstrip("\n")
 
 
-def _section(seen: Seen, stack: Stack) -> str:
+def _section(seen: ExceptionFacts, stack: Stack) -> str:
     last = f"{seen.known.name}: {seen.text}\n" if seen.text else f"{seen.known.name}\n"
     return f"{stack.shown}{last}{_notes(seen.exception)}"
 

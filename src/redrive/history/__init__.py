@@ -10,7 +10,7 @@ from .flusher import Flusher
 from .histogram import Histogram
 from .objectives import Burn, SloStatus, read_objectives
 from .read import History, Point, counts_of, read_history
-from .recorder import Recorder, Series
+from .recorder import MinuteSeries, Recorder
 from .tally import Tally
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "Flusher",
     "Histogram",
     "History",
+    "MinuteSeries",
     "Point",
     "Recorder",
-    "Series",
     "SloStatus",
     "Tally",
     "counts_of",

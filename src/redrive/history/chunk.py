@@ -26,7 +26,7 @@ MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 
 
-class Kind(NamedTuple):
+class ChunkKind(NamedTuple):
     """A kind of chunk: its letter, how long a slot is, how many slots it has, how long it is kept after its end, and
     whether it holds counts and histograms."""
 
@@ -47,13 +47,13 @@ class Kind(NamedTuple):
         return self.histograms if is_histogram(key) else self.counts
 
 
-MINUTES = Kind("m", MINUTE_MS, 60, 24 * HOUR_MS, counts=True, histograms=False)
-FIVES = Kind("f", 5 * MINUTE_MS, 12, 3 * HOUR_MS, counts=False, histograms=True)
-HOURS = Kind("h", HOUR_MS, 24, 35 * 24 * HOUR_MS, counts=True, histograms=True)
+MINUTES = ChunkKind("m", MINUTE_MS, 60, 24 * HOUR_MS, counts=True, histograms=False)
+FIVES = ChunkKind("f", 5 * MINUTE_MS, 12, 3 * HOUR_MS, counts=False, histograms=True)
+HOURS = ChunkKind("h", HOUR_MS, 24, 35 * 24 * HOUR_MS, counts=True, histograms=True)
 KINDS = (MINUTES, FIVES, HOURS)
 
 
-class Chunk(Struct):
+class HistoryChunk(Struct):
     """`counts` by key, from the first slot on; `nonces` of the last writes, the newest last."""
 
     counts: dict[str, list[int]]
@@ -69,24 +69,24 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Stored).decode
 
 
-def read_chunk(value: bytes | None) -> Chunk:
+def read_chunk(value: bytes | None) -> HistoryChunk:
     """The chunk in a cell; an empty one where there is none, or it is damaged."""
     try:
         stored = _Stored({}) if value is None else _decode(zlib.decompressobj().decompress(value, BYTES_MAX))
         counts = {key: _numbers(packed) for key, packed in stored.counts.items()}
     except (zlib.error, *UNREADABLE):
-        return Chunk({}, [])
+        return HistoryChunk({}, [])
     nonces = stored.nonces
-    return Chunk(counts, [nonces[at : at + NONCE_BYTES] for at in range(0, len(nonces), NONCE_BYTES)])
+    return HistoryChunk(counts, [nonces[at : at + NONCE_BYTES] for at in range(0, len(nonces), NONCE_BYTES)])
 
 
-def write_chunk(chunk: Chunk) -> bytes:
+def write_chunk(chunk: HistoryChunk) -> bytes:
     """The bytes of a cell."""
     counts = {key: _packed(numbers) for key, numbers in sorted(chunk.counts.items())}
     return zlib.compress(_encode(_Stored(counts, b"".join(chunk.nonces[-NONCES:]))))
 
 
-def add_counts(chunk: Chunk, slot: int, counts: Mapping[str, int]) -> None:
+def add_counts(chunk: HistoryChunk, slot: int, counts: Mapping[str, int]) -> None:
     """Add counts to one slot of a chunk."""
     for key, count in counts.items():
         numbers = chunk.counts.setdefault(key, [])
@@ -95,7 +95,7 @@ def add_counts(chunk: Chunk, slot: int, counts: Mapping[str, int]) -> None:
         numbers[slot] += count
 
 
-def slots_of(kind: Kind, chunk: Chunk, start_ms: int) -> Iterator[tuple[int, str, int]]:
+def slots_of(kind: ChunkKind, chunk: HistoryChunk, start_ms: int) -> Iterator[tuple[int, str, int]]:
     """(start of the slot, key, count) of all counts in a chunk that began at `start_ms`."""
     for key, numbers in chunk.counts.items():
         for slot, count in enumerate(numbers):

@@ -17,8 +17,8 @@ from ..chance import uniform
 from ..errors import StoreError
 from ..message import Draft, PutResult, Swap
 from ..store import Store
-from .recorder import Name, Recorder
-from .writer import CELLS_AT_ONCE, Writer
+from .recorder import Recorder, SeriesName
+from .writer import CELLS_AT_ONCE, HistoryWriter
 
 EVERY_S = 10.0
 LAST_S = 1.0  # how long the end of a worker or a process waits for its last write
@@ -32,9 +32,11 @@ class Flusher:
 
     def __init__(self, recorder: Recorder, store: Store) -> None:
         self.recorder, self.store = recorder, store
-        self.writer = Writer(store)
+        self.writer = HistoryWriter(store)
         self._writing = threading.Lock()
-        self._open: dict[str, tuple[float, Mapping[Name, int]]] = {}  # puts in transactions, by the cells beside them
+        self._open: dict[
+            str, tuple[float, Mapping[SeriesName, int]]
+        ] = {}  # puts in transactions, by the cells beside them
         self._noting = threading.Lock()
         self.asked = False  # whether the thread has it
 
@@ -59,7 +61,7 @@ class Flusher:
             self.counted()
         return puts
 
-    def _enqueued(self, names: Mapping[Name, int]) -> None:
+    def _enqueued(self, names: Mapping[SeriesName, int]) -> None:
         try:
             self.recorder.enqueued(names, self.store.now_ms())
         except StoreError:  # the store went away since: not even the time is known
@@ -115,7 +117,7 @@ class Flusher:
             self.counted()
 
 
-def _names(drafts: Sequence[Draft], puts: Sequence[PutResult]) -> Mapping[Name, int]:
+def _names(drafts: Sequence[Draft], puts: Sequence[PutResult]) -> Mapping[SeriesName, int]:
     """How many were put of each queue and task; a duplicate was not."""
     return Counter((d.queue, d.task) for d, p in zip(drafts, puts, strict=True) if not p.duplicate)
 

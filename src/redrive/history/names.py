@@ -12,19 +12,19 @@ from ..chance import uniform
 from ..message import Cell, Swap, decoded, version_of
 from ..store import Store
 from .chunk import HOURS
-from .recorder import OTHER, Name
+from .recorder import OTHER, SeriesName
 
 NAMES_MAX = 1000
-EVERYTHING: Name = ("", "")  # the sum over all queues and tasks
-OVERFLOW: Name = (OTHER, OTHER)
+EVERYTHING: SeriesName = ("", "")  # the sum over all queues and tasks
+OVERFLOW: SeriesName = (OTHER, OTHER)
 CELL = "history/names"
 TRIES = 20
 _PAUSE_S = 0.005  # between two tries, at random and growing
 
-Days = dict[Name, int]  # the last day on which a queue and task did something, in days since the epoch
+Days = dict[SeriesName, int]  # the last day on which a queue and task did something, in days since the epoch
 
 
-def id_of(name: Name) -> str:
+def id_of(name: SeriesName) -> str:
     """The part of a cell's key that stands for a queue and task."""
     queue, task = name
     return hashlib.blake2b(f"{queue}\0{task}".encode(), digest_size=8).hexdigest()
@@ -35,7 +35,7 @@ def read_names(store: Store) -> Days:
     return _days(store.cells.read([CELL])[0])
 
 
-class Names:
+class SeriesNames:
     """The list, as one process knows it. `retries` counts swaps that another process won."""
 
     def __init__(self, store: Store) -> None:
@@ -43,14 +43,14 @@ class Names:
         self._known: Days = {}
         self.retries = 0
 
-    def list(self, names: Collection[Name], now_ms: int) -> dict[Name, Name]:
+    def list(self, names: Collection[SeriesName], now_ms: int) -> dict[SeriesName, SeriesName]:
         """Put these on the list; the name under which each is kept. Raises StoreError."""
         day = now_ms // HOURS.span_ms
         if any(self._known.get(name, -1) < day for name in names):
             self._known = self._listed(names, day)
         return {name: name if name in self._known else OVERFLOW for name in names}
 
-    def _listed(self, names: Collection[Name], day: int) -> Days:
+    def _listed(self, names: Collection[SeriesName], day: int) -> Days:
         for tried in range(TRIES):
             cell = self._store.cells.read([CELL])[0]
             before = _days(cell)

@@ -19,11 +19,11 @@ from ..store import Store
 from .chunk import HOUR_MS, MINUTE_MS
 from .names import read_names
 from .read import NOT_KEPT, counts_of
-from .recorder import Name
+from .recorder import SeriesName
 from .tally import ALL, GOOD, QUEUE_ALL, QUEUE_GOOD
 
 
-class Window(NamedTuple):
+class BurnWindow(NamedTuple):
     """An alert on the burn rate: its severity, its threshold, and its windows in ms."""
 
     severity: str
@@ -33,9 +33,9 @@ class Window(NamedTuple):
 
 
 WINDOWS = (
-    Window("page", 14.4, HOUR_MS, 5 * MINUTE_MS),
-    Window("page", 6.0, 6 * HOUR_MS, 30 * MINUTE_MS),
-    Window("ticket", 1.0, 72 * HOUR_MS, 6 * HOUR_MS),
+    BurnWindow("page", 14.4, HOUR_MS, 5 * MINUTE_MS),
+    BurnWindow("page", 6.0, 6 * HOUR_MS, 30 * MINUTE_MS),
+    BurnWindow("ticket", 1.0, 72 * HOUR_MS, 6 * HOUR_MS),
 )
 
 
@@ -109,7 +109,7 @@ def read_objectives(store: Store, app: Declares) -> tuple[SloStatus, ...]:
     return tuple(_status(store, names, kind, name, slo) for kind, name, slo in declared)
 
 
-def _status(store: Store, names: Iterable[Name], kind: str, name: str, slo: SLO) -> SloStatus:
+def _status(store: Store, names: Iterable[SeriesName], kind: str, name: str, slo: SLO) -> SloStatus:
     place = 1 if kind == "task" else 0
     of = sorted(each for each in names if each[place] == name)
     keys = (GOOD, ALL) if kind == "task" else (QUEUE_GOOD, QUEUE_ALL)

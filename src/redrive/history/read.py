@@ -9,10 +9,10 @@ from msgspec import Struct
 from ..duration import Duration, milliseconds, show
 from ..errors import ConfigError, Unsupported
 from ..store import Store
-from .chunk import FIVES, HOUR_MS, HOURS, MINUTE_MS, MINUTES, Kind, read_chunk, slots_of
+from .chunk import FIVES, HOUR_MS, HOURS, MINUTE_MS, MINUTES, ChunkKind, read_chunk, slots_of
 from .names import EVERYTHING, id_of, read_names
-from .recorder import Name
-from .tally import Counts, Tally, is_histogram, tally_of
+from .recorder import SeriesName
+from .tally import Tally, TallyCounts, is_histogram, tally_of
 from .writer import SHARDS
 
 NOT_KEPT = "not kept: name cells= in the store's URL, and workers write there what they counted"
@@ -64,8 +64,8 @@ def read_history(
     now_ms = store.now_ms()
     since_ms = now_ms - back_ms
     since_ms -= since_ms % step_ms
-    total: Counts = {}
-    steps: dict[int, Counts] = {}
+    total: TallyCounts = {}
+    steps: dict[int, TallyCounts] = {}
     for at_ms, key, count in counts_of(store, _names(store, queue, task), since_ms, now_ms, step_ms):
         total[key] = total.get(key, 0) + count
         of = steps.setdefault(at_ms - at_ms % step_ms, {})
@@ -83,7 +83,7 @@ def read_history(
 
 
 def counts_of(
-    store: Store, names: Sequence[Name], since_ms: int, now_ms: int, step_ms: int = MINUTE_MS
+    store: Store, names: Sequence[SeriesName], since_ms: int, now_ms: int, step_ms: int = MINUTE_MS
 ) -> Iterator[tuple[int, str, int]]:
     """(start of its slot, key, count) of all slots of these queues and tasks that began since then, the hours of a day
     if the step is of whole hours, else the finest that are kept. Raises StoreError."""
@@ -99,7 +99,7 @@ def counts_of(
 
 
 def _read(
-    store: Store, names: Sequence[Name], kind: Kind, from_ms: int, before_ms: int
+    store: Store, names: Sequence[SeriesName], kind: ChunkKind, from_ms: int, before_ms: int
 ) -> Iterator[tuple[int, str, int]]:
     """What the chunks of a kind have of the slots that began from `from_ms` on and before `before_ms`."""
     starts = range(from_ms - from_ms % kind.span_ms, before_ms, kind.span_ms)
@@ -118,7 +118,7 @@ def _read(
                         yield at_ms, key, count
 
 
-def _names(store: Store, queue: str | None, task: str | None) -> Sequence[Name]:
+def _names(store: Store, queue: str | None, task: str | None) -> Sequence[SeriesName]:
     if queue is None and task is None:
         return [EVERYTHING]
     if queue is not None and task is not None:

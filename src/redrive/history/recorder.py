@@ -21,7 +21,7 @@ from .tally import (
     QUEUE_GOOD,
     RUN,
     WAIT,
-    Counts,
+    TallyCounts,
     add,
     band,
     outcome_key,
@@ -31,11 +31,11 @@ OTHER = "(other)"  # for tasks that an app with tasks does not know: a typing er
 VALUES_MAX = 4096  # durations of a series that are kept one by one, and a batch more
 ATTEMPTS = 12  # attempts counted one by one; the last place has all from the eleventh on
 
-Name = tuple[str, str]  # queue and task
-Minutes = dict[int, Counts]
+SeriesName = tuple[str, str]  # queue and task
+Minutes = dict[int, TallyCounts]
 
 
-class Series(Struct, gc=False, eq=False):
+class MinuteSeries(Struct, gc=False, eq=False):
     """What one queue and task did in the minute under way. `done` counts by attempt, the lists are durations in ms.
     `within_ms` and `queue_within_ms` are the bounds of their objectives, if they have some."""
 
@@ -47,7 +47,7 @@ class Series(Struct, gc=False, eq=False):
     first: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
     delay: list[float] = field(default_factory=list)
-    counts: Counts = field(default_factory=dict)
+    counts: TallyCounts = field(default_factory=dict)
 
     @property
     def judges(self) -> bool:
@@ -96,10 +96,10 @@ class Recorder:
     def __init__(self, tasks: Mapping[str, Any], queues: Mapping[str, Any]) -> None:
         self._tasks, self._queues = tasks, queues
         self.lock = threading.Lock()
-        self.series: dict[Name, Series] = {}
+        self.series: dict[SeriesName, MinuteSeries] = {}
         self._minute = -1
-        self._folded: dict[Name, Minutes] = {}
-        self._put: dict[Name, int] = {}
+        self._folded: dict[SeriesName, Minutes] = {}
+        self._put: dict[SeriesName, int] = {}
 
     def turn(self, now_ms: int) -> None:
         """What is counted from here on happens now."""
@@ -109,7 +109,7 @@ class Recorder:
             self.series.clear()
             self._minute = minute
 
-    def of(self, queue: str, task: str) -> Series:
+    def of(self, queue: str, task: str) -> MinuteSeries:
         """The series of a queue and task."""
         series = self.series.get((queue, task))
         if series is not None:
@@ -117,10 +117,12 @@ class Recorder:
         name = self._name(queue, task)
         series = self.series.get(name)
         if series is None:
-            series = self.series[name] = Series(_within_ms(self._tasks.get(task)), _within_ms(self._queues.get(queue)))
+            series = self.series[name] = MinuteSeries(
+                _within_ms(self._tasks.get(task)), _within_ms(self._queues.get(queue))
+            )
         return series
 
-    def _name(self, queue: str, task: str) -> Name:
+    def _name(self, queue: str, task: str) -> SeriesName:
         return queue, task if task in self._tasks or not self._tasks else OTHER
 
     def bound(self) -> None:
@@ -129,25 +131,25 @@ class Recorder:
             if len(series.run) >= VALUES_MAX:
                 series.fold()
 
-    def enqueued(self, names: Mapping[Name, int], now_ms: int) -> None:
+    def enqueued(self, names: Mapping[SeriesName, int], now_ms: int) -> None:
         """So many of each queue and task were put."""
         with self.lock:
             self.turn(now_ms)
             self.add_enqueued(names)
 
-    def add_enqueued(self, names: Mapping[Name, int]) -> None:
+    def add_enqueued(self, names: Mapping[SeriesName, int]) -> None:
         """Count these as put."""
         for (queue, task), count in names.items():
             self.of(queue, task).count(ENQUEUED, count)
             name = self._name(queue, task)
             self._put[name] = self._put.get(name, 0) + count
 
-    def put_in_all(self) -> dict[Name, int]:
+    def put_in_all(self) -> dict[SeriesName, int]:
         """How many messages this process has put, by queue and task, since it began."""
         with self.lock:
             return dict(self._put)
 
-    def take(self) -> dict[Name, Minutes]:
+    def take(self) -> dict[SeriesName, Minutes]:
         """All counts by minute since the last call."""
         with self.lock:
             self._fold()

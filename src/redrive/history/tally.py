@@ -23,7 +23,7 @@ GOOD, ALL, QUEUE_GOOD, QUEUE_ALL = "g", "a", "gq", "aq"  # of the objectives of 
 RUN, WAIT, FIRST, AFTER, DELAY = "R", "W", "F", "A", "D"
 HISTOGRAMS = (RUN, WAIT, FIRST, AFTER, DELAY)
 
-Counts = dict[str, int]
+TallyCounts = dict[str, int]
 
 
 def band(attempt: int) -> int:
@@ -113,7 +113,7 @@ class Tally(Struct, frozen=True, kw_only=True):
         return self.failed / ended if ended else None
 
 
-def add(into: Counts, more: Mapping[str, int]) -> None:
+def add(into: TallyCounts, more: Mapping[str, int]) -> None:
     """Add `more` to `into`."""
     for key, count in more.items():
         into[key] = into.get(key, 0) + count

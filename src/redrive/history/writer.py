@@ -21,10 +21,10 @@ from ..chance import randrange, uniform
 from ..errors import StoreError
 from ..message import Cell, Swap, version_of
 from ..store import Store
-from .chunk import KINDS, MINUTE_MS, NONCE_BYTES, NONCES, Kind, add_counts, read_chunk, write_chunk
-from .names import EVERYTHING, Names, id_of
-from .recorder import Minutes, Name
-from .tally import Counts, add
+from .chunk import KINDS, MINUTE_MS, NONCE_BYTES, NONCES, ChunkKind, add_counts, read_chunk, write_chunk
+from .names import EVERYTHING, SeriesNames, id_of
+from .recorder import Minutes, SeriesName
+from .tally import TallyCounts, add
 
 SHARDS = 8
 TRIES = 3  # swaps of a cell that others won before another shard is taken
@@ -34,29 +34,29 @@ _PAUSE_S = 0.005  # before a round, at random and growing
 PENDING_MAX = 10_000  # cells whose counts wait for the store, beyond which the oldest are dropped
 
 
-class Batch(Struct, gc=False, eq=False):
+class CountBatch(Struct, gc=False, eq=False):
     """Counts by slot, with the nonces of the swaps that may have written them."""
 
-    slots: dict[int, Counts] = field(default_factory=dict)
+    slots: dict[int, TallyCounts] = field(default_factory=dict)
     nonces: set[bytes] = field(default_factory=set)
     after: int = 0  # the version of the cell before the first of those
 
 
-class Target(Struct, gc=False, eq=False):
+class CellUpdate(Struct, gc=False, eq=False):
     """A cell to write, and what is to be added to it. The last batch is open; the others may have been written."""
 
     base: str  # the key without the shard
-    kind: Kind
+    kind: ChunkKind
     shard: int = 0
     lost: int = 0
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[CountBatch] = field(default_factory=list)
 
     @property
     def key(self) -> str:
         return f"{self.base}/{self.shard}"
 
 
-class Writer:
+class HistoryWriter:
     """Merges the counts of one process into the store. Used by one thread at a time.
 
     `retries` counts swaps that another process won, `dropped` batches that may or may not have been written.
@@ -64,9 +64,9 @@ class Writer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._names = Names(store)
-        self._unlisted: dict[Name, Minutes] = {}
-        self._targets: dict[str, Target] = {}  # by base
+        self._names = SeriesNames(store)
+        self._unlisted: dict[SeriesName, Minutes] = {}
+        self._targets: dict[str, CellUpdate] = {}  # by base
         self.retries = self.dropped = 0
 
     @property
@@ -74,7 +74,7 @@ class Writer:
         """Whether counts wait for the store."""
         return bool(self._targets or self._unlisted)
 
-    def write(self, taken: Mapping[Name, Minutes]) -> None:
+    def write(self, taken: Mapping[SeriesName, Minutes]) -> None:
         """Add these counts, and those that could not be written before. Raises StoreError: then they wait."""
         for name, minutes in taken.items():
             waiting = self._unlisted.setdefault(name, {})
@@ -105,9 +105,9 @@ class Writer:
                 target = self._targets.get(base)
                 if target is None:
                     self._bound()
-                    target = self._targets[base] = Target(base, kind)
+                    target = self._targets[base] = CellUpdate(base, kind)
                 if not target.batches or target.batches[-1].nonces:
-                    target.batches.append(Batch())
+                    target.batches.append(CountBatch())
                 add(target.batches[-1].slots.setdefault(at_ms % kind.span_ms // kind.slot_ms, {}), kept)
 
     def _bound(self) -> None:
@@ -115,7 +115,7 @@ class Writer:
             del self._targets[next(iter(self._targets))]
             self.dropped += 1
 
-    def _swap(self, targets: list[Target]) -> None:
+    def _swap(self, targets: list[CellUpdate]) -> None:
         cells = self._store.cells.read([target.key for target in targets])
         nonce = secrets.token_bytes(NONCE_BYTES)
         swaps, going = [], []
@@ -143,7 +143,7 @@ class Writer:
             else:
                 self._lose(target)
 
-    def _merged(self, target: Target, cell: Cell | None, nonce: bytes) -> bytes | None:
+    def _merged(self, target: CellUpdate, cell: Cell | None, nonce: bytes) -> bytes | None:
         """The cell with what is still to be added; None if nothing is."""
         chunk = read_chunk(None if cell is None else cell.value)
         left = [batch for batch in target.batches if not self._is_over(batch, chunk.nonces, version_of(cell))]
@@ -156,7 +156,7 @@ class Writer:
         chunk.nonces = [*chunk.nonces, nonce][-NONCES:]
         return write_chunk(chunk)
 
-    def _is_over(self, batch: Batch, nonces: Collection[bytes], version: int) -> bool:
+    def _is_over(self, batch: CountBatch, nonces: Collection[bytes], version: int) -> bool:
         """Whether a batch was written, or may have been, and that cannot be found out any more."""
         if not batch.nonces:
             return False
@@ -167,7 +167,7 @@ class Writer:
         self.dropped += 1
         return True
 
-    def _lose(self, target: Target) -> None:
+    def _lose(self, target: CellUpdate) -> None:
         self.retries += 1
         target.lost += 1
         if target.lost >= TRIES and not any(batch.nonces for batch in target.batches):

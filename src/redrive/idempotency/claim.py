@@ -39,7 +39,7 @@ _RESULT = "result of key", ""
 NOT_COMMITTED = "ctx.complete() was called, and its transaction not committed when the handler returned"
 
 
-class Wanted(Struct, frozen=True):
+class KeyRequest(Struct, frozen=True):
     """A request for a key of a task, and how long to hold it."""
 
     key: str
@@ -53,7 +53,7 @@ class Claim(Struct, eq=False):
     """A key that is held: its cell, the cell's version, and its record. `committed`: the handler has completed it in a
     transaction of its own, which may have been rolled back."""
 
-    wanted: Wanted
+    wanted: KeyRequest
     version: int
     record: Record
     committed: bool = False
@@ -74,12 +74,12 @@ class Claim(Struct, eq=False):
         return releasing(self.wanted.cell, self.version)
 
 
-Found = Claim | Busy | Finished | Other
+ClaimAnswer = Claim | Busy | Finished | Other
 
 
 def wanted(
     task: TaskSpec, args: Sequence[Any], kwargs: Mapping[str, Any], owner: str, fence: int, hold_ms: int
-) -> Wanted:
+) -> KeyRequest:
     """The request of a run with these arguments. Raises what the key's function raises, TypeError, EncodeError."""
     rule = task.idempotency
     assert rule is not None
@@ -87,10 +87,10 @@ def wanted(
     canonical, box = task.codec.canonical(args, kwargs), task.app.store.box
     payload = payload_of(canonical) if box is None else box.digest(canonical, HASH_BYTES)
     wish = Wish(owner, fence, payload, task.version)
-    return Wanted(key, cell_of(task.name, key), wish, hold_ms, rule.keep_ms)
+    return KeyRequest(key, cell_of(task.name, key), wish, hold_ms, rule.keep_ms)
 
 
-def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
+def acquire(store: Store, wishes: Sequence[KeyRequest], now_ms: int) -> list[ClaimAnswer]:
     """Claim the keys that are free: return a Claim for each, or why not. Of several requests for one key the first
     wins.
 
@@ -98,7 +98,7 @@ def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
     then some keys may be held by these owners, who are granted them again.
     """
     durable = not store.traits.one_machine  # on one machine a power cut that undoes a claim ends its owner too
-    claims: list[Found] = [Busy(LOST, now_ms + AGAIN_MS)] * len(wishes)
+    claims: list[ClaimAnswer] = [Busy(LOST, now_ms + AGAIN_MS)] * len(wishes)
     taken = {w.cell: (0, claimed(w.wish, now_ms, w.hold_ms)) for w in reversed(wishes)}  # the first one's stays
     left = list(range(len(wishes)))
     for _ in range(TRIES):

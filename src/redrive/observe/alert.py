@@ -56,7 +56,7 @@ class Alert(Struct, frozen=True, kw_only=True):
     affected: tuple[str, ...] = ()
 
 
-class Subject(NamedTuple):
+class AlertSubject(NamedTuple):
     """The subject of an alert: events that are equal in these fields share one alert."""
 
     name: str
@@ -80,7 +80,7 @@ class Pile(Struct, frozen=True, array_like=True):
         return Pile(self.count + other.count, min(self.since_ms, other.since_ms), ids, other.text or self.text)
 
 
-def text_of(subject: Subject, pile: Pile) -> str:
+def text_of(subject: AlertSubject, pile: Pile) -> str:
     many = pile.count > 1
     times = f" {pile.count:,} times" if many else ""
     of = f" of task {subject.task}" if subject.task else ""
@@ -108,7 +108,7 @@ def cause_of(event: DeliveryEvent) -> str:
     return ": ".join(filter(None, (event.reason, event.error, event.text)))
 
 
-def command_of(subject: Subject, pile: Pile, place: Sequence[str]) -> str:
+def command_of(subject: AlertSubject, pile: Pile, place: Sequence[str]) -> str:
     match subject.name:
         case "dead_growth":
             words = _dead(subject)
@@ -124,7 +124,7 @@ def command_of(subject: Subject, pile: Pile, place: Sequence[str]) -> str:
     return shell_line(words, place)
 
 
-def _dead(subject: Subject) -> list[str]:
+def _dead(subject: AlertSubject) -> list[str]:
     """List the messages of a failure; for several failures, or all queues, their groups."""
     queue = subject.queue or None
     if not subject.task:

@@ -31,7 +31,7 @@ from ..redact import clip, many_lines, redact
 from ..registry import Registry
 from ..triage.annotations import NOTHING, read_annotations
 from .alert import Alert as Alert
-from .alert import Pile, Subject, cause_of, command_of, page_of, place_of, runbook_of, spec_of, text_of, visible
+from .alert import AlertSubject, Pile, cause_of, command_of, page_of, place_of, runbook_of, spec_of, text_of, visible
 from .muting import read_mutes
 
 NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")  # of events; thresholds has the others
@@ -83,10 +83,10 @@ class Watch:
         self._app, self._names, self._tell_it = app, frozenset(names), tell
         self._channel, self._every_ms, self._spec, self._gather_s = channel, every_ms, app_spec, gather_s
         self._changed = threading.Condition()
-        self._piles: dict[Subject, Pile] = {}
-        self._look_s: dict[Subject, float] = {}  # when to check whether its alert may be sent
-        self._sent_s: dict[Subject, float] = {}  # when this process sent its alert, in case the store is down
-        self._hurry: dict[Subject, None] = {}  # to send at once, in this order
+        self._piles: dict[AlertSubject, Pile] = {}
+        self._look_s: dict[AlertSubject, float] = {}  # when to check whether its alert may be sent
+        self._sent_s: dict[AlertSubject, float] = {}  # when this process sent its alert, in case the store is down
+        self._hurry: dict[AlertSubject, None] = {}  # to send at once, in this order
         self._busy = False
         self._thread: threading.Thread | None = None
 
@@ -97,20 +97,22 @@ class Watch:
         for event in events:
             if isinstance(event, DeliveryEvent):
                 if event.outcome == "dead" and "dead_growth" in self._names:
-                    subject = Subject("dead_growth", event.task, event.queue, event.fingerprint or "")
+                    subject = AlertSubject("dead_growth", event.task, event.queue, event.fingerprint or "")
                     self._note(subject, event.at_ms, cause_of(event), event.id)
                 elif event.outcome == "quarantined" and "quarantined" in self._names:
-                    self._note(Subject(event.outcome, event.task, event.queue), event.at_ms, event.text, event.id)
+                    self._note(AlertSubject(event.outcome, event.task, event.queue), event.at_ms, event.text, event.id)
             elif event.name in self._names:
-                self._note(Subject(event.name, about=event.about), event.at_ms, event.text)
+                self._note(AlertSubject(event.name, about=event.about), event.at_ms, event.text)
             elif event.name == "auto_isolated" and "quarantined" in self._names:
-                self._note(Subject("quarantined", about=event.about), event.at_ms, event.text, count=event.count)
+                self._note(AlertSubject("quarantined", about=event.about), event.at_ms, event.text, count=event.count)
             else:
                 stopped = stopped or event.name == "stopped"
         if stopped:
             self.flush(LAST_WORDS_S)  # the process may end after this
 
-    def _note(self, subject: Subject, at_ms: int, text: str | None, id: str | None = None, *, count: int = 1) -> None:
+    def _note(
+        self, subject: AlertSubject, at_ms: int, text: str | None, id: str | None = None, *, count: int = 1
+    ) -> None:
         pile = Pile(count, at_ms, () if id is None else (id,), (text or "")[: NOTED_MAX + 1])
         with self._changed:
             if subject not in self._piles:
@@ -118,15 +120,15 @@ class Watch:
             self._add(subject, pile, self._gather_s)
             self._alive()
 
-    def _bounded(self, subject: Subject) -> Subject:
+    def _bounded(self, subject: AlertSubject) -> AlertSubject:
         """The subject, or a wider one if there are too many: failures that all differ share an alert."""
         if len(self._piles) >= SUBJECTS_MAX:
-            return Subject(subject.name)
+            return AlertSubject(subject.name)
         return self._wide(subject) if subject.name == "dead_growth" and subject.task else subject
 
-    def _wide(self, subject: Subject) -> Subject:
+    def _wide(self, subject: AlertSubject) -> AlertSubject:
         fresh_s = time.monotonic() - self._every_ms / 1000
-        wide = Subject(subject.name, queue=subject.queue)
+        wide = AlertSubject(subject.name, queue=subject.queue)
         if self._sent_s.get(subject, -float("inf")) > fresh_s:
             return subject
         if wide in self._piles:  # checked first, as this may run for every death
@@ -151,7 +153,7 @@ class Watch:
             self._thread.start()
             atexit.register(_last_words, weakref.ref(self))
 
-    def _add(self, subject: Subject, pile: Pile, look_in_s: float) -> None:
+    def _add(self, subject: AlertSubject, pile: Pile, look_in_s: float) -> None:
         """Call it with the lock held."""
         self._piles[subject] = self._piles.get(subject, Pile()).plus(pile)
         self._look_s[subject] = min(self._look_s.get(subject, float("inf")), time.monotonic() + look_in_s)
@@ -179,11 +181,11 @@ class Watch:
                 self._busy = False
                 self._changed.notify_all()
 
-    def _due(self) -> list[Subject]:
+    def _due(self) -> list[AlertSubject]:
         now_s = time.monotonic()
         return [*self._hurry, *(s for s, at_s in self._look_s.items() if at_s <= now_s and s not in self._hurry)]
 
-    def _one(self, subject: Subject, pile: Pile) -> None:
+    def _one(self, subject: AlertSubject, pile: Pile) -> None:
         pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # here, once for all events
         try:
             claimed = self._claim(subject, pile)
@@ -193,7 +195,7 @@ class Watch:
             self._remember(subject)
             self._send(subject, claimed)
 
-    def _remember(self, subject: Subject) -> None:
+    def _remember(self, subject: AlertSubject) -> None:
         now_s = time.monotonic()
         with self._changed:
             if len(self._sent_s) >= SUBJECTS_MAX:
@@ -201,7 +203,7 @@ class Watch:
                 self._sent_s = {s: at_s for s, at_s in self._sent_s.items() if at_s > fresh_s}
             self._sent_s[subject] = now_s
 
-    def _claim(self, subject: Subject, pile: Pile) -> Pile:
+    def _claim(self, subject: AlertSubject, pile: Pile) -> Pile:
         """The events to report now, by this process alone; none if the last alert is too recent, or another process
         sends it."""
         store, key = self._app.store, self._key(subject)
@@ -224,7 +226,7 @@ class Watch:
         self._again(subject, pile, 1.0)  # many processes compete
         return Pile()
 
-    def _muted(self, subject: Subject, now_ms: int) -> bool:
+    def _muted(self, subject: AlertSubject, now_ms: int) -> bool:
         """Whether alerts about this failure, queue or dependency are muted."""
         store, about = self._app.store, subject.about
         if read_mutes(store, self._app).cover(
@@ -244,14 +246,14 @@ class Watch:
                 [Swap(key, version, _encode(SentAlert(old.at_ms)), max(2 * self._every_ms, KEPT_MS))]
             )
 
-    def _claim_here(self, subject: Subject, pile: Pile) -> Pile:
+    def _claim_here(self, subject: AlertSubject, pile: Pile) -> Pile:
         left_s = self._sent_s.get(subject, -float("inf")) + self._every_ms / 1000 - time.monotonic()
         if left_s <= 0 or not pile.count:
             return pile
         self._again(subject, pile, min(left_s, AGAIN_S))
         return Pile()
 
-    def _send(self, subject: Subject, pile: Pile) -> None:
+    def _send(self, subject: AlertSubject, pile: Pile) -> None:
         try:
             self._tell_it(self._alert(subject, pile))
         except NotSent as error:
@@ -259,7 +261,7 @@ class Watch:
         except Exception:  # a bug in the function would fail again
             _print(f"{self._channel} failed on an alert:\n{traceback.format_exc()}")
 
-    def _lost(self, subject: Subject, pile: Pile, why: str) -> None:
+    def _lost(self, subject: AlertSubject, pile: Pile, why: str) -> None:
         again_ms = int(min(AGAIN_S * 1000, self._every_ms))
         text = f"alert {subject.name} could not be sent, and is sent again in {again_ms / 1000:g} s: {why}"
         with contextlib.suppress(Exception):
@@ -275,14 +277,14 @@ class Watch:
             self._sent_s.pop(subject, None)
         self._again(subject, pile, again_ms / 1000)
 
-    def _look_in(self, subject: Subject, left_s: float) -> None:
+    def _look_in(self, subject: AlertSubject, left_s: float) -> None:
         """Check again in this time; store the events until then for the other processes now and then."""
         with self._changed:
             self._look_s[subject] = time.monotonic() + left_s
             if subject in self._piles:
                 self._look_s[subject] = time.monotonic() + min(left_s, DEPOSIT_S)
 
-    def _again(self, subject: Subject, pile: Pile, in_s: float) -> None:
+    def _again(self, subject: AlertSubject, pile: Pile, in_s: float) -> None:
         with self._changed:
             self._add(subject, pile, in_s)
 
@@ -290,11 +292,11 @@ class Watch:
         cell = self._app.store.cells.read([key])[0]
         return version_of(cell), decoded(cell, _decode_sent, SentAlert())
 
-    def _key(self, subject: Subject) -> str:
+    def _key(self, subject: AlertSubject) -> str:
         key = "/".join(("alert", self._channel, *filter(None, subject)))
         return key if len(key.encode()) <= 200 else f"alert/{hashlib.sha256(key.encode()).hexdigest()}"
 
-    def _alert(self, subject: Subject, pile: Pile) -> Alert:
+    def _alert(self, subject: AlertSubject, pile: Pile) -> Alert:
         return Alert(
             name=subject.name,
             text=visible(text_of(subject, pile)),

@@ -70,9 +70,9 @@ from ..triage.controls import Control, Controls
 from ..triage.redrive.records import RunState, Status, index, read_state, state_cell
 from .fleet_gauges import Fleet, fleet_of
 from .fleet_gauges import gauges as fleet_gauges
-from .signal_gauges import Signals, read_signals
+from .signal_gauges import QueueSignals, read_signals
 from .signal_gauges import gauges as signal_gauges
-from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty, put_by
+from .tally import SHAPES, EventCounter, Labels, MetricSeries, done_by_attempt, empty, put_by
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -110,7 +110,7 @@ class Metrics:
 
     def __init__(self, app: Registry, *, store: bool = True) -> None:
         self._app = app
-        self._counting = Counting(app.tasks, lambda: put_by(app))
+        self._counting = EventCounter(app.tasks, lambda: put_by(app))
         self._depths = Depths(lambda: app.store, app) if store else None
         self._undo: list[Callable[[], object]] = []
 
@@ -145,7 +145,7 @@ class Metrics:
 class Counters:
     """A collector of the counts that `read` returns: for a process that serves those of others."""
 
-    def __init__(self, read: Callable[[], Series]) -> None:
+    def __init__(self, read: Callable[[], MetricSeries]) -> None:
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
@@ -168,7 +168,7 @@ class _Look(NamedTuple):
     run_messages: Mapping[str, int] = {}  # of open runs
     controls: Sequence[Control] = ()
     fleet: Fleet = Fleet()
-    signals: Signals = Signals()
+    signals: QueueSignals = QueueSignals()
 
 
 class Depths:
@@ -235,7 +235,7 @@ def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
     return {name: max(0, now_ms - (m.rested_ms or now_ms)) / 1000 for name, oldest in firsts.items() for m in oldest}
 
 
-def families(series: Series) -> Iterator[Metric]:
+def families(series: MetricSeries) -> Iterator[Metric]:
     """Counters and histograms as families of prometheus_client."""
     core = _client().core
     for shape in SHAPES:
@@ -325,13 +325,13 @@ class _Gauge:
 
     def __init__(self, name: str, documentation: str, value: float | None = None, labels: Sequence[str] = ()) -> None:
         self.name, self.documentation, self._labels = name, documentation, labels
-        self.samples = [] if value is None else [_Sample(name, {}, value)]
+        self.samples = [] if value is None else [_MetricSample(name, {}, value)]
 
     def add_metric(self, labels: Sequence[str], value: float) -> None:
-        self.samples.append(_Sample(self.name, dict(zip(self._labels, labels, strict=True)), value))
+        self.samples.append(_MetricSample(self.name, dict(zip(self._labels, labels, strict=True)), value))
 
 
-class _Sample(NamedTuple):
+class _MetricSample(NamedTuple):
     name: str
     labels: Mapping[str, str]
     value: float

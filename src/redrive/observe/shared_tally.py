@@ -22,14 +22,14 @@ from ..events import Event, Notice
 from ..files import NotOurs, make_folder, open_file, read_regular, rewrite
 from ..message import UNREADABLE
 from ..registry import Registry
-from .tally import Counting, Labels, Numbers, Series, empty, merge, put_by
+from .tally import EventCounter, Labels, MetricSeries, Numbers, empty, merge, put_by
 
 WRITE_EVERY_S = 0.5
 PROCESSES_MAX = 1000
 
-_Written = dict[str, list[tuple[Labels, Numbers]]]
+_StoredSeries = dict[str, list[tuple[Labels, Numbers]]]
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Written).decode
+_decode = msgspec.json.Decoder(_StoredSeries).decode
 
 
 class SharedCounting:
@@ -38,7 +38,7 @@ class SharedCounting:
     Raises OSError if the directory cannot be written or belongs to another user, Refused if no file in it is free.
     """
 
-    def __init__(self, counting: Counting, directory: Path) -> None:
+    def __init__(self, counting: EventCounter, directory: Path) -> None:
         make_folder(directory, shared=is_shared())
         self._counting, self._shared = counting, is_shared()
         self._path, self._lock = _take(directory)
@@ -81,14 +81,14 @@ def share(app: Registry, directory: Path) -> None:
     """Count the work of this process in `directory`, as `redrive worker --metrics` does in each of its processes.
     Raises
     OSError, Refused."""
-    counting = Counting(app.tasks, lambda: put_by(app))
+    counting = EventCounter(app.tasks, lambda: put_by(app))
     counting.expect((task.queue, task.name) for task in app.tasks.values())
     shared = SharedCounting(counting, directory)
     shared.write()
     app.subscribe(shared)
 
 
-def read(directory: Path) -> Series:
+def read(directory: Path) -> MetricSeries:
     """The sum of the counts of all processes that share `directory`; empty if it does not exist."""
     total = empty()
     for path in directory.glob("*.json"):
@@ -96,7 +96,7 @@ def read(directory: Path) -> Series:
     return total
 
 
-def _read(path: Path) -> Series:
+def _read(path: Path) -> MetricSeries:
     """The counts in a file; none if it does not exist yet, or a power failure truncated it."""
     try:
         return {name: dict(of) for name, of in _decode(read_regular(path)).items()}

@@ -25,7 +25,7 @@ AHEAD_MS = 600_000  # of the coming wave
 AHEAD = "10m"
 
 
-class Signals(Struct, frozen=True, kw_only=True):
+class QueueSignals(Struct, frozen=True, kw_only=True):
     """What is ahead and how well it goes. Empty where the store does not tell."""
 
     upcoming: Mapping[tuple[str, str], int] = {}  # by queue and kind, first or retry
@@ -36,10 +36,10 @@ class Signals(Struct, frozen=True, kw_only=True):
 
 def read_signals(
     store: Store, app: Registry | None, counts: Mapping[str, Counts], workers: Sequence[WorkerInfo]
-) -> Signals:
+) -> QueueSignals:
     """The figures now. Raises StoreError."""
     keeps = store.traits.cells
-    return Signals(
+    return QueueSignals(
         upcoming=_upcoming(store, counts),
         objectives=read_objectives(store, app) if keeps and app is not None else (),
         late_s={s.name: (s.late_ms or 0) / 1000 for s in schedule_statuses(app, store)} if keeps and app else {},
@@ -57,7 +57,7 @@ def _upcoming(store: Store, counts: Mapping[str, Counts]) -> dict[tuple[str, str
     return upcoming
 
 
-def gauges(signals: Signals, family: type[GaugeMetricFamily], label: Callable[[str], str]) -> Iterator[Metric]:
+def gauges(signals: QueueSignals, family: type[GaugeMetricFamily], label: Callable[[str], str]) -> Iterator[Metric]:
     """The figures as families of prometheus_client; `label` makes a name harmless."""
     ahead = family(
         "redrive_queue_upcoming_messages", "Scheduled messages that come due soon.", labels=("queue", "kind", "within")

@@ -1,6 +1,6 @@
 """Count events: counters and histograms as plain lists of numbers, cheap to count and easy to merge.
 
-`Counting` is the observer; `prometheus.py` shows what it counted. No metric's label can take more values than there
+`EventCounter` is the observer; `prometheus.py` shows what it counted. No metric's label can take more values than there
 are queues, tasks and words of ours: never an id, never a text.
 """
 
@@ -19,7 +19,7 @@ from ..registry import Registry
 
 Labels = tuple[str, ...]
 Numbers = list[float]  # a counter: [n]. A histogram: how many per bucket, the last above all bounds, and then the sum
-Series = dict[str, dict[Labels, Numbers]]  # by metric, by label values
+MetricSeries = dict[str, dict[Labels, Numbers]]  # by metric, by label values
 
 
 class Shape(NamedTuple):
@@ -138,7 +138,7 @@ class _Bound(Struct):
     retried: Numbers | None
 
 
-class Counting:
+class EventCounter:
     """An observer that counts. `tasks`: the names that labels may contain; other tasks count as `(other)`. `put`
     returns how many messages this process has put, by queue and task."""
 
@@ -168,14 +168,14 @@ class Counting:
                     self._bind(queue, task, outcome)
             self._numbers(ISOLATED, ())
 
-    def copy(self) -> Series:
+    def copy(self) -> MetricSeries:
         """The counts up to now."""
         with self._lock:
             series = {name: {labels: list(n) for labels, n in of.items()} for name, of in self._series.items()}
         merge(series, {ENQUEUED.name: {labels: [count] for labels, count in self._put().items()}})
         return series
 
-    def add(self, series: Series) -> None:
+    def add(self, series: MetricSeries) -> None:
         """Continue these counts."""
         with self._lock:
             merge(self._series, series)
@@ -257,7 +257,7 @@ def put_by(app: Registry) -> Mapping[Labels, int]:
     return {} if app.flusher is None else {(*name,): count for name, count in app.flusher.recorder.put_in_all().items()}
 
 
-def empty() -> Series:
+def empty() -> MetricSeries:
     """Metrics without any series."""
     return {shape.name: {} for shape in SHAPES}
 
@@ -267,7 +267,7 @@ def zeros(shape: Shape) -> Numbers:
     return [0] * (len(shape.bounds) + 2) if shape.bounds else [0]
 
 
-def merge(into: Series, more: Series) -> None:
+def merge(into: MetricSeries, more: MetricSeries) -> None:
     """Add `more` to `into`. Leaves out series of another shape, which another version of this program wrote."""
     for shape in SHAPES:
         size = len(zeros(shape))
@@ -277,7 +277,7 @@ def merge(into: Series, more: Series) -> None:
                 old[:] = [a + b for a, b in zip(old, numbers, strict=True)]
 
 
-def done_by_attempt(series: Series) -> dict[Labels, float]:
+def done_by_attempt(series: MetricSeries) -> dict[Labels, float]:
     """Messages done by queue, task and attempt: 1 to 5, 6-10, 11+."""
     done: dict[Labels, float] = {}
     for (queue, task, outcome), numbers in series[ENDED.name].items():

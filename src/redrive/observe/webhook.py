@@ -42,7 +42,7 @@ class Webhook:
             user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
         self._timeout_s = timeout_s
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._opener = urllib.request.build_opener(_RefuseRedirect)
 
     def __call__(self, alert: Alert) -> None:
         body = in_json(msgspec.json.encode(alert).decode()).encode()
@@ -82,7 +82,7 @@ def channel_of(url: str) -> str:
     return f"webhook-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
+class _RefuseRedirect(urllib.request.HTTPRedirectHandler):
     """A POST that is redirected would become a GET elsewhere."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:

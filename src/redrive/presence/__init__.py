@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from .directory import GONE_MS, RENEW_S, Entry, drain_swaps, read_workers
-from .figures import LoopLag, Rate
+from .directory import GONE_MS, RENEW_S, ProcessCell, drain_swaps, read_workers
+from .figures import LoopLag, RateMeter
 from .keeper import Keeper, is_on
 from .knowledge import Knowledge, Release, Teller, release_of, waiting_tasks
 from .record import LISTED_MAX, HeldMessage, Hung, QueueWork, WorkerInfo, with_claimed
@@ -15,14 +15,14 @@ __all__ = [
     "GONE_MS",
     "LISTED_MAX",
     "RENEW_S",
-    "Entry",
     "HeldMessage",
     "Hung",
     "Keeper",
     "Knowledge",
     "LoopLag",
+    "ProcessCell",
     "QueueWork",
-    "Rate",
+    "RateMeter",
     "Release",
     "Teller",
     "WorkerInfo",

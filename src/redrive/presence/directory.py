@@ -34,7 +34,7 @@ _PAUSE_S = 0.005  # between two tries, at random and growing
 _decode = msgspec.json.Decoder(list[str]).decode
 
 
-class Entry:
+class ProcessCell:
     """The cell of one process, and its place in the lists. Used by one thread."""
 
     def __init__(self, store: Store) -> None:

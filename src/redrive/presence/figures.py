@@ -69,7 +69,7 @@ def rss_bytes() -> int | None:
         return None
 
 
-class Rate:
+class RateMeter:
     """How fast a total has risen since the last call."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, begin: float = 0.0) -> None:

@@ -17,8 +17,8 @@ from ..config import settings
 from ..errors import StoreError
 from ..events import Notify
 from ..store import Store
-from .directory import RENEW_S, Entry
-from .figures import TRIPS, Rate, percentile, rss_bytes
+from .directory import RENEW_S, ProcessCell
+from .figures import TRIPS, RateMeter, percentile, rss_bytes
 from .record import WorkerInfo
 
 SECOND_S = 1.0  # after the first record, which a worker writes before it has claimed anything
@@ -47,10 +47,10 @@ class Keeper:
         renewed: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._sample, self._notice = store, sample, notice
-        self._entry = Entry(store)
+        self._entry = ProcessCell(store)
         self.trips: deque[float] = deque(maxlen=TRIPS)
         self._drain, self._renewed = drain, renewed
-        self._counts_trips, self._cpu = counts_trips, Rate(begin=time.process_time())
+        self._counts_trips, self._cpu = counts_trips, RateMeter(begin=time.process_time())
         self._wake, self._over = threading.Event(), False
         self._started_ms = 0
         self._failed = False

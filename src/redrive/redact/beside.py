@@ -54,7 +54,7 @@ def closing(text: str, quote: str, begin: int) -> int:
     return len(text) if line < 0 else line
 
 
-class Beside:
+class NameContext:
     """A telling name in a text, and its surroundings."""
 
     def __init__(self, text: str, name: str, word: str, begin: int, end: int, *, in_code: bool) -> None:

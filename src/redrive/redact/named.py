@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from typing import NamedTuple
 
-from .beside import NEXT, QUOTE, Beside, closing
+from .beside import NEXT, QUOTE, NameContext, closing
 from .formats import HIDDEN
 from .names import FIELDS, WORDS, counts, drawn, harmless, telling
 from .plain import CALL, COUNT, PATH, PROSE, begins_prose, is_message, is_said_already
@@ -64,7 +64,7 @@ _FRAME = re.compile(r"^[ |+]*File \"[^\"\n]{0,1000}\", line \d{1,9}[^\n]{0,1000}
 _TWO_WORDS = re.compile(r"[a-z]+(?:_[a-z]+)+")
 
 
-class Found(NamedTuple):
+class SecretSpan(NamedTuple):
     """The span to hide."""
 
     begin: int
@@ -79,7 +79,7 @@ def hide_named(text: str, low: str) -> str:
     for match in _NAME.finditer(low):
         if match.start() < at:
             continue
-        secret = _Name(text, low, match.start(), match.end(), code).secret()
+        secret = _SecretName(text, low, match.start(), match.end(), code).secret()
         if secret is not None and secret.begin < secret.end:
             parts += [text[at : secret.begin], HIDDEN]
             at = secret.end
@@ -103,7 +103,7 @@ class _Code:
         return at >= 0 and place < self._ends[at]
 
 
-class _Name:
+class _SecretName:
     """A telling word in a text, the name that it ends, and its surroundings."""
 
     def __init__(self, text: str, low: str, begin: int, end: int, code: _Code) -> None:
@@ -115,7 +115,7 @@ class _Name:
         self.name = text[self.begin : max(end, self.end)]
         self.in_code = self.begin in code
 
-    def secret(self) -> Found | None:
+    def secret(self) -> SecretSpan | None:
         """Return the part of the text that is a secret by this name."""
         if self.end < 0 or (self.word in _WITHIN and self.text[self.begin : self.word_at][-1:].isalpha()):
             return None
@@ -128,8 +128,8 @@ class _Name:
             place = self._authorization(sign) if self.word == "authorization" else self._assigned(sign)
             if place is not None or self.word == "authorization" or self.name.startswith("-"):
                 return place  # of `--token = ***` the sign is not the value
-        span = Beside(self.text, self.name, self.word, self.begin, self.end, in_code=self.in_code).secret()
-        return None if span is None else Found(*span)
+        span = NameContext(self.text, self.name, self.word, self.begin, self.end, in_code=self.in_code).secret()
+        return None if span is None else SecretSpan(*span)
 
     def _in_arn(self) -> bool:
         """Whether it names a resource: arn:aws:secretsmanager:eu-central-1:123456789012:secret:shop."""
@@ -138,11 +138,11 @@ class _Name:
         arn = self.text.rfind("arn:", max(0, self.begin - _ARN_MAX), self.begin)
         return arn >= 0 and _ARN.fullmatch(self.text, arn, self.begin) is not None
 
-    def _assigned(self, sign: re.Match[str]) -> Found | None:
+    def _assigned(self, sign: re.Match[str]) -> SecretSpan | None:
         at = sign.end()
         if sign["block"]:
             end = self.text.find("\n", at)
-            return Found(at, len(self.text) if end < 0 else end)
+            return SecretSpan(at, len(self.text) if end < 0 else end)
         if sign["sign"][0] in "%&":
             return self._encoded(at, sign["sign"].count("25"))
         around = _AROUND.match(self.text, at)
@@ -154,7 +154,7 @@ class _Name:
         if self.in_code:
             return None
         if self.word.startswith("cookie") and (cookies := COOKIES.match(self.text, at)):
-            return Found(*cookies.span())
+            return SecretSpan(*cookies.span())
         return self._bare(at, sign)
 
     # -- in quotes
@@ -167,7 +167,7 @@ class _Name:
         begin = max(begin, self.text.rfind("\n", begin, self.begin) + 1)
         return self.text.count(quote[0], begin, self.begin) % 2 == 1
 
-    def _quoted(self, opening: re.Match[str], *, listed: bool) -> Found | None:
+    def _quoted(self, opening: re.Match[str], *, listed: bool) -> SecretSpan | None:
         """Up to the quote that ends it; of a list, all that is quoted."""
         begin = opening.end()
         end = closing(self.text, opening[0], begin)
@@ -178,7 +178,7 @@ class _Name:
         bare = value.removeprefix("Bearer ").removeprefix("Basic ")
         if is_said_already(bare) or is_message(value) or (self.in_code and self._is_word_of_code(value)):
             return None
-        return Found(begin, end)
+        return SecretSpan(begin, end)
 
     def _is_word_of_code(self, value: str) -> bool:
         """Whether a literal belongs to the code: `TOKEN = "token"`, `kind_of_token="Bearer"`, a format."""
@@ -190,7 +190,7 @@ class _Name:
 
     # -- without
 
-    def _bare(self, at: int, sign: re.Match[str]) -> Found | None:
+    def _bare(self, at: int, sign: re.Match[str]) -> SecretSpan | None:
         match = _BARE.match(self.text, at)
         if match is None:
             return None
@@ -200,14 +200,14 @@ class _Name:
             return None  # of a URL its own secrets are hidden
         phrase = _PHRASE.match(self.text, at) if self.word.startswith("pass") else None
         if phrase and not PROSE.intersection(phrase[0].split()) and not begins_prose(self.text, at, value):
-            return Found(at, phrase.end())
+            return SecretSpan(at, phrase.end())
         if (counts(self.name) and COUNT.fullmatch(value)) or PATH.fullmatch(value):
             return None
         if (colon and (self._is_weak(value) or (spaced and self._is_prose(at, value)))) or (
             spaced and CALL.fullmatch(value)
         ):
             return None
-        return Found(at, at + len(value))
+        return SecretSpan(at, at + len(value))
 
     def _is_weak(self, value: str) -> bool:
         """Whether it is a plain word behind a name that prose uses: "jwt: audience", "cannot pass: LISTEN"."""
@@ -219,16 +219,16 @@ class _Name:
         asked = _ASKED.search(self.low, max(0, self.begin - 16), self.begin)
         return asked is not None or begins_prose(self.text, at, value)
 
-    def _encoded(self, at: int, level: int) -> Found | None:
+    def _encoded(self, at: int, level: int) -> SecretSpan | None:
         """Percent-encoded: `password%3Dabc%26…`; `level`: how often, beyond once."""
         opening = _OPENING.match(self.text, at)
         begin = opening.end() if opening else at
         match = _ENCODED_BARE[level].match(self.text, begin)
-        return None if match is None or is_said_already(match[0]) else Found(begin, match.end())
+        return None if match is None or is_said_already(match[0]) else SecretSpan(begin, match.end())
 
     # -- Authorization
 
-    def _authorization(self, sign: re.Match[str]) -> Found | None:
+    def _authorization(self, sign: re.Match[str]) -> SecretSpan | None:
         """Keep the scheme and hide what follows: one word, or all parameters of a scheme that has them."""
         around = _AROUND.match(self.text, sign.end())
         begin = around.end() if around else sign.end()
@@ -238,7 +238,7 @@ class _Name:
             begin = scheme.end() if scheme else opening.end()
             value = self.text[begin:end]
             word = self.in_code and self._is_word_of_code(value)
-            return None if is_said_already(value) or is_message(value) or word else Found(begin, end)
+            return None if is_said_already(value) or is_message(value) or word else SecretSpan(begin, end)
         if self.in_code:
             return None
         scheme = SCHEME.match(self.text, begin)
@@ -246,4 +246,4 @@ class _Name:
             return self._bare(begin, sign)
         match = PARAMETERS.match(self.text, scheme.end()) or CREDENTIAL.match(self.text, scheme.end())
         nothing = match is None or is_said_already(match[0]) or match[0].lower() in PROSE
-        return None if nothing or match is None else Found(scheme.end(), match.end())
+        return None if nothing or match is None else SecretSpan(scheme.end(), match.end())

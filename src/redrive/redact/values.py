@@ -35,7 +35,7 @@ def redact_json(json: bytes) -> bytes:
     """
     try:
         msgspec.json.decode(json)
-        read = loads(json, object_pairs_hook=_Object, parse_float=_Number, parse_int=_Number)
+        read = loads(json, object_pairs_hook=_JsonObject, parse_float=_Number, parse_int=_Number)
         hidden = redact_value(read)
         return json if hidden == read else _write(hidden).encode()
     except (ValueError, RecursionError):  # nested too deep, or not Unicode: its texts are hidden all the same
@@ -92,8 +92,8 @@ class _Walk:
             return value if isinstance(value, _Number) else self._text(value)
         if isinstance(value, Mapping):
             return dict(self._fields(value.items()))
-        if isinstance(value, _Object):
-            return _Object(self._fields(value))
+        if isinstance(value, _JsonObject):
+            return _JsonObject(self._fields(value))
         if isinstance(value, list | tuple):
             return self._items(value)
         return msgspec.Raw(redact_json(bytes(value))) if isinstance(value, msgspec.Raw) else value
@@ -140,7 +140,7 @@ def _is_pair(name: Any, value: Any) -> bool:
     return isinstance(name, str) and isinstance(value, str) and telling(name) and not telling(value) and value != ""
 
 
-class _Object(list[tuple[str, Any]]):
+class _JsonObject(list[tuple[str, Any]]):
     """A JSON object as it is written: in its order, and with names that come twice."""
 
 
@@ -149,7 +149,7 @@ class _Number(str):
 
 
 def _write(value: Any) -> str:
-    if isinstance(value, _Object):
+    if isinstance(value, _JsonObject):
         return "{" + ",".join(f"{_write(name)}:{_write(each)}" for name, each in value) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_write, value)) + "]"

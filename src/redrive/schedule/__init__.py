@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .declare import Schedule, periodic, state_in
 from .presence import LATELY_MS, SchedulerWatch, last_seen, warning
-from .turn import Missed, State, Turn, turn
+from .turn import Missed, ScheduleState, Turn, turn
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
@@ -19,9 +19,9 @@ __all__ = [
     "LATELY_MS",
     "Missed",
     "Schedule",
+    "ScheduleState",
     "Scheduler",
     "SchedulerWatch",
-    "State",
     "Turn",
     "last_seen",
     "periodic",

@@ -20,10 +20,10 @@ from ..message import Cell, Draft, Swap, decoded
 from ..registry import Registry
 from ..run_context import refuse_loop
 from .cron import Cron, Every, times
-from .turn import Missed, State, resumed
+from .turn import Missed, ScheduleState, resumed
 
 NAME_HEADER, TICK_HEADER = "redrive-schedule", "redrive-tick"
-_to_state = msgspec.json.Decoder(State).decode
+_to_state = msgspec.json.Decoder(ScheduleState).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -87,7 +87,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return [self.times.at(tick_ms) for tick_ms in islice(self.times.after(after_ms), n)]
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> ScheduleState | None:
         """Its stored state; None where no scheduler has seen it yet."""
         return state_in(self.task.app.store.cells.read([self.key])[0])
 
@@ -104,7 +104,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
         def write(swaps: list[Swap]) -> None:
             cell, now_ms = store.cells.read([self.key])[0], store.now_ms()
-            state = state_in(cell) or State(self.times.spec, now_ms)
+            state = state_in(cell) or ScheduleState(self.times.spec, now_ms)
             wanted = resumed(state, self.missed, paused, now_ms)
             store.put([], swaps=[swap_of(self, cell, wanted), *swaps])
 
@@ -114,12 +114,12 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return Audit(self.task.app.store).by_hand(word, f"schedule/{self.name}", actor, reason)
 
 
-def state_in(cell: Cell | None) -> State | None:
+def state_in(cell: Cell | None) -> ScheduleState | None:
     """Decode the state; one that cannot be read counts as none, so that the schedule starts from now."""
     return decoded(cell, _to_state, None)
 
 
-def swap_of(schedule: Schedule, cell: Cell | None, state: State) -> Swap:
+def swap_of(schedule: Schedule, cell: Cell | None, state: ScheduleState) -> Swap:
     """Return the swap that writes the state over the cell as it was read."""
     return Swap(schedule.key, cell.version if cell is not None else 0, _encode(state))
 

@@ -8,7 +8,7 @@ from ..registry import Registry
 from ..store import Store
 from .declare import Schedule, state_in
 from .presence import LATELY_MS, last_seen
-from .turn import State
+from .turn import ScheduleState
 
 LATE_MS = 5_000  # a scheduler enqueues a tick within about a second
 
@@ -44,7 +44,7 @@ def schedule_statuses(app: Registry, store: Store) -> tuple[ScheduleStatus, ...]
     return tuple(sorted(statuses, key=lambda one: (not one.is_late, -(one.late_ms or 0))))
 
 
-def _status(schedule: Schedule, state: State | None, seen_ms: int | None, now_ms: int) -> ScheduleStatus:
+def _status(schedule: Schedule, state: ScheduleState | None, seen_ms: int | None, now_ms: int) -> ScheduleStatus:
     known = state is not None and state.spec == schedule.times.spec
     paused = state.paused if state is not None else False
     waiting_ms = next(schedule.times.after(state.seen_ms), None) if state and known and not paused else None

@@ -28,7 +28,7 @@ _TRIES = 3
 _times = msgspec.json.Decoder(dict[str, int]).decode
 
 
-class Presence:
+class SchedulerPresence:
     """Writes, for one scheduler, that it runs these schedules."""
 
     def __init__(self, store: Store) -> None:

@@ -27,14 +27,14 @@ from ..redact import many_lines, redact
 from ..registry import Registry
 from .cron import next_after
 from .declare import Schedule, state_in, swap_of
-from .presence import Presence
+from .presence import SchedulerPresence
 from .turn import Turn, cut, turn
 
 STEP_MS = 1_000  # the longest sleep, so that a pause, a change or a jump of the clock is soon seen
 STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store cannot be reached
 
 
-class Due(Struct, frozen=True, eq=False):
+class DueSchedule(Struct, frozen=True, eq=False):
     """What is due for a schedule: its cell as it was read, and the turn to make."""
 
     schedule: Schedule
@@ -54,7 +54,7 @@ class Scheduler:
         self.app = app
         self.name = f"scheduler/{os.uname().nodename}:{os.getpid()}"
         self._store = app.store
-        self._presence = Presence(app.store)
+        self._presence = SchedulerPresence(app.store)
         self._seen: set[str] = set()  # schedules it has looked at before
         self._refused: dict[str, str] = {}  # what was told of schedules whose messages the store refuses
         self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called in a signal handler
@@ -152,20 +152,20 @@ class Scheduler:
         waits = [_wait_ms(due, now_ms) for due in dues]
         return max(0, min(waits, default=STEP_MS))
 
-    def look(self, schedules: Iterable[Schedule]) -> list[Due]:
+    def look(self, schedules: Iterable[Schedule]) -> list[DueSchedule]:
         """Read the state of these schedules, and decide what is due for each. Writes nothing."""
         listed = list(schedules)
         cells, now_ms = self._store.cells.read([s.key for s in listed]), self._store.now_ms()
         most = self._store.traits.batch_max
         return [self._due(s, cell, now_ms, most) for s, cell in zip(listed, cells, strict=True)]
 
-    def _due(self, schedule: Schedule, cell: Cell | None, now_ms: int, most: int) -> Due:
+    def _due(self, schedule: Schedule, cell: Cell | None, now_ms: int, most: int) -> DueSchedule:
         first = schedule.name not in self._seen
         self._seen.add(schedule.name)
         made = turn(schedule.times, schedule.missed, state_in(cell), now_ms, first=first)
-        return Due(schedule, cell, cut(made, most))
+        return DueSchedule(schedule, cell, cut(made, most))
 
-    def put(self, dues: Sequence[Due]) -> None:
+    def put(self, dues: Sequence[DueSchedule]) -> None:
         """Enqueue the ticks of these and move their cells, in one commit. Where another scheduler was quicker with
         one of them, each is read again and enqueued alone."""
         try:
@@ -185,7 +185,7 @@ class Scheduler:
                 self._refused[schedule.name] = str(error)
                 self._notice("schedule_refused", f"{schedule.name}: {error}")
 
-    def _commit(self, dues: Sequence[Due]) -> None:
+    def _commit(self, dues: Sequence[DueSchedule]) -> None:
         if not dues:
             return
         drafts = [due.schedule.draft(tick_ms) for due in dues for tick_ms in due.turn.ticks]
@@ -195,7 +195,7 @@ class Scheduler:
 
     # -- telling
 
-    def _tell(self, dues: Sequence[Due], ids: Iterator[str]) -> None:
+    def _tell(self, dues: Sequence[DueSchedule], ids: Iterator[str]) -> None:
         for due in dues:
             if due.turn.left_out is not None:
                 after_ms, before_ms = due.turn.left_out
@@ -216,20 +216,20 @@ class Scheduler:
             self.app.events.emit([Notice(name=name, worker=self.name, at_ms=self._store.now_ms(), text=text)])
 
 
-def _changes(due: Due) -> bool:
+def _changes(due: DueSchedule) -> bool:
     return bool(due.turn.ticks) or due.turn.state != state_in(due.cell)
 
 
-def _wait_ms(due: Due, now_ms: int) -> int:
+def _wait_ms(due: DueSchedule, now_ms: int) -> int:
     if due.turn.state.paused or due.turn.state.spec != due.schedule.times.spec:
         return STEP_MS
     next_ms = next_after(due.schedule.times, due.turn.state.seen_ms)
     return STEP_MS if next_ms is None else min(next_ms - now_ms, STEP_MS)
 
 
-def _batches(dues: Sequence[Due], most: int) -> Iterator[list[Due]]:
+def _batches(dues: Sequence[DueSchedule], most: int) -> Iterator[list[DueSchedule]]:
     """Group the due schedules so that the ticks of a group fit one put."""
-    batch: list[Due] = []
+    batch: list[DueSchedule] = []
     for due in dues:
         if batch and sum(len(d.turn.ticks) for d in (*batch, due)) > most:
             yield batch

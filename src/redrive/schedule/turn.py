@@ -27,7 +27,7 @@ class Missed(StrEnum):
     SKIP = "skip"
 
 
-class State(Struct, frozen=True):
+class ScheduleState(Struct, frozen=True):
     """The state of a schedule: every tick up to `seen_ms` is handled, and `last_ms` was the last one enqueued.
     `changed_ms` is when `spec` changed."""
 
@@ -42,13 +42,19 @@ class Turn(Struct, frozen=True):
     """The ticks to enqueue now, oldest first, and the state to write with them. `left_out` spans the ticks that the
     policy drops: after the first time, before the second."""
 
-    state: State
+    state: ScheduleState
     ticks: tuple[int, ...] = ()
     left_out: tuple[int, int] | None = None
 
 
 def turn(
-    times: Cron | Every, missed: Missed, state: State | None, now_ms: int, *, first: bool = True, most: int = MISSED_MAX
+    times: Cron | Every,
+    missed: Missed,
+    state: ScheduleState | None,
+    now_ms: int,
+    *,
+    first: bool = True,
+    most: int = MISSED_MAX,
 ) -> Turn:
     """Decide the turn of a schedule in this state, at that time.
 
@@ -59,7 +65,7 @@ def turn(
     """
     if state is None or state.seen_ms - now_ms > AHEAD_MAX_MS:
         paused = state is not None and state.paused
-        return Turn(State(times.spec, now_ms, paused=paused))
+        return Turn(ScheduleState(times.spec, now_ms, paused=paused))
     if state.spec != times.spec:
         if not first and state.changed_ms is not None and 0 <= now_ms - state.changed_ms < TAKE_OVER_MS:
             return Turn(state)
@@ -69,7 +75,7 @@ def turn(
     return _due(times, missed, state, now_ms, most)
 
 
-def _due(times: Cron | Every, missed: Missed, state: State, now_ms: int, most: int) -> Turn:
+def _due(times: Cron | Every, missed: Missed, state: ScheduleState, now_ms: int, most: int) -> Turn:
     wanted = most if missed is Missed.ALL else 1
     candidates = latest(times, state.seen_ms, now_ms, wanted + 1)
     ticks = candidates[-wanted:]
@@ -88,7 +94,7 @@ def cut(turn: Turn, most: int) -> Turn:
     return replace(turn, ticks=turn.ticks[:most], state=replace(turn.state, seen_ms=last_ms, last_ms=last_ms))
 
 
-def resumed(state: State, missed: Missed, paused: bool, now_ms: int) -> State:
+def resumed(state: ScheduleState, missed: Missed, paused: bool, now_ms: int) -> ScheduleState:
     """Pause or resume the state; under `skip` it continues from now."""
     seen_ms = now_ms if state.paused and not paused and missed is Missed.SKIP else state.seen_ms
     return replace(state, paused=paused, seen_ms=seen_ms)

@@ -15,12 +15,19 @@ from ..worker.flow.local_state import QUEUE, RATE, TASK, is_rate
 from ..worker.flow.transitions import Transition
 from .hold import Hold, words
 
-History = Callable[[str], Sequence[Transition]]  # the last transitions of NAME or NAME/KEY
+TransitionReader = Callable[[str], Sequence[Transition]]  # the last transitions of NAME or NAME/KEY
 OF_FLOW = ("breaker", "cool-down", "ramp", "budget", "rate", "concurrency", "idempotency")
 
 
 def flow_holds(
-    state: State, rule: Dependency | None, name: str, key: str, now_ms: int, history: History, *, retries: bool = False
+    state: State,
+    rule: Dependency | None,
+    name: str,
+    key: str,
+    now_ms: int,
+    history: TransitionReader,
+    *,
+    retries: bool = False,
 ) -> Iterator[Hold]:
     """What of one dependency holds messages back now, in the order in which the worker asks. `retries`: of messages
     that have failed before."""
@@ -43,7 +50,7 @@ def flow_holds(
 
 
 def _breaker(
-    state: breakers.State, rule: Dependency | None, about: str, next: str, now_ms: int, history: History
+    state: breakers.State, rule: Dependency | None, about: str, next: str, now_ms: int, history: TransitionReader
 ) -> Iterator[Hold]:
     known = None if rule is None else rule.breaker
     state = breakers.released(state, now_ms) if known is None else breakers.look(state, known, now_ms)

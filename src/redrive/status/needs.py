@@ -20,7 +20,7 @@ _STOPPED_MS = 24 * 3_600_000  # how long a run that stopped itself is named
 _SEVERE = ("no_worker",)  # holds behind which work stands still
 
 
-class Seen(NamedTuple):
+class NeedSources(NamedTuple):
     """What needs are found in: the status, and what it does not show. `runs` are open and closed ones, `forced` the
     dependencies whose breaker is held closed."""
 
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     objectives: Sequence[SloStatus]
 
 
-def needs_of(seen: Seen) -> tuple[Need, ...]:
+def needs_of(seen: NeedSources) -> tuple[Need, ...]:
     """What needs a person, what matters most first. Pure."""
     status = seen.status
     needs = [

@@ -18,7 +18,7 @@ from ..triage.auto.machine import machines
 from ..triage.controls import Control, Controls
 from ..triage.redrive.run import views
 from .hold import Hold, words
-from .needs import Seen, needs_of
+from .needs import NeedSources, needs_of
 from .reasons import Reasons
 from .record import QueueStatus, Status
 from .workers import workers_of
@@ -53,7 +53,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
         queues=queues,
         unread=reasons.unread,
     )
-    seen = Seen(
+    seen = NeedSources(
         status=bare,
         app=app,
         autos={machine.scope: machine for machine in machines(store)} if keeps_cells else {},

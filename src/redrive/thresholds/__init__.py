@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from .on import on, post, rules_of
-from .rule import KINDS, Rule, rule
+from .rule import KINDS, AlertRule, rule
 from .watch import Watched, Watching, WatchService, watching
 
-__all__ = ["KINDS", "Rule", "WatchService", "Watched", "Watching", "on", "post", "rule", "rules_of", "watching"]
+__all__ = ["KINDS", "AlertRule", "WatchService", "Watched", "Watching", "on", "post", "rule", "rules_of", "watching"]

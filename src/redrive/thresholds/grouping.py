@@ -13,9 +13,9 @@ from ..observe.muting import Mutes, dependencies_of, dependency_of, read_mutes
 from ..registry import Registry
 from ..store import Store
 from ..triage.controls import Controls
-from .machine import State
-from .measure import Subject
-from .rule import Rule
+from .machine import AlertState
+from .measure import FigureSubject
+from .rule import AlertRule
 
 GROUPED = ("depth", "dead", "age", "error_rate", "p95", "slo_burn")  # what an outage of a dependency raises
 OPEN = ("open", "half_open", "forced_open")
@@ -27,7 +27,7 @@ class Surroundings:
     def __init__(self, store: Store, app: Registry) -> None:
         self._store, self._app = store, app
 
-    def muted(self, subject: Subject) -> bool:
+    def muted(self, subject: FigureSubject) -> bool:
         """Whether alerts about it are muted. Raises StoreError."""
         if subject.task or subject.queue:
             return self._mutes.cover(queue=subject.queue, task=subject.task)
@@ -36,7 +36,7 @@ class Surroundings:
             return self._mutes.cover(queue=schedule.queue)
         return self._mutes.cover(dependency=subject.about)
 
-    def cause(self, subject: Subject) -> str | None:
+    def cause(self, subject: FigureSubject) -> str | None:
         """The one dependency that the task, or each task of the queue, calls, if its breaker is not closed and alerts
         about the subject are not muted. Raises StoreError."""
         called = [dependency_of(self._app, subject.task)] if subject.task else dependencies_of(self._app, subject.queue)
@@ -55,11 +55,11 @@ class Surroundings:
 
 
 def grouped(
-    rule: Rule,
-    states: Mapping[str, State],
+    rule: AlertRule,
+    states: Mapping[str, AlertState],
     joined: Mapping[str, str],
-    figures: Mapping[Subject, float],
-    cause: Callable[[Subject], str | None],
+    figures: Mapping[FigureSubject, float],
+    cause: Callable[[FigureSubject], str | None],
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The values by key of a subject, and by the key of each grouped subject its dependency. What already fires by
     itself goes on by itself."""
@@ -67,24 +67,24 @@ def grouped(
     groups = dict(joined)
     for subject, value in figures.items():
         key = key_of(subject)
-        if value > rule.above and key not in groups and not states.get(key, State()).fired_ms:
+        if value > rule.above and key not in groups and not states.get(key, AlertState()).fired_ms:
             name = cause(subject)
             if name is not None:
                 groups[key] = name
         if key in groups:
-            key = key_of(Subject(about=groups[key]))
+            key = key_of(FigureSubject(about=groups[key]))
         values[key] = max(value, values.get(key, value))
     return values, groups
 
 
-def members(groups: Mapping[str, str], dependency: str) -> Sequence[Subject]:
+def members(groups: Mapping[str, str], dependency: str) -> Sequence[FigureSubject]:
     """What a dependency's group has, in order."""
     return [subject_of(key) for key, name in sorted(groups.items()) if name == dependency]
 
 
-def key_of(subject: Subject) -> str:
+def key_of(subject: FigureSubject) -> str:
     return "\0".join(subject)
 
 
-def subject_of(key: str) -> Subject:
-    return Subject(*key.split("\0"))
+def subject_of(key: str) -> FigureSubject:
+    return FigureSubject(*key.split("\0"))

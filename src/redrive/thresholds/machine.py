@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .rule import Rule
+from .rule import AlertRule
 
 
-class State(Struct, frozen=True, array_like=True):
+class AlertState(Struct, frozen=True, array_like=True):
     """One subject of a rule: since when it is above the threshold without a break (0: it is not), since when it has
     been below while it fires, when it fired (0: it does not), when that was last told, and its last value."""
 
@@ -20,8 +20,8 @@ class State(Struct, frozen=True, array_like=True):
 
 
 def step(
-    rule: Rule, state: State, value: float | None, now_ms: int, *, muted: bool = False
-) -> tuple[State | None, str | None]:
+    rule: AlertRule, state: AlertState, value: float | None, now_ms: int, *, muted: bool = False
+) -> tuple[AlertState | None, str | None]:
     """The next state, None once there is nothing to remember, and what is to be told: firing, resolved or nothing.
 
     `value`: None where the subject is gone, such as a queue that is empty: that is below. While it is `muted` it does

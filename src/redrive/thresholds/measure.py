@@ -10,22 +10,22 @@ from ..history import SloStatus, Tally, read_objectives
 from ..history.chunk import MINUTE_MS
 from ..history.names import read_names
 from ..history.read import counts_of
-from ..history.recorder import Name
-from ..history.tally import Counts, tally_of
+from ..history.recorder import SeriesName
+from ..history.tally import TallyCounts, tally_of
 from ..message import Counts as LaneCounts
 from ..presence import WorkerInfo, with_claimed
 from ..registry import Registry
 from ..status import schedule_statuses
 from ..status.workers import told_by, worked
 from ..store import Store
-from .rule import Rule
+from .rule import AlertRule
 
 WINDOW_MS = 15 * MINUTE_MS  # of error rates and percentiles
 RUNS_MIN = 20  # of fewer runs in that time no share and no percentile is taken
 NAMES_MAX = 200  # queues and tasks whose history is read, those that did something last
 
 
-class Subject(NamedTuple):
+class FigureSubject(NamedTuple):
     """What a figure is of: a queue, a task in a queue, an objective, a worker or a schedule."""
 
     queue: str = ""
@@ -40,24 +40,24 @@ class Figures:
     def __init__(self, store: Store, app: Registry) -> None:
         self._store, self._app = store, app
 
-    def of(self, rule: Rule) -> dict[Subject, float]:
+    def of(self, rule: AlertRule) -> dict[FigureSubject, float]:
         """The figures that a rule looks at, by subject."""
         match rule.name:
             case "depth" | "dead" | "age":
-                values = {Subject(queue): value for queue, value in self._lanes(rule.name)}
+                values = {FigureSubject(queue): value for queue, value in self._lanes(rule.name)}
             case "no_workers":
-                values = {Subject(queue): waiting for queue, waiting in self._unworked()}
+                values = {FigureSubject(queue): waiting for queue, waiting in self._unworked()}
             case "error_rate" | "p95":
-                values = {Subject(queue, task): value for (queue, task), value in self._runs(rule.name)}
+                values = {FigureSubject(queue, task): value for (queue, task), value in self._runs(rule.name)}
             case "worker_hung":
-                values = {Subject(about=worker): hung_s for worker, hung_s in self._hung()}
+                values = {FigureSubject(about=worker): hung_s for worker, hung_s in self._hung()}
             case "slo_burn":
                 values = dict(self._burns(rule))
             case _:
-                values = {Subject(about=name): late_s for name, late_s in self._late()}
+                values = {FigureSubject(about=name): late_s for name, late_s in self._late()}
         return {subject: value for subject, value in values.items() if self._is_looked_at(rule, subject)}
 
-    def _is_looked_at(self, rule: Rule, subject: Subject) -> bool:
+    def _is_looked_at(self, rule: AlertRule, subject: FigureSubject) -> bool:
         return rule.takes(subject.queue or None, subject.task or None)
 
     @cached_property
@@ -88,19 +88,19 @@ class Figures:
                 yield info.name, max(1, now_ms - info.hung.since_ms) / 1000
 
     @cached_property
-    def _tallies(self) -> Mapping[Name, Tally]:
+    def _tallies(self) -> Mapping[SeriesName, Tally]:
         now_ms = self._store.now_ms()
         lately = sorted(read_names(self._store).items(), key=lambda item: -item[1])[:NAMES_MAX]
-        tallies: dict[Name, Tally] = {}
+        tallies: dict[SeriesName, Tally] = {}
         for name, _ in lately:
-            counts: Counts = {}
+            counts: TallyCounts = {}
             for _, key, count in counts_of(self._store, [name], now_ms - WINDOW_MS, now_ms):
                 counts[key] = counts.get(key, 0) + count
             if counts:
                 tallies[name] = tally_of(counts)
         return tallies
 
-    def _runs(self, name: str) -> Iterator[tuple[Name, float]]:
+    def _runs(self, name: str) -> Iterator[tuple[SeriesName, float]]:
         for of, tally in self._tallies.items():
             if name == "error_rate" and tally.done + tally.failed >= RUNS_MIN:
                 yield of, tally.error_rate or 0.0
@@ -111,10 +111,10 @@ class Figures:
     def _objectives(self) -> tuple[SloStatus, ...]:
         return read_objectives(self._store, self._app)
 
-    def _burns(self, rule: Rule) -> Iterator[tuple[Subject, float]]:
+    def _burns(self, rule: AlertRule) -> Iterator[tuple[FigureSubject, float]]:
         """Burn rates. With `above` that of the shortest windows; without, of the first alert that fires."""
         for slo in self._objectives:
-            subject = Subject(task=slo.name) if slo.kind == "task" else Subject(queue=slo.name)
+            subject = FigureSubject(task=slo.name) if slo.kind == "task" else FigureSubject(queue=slo.name)
             if rule.above:
                 yield subject, min(slo.burns[0].long, slo.burns[0].short)
             else:

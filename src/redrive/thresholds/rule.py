@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from ..message import Filter
 
 
-class Kind(NamedTuple):
+class AlertKind(NamedTuple):
     """A kind of alert: its unit (count, seconds, share or rate), the default of `above`, None where it has none, the
     default of `for_`, and whether it takes a queue and a task."""
 
@@ -23,15 +23,15 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "depth": Kind("count", 5000, "1m"),
-    "dead": Kind("count", 100, "0s"),
-    "age": Kind("seconds", 900, "1m"),
-    "error_rate": Kind("share", 0.3, "1m", task=True),
-    "p95": Kind("seconds", None, "1m", task=True),
-    "no_workers": Kind("count", 0, "1m"),
-    "worker_hung": Kind("seconds", 0, "0s", queue=False),
-    "slo_burn": Kind("rate", 0, "0s", task=True),
-    "schedule_late": Kind("seconds", 60, "0s", queue=False),
+    "depth": AlertKind("count", 5000, "1m"),
+    "dead": AlertKind("count", 100, "0s"),
+    "age": AlertKind("seconds", 900, "1m"),
+    "error_rate": AlertKind("share", 0.3, "1m", task=True),
+    "p95": AlertKind("seconds", None, "1m", task=True),
+    "no_workers": AlertKind("count", 0, "1m"),
+    "worker_hung": AlertKind("seconds", 0, "0s", queue=False),
+    "slo_burn": AlertKind("rate", 0, "0s", task=True),
+    "schedule_late": AlertKind("seconds", 60, "0s", queue=False),
 }
 WORDS = {
     "count": "a number of messages such as 5000",
@@ -41,7 +41,7 @@ WORDS = {
 }
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class AlertRule(Struct, frozen=True, kw_only=True):
     """An alert on a threshold: firing once the figure has been above `above` for `for_ms`, told again each `every_ms`
     while it is, and resolved once it has been below for that long. `queue` and `task` bound what it looks at."""
 
@@ -75,7 +75,7 @@ def rule(
     every: Duration = "10m",
     queue: str | None = None,
     task: str | None = None,
-) -> Rule:
+) -> AlertRule:
     """Check and make a rule. Raises ConfigError."""
     kind = KINDS[name]
     for what, given, taken in (("queue", queue, kind.queue), ("task", task, kind.task)):
@@ -85,7 +85,7 @@ def rule(
         raise ConfigError(f"app.on('no_workers', above={above!r}): it has no threshold; expected for_= alone")
     if above is None and kind.above is None:
         raise ConfigError(f"app.on({name!r}): give above=, {WORDS[kind.unit]}")
-    return Rule(
+    return AlertRule(
         name=name,
         above=kind.above or 0.0 if above is None else _above(name, kind.unit, above),
         for_ms=milliseconds(kind.for_ if for_ is None else for_, "for_"),

@@ -29,9 +29,9 @@ from ..store import Store
 from ..triage.select.terms import as_node
 from ..worker.services import Service
 from .grouping import GROUPED, Surroundings, grouped, key_of, members, subject_of
-from .machine import State, step
-from .measure import Figures, Subject
-from .rule import Rule, shown
+from .machine import AlertState, step
+from .measure import Figures, FigureSubject
+from .rule import AlertRule, shown
 
 LOOK_S = 5.0
 KEPT_MS = 7 * 24 * 3600 * 1000
@@ -43,7 +43,7 @@ FIRING, RESOLVED = "firing", "resolved"
 class Watched(NamedTuple):
     """A rule, what is called with its alerts, and the name of that, which is the same in every process."""
 
-    rule: Rule
+    rule: AlertRule
     tell: Callable[[Alert], object]
     channel: str
 
@@ -56,15 +56,15 @@ class Watched(NamedTuple):
 
 class _Kept(Struct, array_like=True):
     looked_ms: int = 0
-    states: dict[str, State] = {}
+    states: dict[str, AlertState] = {}
     groups: dict[str, str] = {}  # by the key of each subject that an outage groups, its dependency
 
 
 class _StateChange(NamedTuple):
-    subject: Subject
+    subject: FigureSubject
     word: str
-    state: State
-    affected: Sequence[Subject] = ()  # what the outage of a dependency groups, the worst first
+    state: AlertState
+    affected: Sequence[FigureSubject] = ()  # what the outage of a dependency groups, the worst first
 
 
 class Watching:
@@ -135,7 +135,7 @@ class Watching:
         except Exception:
             complain(f"{watched.channel} on an alert:\n{traceback.format_exc()}")
 
-    def _alert(self, rule: Rule, change: _StateChange, now_ms: int) -> Alert:
+    def _alert(self, rule: AlertRule, change: _StateChange, now_ms: int) -> Alert:
         subject, word, state, affected = change
         spec = self._spec or spec_of(self._app)
         since_ms = state.above_ms if word == FIRING else state.fired_ms
@@ -160,12 +160,12 @@ class Watching:
 
 
 def _stepped(
-    rule: Rule, kept: _Kept, figures: Mapping[Subject, float], around: Surroundings, now_ms: int
+    rule: AlertRule, kept: _Kept, figures: Mapping[FigureSubject, float], around: Surroundings, now_ms: int
 ) -> tuple[_Kept, list[_StateChange]]:
     """The next states by subject, and what is to be told."""
     cause = around.cause if rule.name in GROUPED else lambda _: None
     values, groups = grouped(rule, kept.states, kept.groups, figures, cause)
-    left: dict[str, State] = {}
+    left: dict[str, AlertState] = {}
     changes: list[_StateChange] = []
     for key in sorted({*kept.states, *values}):
         subject = subject_of(key)
@@ -180,27 +180,32 @@ def _stepped(
             ranked = sorted(group, key=lambda each: -figures.get(each, 0.0))
             above = [each for each in ranked if figures.get(each, 0.0) > rule.above]
             changes.append(_StateChange(subject, word, after or before, above if word == FIRING else ranked))
-    held = {key: name for key, name in groups.items() if key_of(Subject(about=name)) in left}
+    held = {key: name for key, name in groups.items() if key_of(FigureSubject(about=name)) in left}
     return _Kept(now_ms, left, held), changes
 
 
-def _begun(states: Mapping[str, State], group: Sequence[Subject]) -> State:
+def _begun(states: Mapping[str, AlertState], group: Sequence[FigureSubject]) -> AlertState:
     """A group has been above for as long as the first of its members."""
     since = [state.above_ms for each in group if (state := states.get(key_of(each))) is not None]
-    return State(above_ms=min(since, default=0))
+    return AlertState(above_ms=min(since, default=0))
 
 
 _kept = msgspec.json.Decoder(_Kept).decode
 
 
-def place_in_words(subject: Subject) -> str:
+def place_in_words(subject: FigureSubject) -> str:
     """Which queue or task it is."""
     of = f"task {subject.task}" if subject.task else f"queue {subject.queue}"
     return f"{of} on queue {subject.queue}" if subject.task and subject.queue else of
 
 
 def text_of(
-    rule: Rule, subject: Subject, word: str, state: State, now_ms: int, affected: Sequence[Subject] = ()
+    rule: AlertRule,
+    subject: FigureSubject,
+    word: str,
+    state: AlertState,
+    now_ms: int,
+    affected: Sequence[FigureSubject] = (),
 ) -> str:
     """An alert in a sentence."""
     of = place_in_words(affected[0] if affected else subject)
@@ -226,7 +231,7 @@ def text_of(
     return what if plain else f"{what}; the threshold is {above}"
 
 
-def _command(name: str, subject: Subject, is_group: bool) -> Sequence[str]:
+def _command(name: str, subject: FigureSubject, is_group: bool) -> Sequence[str]:
     if is_group:
         return ["flow", "show", subject.about]
     match name:

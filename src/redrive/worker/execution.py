@@ -40,7 +40,7 @@ from .crash.company import ALONE_FROM, ANY, company_of, escapes
 if TYPE_CHECKING:
     from ..flow.idempotency import Record
     from ..idempotency.claim import Claim
-    from ..task import Place
+    from ..task import ExecutorName
     from .crash.ledger import Slots
     from .flow.local_state import LimitState
 
@@ -130,9 +130,9 @@ class Execution(Struct, gc=False, eq=False):
         return self.company if self.apart else 1
 
     @property
-    def executor(self) -> Place:
+    def executor(self) -> ExecutorName:
         """Which executor runs it: loop, thread or process."""
-        executor: Place = "process" if self.apart else self.task.place
+        executor: ExecutorName = "process" if self.apart else self.task.place
         return executor
 
     @property

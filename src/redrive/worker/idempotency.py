@@ -13,8 +13,8 @@ from ..fault import classify
 from ..flow.idempotency import Busy, Finished, Other, deferral, look_again_ms, prolonged, taking
 from ..idempotency.claim import (
     Claim,
-    Found,
-    Wanted,
+    ClaimAnswer,
+    KeyRequest,
     acquire,
     is_completed,
     read_all,
@@ -115,7 +115,7 @@ class Keys:
         task = self._tasks.get(message.task)
         return task is not None and task.idempotency is not None and may_run(message, self._tasks, now_ms)
 
-    def _wanted(self, execution: Execution, now_ms: int) -> Wanted | None:
+    def _wanted(self, execution: Execution, now_ms: int) -> KeyRequest | None:
         """The key it asks for; None if it has ended without one."""
         message = execution.delivery.message
         task = execution.task = self._tasks[message.task]
@@ -145,7 +145,7 @@ class Keys:
             execution.fault, execution.over = classify(error, task.rules), True
             return None
 
-    def _answer(self, execution: Execution, w: Wanted, answer: Found, now_ms: int) -> None:
+    def _answer(self, execution: Execution, w: KeyRequest, answer: ClaimAnswer, now_ms: int) -> None:
         message = execution.delivery.message
         match answer:
             case Claim():

@@ -12,7 +12,7 @@ import pytest
 
 from redrive import App
 from redrive.deliver.backfill import Backfill, Drafts
-from redrive.deliver.ingest import Record
+from redrive.deliver.ingest import FileRecord
 from redrive.deliver.lines import LINE_MAX, check
 from redrive.errors import StoreUnavailable
 from redrive.ids import new_id
@@ -140,7 +140,7 @@ def test_cut_off_before_or_after_a_commit_every_line_is_enqueued_exactly_once(st
     while True:
         ledger = drafts.ledger(cut, checked.digest)
         if ledger.record is None:
-            ledger.write(Record("lines.jsonl", "", "", checked.good, 0, 0))
+            ledger.write(FileRecord("lines.jsonl", "", "", checked.good, 0, 0))
         starts += 1
         try:
             Backfill(drafts, App(store=cut), ledger, path, checked.stamp, LINE_MAX).run()

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.cli import enqueue as command
 from redrive.message import ClaimRequest
-from redrive.presence import Entry, QueueWork, WorkerInfo
+from redrive.presence import ProcessCell, QueueWork, WorkerInfo
 from redrive.program.main import run
 from redrive.stores.sqlite.store import SqliteStore
 
@@ -48,12 +48,12 @@ def test_a_queue_that_no_living_worker_runs_is_warned_of_at_once(
     assert said.rstrip().endswith(" worker worked:app")
     store = SqliteStore(folder / "work.db")
     other = WorkerInfo(name="vm/worker-1", seen_ms=store.now_ms(), queues=(QueueWork(name="mail", concurrency=1),))
-    Entry(store).write(other)
+    ProcessCell(store).write(other)
     said = warnings(capsys, monkeypatch)
     assert said.startswith("warning: no worker that is alive runs queue 'crm'; to start one: ")
     assert said.rstrip().endswith(" worker worked:app")
     idle = WorkerInfo(name="vm/worker-0", seen_ms=store.now_ms(), queues=(QueueWork(name="crm", concurrency=1),))
-    Entry(store).write(idle)
+    ProcessCell(store).write(idle)
     assert warnings(capsys, monkeypatch) == ""
     assert "runs queue 'other' only if it is named: " in warnings(capsys, monkeypatch, "-q", "other")
     store.configure("crm", paused=True)

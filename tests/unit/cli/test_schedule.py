@@ -17,7 +17,7 @@ import pytest
 
 from redrive.message import Message
 from redrive.program.main import run
-from redrive.schedule.presence import Presence
+from redrive.schedule.presence import SchedulerPresence
 from redrive.stores.sqlite.store import SqliteStore
 
 PATIENCE_S = 30.0
@@ -130,7 +130,7 @@ def test_a_worker_doctor_and_status_warn_of_schedules_until_a_scheduler_was_seen
     code, out, _ = redrive("status", "-o", "json")
     assert code == 1 and "no scheduler runs schedule nightly" in out
     store = SqliteStore(tmp_path / "work.db")
-    Presence(store).write(["nightly", "beat"], store.now_ms())
+    SchedulerPresence(store).write(["nightly", "beat"], store.now_ms())
     store.close()
     assert "no scheduler" not in redrive("worker", "--burst", "-q", "no")[2]
     code, out, _ = redrive("doctor")

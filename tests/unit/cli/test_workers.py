@@ -11,7 +11,7 @@ from tests.support.commands import Call
 
 from redrive.audit.log import Audit
 from redrive.message import ClaimRequest, Draft
-from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo, read_workers
+from redrive.presence import GONE_MS, HeldMessage, ProcessCell, QueueWork, WorkerInfo, read_workers
 from redrive.stores.sqlite.store import SqliteStore
 
 
@@ -29,7 +29,7 @@ def store(redrive: Call) -> Iterator[SqliteStore]:
     killed = WorkerInfo(name="vm/b", pid=2, seen_ms=now_ms - GONE_MS, queues=crm, held=1, messages=(ran,))
     clock = WorkerInfo(name="scheduler/vm:3", kind="scheduler", pid=3, seen_ms=now_ms, schedules=("nightly",))
     for info in (busy, killed, clock):
-        Entry(store).write(info)
+        ProcessCell(store).write(info)
     yield store
     store.close()
 

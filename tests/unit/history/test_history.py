@@ -13,12 +13,22 @@ from hypothesis import strategies as st
 
 from redrive.errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from redrive.history import History, Recorder, Tally, counts_of, read_history
-from redrive.history.chunk import FIVES, HOUR_MS, HOURS, MINUTE_MS, MINUTES, Chunk, add_counts, read_chunk, write_chunk
+from redrive.history.chunk import (
+    FIVES,
+    HOUR_MS,
+    HOURS,
+    MINUTE_MS,
+    MINUTES,
+    HistoryChunk,
+    add_counts,
+    read_chunk,
+    write_chunk,
+)
 from redrive.history.histogram import BOUNDS_MS, Histogram, bucketed
 from redrive.history.names import NAMES_MAX, OVERFLOW, read_names
 from redrive.history.recorder import OTHER
 from redrive.history.tally import BANDS, ENQUEUED, band, outcome_key
-from redrive.history.writer import SHARDS, Writer
+from redrive.history.writer import SHARDS, HistoryWriter
 from redrive.message import Cell, Swap
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -51,7 +61,7 @@ def test_percentiles_of_nothing_and_shares_outside_0_to_1() -> None:
 
 @given(st.dictionaries(st.text(min_size=1, max_size=8), st.lists(st.integers(0, 2**40), max_size=60), max_size=8))
 def test_a_chunk_reads_back_as_it_was_written(counts: dict[str, list[int]]) -> None:
-    written = read_chunk(write_chunk(Chunk(counts, [b"abc", b"def"])))
+    written = read_chunk(write_chunk(HistoryChunk(counts, [b"abc", b"def"])))
     assert (written.counts, written.nonces) == (counts, [b"abc", b"def"])
 
 
@@ -63,9 +73,9 @@ def test_a_damaged_chunk_is_an_empty_one() -> None:
 def test_a_day_of_an_active_queue_and_task_takes_at_most_32_kib(rate: float, failing: float) -> None:
     """Poisson arrivals with the waves of a day, `rate` a second; a share of them fails, some more than once."""
     rng, total = random.Random(1), 0
-    day = Chunk({}, [])
+    day = HistoryChunk({}, [])
     for hour in range(24):
-        chunks = {MINUTES: Chunk({}, []), FIVES: Chunk({}, [])}
+        chunks = {MINUTES: HistoryChunk({}, []), FIVES: HistoryChunk({}, [])}
         for minute in range(60):
             counts = _minute(rng, rate * 60 * (1 + 0.4 * math.sin((hour * 60 + minute) / 230)), failing)
             for kind, chunk in chunks.items():
@@ -144,7 +154,7 @@ def minutes(store: MemoryStore, count: int = 1) -> dict[int, dict[str, int]]:
 @given(st.lists(st.sampled_from(["", "before", "after"]), max_size=30), st.integers(1, 8))
 def test_counts_are_added_once_whichever_answers_are_lost(fails: list[str], rounds: int) -> None:
     store, flaky = make()
-    writers, told = [Writer(store), Writer(store)], 0
+    writers, told = [HistoryWriter(store), HistoryWriter(store)], 0
     writers[0].write({NAME: minutes(store)})  # so that what fails is a swap of these cells
     flaky.fails = list(fails)
     for number in range(rounds):
@@ -162,7 +172,7 @@ def test_counts_are_added_once_whichever_answers_are_lost(fails: list[str], roun
 
 def test_a_write_of_which_nothing_can_be_known_any_more_is_dropped_and_not_counted_twice() -> None:
     store, flaky = make()
-    writer, other = Writer(store), Writer(store)
+    writer, other = HistoryWriter(store), HistoryWriter(store)
     writer.write({NAME: minutes(store)})
     flaky.fails = ["after"]
     with pytest.raises(StoreError):
@@ -176,9 +186,9 @@ def test_a_write_of_which_nothing_can_be_known_any_more_is_dropped_and_not_count
 
 def test_writers_that_meet_lose_nothing_and_spread_over_shards() -> None:
     store = MemoryStore(ManualClock())
-    writers = [Writer(store) for _ in range(8)]
+    writers = [HistoryWriter(store) for _ in range(8)]
 
-    def work(writer: Writer) -> None:
+    def work(writer: HistoryWriter) -> None:
         for _ in range(25):
             writer.write({NAME: minutes(store)})
         while writer.pending:
@@ -195,7 +205,7 @@ def test_writers_that_meet_lose_nothing_and_spread_over_shards() -> None:
 
 def test_beyond_a_thousand_names_the_rest_is_kept_together() -> None:
     store = MemoryStore(ManualClock())
-    writer = Writer(store)
+    writer = HistoryWriter(store)
     writer.write({("q", f"t{n:04}"): minutes(store) for n in range(NAMES_MAX + 5)})
     assert len(read_names(store)) == NAMES_MAX
     assert read_history(store, *OVERFLOW).total.enqueued == 5
@@ -221,7 +231,7 @@ def history(store: MemoryStore, since: str, step: str | None = None) -> History:
 def test_minutes_go_back_a_day_and_hours_35_days() -> None:
     clock = ManualClock(1_700_000_000_000 - 1_700_000_000_000 % (24 * HOUR_MS))
     store = MemoryStore(clock)
-    writer = Writer(store)
+    writer = HistoryWriter(store)
     began_ms = store.now_ms()
     for _ in range(48):
         writer.write({NAME: {store.now_ms() // MINUTE_MS: {ENQUEUED: 1, "R5": 1}}})

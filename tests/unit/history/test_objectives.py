@@ -13,7 +13,7 @@ from redrive.history import Burn, SloStatus, read_objectives
 from redrive.history.chunk import HOUR_MS, MINUTE_MS
 from redrive.history.objectives import WINDOWS, rate
 from redrive.history.tally import ALL, GOOD
-from redrive.history.writer import Writer
+from redrive.history.writer import HistoryWriter
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
@@ -69,7 +69,7 @@ def recorded(bad_by_minute: dict[int, int], *, each: int = 100, days: int = 4) -
 
     now = clock() // MINUTE_MS
     minutes = {now - ago: {ALL: each, GOOD: each - bad_by_minute.get(ago, 0)} for ago in range(days * 24 * 60)}
-    Writer(store).write({("crm", "push"): minutes})
+    HistoryWriter(store).write({("crm", "push"): minutes})
     (found,) = read_objectives(store, app)
     return found
 

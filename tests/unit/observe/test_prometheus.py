@@ -23,8 +23,8 @@ from redrive.observe import prometheus, shared_tally
 from redrive.observe.logs import JsonLog, TextLog
 from redrive.observe.prometheus import Depths, Metrics
 from redrive.observe.shared_tally import SharedCounting, read
-from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, Counting, Series
-from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo
+from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, EventCounter, MetricSeries
+from redrive.presence import GONE_MS, HeldMessage, ProcessCell, QueueWork, WorkerInfo
 from redrive.store import Usage
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -88,8 +88,8 @@ def event(outcome: str = "done", **more: object) -> DeliveryEvent:
     return DeliveryEvent(**fields)  # type: ignore[arg-type]
 
 
-def counted(*events: DeliveryEvent | Notice, tasks: Sequence[str] = ("t",)) -> Series:
-    counting = Counting(dict.fromkeys(tasks))
+def counted(*events: DeliveryEvent | Notice, tasks: Sequence[str] = ("t",)) -> MetricSeries:
+    counting = EventCounter(dict.fromkeys(tasks))
     counting(events)
     return counting.copy()
 
@@ -321,7 +321,7 @@ def test_workers_are_counted_by_queue_and_state_with_the_worst_of_what_they_tell
 
     def tell(name: str, queue: str, *, ago_ms: int = 0, **more: Any) -> None:
         queues = (QueueWork(name=queue, concurrency=1),)
-        Entry(store).write(WorkerInfo(name=name, seen_ms=store.now_ms() - ago_ms, queues=queues, **more))
+        ProcessCell(store).write(WorkerInfo(name=name, seen_ms=store.now_ms() - ago_ms, queues=queues, **more))
 
     runs = HeldMessage(id="1", task="t", since_ms=store.now_ms() - 90_000)
     tell("a", "crm", held=1, messages=(runs,), loop_lag_ms=20.0, clock_ahead_ms=40)
@@ -490,7 +490,7 @@ class Processes:
         self._alive: list[SharedCounting] = []
 
     def start(self) -> SharedCounting:
-        self._alive.append(SharedCounting(Counting({"t": None}), self.directory))
+        self._alive.append(SharedCounting(EventCounter({"t": None}), self.directory))
         return self._alive[-1]
 
     def kill(self, shared: SharedCounting) -> None:

@@ -23,8 +23,8 @@ from redrive.errors import ConfigError, Conflict, EnqueueError, StoreUnavailable
 from redrive.events import Notice
 from redrive.message import Message, PutResult, Swap
 from redrive.observe.logs import TextLog
-from redrive.schedule import Missed, Scheduler, SchedulerWatch, State, last_seen
-from redrive.schedule.scheduler import STEP_MS, Due
+from redrive.schedule import Missed, Scheduler, SchedulerWatch, ScheduleState, last_seen
+from redrive.schedule.scheduler import STEP_MS, DueSchedule
 from redrive.schedule.turn import TAKE_OVER_MS
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
@@ -267,7 +267,7 @@ def test_a_paused_schedule_waits_for_resume_also_in_other_processes(app: App, cl
     app.periodic(every="10s", name="t", missed="all")(lambda: None)
     schedule, scheduler = app.schedules["t"], app.scheduler()
     schedule.pause()  # before any scheduler ran
-    assert schedule.state == State("every 10000ms", clock(), paused=True)
+    assert schedule.state == ScheduleState("every 10000ms", clock(), paused=True)
     clock.advance("20s")
     assert scheduler.step() == STEP_MS
     assert ticks(app, "t") == []
@@ -407,7 +407,7 @@ def test_schedulers_interleaved_in_any_way_enqueue_each_tick_once(
     start = clock()
     schedulers = [Scheduler(app) for _ in range(3)]
     schedulers[0].step()
-    looked: list[list[Due]] = [[], [], []]
+    looked: list[list[DueSchedule]] = [[], [], []]
     for later_ms, actions in story:
         clock.advance(timedelta(milliseconds=later_ms))
         for what, who in actions:

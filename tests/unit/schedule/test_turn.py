@@ -15,7 +15,7 @@ from redrive.schedule.turn import (
     ON_TIME_MS,
     TAKE_OVER_MS,
     Missed,
-    State,
+    ScheduleState,
     Turn,
     cut,
     resumed,
@@ -29,8 +29,8 @@ T = 1_750_000_020_000  # a full minute
 LAST, ALL, SKIP = Missed.LAST, Missed.ALL, Missed.SKIP
 
 
-def at(seen: int, last: int | None = None, **more: object) -> State:
-    return State(SPEC, seen, last, **more)  # type: ignore[arg-type]
+def at(seen: int, last: int | None = None, **more: object) -> ScheduleState:
+    return ScheduleState(SPEC, seen, last, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def at(seen: int, last: int | None = None, **more: object) -> State:
         # Paused: nothing, however much is due.
         (ALL, at(T, paused=True), T + 3 * M, Turn(at(T, paused=True))),
         # Another spec: from now; what was enqueued last and that it is paused stays known.
-        (ALL, State("@old", T - 9 * M, T - 9 * M, True), T, Turn(at(T, T - 9 * M, paused=True, changed_ms=T))),
+        (ALL, ScheduleState("@old", T - 9 * M, T - 9 * M, True), T, Turn(at(T, T - 9 * M, paused=True, changed_ms=T))),
         # The clock went back a little: what was enqueued is not enqueued again.
         (ALL, at(T, T), T - 9 * M, Turn(at(T, T))),
         # It was wrong by more than a day: from now.
         (ALL, at(T + AHEAD_MAX_MS + 1, T), T, Turn(at(T))),
     ],
 )  # fmt: skip
-def test_what_is_due(missed: Missed, state: State | None, now: int, expected: Turn) -> None:
+def test_what_is_due(missed: Missed, state: ScheduleState | None, now: int, expected: Turn) -> None:
     assert turn(EVERY_MINUTE, missed, state, now) == expected
 
 
@@ -76,7 +76,7 @@ def test_of_more_than_the_bound_all_drops_the_oldest_and_says_so() -> None:
 
 
 def test_a_scheduler_that_looked_before_leaves_a_spec_alone_that_has_just_changed() -> None:
-    other = State("@new", T, None, changed_ms=T)
+    other = ScheduleState("@new", T, None, changed_ms=T)
     assert turn(EVERY_MINUTE, ALL, other, T + TAKE_OVER_MS - 1, first=False) == Turn(other)
     assert turn(EVERY_MINUTE, ALL, other, T + 1, first=True).state.spec == SPEC  # one that just started is the news
     assert turn(EVERY_MINUTE, ALL, other, T + TAKE_OVER_MS, first=False).state.spec == SPEC

@@ -12,11 +12,11 @@ from redrive.observe.alert import Alert
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 from redrive.thresholds import Watching, rules_of
-from redrive.thresholds.machine import State, step
-from redrive.thresholds.rule import Rule
+from redrive.thresholds.machine import AlertState, step
+from redrive.thresholds.rule import AlertRule
 from redrive.triage.purge import purge
 
-DEPTH = Rule(name="depth", above=1, for_ms=0, every_ms=600_000)
+DEPTH = AlertRule(name="depth", above=1, for_ms=0, every_ms=600_000)
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def test_what_was_told_as_firing_is_told_as_resolved_also_while_it_is_muted_and_
 
 
 def test_a_muted_state_remembers_when_it_fired() -> None:
-    state, word = step(DEPTH, State(), 2, 1000, muted=True)
-    assert state == State(above_ms=1000, fired_ms=1000, value=2) and word is None
+    state, word = step(DEPTH, AlertState(), 2, 1000, muted=True)
+    assert state == AlertState(above_ms=1000, fired_ms=1000, value=2) and word is None
     assert step(DEPTH, state, 2, 6000)[1] == "firing"
     assert step(DEPTH, state, 0, 6000) == (None, None)
 

@@ -14,27 +14,27 @@ from redrive import SLO, App, Draft, Reject
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.observe.alert import Alert
 from redrive.observe.alerts import NotSent
-from redrive.presence import Entry, QueueWork, WorkerInfo
+from redrive.presence import ProcessCell, QueueWork, WorkerInfo
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
-from redrive.thresholds import KINDS, Rule, Watched, Watching, rule, rules_of
-from redrive.thresholds.machine import State, step
-from redrive.thresholds.measure import RUNS_MIN, Figures, Subject
+from redrive.thresholds import KINDS, AlertRule, Watched, Watching, rule, rules_of
+from redrive.thresholds.machine import AlertState, step
+from redrive.thresholds.measure import RUNS_MIN, Figures, FigureSubject
 
 MINUTE_MS = 60_000
 
 
-def told(rule: Rule, values: list[float | None], each_ms: int = 5000) -> list[str | None]:
+def told(rule: AlertRule, values: list[float | None], each_ms: int = 5000) -> list[str | None]:
     """What a rule tells while it is looked at every `each_ms`."""
-    state, words = State(), []
+    state, words = AlertState(), []
     for number, value in enumerate(values):
         after, word = step(rule, state, value, 1_000_000 + number * each_ms)
         words.append(word)
-        state = after or State()
+        state = after or AlertState()
     return words
 
 
-DEPTH = Rule(name="depth", above=10, for_ms=10_000, every_ms=30_000)
+DEPTH = AlertRule(name="depth", above=10, for_ms=10_000, every_ms=30_000)
 
 
 def test_it_fires_once_it_has_been_above_that_long_is_told_again_and_resolved_once_it_has_been_below() -> None:
@@ -60,7 +60,7 @@ def test_it_is_resolved_only_after_it_has_fired_and_then_remembers_nothing(value
     for word in told(DEPTH, values):
         assert not (word == "resolved" and not firing)
         firing = word == "firing" or (firing and word is None)
-    assert step(DEPTH, State(), None, 5) == (None, None)
+    assert step(DEPTH, AlertState(), None, 5) == (None, None)
 
 
 # -- what it looks at
@@ -71,7 +71,7 @@ def make(clock: ManualClock | None = None) -> tuple[App, MemoryStore]:
     return App(store=store), store
 
 
-def figures(app: App, name: str, **options: Any) -> dict[Subject, float]:
+def figures(app: App, name: str, **options: Any) -> dict[FigureSubject, float]:
     return Figures(app.store, app).of(rule(name, **options))
 
 
@@ -87,10 +87,10 @@ def test_depth_dead_and_age_are_those_of_each_queue() -> None:
     app.run_worker(["crm"], burst=True)
     store.put([Draft(task="push", queue="crm"), Draft(task="push", queue="mail"), Draft(task="push", queue="mail")])
     clock.advance("20s")
-    assert figures(app, "depth") == {Subject("crm"): 1, Subject("mail"): 2}
-    assert figures(app, "depth", queue="mail") == {Subject("mail"): 2}
-    assert figures(app, "dead") == {Subject("crm"): 1, Subject("mail"): 0}
-    assert figures(app, "age")[Subject("mail")] == 20
+    assert figures(app, "depth") == {FigureSubject("crm"): 1, FigureSubject("mail"): 2}
+    assert figures(app, "depth", queue="mail") == {FigureSubject("mail"): 2}
+    assert figures(app, "dead") == {FigureSubject("crm"): 1, FigureSubject("mail"): 0}
+    assert figures(app, "age")[FigureSubject("mail")] == 20
 
 
 def test_a_queue_with_messages_and_no_living_worker_has_none() -> None:
@@ -100,10 +100,10 @@ def test_a_queue_with_messages_and_no_living_worker_has_none() -> None:
     app.queue("idle")
     store.configure("paused", paused=True)
     work = (QueueWork(name="crm", concurrency=1),)
-    Entry(store).write(WorkerInfo(name="w", started_ms=clock(), seen_ms=clock(), queues=work))
-    assert figures(app, "no_workers") == {Subject("mail"): 1}
+    ProcessCell(store).write(WorkerInfo(name="w", started_ms=clock(), seen_ms=clock(), queues=work))
+    assert figures(app, "no_workers") == {FigureSubject("mail"): 1}
     clock.advance("16s")
-    assert figures(app, "no_workers") == {Subject("crm"): 1, Subject("mail"): 1}
+    assert figures(app, "no_workers") == {FigureSubject("crm"): 1, FigureSubject("mail"): 1}
 
 
 def test_error_rates_percentiles_and_burn_rates_are_read_from_the_history() -> None:
@@ -124,11 +124,11 @@ def test_error_rates_percentiles_and_burn_rates_are_read_from_the_history() -> N
     assert figures(app, "error_rate") == {}  # too few for a share
     asyncio.run(run(2))
     app.flusher.flush()  # type: ignore[union-attr]
-    assert figures(app, "error_rate") == {Subject("crm", "push"): 0.5}
+    assert figures(app, "error_rate") == {FigureSubject("crm", "push"): 0.5}
     assert figures(app, "error_rate", task="other") == {}
-    assert figures(app, "p95", above="1s") == {Subject("crm", "push"): 0.001}
-    assert figures(app, "slo_burn") == {Subject(task="push"): pytest.approx(50)}
-    assert figures(app, "slo_burn", above=10) == {Subject(task="push"): pytest.approx(50)}
+    assert figures(app, "p95", above="1s") == {FigureSubject("crm", "push"): 0.001}
+    assert figures(app, "slo_burn") == {FigureSubject(task="push"): pytest.approx(50)}
+    assert figures(app, "slo_burn", above=10) == {FigureSubject(task="push"): pytest.approx(50)}
 
 
 def test_a_schedule_that_nothing_runs_is_late() -> None:
@@ -143,7 +143,7 @@ def test_a_schedule_that_nothing_runs_is_late() -> None:
     app.scheduler().step()
     clock.advance("10m")
     ((subject, late_s),) = figures(app, "schedule_late").items()
-    assert subject == Subject(about="tick") and late_s > 400
+    assert subject == FigureSubject(about="tick") and late_s > 400
 
 
 # -- who tells

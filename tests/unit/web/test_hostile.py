@@ -20,7 +20,7 @@ from redrive import App, Breaker, Draft
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Quarantine, RetryAt, Settlement
 from redrive.presence import HeldMessage, QueueWork, WorkerInfo
-from redrive.presence.directory import Entry
+from redrive.presence.directory import ProcessCell
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage import pauses
 from redrive.web.table import PAGES
@@ -105,7 +105,7 @@ def stocked(folder: Path, text: Texts) -> Stocked:
     work = tuple(QueueWork(name=name, concurrency=2, held=1) for name in queues[:3])
     held = (HeldMessage(id=ids[3], task=text(80), since_ms=store.now_ms()),)
     told = {"host": text(80), "version": text(20), "app": text(80), "schedules": (schedule,), "messages": held}
-    Entry(store).write(
+    ProcessCell(store).write(
         WorkerInfo(name=text(80), started_ms=store.now_ms(), seen_ms=store.now_ms(), queues=work, held=1, **told)
     )
     parts: dict[str, list[dict[str, str]]] = {

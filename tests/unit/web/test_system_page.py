@@ -13,7 +13,7 @@ from redrive import App
 from redrive._version import __version__
 from redrive.cli.terminal.warnings import tell_warnings
 from redrive.message import Counts
-from redrive.presence import GONE_MS, Entry, WorkerInfo
+from redrive.presence import GONE_MS, ProcessCell, WorkerInfo
 from redrive.read_model import ReadModel
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.web import ALL, Site, User
@@ -57,7 +57,7 @@ def test_versions_of_workers_stand_side_by_side_and_others_are_marked(store: Sql
         ("b", "0.0.1", now_ms),
         ("c", "0.0.2", now_ms - GONE_MS),
     ):
-        Entry(store).write(WorkerInfo(name=name, version=version, seen_ms=seen_ms, clock_ahead_ms=3))
+        ProcessCell(store).write(WorkerInfo(name=name, version=version, seen_ms=seen_ms, clock_ahead_ms=3))
     found = pages.json("/system")["versions"]
     assert [(each["version"], each["same"], [w["name"] for w in each["workers"]]) for each in found] == [
         (__version__, True, ["a"]),

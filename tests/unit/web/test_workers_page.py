@@ -6,7 +6,7 @@ import pytest
 from tests.support.pages import Reader
 
 from redrive import App
-from redrive.presence import GONE_MS, Entry, HeldMessage, QueueWork, WorkerInfo
+from redrive.presence import GONE_MS, ProcessCell, HeldMessage, QueueWork, WorkerInfo
 from redrive.present.workers import worker_record
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.web import User
@@ -27,7 +27,7 @@ def fleet(store: SqliteStore) -> SqliteStore:
     killed = WorkerInfo(name="vm/b", pid=2, seen_ms=now_ms - GONE_MS, queues=crm, held=1, messages=(long,))
     clock = WorkerInfo(name="scheduler/vm:3", kind="scheduler", pid=3, seen_ms=now_ms, schedules=("nightly",))
     for info in (busy, killed, clock):
-        Entry(store).write(info)
+        ProcessCell(store).write(info)
     return store
 
 

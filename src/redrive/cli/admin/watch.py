@@ -21,7 +21,7 @@ from ..terminal.types import DURATION
 if TYPE_CHECKING:
     from ...observe.alert import Alert
     from ...registry import Registry
-    from ...thresholds import Rule
+    from ...thresholds import AlertRule
 
 _COLUMNS = (
     Column("alert"),
@@ -70,7 +70,9 @@ def watch(opened: OpenedStore, out: Output, once: bool, notify: str | None, **op
     return DONE
 
 
-def _rules(app: Registry, *, waiting: float, dead: float, age: float, errors: float, **rest: Any) -> Iterator[Rule]:
+def _rules(
+    app: Registry, *, waiting: float, dead: float, age: float, errors: float, **rest: Any
+) -> Iterator[AlertRule]:
     from ...thresholds import rule
 
     often = {"every": rest["every"], "for_": rest["for_"]}
@@ -89,7 +91,7 @@ def _rules(app: Registry, *, waiting: float, dead: float, age: float, errors: fl
         yield rule("schedule_late", **often)
 
 
-def _once(opened: OpenedStore, out: Output, app: Registry, rules: list[Rule]) -> int:
+def _once(opened: OpenedStore, out: Output, app: Registry, rules: list[AlertRule]) -> int:
     from ...thresholds.measure import Figures
     from ...thresholds.rule import shown
 

@@ -20,7 +20,7 @@ from ...run_context import Context
 from ...urls import shown
 from .envelope import CeleryUnsupported, key_of, read
 from .proof import Proofs
-from .source import Source, Taken
+from .source import BrokerSource, Taken
 from .translation import ID, call_of, following
 
 PARKED = "celery.message"  # the task of what could not be translated
@@ -81,7 +81,7 @@ class CeleryBridge:
         self.app, self.queues, self.parked = app, list(queues), parked
         self._broker, self._prefix = broker, prefix
         self._key_for_s, self._poll_s = seconds(key_for, "key_for"), seconds(poll, "poll")
-        self._source: Source | None = None
+        self._source: BrokerSource | None = None
         scheme = broker.partition("://")[0].partition("+")[0]
         if scheme not in ("redis", "rediss", "valkey", "valkeys", "sqs"):
             raise ConfigError(f"broker={shown(broker)!r}: expected redis://HOST:PORT/DB or sqs://REGION")
@@ -90,7 +90,7 @@ class CeleryBridge:
         app.wrap(following(app, self._proofs))
 
     @property
-    def source(self) -> Source:
+    def source(self) -> BrokerSource:
         """The broker, opened at its first use. Raises ConfigError."""
         if self._source is None:
             traits = self.app.store.traits

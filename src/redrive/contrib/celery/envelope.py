@@ -53,7 +53,7 @@ class Next(Struct, frozen=True, omit_defaults=True):
         return bool(self.callbacks or self.chain)
 
 
-class Sent(Struct, frozen=True, kw_only=True):
+class CeleryTask(Struct, frozen=True, kw_only=True):
     """A task that a Celery producer sent."""
 
     task: str
@@ -89,7 +89,7 @@ def key_of(raw: bytes) -> str:
     return f"celery:{storable(id[:200])}:{storable(str(tag)[:200])}"
 
 
-def read(raw: bytes) -> Sent:
+def read(raw: bytes) -> CeleryTask:
     """Read one message. Raises CeleryUnsupported and nothing else."""
     try:
         return _read(raw)
@@ -99,7 +99,7 @@ def read(raw: bytes) -> Sent:
         raise CeleryUnsupported(f"it has a field that cannot be read: {type(error).__name__}: {error}") from None
 
 
-def _read(raw: bytes) -> Sent:
+def _read(raw: bytes) -> CeleryTask:
     try:
         envelope = json.loads(raw)
         headers, properties = envelope["headers"], envelope["properties"]
@@ -117,7 +117,7 @@ def _read(raw: bytes) -> Sent:
         raise CeleryUnsupported(f"{named} has a compressed body ({compression}); expected no task_compression")
     args, kwargs, embed = _body(named, envelope, properties)
     try:
-        return Sent(
+        return CeleryTask(
             task=task,
             id=id,
             key=key_of(raw),

@@ -13,7 +13,7 @@ class Taken(NamedTuple):
     handle: str | bytes
 
 
-class Source(Protocol):
+class BrokerSource(Protocol):
     """The queues of a broker. Every method raises StoreUnavailable where it cannot be reached, and StoreError."""
 
     where: str  # for people

@@ -17,7 +17,7 @@ from ...enqueue import Bound
 from ...errors import EnqueueError, Reject, near_miss
 from ...message import NORMAL
 from ...run_context import Context
-from .envelope import CeleryUnsupported, Next, Sent, Signature, signatures, when
+from .envelope import CeleryTask, CeleryUnsupported, Next, Signature, signatures, when
 from .proof import Proofs
 
 ID, RETRIES, PARENT, NEXT = "celery-id", "celery-retries", "celery-parent", "celery-next"
@@ -35,7 +35,7 @@ ODD = (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError)
 _HEEDED = frozenset(("countdown", "eta", "expires", "link", "link_error"))
 
 
-class Call(NamedTuple):
+class TaskCall(NamedTuple):
     """A task with its options and arguments, to enqueue or to make a draft of."""
 
     bound: Bound[..., Any]
@@ -43,7 +43,7 @@ class Call(NamedTuple):
     kwargs: Mapping[str, Any]
 
 
-def call_of(app: App, sent: Sent, proofs: Proofs, *, key_for: str | float, now: datetime) -> Call:
+def call_of(app: App, sent: CeleryTask, proofs: Proofs, *, key_for: str | float, now: datetime) -> TaskCall:
     """What the app enqueues for a task that Celery sent. Raises CeleryUnsupported, and StoreError where the proof of
     what is next cannot be made."""
     task = _task(app, sent.task)
@@ -65,7 +65,7 @@ def call_of(app: App, sent: Sent, proofs: Proofs, *, key_for: str | float, now: 
         headers=headers | _next_header(sent.next, proofs, task.name, sent.id),
         correlation_id=sent.root_id or sent.id,
     )
-    return _fitting(task, Call(bound, sent.args, sent.kwargs))
+    return _fitting(task, TaskCall(bound, sent.args, sent.kwargs))
 
 
 def following(app: App, proofs: Proofs) -> Callable[[Context], Iterator[None]]:
@@ -108,7 +108,7 @@ def _enqueue(
         headers=headers | _next_header(then, proofs, task.name, id),
     )
     args = signature.args if signature.immutable else (ctx.result, *signature.args)
-    call = _fitting(task, Call(bound, args, signature.kwargs))
+    call = _fitting(task, TaskCall(bound, args, signature.kwargs))
     ctx.enqueue(call.bound, *call.args, **call.kwargs)
 
 
@@ -166,7 +166,7 @@ def _check_signature(app: App, signature: Signature, now: datetime) -> None:
     _check_next(app, task, Next(links), now)
 
 
-def _fitting(task: Any, call: Call) -> Call:
+def _fitting(task: Any, call: TaskCall) -> TaskCall:
     try:
         task.codec.encode(call.args, call.kwargs)
     except (TypeError, EnqueueError) as error:

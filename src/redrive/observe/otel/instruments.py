@@ -25,7 +25,7 @@ from ..tally import (
     OTHER,
     RUN,
     SHAPES,
-    Counting,
+    EventCounter,
     Labels,
     Shape,
     done_by_attempt,
@@ -46,7 +46,7 @@ class Instruments:
 
     def __init__(self, app: Registry, provider: Any = None) -> None:
         self._app, self._provider = app, provider
-        self._counting = Counting(app.tasks, lambda: put_by(app))
+        self._counting = EventCounter(app.tasks, lambda: put_by(app))
         self._depths = Depths(lambda: app.store, app)
         self._histograms: dict[str, Histogram] = {}
         self._attributes: dict[Labels, dict[str, str]] = {}

@@ -50,7 +50,7 @@ _OVER = frozenset({"run_done", "run_stopped", "run_cancelled"})
 _FAILED = frozenset({"retry", "crashed", "dead", "quarantined"})
 
 
-class Run(Struct, eq=False):
+class RunSpan(Struct, eq=False):
     """A run of a handler: its span, and when the handler ended."""
 
     span: Span
@@ -64,7 +64,7 @@ class Spans:
     def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None) -> None:
         self._parent, self._baggage = parent, baggage
         self._tracer = get_tracer("redrive", __version__, provider)
-        self._open: dict[Receipt, Run] = {}
+        self._open: dict[Receipt, RunSpan] = {}
         self._runs: dict[str, Span] = {}  # of redrive runs, by id
 
     # -- sending
@@ -104,12 +104,12 @@ class Spans:
     def leave(self, context: Context, token: Any = None) -> None:
         """The handler has ended. Without a token its context ends with the coroutine that has it."""
         traced = context._trace
-        if isinstance(traced, Run):
+        if isinstance(traced, RunSpan):
             traced.ended_ns = time_ns()
         if token is not None:
             detach(token)
 
-    def _begin(self, context: Context) -> Run:
+    def _begin(self, context: Context) -> RunSpan:
         message = context.message
         sender = read(message.traceparent, message.headers.get(TRACESTATE) if message.headers else None)
         links, carried = [], NONE
@@ -133,7 +133,7 @@ class Spans:
         if message.redrives or message.crashes:
             attributes |= _seldom(message)
         span = self._tracer.start_span(f"process {message.queue}", carried, SpanKind.CONSUMER, attributes, links)
-        run = context._trace = Run(span, message)
+        run = context._trace = RunSpan(span, message)
         if context._receipt is not None:
             if len(self._open) >= OPEN_MAX:
                 self.lose(next(iter(self._open)))
@@ -142,13 +142,18 @@ class Spans:
 
     # -- settling
 
-    def runs_of(self, settlements: Sequence[Settlement]) -> list[Run | None]:
+    def runs_of(self, settlements: Sequence[Settlement]) -> list[RunSpan | None]:
         """The traced runs that these settle."""
         runs = self._open
         return [runs.get(settlement.receipt) for settlement in settlements]
 
     def settled(
-        self, settlements: Sequence[Settlement], runs: Sequence[Run | None], words: Sequence[Settled], *, texts: bool
+        self,
+        settlements: Sequence[Settlement],
+        runs: Sequence[RunSpan | None],
+        words: Sequence[Settled],
+        *,
+        texts: bool,
     ) -> None:
         """End the spans of these runs. `texts`: whether what a fault says may be written."""
         for settlement, run, word in zip(settlements, runs, words, strict=True):
@@ -316,7 +321,7 @@ def _seldom(message: Message) -> dict[str, Any]:
     return attributes if message.run is None else {**attributes, "redrive.run.id": message.run}
 
 
-def _end(run: Run, settlement: Settlement, word: Settled, *, texts: bool) -> None:
+def _end(run: RunSpan, settlement: Settlement, word: Settled, *, texts: bool) -> None:
     span, fault, decision = run.span, settlement.fault, settlement.decision
     if span.is_recording():
         outcome = _outcome(decision) if word is Settled.OK else word.value

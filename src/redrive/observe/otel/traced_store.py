@@ -30,7 +30,7 @@ from ...message import (
 from ...store import Store
 from ...store.wrapper import StoreWrapper
 from .carried import read, written
-from .spans import LINKS_MAX, Run, Sending, Spans, end_with
+from .spans import LINKS_MAX, RunSpan, Sending, Spans, end_with
 
 _API = ("opentelemetry.trace", "opentelemetry.metrics")  # whose own providers do nothing
 
@@ -96,7 +96,7 @@ class TracedStore(StoreWrapper):
     def _tell(
         self,
         settlements: Sequence[Settlement],
-        runs: Sequence[Run | None],
+        runs: Sequence[RunSpan | None],
         asks: Sequence[ClaimRequest],
         result: Exchange | None,
         began_ns: int,
@@ -112,7 +112,7 @@ class TracedStore(StoreWrapper):
     def _batches(
         self,
         settlements: Sequence[Settlement],
-        runs: Sequence[Run | None],
+        runs: Sequence[RunSpan | None],
         asks: Sequence[ClaimRequest],
         result: Exchange | None,
         began_ns: int,
@@ -198,7 +198,7 @@ class StoreSpans(Spans):
         return f"OpenTelemetry is on without an SDK, so its spans and metrics go nowhere; {fix}"
 
 
-def _traced(settlement: Settlement, run: Run | None) -> Settlement:
+def _traced(settlement: Settlement, run: RunSpan | None) -> Settlement:
     """With the context of the run in its fault: the next attempt links to it, in whichever process that is."""
     fault = settlement.fault
     if run is None or fault is None:

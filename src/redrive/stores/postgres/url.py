@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ...duration import seconds
 from ...errors import ConfigError
-from ...urls import Parts, shown, split
+from ...urls import UrlParts, shown, split
 
 OPTIONS = ("schema", "timeout", "pool", "synchronous_commit", "prepare", "listen", "migrate", "fsync")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,50}")  # 63 bytes is the server's limit; the rest is room for names made of it
@@ -67,7 +67,7 @@ def parse(url: str) -> PostgresUrl:
     )
 
 
-def _conninfo(parts: Parts) -> str:
+def _conninfo(parts: UrlParts) -> str:
     """The URL as libpq takes it. User and password are written again: it ends them at the first '@', not the last."""
     theirs = "&".join(f"{name}={value}" for name, value in parts.options() if name not in OPTIONS)
     return f"{parts.scheme}://{parts.userinfo}{parts.hosts}{parts.path}" + (f"?{theirs}" if theirs else "")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...codec import Routes, Target
+from ...codec import Routes, RouteTarget
 from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from ...message import (
     RESTING,
@@ -184,7 +184,7 @@ class SqsStore(Store):
     def on_notice(self, notify: Callable[[str, str], None]) -> None:
         self._tell_to = notify
 
-    def route(self, queue: str, route: Target) -> None:
+    def route(self, queue: str, route: RouteTarget) -> None:
         self.routes.add(queue, route)
 
     def give_names(self, queue: str, *, sqs: str | None = None, dlq: str | None = None) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ...events import DeliveryEvent
-from ...history import Flusher, Series
+from ...history import Flusher, MinuteSeries
 from ...history.recorder import ATTEMPTS
 from ...history.tally import band, crash_key, dead_key, deferral_keys, fault_key, outcome_key, verdict_key
 from ...message import Ack, Delivery, Settled
@@ -86,7 +86,7 @@ class Counted:
         """The worker ends: write what is counted, if the store answers in time."""
         self._flusher.finish()
 
-    def _count(self, series: Series, delivery: Delivery | None, fate: DeliveryEvent) -> bool:
+    def _count(self, series: MinuteSeries, delivery: Delivery | None, fate: DeliveryEvent) -> bool:
         """Returns whether a crash was counted."""
         outcome = fate.outcome
         series.count(outcome_key(outcome, band(fate.attempt)))
@@ -110,7 +110,7 @@ class Counted:
         return _count_causes(series, fate) or outcome == "crashed"
 
 
-def _count_causes(series: Series, fate: DeliveryEvent) -> bool:
+def _count_causes(series: MinuteSeries, fate: DeliveryEvent) -> bool:
     """Count crashes, when the message's life ends: until then a cause may become known. Returns whether there were
     some."""
     for cause in fate.causes:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ...events import Notify
-from ...presence import LISTED_MAX, HeldMessage, Keeper, LoopLag, QueueWork, Rate, WorkerInfo, is_on
+from ...presence import LISTED_MAX, HeldMessage, Keeper, LoopLag, QueueWork, RateMeter, WorkerInfo, is_on
 from ...registry import Queue
 from ...store import Store
 from ..execution import Execution, InFlight
@@ -40,7 +40,7 @@ class Presence(Service):
         self._store, self._name, self._app, self._queues = store, name, app, queues
         self._in_flight, self._taken, self._draining = in_flight, taken, draining
         self._carried, self._hangs = carried, hangs
-        self._lag, self._claims = LoopLag(), Rate()
+        self._lag, self._claims = LoopLag(), RateMeter()
         self._was_draining, self._hang = False, hangs.hang
         self.keeper = Keeper(store, self.sample, notice, counts_trips=False, drain=drain, renewed=renewed)
         self.trips = self.keeper.trips
