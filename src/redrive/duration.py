@@ -31,7 +31,7 @@ def seconds(value: Duration, what: str = "duration") -> float:
     """
     result = _plain(value, what)
     if not 0 <= result < math.inf:
-        raise _refused(ValueError, value, what, "it must be finite and not negative")
+        raise _refusal(ValueError, value, what, "it must be finite and not negative")
     return result + 0.0  # turns -0.0 into 0.0
 
 
@@ -70,7 +70,7 @@ def _plain(value: Duration, what: str) -> float:
             return float(value)
         except OverflowError:
             return math.inf
-    raise _refused(TypeError, value, what, f"{type(value).__name__} is not a duration")
+    raise _refusal(TypeError, value, what, f"{type(value).__name__} is not a duration")
 
 
 def _parse(text: str, what: str) -> float:
@@ -78,7 +78,7 @@ def _parse(text: str, what: str) -> float:
         return 0.0
     match = _TEXT.fullmatch(text)
     if match is None or match.lastindex is None:
-        raise _refused(ValueError, text, what, _why_unreadable(text))
+        raise _refusal(ValueError, text, what, _why_unreadable(text))
     # In whole numbers, divided once, so that "29ms" is 0.029, and "1s261ms" not a bit more than 1.261.
     above, below = 0, 1000
     try:
@@ -101,7 +101,7 @@ def _why_unreadable(text: str) -> str:
     return "it must be numbers with known units, each unit once, largest first"
 
 
-def _refused(error: type[Exception], value: object, what: str, why: str) -> Exception:
+def _refusal(error: type[Exception], value: object, what: str, why: str) -> Exception:
     try:
         shown = repr(value)
     except ValueError:  # an int of more digits than Python is willing to print

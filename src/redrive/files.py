@@ -87,7 +87,7 @@ class Folder:
             except FileExistsError:
                 if flags & os.O_EXCL:
                     raise
-        fd = _opened(self.path / name, flags & ~os.O_CREAT, self.fd)
+        fd = _open(self.path / name, flags & ~os.O_CREAT, self.fd)
         try:
             self._vet(name, os.fstat(fd))
             os.set_blocking(fd, True)
@@ -309,17 +309,17 @@ def _open_folder(path: Path) -> int:
     try:
         return os.open(path, _DIRECTORY)
     except OSError as error:
-        raise _explained(path, error, "a folder") from error
+        raise _explain(path, error, "a folder") from error
 
 
-def _opened(path: Path, flags: int, folder: int) -> int:
+def _open(path: Path, flags: int, folder: int) -> int:
     try:
         return os.open(path.name, flags | _OPEN, dir_fd=folder)
     except OSError as error:
-        raise _explained(path, error, "a file") from error
+        raise _explain(path, error, "a file") from error
 
 
-def _explained(path: Path, error: OSError, kind: str) -> OSError:
+def _explain(path: Path, error: OSError, kind: str) -> OSError:
     """A link comes as ELOOP (Linux), as EMLINK (FreeBSD), or, where a folder was meant, as ENOTDIR."""
     status = _status(path)
     if status is not None and stat.S_ISLNK(status.st_mode):

@@ -164,7 +164,7 @@ class Registry:
         self.park_for_s = None if park_for is None else seconds(park_for, "park_for")
         self.blobs = blobs
         self._box = None if encrypt is None else _box(encrypt)
-        self._store = None if store is None else self._fronted(store)
+        self._store = None if store is None else self._wrap(store)
         self._unapplied: set[str] = set()  # queues whose declared settings the store does not have yet
         self._lock = threading.Lock()
         self._batches: dict[int, Any] = {}  # of concurrent enqueues, by event loop
@@ -175,7 +175,7 @@ class Registry:
     def store(self) -> Store:
         """The store, opened at first use. Opening it writes the group settings that the app declares."""
         store = self._store
-        return self._opened() if store is None or self._unapplied else store
+        return self._open() if store is None or self._unapplied else store
 
     @property
     def flusher(self) -> Flusher | None:
@@ -190,17 +190,17 @@ class Registry:
         """As `Store.put`, counted for the history: in a transaction of the caller's once that is committed."""
         return (self.flusher or self.store).put(drafts, swaps=swaps, tx=tx)
 
-    def _opened(self) -> Store:
+    def _open(self) -> Store:
         with self._lock:
             if self._store is None:
-                self._store = self._fronted(open_store(self.url or settings().url))
+                self._store = self._wrap(open_store(self.url or settings().url))
             for name in sorted(self._unapplied):
                 if not self._store.traits.read_only:
                     self.queues[name].apply(self._store)
                 self._unapplied.discard(name)
             return self._store
 
-    def _fronted(self, store: Store) -> Store:
+    def _wrap(self, store: Store) -> Store:
         """Wrap the store in encryption, that in what keeps large bodies elsewhere, and that in what makes spans."""
         if self._box is not None:
             from .crypto import sealed_by

@@ -133,12 +133,12 @@ class Context(Struct, eq=False):
         return written
 
     def _keep(self, state: bytes) -> None:
-        if self._receipt is not None and not self._written(self._receipt, state):
+        if self._receipt is not None and not self._write_checkpoint(self._receipt, state):
             self._stop = self._stop or "lease"
             raise LeaseLost(f"message {self.message.id} is no longer leased to this worker: its checkpoint is not kept")
-        self._said().progress = state
+        self._own_extras().progress = state
 
-    def _written(self, receipt: Receipt, state: bytes) -> bool:
+    def _write_checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         written: bool = self._task.app.store.checkpoint(receipt, state)
         return written
 
@@ -174,7 +174,7 @@ class Context(Struct, eq=False):
         if not hasattr(task, "_follow_up"):
             raise TypeError(f"ctx.enqueue({task!r}, …): expected a task, or task.using(…), before its arguments")
         draft, ref = task._follow_up(self, args, kwargs)
-        extras = self._said()
+        extras = self._own_extras()
         if extras.completed:
             raise RuntimeError("ctx.enqueue() comes too late after ctx.complete(): follow-ups go with its transaction")
         follow_ups = extras.follow_ups
@@ -206,7 +206,7 @@ class Context(Struct, eq=False):
         a kept message has the reason `degraded`. Returns `result`, which is the run's result also where the handler
         returns None. No effect if the run fails.
         """
-        said = self._said()
+        said = self._own_extras()
         text = str(why).encode(errors="backslashreplace").decode()  # half a surrogate pair could not be written
         said.partial, said.degraded = result, text[:WHY_MAX] or "partial"
         return result
@@ -225,8 +225,8 @@ class Context(Struct, eq=False):
         if claim is None:
             raise ConfigError("ctx.complete(…) has no key to complete: the task needs idempotency=Idempotency(key=…)")
         self._refuse_over("a completion")
-        store, extras = self._task.app.store, self._said()
-        swap = claim.completing(self._stored(result), extras.degraded, store.now_ms())
+        store, extras = self._task.app.store, self._own_extras()
+        swap = claim.completing(self._encode_result(result), extras.degraded, store.now_ms())
         follow_ups = () if self._receipt is None else tuple(extras.follow_ups)
         try:
             self._task.app.put(follow_ups, swaps=[swap], tx=tx)
@@ -240,14 +240,14 @@ class Context(Struct, eq=False):
         extras.completed = True
         return result
 
-    def _stored(self, result: Any) -> bytes:
+    def _encode_result(self, result: Any) -> bytes:
         written: bytes = self._task.codec.encode_result(result)
         most = self._traits().state_bytes_max
         if len(written) > most:
             raise TooLarge(f"task {self._task.name!r}: its result has {len(written)} bytes; this store takes {most}")
         return written
 
-    def _said(self) -> Extras:
+    def _own_extras(self) -> Extras:
         extras = self._extras
         if extras is None:
             with _making:

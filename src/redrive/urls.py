@@ -112,10 +112,10 @@ def shown(url: str) -> str:
     >>> shown("postgresql://ann:hun/ter2@db/x"), shown("mysql://db/x#y")
     ('postgresql://***', 'mysql://db/x#***')
     """
-    return _shown(url, 0)
+    return _without_secrets(url, 0)
 
 
-def _shown(url: str, depth: int) -> str:
+def _without_secrets(url: str, depth: int) -> str:
     before, sharp, after = url.partition("#")
     parts = _read(before)
     if not isinstance(parts, UrlParts) or (sharp and "@" in url):
@@ -145,7 +145,7 @@ def _option(pair: str, depth: int) -> str:
     plain = unquote(value)
     if "://" not in plain:
         return f"{name}{sign}{redact(value)}"
-    hidden = _shown(plain, depth + 1) if depth < _NESTED_MAX else HIDDEN
+    hidden = _without_secrets(plain, depth + 1) if depth < _NESTED_MAX else HIDDEN
     return f"{name}={value if hidden == plain else quote(hidden, safe='/:@*,')}"
 
 

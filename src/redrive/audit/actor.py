@@ -14,7 +14,7 @@ _NO_LOGIN = 2**32 - 1  # of daemons
 
 
 @cache
-def _named(uid: int) -> str:
+def _user_name(uid: int) -> str:
     """The name of a user id; its number where it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
@@ -27,7 +27,7 @@ def user() -> str:
     where the login user became another one (sudo)."""
     uid = os.geteuid()
     login = _login()
-    name = _named(uid) if login in (None, uid) else f"{_named(login or 0)}/{_named(uid)}"
+    name = _user_name(uid) if login in (None, uid) else f"{_user_name(login or 0)}/{_user_name(uid)}"
     return f"{name}@{os.uname().nodename}"
 
 

@@ -96,7 +96,7 @@ class Audit:
         """Make an entry with the present time, not written yet, its texts without secrets; `count` None: the number of
         `ids`. `actor` is the given name; the user of the process is recorded too. Raises StoreError."""
         count = len(ids) if count is None else count
-        reason, text, about = redact(reason), _bounded(text), _bounded(about)
+        reason, text, about = redact(reason), _clip(text), _clip(about)
         real, now_ms = user(), self._store.now_ms()
         claimed = "" if actor == real else redact(actor)
         return Entry(
@@ -128,22 +128,22 @@ class Audit:
         head, swaps = self._head(cell), []
         full = len(head.records) >= CHUNK_MAX or (cell is not None and len(cell.value) >= CHUNK_BYTES)
         if head.records and full:
-            head, moved = self._moved(head)
+            head, moved = self._move(head)
             swaps.append(moved)
-        head, gone = self._pruned(head)
+        head, gone = self._prune(head)
         linked = chain.encode(replace(entry, seq=head.seq + 1, prev=head.hash))
         record = ChainRecord(chain.digest(linked), Raw(linked))
         head = replace(head, seq=head.seq + 1, hash=record.hash, records=(*head.records, record))
         return [*swaps, *gone, Swap(HEAD, version_of(cell), chain.encode(head))]
 
-    def _moved(self, head: Head) -> tuple[Head, Swap]:
+    def _move(self, head: Head) -> tuple[Head, Swap]:
         """Move the records from the head to a cell of their own, over one that a partial commit may have left there."""
         (cell,) = self._store.cells.read([_key(head.last + 1)])
         first_ms = head.first_ms if head.last >= head.first else chain.newest(head.records).at_ms
         kept = Swap(_key(head.last + 1), version_of(cell), chain.encode(head.records))
         return replace(head, last=head.last + 1, first_ms=first_ms, records=()), kept
 
-    def _pruned(self, head: Head) -> tuple[Head, list[Swap]]:
+    def _prune(self, head: Head) -> tuple[Head, list[Swap]]:
         """Drop the oldest cell if all of it is too old; the head keeps the hash of the dropped entries."""
         before_ms = self._store.now_ms() - KEPT_MS
         if head.last < head.first or head.first_ms >= before_ms:
@@ -227,7 +227,7 @@ class Audit:
         """Yield the entries since then and, if given, not later than `until_ms`, newest first, with their corrections,
         cell by cell. Raises StoreError."""
         since_ms = max(since_ms, self._store.now_ms() - KEPT_MS)
-        chained = self._chained(since_ms, None if until_ms is None else until_ms + AMENDED_MS)
+        chained = self._walk(since_ms, None if until_ms is None else until_ms + AMENDED_MS)
         both = merge(chained, self._outside(since_ms), key=lambda entry: entry.at_ms, reverse=True)
         amended: dict[tuple[str, str], Entry] = {}  # by the entry and who made it: only that one corrects it
         for entry in both:
@@ -240,7 +240,7 @@ class Audit:
             elif less.count:
                 yield replace(entry, ids=less.ids, count=less.count)
 
-    def _chained(self, since_ms: int, until_ms: int | None = None) -> Iterator[Entry]:
+    def _walk(self, since_ms: int, until_ms: int | None = None) -> Iterator[Entry]:
         head = self._head(self._store.cells.read([HEAD])[0])
         last = head.last + 1 if until_ms is None else self._last_until(head, until_ms)
         for number, records in self._cells(head, range(last, head.first - 1, -1)):
@@ -337,7 +337,7 @@ def again(write: Callable[[], T]) -> T:
     return write()
 
 
-def _bounded(text: str) -> str:
+def _clip(text: str) -> str:
     """Without secrets, and cut only then: a half of one is not known for one."""
     text = redact(text[:LOOKED_MAX])
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"

@@ -151,7 +151,7 @@ class ClaimCheck(StoreWrapper):
             return drafts
         check_drafts(drafts, self.traits)
         bodies: dict[str, bytes] = {}
-        deposited = [self._copied(d) if d.content == BLOB else self._split(d, bodies) for d in drafts]
+        deposited = [self._copy(d) if d.content == BLOB else self._split(d, bodies) for d in drafts]
         if bodies:
             self._write(bodies)
         return deposited
@@ -173,7 +173,7 @@ class ClaimCheck(StoreWrapper):
         reference = Reference(key, len(draft.body), sha256(draft.body).hexdigest(), draft.content)
         return replace(draft, id=id, body=_encode(reference), content=BLOB)
 
-    def _copied(self, draft: Draft) -> Draft:
+    def _copy(self, draft: Draft) -> Draft:
         try:
             reference = read_reference(draft.body)
         except Unreadable:
@@ -277,7 +277,7 @@ class ClaimCheck(StoreWrapper):
         written."""
         admit_restored(messages, self.traits)
         bodies: dict[str, bytes] = {}
-        deposited = [self._carried(message, bodies) for message in messages]
+        deposited = [self._split_large(message, bodies) for message in messages]
         if bodies:
             self._write(bodies)
         self.failpoint("deposited")
@@ -291,7 +291,7 @@ class ClaimCheck(StoreWrapper):
         )
         return done
 
-    def _carried(self, message: Message, bodies: dict[str, bytes]) -> Message:
+    def _split_large(self, message: Message, bodies: dict[str, bytes]) -> Message:
         if len(message.body) <= self._threshold or message.content == BLOB:
             return message
         draft = Draft(task=message.task, id=message.id, body=message.body, content=message.content)
@@ -302,7 +302,7 @@ class ClaimCheck(StoreWrapper):
         """Remove the blobs of those of these messages that are not stored any more. Raises StoreError."""
         keys = [key for message in settled for key in _keys_of(message)]
         self.failpoint("settled")
-        self.blobs.delete(self._unreferred(keys))
+        self.blobs.delete(self._orphans(keys))
 
     def collect(self, older_than_ms: int = SWEEP_EVERY_MS) -> int:
         """Remove every blob that was written longer ago than that and that no message refers to; returns how many.
@@ -318,7 +318,7 @@ class ClaimCheck(StoreWrapper):
         old = (key for key in self.blobs.listed() if written_ms(key) <= before_ms)
         count = 0
         while keys := list(islice(old, LOOKED_UP)):
-            orphans = self._unreferred(keys)
+            orphans = self._orphans(keys)
             self.blobs.delete(orphans)
             count += len(orphans)
         return count
@@ -335,7 +335,7 @@ class ClaimCheck(StoreWrapper):
             return None
         return self.collect()  # killed here, it is the next hour's
 
-    def _unreferred(self, keys: Sequence[str]) -> list[str]:
+    def _orphans(self, keys: Sequence[str]) -> list[str]:
         """Those of these blobs whose message is gone, or refers to another blob or none."""
         owners = list(dict.fromkeys(map(owner, keys)))
         stored: dict[str, Message] = {}

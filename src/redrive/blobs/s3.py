@@ -36,13 +36,13 @@ class S3Blobs:
         self._lock = threading.Lock()
 
     @cached_property
-    def _made(self) -> Any:
+    def _one_client(self) -> Any:
         return aws.client("s3", region=self._region, endpoint=self._endpoint, pool=AT_ONCE)
 
     @property
     def _client(self) -> Any:
         with self._lock:  # boto3 makes clients in one thread at a time
-            return self._made
+            return self._one_client
 
     def _name(self, key: str) -> str:
         if not is_key(key):  # callers have checked; this is the last check before the bucket

@@ -79,7 +79,7 @@ class Codec:
         if not kwargs and len(args) == len(self._positional) == len(self._fields):
             named = dict(zip(self._positional, args, strict=False))
         else:
-            named = self._named(args, kwargs)
+            named = self._arguments(args, kwargs)
         try:
             body = _to_json(named)
             if b"null" in body:
@@ -97,7 +97,7 @@ class Codec:
     def _unwritable(self, what: str, error: Exception) -> EncodeError:
         return EncodeError(f"task {self.name!r}: {what} cannot be written as JSON: {_printable(error)}")
 
-    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if len(args) <= len(self._positional) and not self._only_positional:
             named = dict(zip(self._positional, args, strict=False))
             named.update(kwargs)
@@ -116,7 +116,7 @@ class Codec:
 
         Raises TypeError and EncodeError as `encode` does, but checks no annotations.
         """
-        named = self._named(args, kwargs)
+        named = self._arguments(args, kwargs)
         if not self._all_required:
             named = {name: value for name, value in named.items() if not self._is_default(name, value)}
         try:
@@ -143,11 +143,11 @@ class Codec:
         given, lifted = body, b""
         try:
             if version is not None and version != self.version:
-                body = self._lifted(body, version)
+                body = self._lift(body, version)
             lifted = body
             fields = self._decode(body)
         except Exception as error:  # the bytes may also make a dataclass's own code fail, in any way
-            taken = self._taken(given) if raw and (version or 1) <= self.version else None
+            taken = self._take(given) if raw and (version or 1) <= self.version else None
             if taken is not None:
                 return taken
             if isinstance(error, Unreadable):
@@ -155,7 +155,7 @@ class Codec:
             old = "" if version in (None, self.version) else f" of version {version}, lifted to {self.version},"
             text = f"body{old} does not fit {self.name}{self.signature}"
             if unknown := self._unknown(given, lifted):
-                text = f"{text}: no argument {_listed(unknown)} is known here"
+                text = f"{text}: no argument {_join(unknown)} is known here"
                 raise UnknownArguments(text, tuple(unknown)) from None
             raise Unreadable(f"{text}: {_printable(error)}") from None
         if self._all_required and len(self._positional) == len(self._fields):
@@ -180,7 +180,7 @@ class Codec:
         """Return whether a foreign body has nothing for this handler: S3's test event, where it takes S3's objects."""
         return "key" in self._names and is_s3_test(body)
 
-    def _taken(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def _take(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The arguments from a body that does not name them; None if it has none for this handler."""
         name = whole_name(self._fields)
         try:
@@ -215,13 +215,13 @@ class Codec:
     def lifted(self, body: bytes, version: int) -> bytes:
         """Lift a body of an older version to the codec's own. Raises Unreadable and nothing else."""
         try:
-            return self._lifted(body, version)
+            return self._lift(body, version)
         except Unreadable:
             raise
         except Exception as error:
             raise Unreadable(f"body of version {version} cannot be lifted: {_printable(error)}") from None
 
-    def _lifted(self, body: bytes, version: int) -> bytes:
+    def _lift(self, body: bytes, version: int) -> bytes:
         if version > self.version:
             raise Unreadable(f"body of version {version} is newer than {self.name}, which takes {self.version} here")
         named = _to_object(body)
@@ -285,7 +285,7 @@ class Codec:
         return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     named = " or ".join(f"{name[:100]!a}" for name in names[:NAMED_MAX])
     return named + (f" or {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
 

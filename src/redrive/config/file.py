@@ -35,7 +35,7 @@ def settings_file() -> SettingsFile | None:
     except FileNotFoundError:  # it was removed
         return None
     if named := os.environ.get(CONFIG):
-        return _named(Path(named).expanduser().absolute(), here)
+        return _explicit(Path(named).expanduser().absolute(), here)
     for folder in (here, *here.parents):
         for name in (OURS, PYPROJECT):
             path = folder / name
@@ -51,7 +51,7 @@ def table_of(file: SettingsFile) -> Mapping[str, Any]:
     return _document(file.path, file.stamp) or {}
 
 
-def _named(path: Path, here: Path) -> SettingsFile:
+def _explicit(path: Path, here: Path) -> SettingsFile:
     stamp = _stamp(path)
     if stamp is None:
         raise ConfigError(f"{CONFIG} = {str(path)!r} is refused: there is no such file; expected a TOML file")

@@ -93,7 +93,7 @@ def settings(flags: Mapping[str, Any] = _NO_FLAGS) -> Settings:
     Raises ConfigError for a wrong value or an unknown key in the file, with the place and what was expected, and
     Refused for a file that was found and that another user owns or may write.
     """
-    return _settled(tuple((n, v) for n, v in flags.items() if v is not None), _environment(), settings_file())
+    return _resolve(tuple((n, v) for n, v in flags.items() if v is not None), _environment(), settings_file())
 
 
 def is_shared() -> bool:
@@ -107,8 +107,8 @@ def is_shared() -> bool:
 def sources(flags: Mapping[str, Any] = _NO_FLAGS) -> list[Sourced]:
     """Return every setting as it was written, and where; secrets are hidden. Raises as `settings` does."""
     given = tuple((n, v) for n, v in flags.items() if v is not None)
-    chosen = _chosen(given, _environment(), settings_file())
-    return [_shown(chosen[name][1]) if name in chosen else _default(name) for name in SETTINGS]
+    chosen = _choose(given, _environment(), settings_file())
+    return [_hide_secrets(chosen[name][1]) if name in chosen else _default(name) for name in SETTINGS]
 
 
 def unknown_variables() -> list[tuple[str, str]]:
@@ -125,29 +125,29 @@ def _environment() -> tuple[tuple[str, str], ...]:
 
 
 @functools.lru_cache(maxsize=64)  # an app asks with every worker it makes, and its App() at import
-def _settled(
+def _resolve(
     flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: SettingsFile | None
 ) -> Settings:
-    chosen = _chosen(flags, environment, file)
+    chosen = _choose(flags, environment, file)
     fields = {SETTINGS[name].field: value for name, (value, _) in chosen.items()}
     return Settings(**fields, folder=None if file is None else str(file.path.parent))
 
 
-def _chosen(
+def _choose(
     flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: SettingsFile | None
 ) -> dict[str, tuple[Any, Sourced]]:
     """Each setting that is given anywhere: its value, how it was written, and where."""
     written = {}
     if file is not None:
         for name, value in table_of(file).items():
-            _known(name, file.path)
-            written[name] = Sourced(name, _anchored(name, value, file), str(file.path))
+            _check_name(name, file.path)
+            written[name] = Sourced(name, _anchor(name, value, file), str(file.path))
     written |= {name: Sourced(name, text, VARIABLES[name]) for name, text in environment}
     written |= {name: Sourced(name, value, f"--{name.replace('_', '-')}") for name, value in flags}
     return {name: (_value(sourced), sourced) for name, sourced in written.items()}
 
 
-def _known(key: str, path: Path) -> None:
+def _check_name(key: str, path: Path) -> None:
     if key not in SETTINGS:
         near = near_miss(key, SETTINGS)
         meant = f"did you mean {near!r}? " if near else ""
@@ -159,7 +159,7 @@ def _default(name: str) -> Sourced:
     return Sourced(name, setting.default or getattr(Settings(), setting.field), "default")
 
 
-def _shown(written: Sourced) -> Sourced:
+def _hide_secrets(written: Sourced) -> Sourced:
     """Without secrets: a webhook is one as a whole, other URLs may hold a password."""
     if written.name == "notify":
         return written._replace(value=hidden_url(str(written.value)))
@@ -173,11 +173,11 @@ def _value(written: Sourced) -> Any:
     except (ValueError, TypeError) as error:
         why = str(error).rpartition(" is refused: ")[2].partition("; expected")[0]
         place = written.source if written.source.startswith(("--", "REDRIVE_")) else f"{written.source}: {written.name}"
-        value = _shown(written).value
+        value = _hide_secrets(written).value
         raise ConfigError(f"{place} = {value!r} is refused: {why}; expected {setting.expected}") from None
 
 
-def _anchored(name: str, value: Any, file: SettingsFile) -> Any:
+def _anchor(name: str, value: Any, file: SettingsFile) -> Any:
     """A relative path in a file starts at the file's own directory."""
     if file.here or not isinstance(value, str):
         return value

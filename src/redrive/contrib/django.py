@@ -202,7 +202,7 @@ def _handler(home: _Home, task: Any) -> Callable[..., Any]:
         with _fresh_connections():
             task_started.send_robust(RedriveBackend, task_result=result)
             value = _json(task, task.func(*_leading(task, result), *args, **kwargs))
-            task_finished.send_robust(RedriveBackend, task_result=_finished(result, value))
+            task_finished.send_robust(RedriveBackend, task_result=_finish(result, value))
             return value
 
     async def arun(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -210,7 +210,7 @@ def _handler(home: _Home, task: Any) -> Callable[..., Any]:
         await task_started.asend_robust(RedriveBackend, task_result=result)
         try:
             value = _json(task, await task.func(*_leading(task, result), *args, **kwargs))
-            await task_finished.asend_robust(RedriveBackend, task_result=_finished(result, value))
+            await task_finished.asend_robust(RedriveBackend, task_result=_finish(result, value))
             return value
         finally:  # the ORM's async methods use the connections of the thread that sync_to_async runs in
             await sync_to_async(close_old_connections)()
@@ -239,7 +239,7 @@ def _json(task: Any, value: Any) -> Any:
         raise Reject(f"{task.module_path} returned what JSON cannot hold: {error}") from error
 
 
-def _finished(result: Any, value: Any) -> Any:
+def _finish(result: Any, value: Any) -> Any:
     for name, new in (
         ("status", TaskResultStatus.SUCCESSFUL),
         ("finished_at", timezone.now()),

@@ -107,10 +107,10 @@ class Box:
     def _writer(self) -> _Writer:
         writing = self._writing
         if writing is None or writing.pid != os.getpid() or self._sealed >= SEALS_MAX:
-            return self._renewed(writing)
-        return writing if time.monotonic() < writing.until_s else self._renewed(writing)
+            return self._renew(writing)
+        return writing if time.monotonic() < writing.until_s else self._renew(writing)
 
-    def _renewed(self, old: _Writer | None) -> _Writer:
+    def _renew(self, old: _Writer | None) -> _Writer:
         try:
             key = self.keys(None)
         except Exception as error:
@@ -126,8 +126,8 @@ class Box:
             writing = old._replace(until_s=until_s)
         else:
             salt, self._sealed = os.urandom(_SALT), 0
-            cipher = _cipher(self._algorithm, _derived(key, salt, b"seal" + begin))
-            digest_key = _derived(key, b"", b"digest" + id)
+            cipher = _cipher(self._algorithm, _derive(key, salt, b"seal" + begin))
+            digest_key = _derive(key, b"", b"digest" + id)
             writing = _Writer(os.getpid(), until_s, begin + salt, cipher.encrypt, digest_key, _check(key))
         self._writing = writing
         return writing
@@ -142,7 +142,7 @@ class Box:
             raise KeyMissing(f"key {envelope.key!r} is another one here than the key of that id which encrypted it")
         if len(self._ciphers) >= CIPHERS_MAX:
             self._ciphers.clear()
-        cipher = _cipher(envelope.algorithm, _derived(key, envelope.salt, b"seal" + envelope.header[:-_SALT]))
+        cipher = _cipher(envelope.algorithm, _derive(key, envelope.salt, b"seal" + envelope.header[:-_SALT]))
         self._ciphers[place] = cipher
         return cipher
 
@@ -206,7 +206,7 @@ def _cipher(algorithm: int, key: bytes) -> Any:
     return aead.AESGCM(key) if algorithm == AES_256_GCM else aead.ChaCha20Poly1305(key)
 
 
-def _derived(key: Key, salt: bytes, info: bytes) -> bytes:
+def _derive(key: Key, salt: bytes, info: bytes) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -215,4 +215,4 @@ def _derived(key: Key, salt: bytes, info: bytes) -> bytes:
 
 def _check(key: Key) -> bytes:
     """What tells a wrong key from changed bytes: the first means to wait, the second to set aside."""
-    return _derived(key, b"", b"check" + key.id.encode())[:_CHECK]
+    return _derive(key, b"", b"check" + key.id.encode())[:_CHECK]

@@ -73,9 +73,9 @@ class Sealed(StoreWrapper):
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """As the store's. Raises StoreUnavailable where no key can be had; then nothing was put."""
-        return self.inner.put(self._sealed(drafts), swaps=swaps, tx=tx)
+        return self.inner.put(self._seal(drafts), swaps=swaps, tx=tx)
 
-    def _sealed(self, drafts: Sequence[Draft]) -> list[Draft]:
+    def _seal(self, drafts: Sequence[Draft]) -> list[Draft]:
         box, now_ms, most = self.box, self.inner.now_ms, self.traits.body_bytes_max
         for draft in drafts:
             if len(draft.body) > most:
@@ -90,7 +90,7 @@ class Sealed(StoreWrapper):
         result = self.inner.exchange(sealed, asks, swaps=swaps)
         if not result.deliveries:
             return result
-        return replace(result, deliveries=[self._opened(delivery) for delivery in result.deliveries])
+        return replace(result, deliveries=[self._open(delivery) for delivery in result.deliveries])
 
     def _settling(self, s: Settlement) -> Settlement:
         box, (id, task) = self.box, _message_of(s.receipt)
@@ -98,7 +98,7 @@ class Sealed(StoreWrapper):
             s,
             fault=None if s.fault is None else sealed_fault(box, s.fault, id, task),
             result=None if s.result is None else box.seal(s.result, "result", "", id, task),
-            follow_ups=tuple(self._sealed(s.follow_ups)) if s.follow_ups else (),
+            follow_ups=tuple(self._seal(s.follow_ups)) if s.follow_ups else (),
         )
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
@@ -108,7 +108,7 @@ class Sealed(StoreWrapper):
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         """As the store's."""
         if isinstance(verdict, Replace):
-            verdict = replace(verdict, draft=self._sealed([verdict.draft])[0])
+            verdict = replace(verdict, draft=self._seal([verdict.draft])[0])
         return self.inner.triage(handles, verdict, swaps=swaps)
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
@@ -117,7 +117,7 @@ class Sealed(StoreWrapper):
 
     # -- out
 
-    def _opened(self, delivery: Delivery) -> Delivery:
+    def _open(self, delivery: Delivery) -> Delivery:
         message = opened(self.box, delivery.message)
         return Delivery(message, held(delivery.receipt, message.id, message.task), delivery.until_ms, delivery.due_ms)
 
@@ -127,7 +127,7 @@ class Sealed(StoreWrapper):
 
     def adopt(self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str = "") -> list[Delivery]:
         """As the store's."""
-        return [self._opened(d) for d in self.inner.adopt(queue, raws, lease_ms=lease_ms, worker=worker)]
+        return [self._open(d) for d in self.inner.adopt(queue, raws, lease_ms=lease_ms, worker=worker)]
 
     def peek(
         self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None

@@ -91,7 +91,7 @@ def _spool(source: BufferedReader, folder: Path) -> Path:
     partial = folder / f"{os.getpid()}.{secrets.token_hex(6)}.partial"
     try:
         with os.fdopen(create(partial, shared=is_shared()), "wb") as out:
-            for part in _unpacked(source):
+            for part in _unpack(source):
                 digest.update(part)
                 out.write(part)
         return partial.rename(spool_path(folder, digest.hexdigest()))
@@ -99,7 +99,7 @@ def _spool(source: BufferedReader, folder: Path) -> Path:
         partial.unlink(missing_ok=True)
 
 
-def _unpacked(source: BufferedReader) -> Iterator[bytes]:
+def _unpack(source: BufferedReader) -> Iterator[bytes]:
     if _is_packed(source):
         counting = _Counting(source)
         size = 0

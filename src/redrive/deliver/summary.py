@@ -59,7 +59,7 @@ def summarize(store: Store, record: FileRecord) -> Summary:
     """Count a delivery. Lines are read page by page, so that millions of dead ones fit."""
     c = store.counts(record.queue)
     waiting, resting = c.ready + c.scheduled + c.leased, c.dead + c.quarantine
-    cancelled = max(record.cancelled, _cancelled(store, record) if c.done else 0)
+    cancelled = max(record.cancelled, _count_cancelled(store, record) if c.done else 0)
     removed = record.removed + max(0, (record.resting or 0) - waiting - resting)
     return Summary(
         file=record.file,
@@ -99,7 +99,7 @@ def remove(store: Store, queue: str) -> tuple[int, int]:
     return cancelled, discarded
 
 
-def _cancelled(store: Store, record: FileRecord) -> int:
+def _count_cancelled(store: Store, record: FileRecord) -> int:
     where = Filter(queue=record.queue, reason="cancelled", since_ms=record.started_ms)
     return sum(len(messages) for messages in pages(store, Lane.DONE, where))
 

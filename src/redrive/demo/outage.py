@@ -113,9 +113,9 @@ class OneRun:
                     app.subscribe(self._observe)
                     async with app.worker({QUEUE: CONCURRENCY}, grace=2.0, name=QUEUE):
                         await self._arrive(store, app.tasks[next(iter(app.tasks))].name)
-                        await self._settled(store)
+                        await self._wait(store)
                         if self.deaths_ms:
-                            await self._settled(store, await asyncio.to_thread(_redrive, store))
+                            await self._wait(store, await asyncio.to_thread(_redrive, store))
         finally:
             store.close()
 
@@ -128,7 +128,7 @@ class OneRun:
                 sent.write(msgspec.json.encode(SentEvent(draft.id or "", event)) + b"\n")
                 await asyncio.to_thread(store.put, [draft])
 
-    async def _settled(self, store: Store, run: Run | None = None) -> None:
+    async def _wait(self, store: Store, run: Run | None = None) -> None:
         """Wait until nothing waits or runs, and the redrive has ended."""
         while True:
             counts = await asyncio.to_thread(store.counts, QUEUE)

@@ -236,7 +236,7 @@ class Demo:
         stay = sum(g.count for g in first.groups if any(f"HTTP {status}" in g.text for status in FOR_GOOD))
         report.say(f"{stay} of {first.dead} are left out: 410 Gone means that they are not wanted any more.")
         plan = redrives.plan(WORTH_IT)
-        came = self._limited(redrives, plan, "is it mended?")
+        came = self._apply(redrives, plan, "is it mended?")
         verdicts.append(self._judge())
         more = verdicts[-1].requests - verdicts[0].requests
         report.table(
@@ -253,12 +253,12 @@ class Demo:
     def _in_time(self) -> Came:
         report, redrives = self._report, self._redrives()
         report.heading("The endpoint is fixed; the same again")
-        came = self._limited(redrives, redrives.plan(WORTH_IT), "the endpoint is fixed")
+        came = self._apply(redrives, redrives.plan(WORTH_IT), "the endpoint is fixed")
         dead = self._store.counts(self._queue).dead
         report.table([(came.counts["done"], "delivered now"), (dead, "still dead")], header=("events", "outcome"))
         return came
 
-    def _limited(self, redrives: Redrives, plan: PlanHandle, reason: str) -> Came:
+    def _apply(self, redrives: Redrives, plan: PlanHandle, reason: str) -> Came:
         try:
             return redrives.apply(plan, reason, LIMIT_S)
         except TimeoutError:

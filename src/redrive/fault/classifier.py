@@ -78,7 +78,7 @@ def _classify(
     inspection: Inspection, chain: list[ExceptionFacts], rules: Sequence[Rule], depth: int = 0
 ) -> Classification:
     seen = chain[0]
-    if seen.known.steer and (steered := _steered(seen.exception)):
+    if seen.known.steer and (steered := _steer(seen.exception)):
         return steered
     members = _classify_members(inspection, seen, rules, depth) if seen.known.group else _UNKNOWN
     if members.steer:
@@ -103,7 +103,7 @@ def _is_plain_number(seen: ExceptionFacts) -> bool:
     return isinstance(args, tuple) and len(args) == 1 and isinstance(args[0], int)
 
 
-def _steered(exception: BaseException) -> Classification | None:
+def _steer(exception: BaseException) -> Classification | None:
     match exception:
         case RetryAfter():
             return Classification(Kind.THROTTLED, exception.delay_s, "retry_after")

@@ -142,7 +142,7 @@ def _steps(data: bool) -> tuple[_Step, ...]:
 
 
 @lru_cache(maxsize=_CACHED_MAX)
-def _normalized(text: str) -> tuple[str, tuple[str, ...], bool]:
+def _normalize(text: str) -> tuple[str, tuple[str, ...], bool]:
     """The text without what varies, the words that it quotes, and whether nothing but such is in it."""
     for sign, _, pattern, replacement in _steps(True):
         if sign in text:
@@ -164,7 +164,7 @@ def fingerprint(error: str, text: str, places: tuple[str, ...] = (), related: tu
     values, hosts, paths, e-mail addresses), the `places` (file and function, no lines) and what is `related`: codes,
     causes, members.
     """
-    return _digest(error, _normalized(text[:NORMALIZED_FROM_MAX])[0], places, related)
+    return _digest(error, _normalize(text[:NORMALIZED_FROM_MAX])[0], places, related)
 
 
 @lru_cache(maxsize=_CACHED_MAX)
@@ -193,7 +193,7 @@ def _added_by(text: str, stack: Stack) -> tuple[str, ...]:
     Words that it quotes and that stand as literals in the user's function are the program's: `row["price"]` is not
     `row["currency"]`. Where it has no words, the library's function that raised it says more.
     """
-    _, quoted, wordless = _normalized(text[:NORMALIZED_FROM_MAX])
+    _, quoted, wordless = _normalize(text[:NORMALIZED_FROM_MAX])
     names = tuple([each for each in quoted if each in stack.names]) if quoted and stack.names else ()
     return (*names, stack.raised) if wordless and stack.raised else names
 

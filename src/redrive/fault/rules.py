@@ -33,10 +33,10 @@ def check_rules(rules: Iterable[Rule], what: str = "rules") -> tuple[Rule, ...]:
     given: Any = rules
     if isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Iterable):
         raise ConfigError(f"{what} {shown(given)}: expected a list of pairs [(matcher, kind), …], tried in their order")
-    return tuple(_checked(rule, f"{what}: rule {number} {shown(rule)}") for number, rule in enumerate(given, 1))
+    return tuple(_check(rule, f"{what}: rule {number} {shown(rule)}") for number, rule in enumerate(given, 1))
 
 
-def _checked(rule: Any, which: str) -> Rule:
+def _check(rule: Any, which: str) -> Rule:
     if not isinstance(rule, tuple | list) or len(rule) != 2:
         raise ConfigError(f"{which}: expected a pair in a list, such as [(ValueError, 'permanent')]")
     matcher, kind = rule

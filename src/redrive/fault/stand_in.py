@@ -50,12 +50,12 @@ def stand_in(error: str, text: str, traceback: str) -> ExcInfo:
     value = StandIn()
     for at in range(0, len(sections), 2):
         places, end = _read(sections[at])
-        name, why = (error, text) if at + 1 == len(sections) else _named(end)
+        name, why = (error, text) if at + 1 == len(sections) else _class_and_text(end)
         earlier, value = value, _exception(name, why, places)
         if at:
             value.__cause__ = earlier if sections[at - 1] else None
             value.__context__, value.__suppress_context__ = earlier, False
-    return _known(error) or type(value), value, value.__traceback__
+    return _known_class(error) or type(value), value, value.__traceback__
 
 
 def _read(section: str) -> tuple[list[CodeLine], str]:
@@ -71,7 +71,7 @@ def _read(section: str) -> tuple[list[CodeLine], str]:
     return places, section[at:]
 
 
-def _named(end: str) -> tuple[str, str]:
+def _class_and_text(end: str) -> tuple[str, str]:
     """The class and the text of a cause."""
     name, _, text = end.strip().partition(": ")
     return (name, text) if _CLASS.fullmatch(name) else ("Exception", end.strip())
@@ -91,7 +91,7 @@ def _class(error: str) -> type[StandIn]:
     return type(name or "Exception", (StandIn,), {"__module__": module or "builtins"})
 
 
-def _known(error: str) -> type[BaseException] | None:
+def _known_class(error: str) -> type[BaseException] | None:
     module, _, name = error.rpartition(".")
     value = getattr(sys.modules.get(module or builtins.__name__), "__dict__", {}).get(name)
     return value if isinstance(value, type) and issubclass(value, BaseException) else None

@@ -67,13 +67,13 @@ def generalized(text: str, templates: tuple[Template, ...], cls: type) -> str:
 
     The templates are those of the functions that the failure came through; those of its class `cls` are looked at too.
     """
-    filled = _filled(text, templates) if templates else None
+    filled = _fill(text, templates) if templates else None
     if filled is None and (templates := call(_of_class, cls)):
-        filled = _filled(text, templates)
+        filled = _fill(text, templates)
     return text if filled is None else filled
 
 
-def _filled(text: str, templates: tuple[Template, ...]) -> str | None:
+def _fill(text: str, templates: tuple[Template, ...]) -> str | None:
     for template in templates:
         texts = template.texts
         if text.startswith(texts[0]) and text.endswith(texts[-1]):
@@ -131,10 +131,10 @@ def templates_of(codes: Iterable[tuple[CodeType, Mapping[str, object]]]) -> tupl
         templates += _of_code(code, code.co_filename)
         for name in code.co_names:
             templates += _of_text(call(scope.get, name))
-    return _sorted(templates)
+    return _in_order(templates)
 
 
-def _sorted(templates: list[Template]) -> tuple[Template, ...]:
+def _in_order(templates: list[Template]) -> tuple[Template, ...]:
     """Each once; the one that says most comes first."""
     return tuple(sorted(dict.fromkeys(templates), key=lambda each: -sum(map(len, each.texts)))[:TEMPLATES_MAX])
 
@@ -151,7 +151,7 @@ def _of_class(cls: type) -> tuple[Template, ...]:
                 templates += _of_code(function.__code__, function.__code__.co_filename)
         for value in names.values():
             templates += _of_text(value)
-    return _sorted(templates)
+    return _in_order(templates)
 
 
 @lru_cache(maxsize=_CODES_MAX)

@@ -82,7 +82,7 @@ def read_chunk(value: bytes | None) -> HistoryChunk:
 
 def write_chunk(chunk: HistoryChunk) -> bytes:
     """The bytes of a cell."""
-    counts = {key: _packed(numbers) for key, numbers in sorted(chunk.counts.items())}
+    counts = {key: _pack(numbers) for key, numbers in sorted(chunk.counts.items())}
     return zlib.compress(_encode(_Stored(counts, b"".join(chunk.nonces[-NONCES:]))))
 
 
@@ -103,7 +103,7 @@ def slots_of(kind: ChunkKind, chunk: HistoryChunk, start_ms: int) -> Iterator[tu
                 yield start_ms + slot * kind.slot_ms, key, count
 
 
-def _packed(numbers: Sequence[int]) -> bytes:
+def _pack(numbers: Sequence[int]) -> bytes:
     """Differences, with the sign in the lowest bit, seven bits in a byte, the lowest first."""
     out, before = bytearray(), 0
     for number in numbers:

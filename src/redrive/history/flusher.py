@@ -48,7 +48,7 @@ class Flusher:
         """
         if tx is None:
             puts = self.store.put(drafts, swaps=swaps)
-            self._enqueued(_names(drafts, puts))
+            self._record(_names(drafts, puts))
             return puts
         key = f"history/tx/{secrets.token_hex(8)}"
         mark = Swap(key, 0, b"1", round(OPEN_S * 1000)) if drafts else None
@@ -61,14 +61,14 @@ class Flusher:
             self.counted()
         return puts
 
-    def _enqueued(self, names: Mapping[SeriesName, int]) -> None:
+    def _record(self, names: Mapping[SeriesName, int]) -> None:
         try:
             self.recorder.enqueued(names, self.store.now_ms())
         except StoreError:  # the store went away since: not even the time is known
             return
         self.counted()
 
-    def _committed(self) -> None:
+    def _record_commits(self) -> None:
         """Count the puts whose transactions have been committed since."""
         with self._noting:
             noted = dict(self._open)  # while the cells are read, others put and drop
@@ -94,7 +94,7 @@ class Flusher:
     def flush(self) -> None:
         """Write everything now. Raises StoreError: the counts wait for the next time."""
         with self._writing:
-            self._committed()
+            self._record_commits()
             self.writer.write(self.recorder.take())
 
     def finish(self, within_s: float = LAST_S) -> None:
@@ -192,11 +192,11 @@ class _Thread:
 _thread = _Thread()
 
 
-def _forked() -> None:
+def _after_fork() -> None:
     """A forked child has no threads; what its parent counted is the parent's to write."""
     global _thread
     _thread = _Thread()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_after_fork)
 atexit.register(lambda: _thread.finish())

@@ -47,10 +47,10 @@ class SeriesNames:
         """Put these on the list; the name under which each is kept. Raises StoreError."""
         day = now_ms // HOURS.span_ms
         if any(self._known.get(name, -1) < day for name in names):
-            self._known = self._listed(names, day)
+            self._known = self._list(names, day)
         return {name: name if name in self._known else OVERFLOW for name in names}
 
-    def _listed(self, names: Collection[SeriesName], day: int) -> Days:
+    def _list(self, names: Collection[SeriesName], day: int) -> Days:
         for tried in range(TRIES):
             cell = self._store.cells.read([CELL])[0]
             before = _days(cell)

@@ -134,12 +134,12 @@ def tally_of(counts: Mapping[str, int]) -> Tally:
         elif letter in named:
             named[letter][rest] = count
     outcomes, by_attempt = _outcomes(named["o"])
-    held = {why: (count, named["H"].get(why, 0)) for why, count in _sorted(named["h"])}
+    held = {why: (count, named["H"].get(why, 0)) for why, count in _in_order(named["h"])}
     made = {letter: Histogram(sum(of.values()), sums[letter], of) for letter, of in buckets.items()}
     return Tally(
-        enqueued=counts.get(ENQUEUED, 0), outcomes=outcomes, by_attempt=by_attempt, dead=dict(_sorted(named["d"])),
-        faults=dict(_sorted(named["f"])), deferrals=held, crashes=dict(_sorted(named["c"])),
-        redriven=dict(_sorted(named["v"])), slo_good=counts.get(GOOD, 0), slo_all=counts.get(ALL, 0), run=made[RUN],
+        enqueued=counts.get(ENQUEUED, 0), outcomes=outcomes, by_attempt=by_attempt, dead=dict(_in_order(named["d"])),
+        faults=dict(_in_order(named["f"])), deferrals=held, crashes=dict(_in_order(named["c"])),
+        redriven=dict(_in_order(named["v"])), slo_good=counts.get(GOOD, 0), slo_all=counts.get(ALL, 0), run=made[RUN],
         wait=made[WAIT], first_try=made[FIRST], after_retries=made[AFTER], retry_delay=made[DELAY],
     )  # fmt: skip
 
@@ -147,12 +147,12 @@ def tally_of(counts: Mapping[str, int]) -> Tally:
 def _outcomes(counts: Mapping[str, int]) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
     total: dict[str, int] = {}
     by_attempt: dict[str, dict[str, int]] = {}
-    for key, count in _sorted(counts):
+    for key, count in _in_order(counts):
         outcome = key[1:]
         total[outcome] = total.get(outcome, 0) + count
         by_attempt.setdefault(outcome, {})[BANDS[int(key[0])]] = count
     return total, by_attempt
 
 
-def _sorted(counts: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+def _in_order(counts: Mapping[str, int]) -> Iterable[tuple[str, int]]:
     return sorted(counts.items())

@@ -120,7 +120,7 @@ class HistoryWriter:
         nonce = secrets.token_bytes(NONCE_BYTES)
         swaps, going = [], []
         for target, cell in zip(targets, cells, strict=True):
-            value = self._merged(target, cell, nonce)
+            value = self._merge(target, cell, nonce)
             if value is None:
                 del self._targets[target.base]
             else:
@@ -143,7 +143,7 @@ class HistoryWriter:
             else:
                 self._lose(target)
 
-    def _merged(self, target: CellUpdate, cell: Cell | None, nonce: bytes) -> bytes | None:
+    def _merge(self, target: CellUpdate, cell: Cell | None, nonce: bytes) -> bytes | None:
         """The cell with what is still to be added; None if nothing is."""
         chunk = read_chunk(None if cell is None else cell.value)
         left = [batch for batch in target.batches if not self._is_over(batch, chunk.nonces, version_of(cell))]

@@ -128,11 +128,11 @@ def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[s
     records = {name: read(None if cell is None else cell.value) for name, cell in pairs}
     for name, record in records.items():
         if record is not None and record.result is not None and record.result.startswith(ENVELOPE):
-            records[name] = replace(record, result=_opened(store, name, record.result))
+            records[name] = replace(record, result=_open(store, name, record.result))
     return {name: version_of(cell) for name, cell in pairs}, records
 
 
-def _opened(store: Store, cell: str, result: bytes) -> bytes | None:
+def _open(store: Store, cell: str, result: bytes) -> bytes | None:
     """Decrypt a result; None where that fails, as for a result that could not be kept."""
     box = store.box
     try:

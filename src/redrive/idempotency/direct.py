@@ -32,13 +32,13 @@ class DirectCall:
             case Claim() as claim:
                 self._claim = self._context._claim = claim
             case Finished(record):
-                self.finished, self.result = True, self._stored(record)
+                self.finished, self.result = True, self._decode_result(record)
             case Busy(owner, until_ms):
                 raise InProgress(task, key, owner, max(0, until_ms - now_ms) / 1000)
             case Other(record):
                 raise KeyReused(task, key, record.owner)
 
-    def _stored(self, record: Record) -> Any:
+    def _decode_result(self, record: Record) -> Any:
         if record.result is None:
             raise Unreadable(
                 f"task {self._task.name!r}: idempotency key {self._wanted.key!r} is done, by {record.owner}, but what "
@@ -57,7 +57,7 @@ class DirectCall:
         degraded = None if extras is None else extras.degraded
         if claim.committed:
             raise RuntimeError(f"task {self._task.name!r}: {NOT_COMMITTED}")
-        swap = claim.completing(self._encoded(kept), degraded, self._store.now_ms())
+        swap = claim.completing(self._encode(kept), degraded, self._store.now_ms())
         if not self._store.cells.swap([swap])[0]:
             raise LeaseLost(
                 f"task {self._task.name!r}: idempotency key {claim.key!r} went to another call, as this one ran longer "
@@ -73,7 +73,7 @@ class DirectCall:
         _, records = read_all(self._store, [claim.wanted.cell])
         return is_completed(claim, records[claim.wanted.cell])
 
-    def _encoded(self, result: Any) -> bytes | None:
+    def _encode(self, result: Any) -> bytes | None:
         try:
             written = self._task.codec.encode_result(result)
         except EncodeError:

@@ -116,17 +116,17 @@ class Watch:
         pile = Pile(count, at_ms, () if id is None else (id,), (text or "")[: NOTED_MAX + 1])
         with self._changed:
             if subject not in self._piles:
-                subject = self._bounded(subject)
+                subject = self._bound(subject)
             self._add(subject, pile, self._gather_s)
             self._alive()
 
-    def _bounded(self, subject: AlertSubject) -> AlertSubject:
+    def _bound(self, subject: AlertSubject) -> AlertSubject:
         """The subject, or a wider one if there are too many: failures that all differ share an alert."""
         if len(self._piles) >= SUBJECTS_MAX:
             return AlertSubject(subject.name)
-        return self._wide(subject) if subject.name == "dead_growth" and subject.task else subject
+        return self._widen(subject) if subject.name == "dead_growth" and subject.task else subject
 
-    def _wide(self, subject: AlertSubject) -> AlertSubject:
+    def _widen(self, subject: AlertSubject) -> AlertSubject:
         fresh_s = time.monotonic() - self._every_ms / 1000
         wide = AlertSubject(subject.name, queue=subject.queue)
         if self._sent_s.get(subject, -float("inf")) > fresh_s:
@@ -210,7 +210,7 @@ class Watch:
         for _ in range(_SWAPS_MAX):
             version, old = self._read(key)
             now_ms, both = store.now_ms(), old.pile.plus(pile)
-            if self._muted(subject, now_ms):
+            if self._is_muted(subject, now_ms):
                 self._forget(key, version, old)
                 return Pile()
             left_ms = min(old.at_ms + self._every_ms - now_ms, self._every_ms)  # at most that: a clock may be set back
@@ -226,7 +226,7 @@ class Watch:
         self._again(subject, pile, 1.0)  # many processes compete
         return Pile()
 
-    def _muted(self, subject: AlertSubject, now_ms: int) -> bool:
+    def _is_muted(self, subject: AlertSubject, now_ms: int) -> bool:
         """Whether alerts about this failure, queue or dependency are muted."""
         store, about = self._app.store, subject.about
         if read_mutes(store, self._app).cover(
@@ -257,11 +257,11 @@ class Watch:
         try:
             self._tell_it(self._alert(subject, pile))
         except NotSent as error:
-            self._lost(subject, pile, str(error))
+            self._postpone(subject, pile, str(error))
         except Exception:  # a bug in the function would fail again
             _print(f"{self._channel} failed on an alert:\n{traceback.format_exc()}")
 
-    def _lost(self, subject: AlertSubject, pile: Pile, why: str) -> None:
+    def _postpone(self, subject: AlertSubject, pile: Pile, why: str) -> None:
         again_ms = int(min(AGAIN_S * 1000, self._every_ms))
         text = f"alert {subject.name} could not be sent, and is sent again in {again_ms / 1000:g} s: {why}"
         with contextlib.suppress(Exception):
@@ -322,12 +322,12 @@ class Watch:
 
 def on(app: Registry, name: str, fn: Callable[[Alert], Any], every: Duration) -> Callable[[], None]:
     """Register `fn` for alerts of this name: see `App.on`."""
-    watch = Watch(app, [name], called(fn), channel=channel_of(app, name, fn), every_ms=milliseconds(every, "every"))
+    watch = Watch(app, [name], sync_call(fn), channel=channel_of(app, name, fn), every_ms=milliseconds(every, "every"))
     return app.subscribe(watch)
 
 
-def called(fn: Callable[[Alert], Any]) -> Callable[[Alert], object]:
-    """What calls `fn`, which may be `async def`."""
+def sync_call(fn: Callable[[Alert], Any]) -> Callable[[Alert], object]:
+    """A function that calls `fn`, which may be `async def`."""
     if inspect.iscoroutinefunction(fn):
         return lambda alert: asyncio.run(fn(alert))
     return fn
@@ -336,13 +336,13 @@ def called(fn: Callable[[Alert], Any]) -> Callable[[Alert], object]:
 def channel_of(app: Registry, name: str, fn: Callable[..., Any]) -> str:
     """The name of the function, which is the same in every process; a number distinguishes equal names."""
     module = getattr(fn, "__module__", None) or "builtins"
-    called = f"{module}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
-    named = _NAMED.setdefault(app, {})
-    number = named[name, called] = named.get((name, called), 0) + 1
-    return called if number == 1 else f"{called}#{number}"
+    full = f"{module}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
+    numbers = _NUMBERS.setdefault(app, {})
+    number = numbers[name, full] = numbers.get((name, full), 0) + 1
+    return full if number == 1 else f"{full}#{number}"
 
 
-_NAMED: weakref.WeakKeyDictionary[Registry, dict[tuple[str, str], int]] = weakref.WeakKeyDictionary()
+_NUMBERS: weakref.WeakKeyDictionary[Registry, dict[tuple[str, str], int]] = weakref.WeakKeyDictionary()
 
 
 def _print(text: str) -> None:

@@ -85,7 +85,7 @@ class JsonLog(LineLog):
         self._write = _writer(stream)
 
     def __call__(self, events: Sequence[Event]) -> None:
-        if logged := _logged(events):
+        if logged := _select(events):
             self._write(_visible(_encode_lines([_line(event) for event in logged])))
 
 
@@ -101,13 +101,13 @@ class TextLog(LineLog):
         self._colour = stream.isatty() and not os.environ.get("NO_COLOR")
 
     def __call__(self, events: Sequence[Event]) -> None:
-        if logged := _logged(events):
+        if logged := _select(events):
             self._write("".join(f"{self._text(event)}\n" for event in logged).encode(errors="backslashreplace"))
 
     def _text(self, event: Event) -> str:
         time = rfc3339(event.at_ms)[11:23]
         if not isinstance(event, DeliveryEvent):
-            about = f"{_seen(event.about)}: " if event.about else ""
+            about = f"{_clean(event.about)}: " if event.about else ""
             colour = _YELLOW if event.name in _WARNINGS else _DIM
             text, more = redact(event.text), list[str]()
             if event.name == "worker_hung":  # its stack
@@ -118,7 +118,7 @@ class TextLog(LineLog):
             ]
             return self._paint("\n".join(lines), colour)
         outcome = self._paint(f"{event.outcome:<9}", _COLOURS.get(event.outcome, _RED))
-        line = f"{time} {outcome} {_seen(event.task)} {one_line(event.id)}{_details(event)}"
+        line = f"{time} {outcome} {_clean(event.task)} {one_line(event.id)}{_details(event)}"
         return line if event.traceback is None else line + self._traceback(event.traceback)
 
     def _traceback(self, text: str) -> str:
@@ -141,7 +141,7 @@ def log_of_lambda() -> JsonLog | None:
     return None if settings().log == "off" else JsonLog(sys.stdout)
 
 
-def _logged(events: Sequence[Event]) -> list[Event]:
+def _select(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if isinstance(event, DeliveryEvent) or event.name not in _LEFT_OUT]
 
 
@@ -152,17 +152,17 @@ def _details(event: DeliveryEvent) -> str:
     if event.delay_ms is not None:
         parts.append(f" again in {show(event.delay_ms / 1000)}")
     if event.deferral is not None:
-        parts.append(f" {event.deferral}{f' of {_seen(event.by)}' if event.by else ''}")
+        parts.append(f" {event.deferral}{f' of {_clean(event.by)}' if event.by else ''}")
     if event.duplicate_of is not None:
         parts.append(f" unrun: {one_line(event.duplicate_of)} did it")
     if event.degraded is not None:
         parts.append(f" degraded: {one_line(_short(event.degraded))}")
     if event.reason:
-        parts.append(f" {_seen(event.reason)}:")
+        parts.append(f" {_clean(event.reason)}:")
     if event.fault and event.fault != event.reason:
         parts.append(f" {kind_word(event.fault)}:")
     if event.error:
-        parts.append(f" {_seen(event.error)}: {one_line(_short(event.text))}")
+        parts.append(f" {_clean(event.error)}: {one_line(_short(event.text))}")
     elif event.text:
         parts.append(f" {one_line(_short(event.text))}")
     if (page := _page(event)) is not None:
@@ -170,7 +170,7 @@ def _details(event: DeliveryEvent) -> str:
     return "".join(parts)
 
 
-def _seen(name: str) -> str:
+def _clean(name: str) -> str:
     return one_line(_name(name))
 
 

@@ -86,14 +86,14 @@ class ProcessCell:
 def read_workers(store: Store) -> tuple[WorkerInfo, ...]:
     """The workers and schedulers of a store by name, those that are gone last. Raises StoreError; Unsupported where
     they are not kept."""
-    return tuple(_left(store, _judged([info for _, _, info in _listed(store)], store.now_ms())))
+    return tuple(_with_messages(store, _mark_gone([info for _, _, info in _entries(store)], store.now_ms())))
 
 
 def drain_swaps(store: Store, name: str) -> list[Swap]:
     """The swaps that ask the living worker of this name to drain; of two workers of one process that share it, both.
     Empty where none lives. Raises StoreError; Unsupported where they are not kept."""
-    listed = _listed(store)
-    living = [info for info in _judged([info for _, _, info in listed], store.now_ms()) if not info.gone]
+    listed = _entries(store)
+    living = [info for info in _mark_gone([info for _, _, info in listed], store.now_ms()) if not info.gone]
     return [
         Swap(key, cell.version, msgspec.json.encode(replace(info, drain_asked=True)), KEPT_MS)
         for key, cell, info in listed
@@ -101,7 +101,7 @@ def drain_swaps(store: Store, name: str) -> list[Swap]:
     ]
 
 
-def _listed(store: Store) -> list[tuple[str, Cell, WorkerInfo]]:
+def _entries(store: Store) -> list[tuple[str, Cell, WorkerInfo]]:
     """The records of a store with their cells."""
     if not store.traits.cells:  # SQS without `cells=` in its URL
         raise Unsupported(NOT_KEPT)
@@ -115,7 +115,7 @@ def _listed(store: Store) -> list[tuple[str, Cell, WorkerInfo]]:
     return entries
 
 
-def _judged(infos: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
+def _mark_gone(infos: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
     """Say which of them are gone. A name belongs to one process at a time: an earlier one with it has ended."""
     newest: dict[str, WorkerInfo] = {}
     for info in infos:
@@ -123,12 +123,13 @@ def _judged(infos: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
         if known is None or info.started_ms > known.started_ms:
             newest[info.name] = info
     judged = [
-        replace(info, gone=now_ms - info.seen_ms >= GONE_MS or _succeeded(info, newest[info.name])) for info in infos
+        replace(info, gone=now_ms - info.seen_ms >= GONE_MS or _has_successor(info, newest[info.name]))
+        for info in infos
     ]
     return sorted(judged, key=lambda info: (info.gone, info.name, -info.started_ms))
 
 
-def _left(store: Store, infos: Sequence[WorkerInfo]) -> Iterator[WorkerInfo]:
+def _with_messages(store: Store, infos: Sequence[WorkerInfo]) -> Iterator[WorkerInfo]:
     """Take out of the records of those that are gone what others took over. Only listed messages can be looked up."""
     listed = [message.id for info in infos if info.gone for message in info.messages]
     known = store.find(listed) if listed and store.traits.finds else None
@@ -141,7 +142,7 @@ def _left(store: Store, infos: Sequence[WorkerInfo]) -> Iterator[WorkerInfo]:
         yield replace(info, messages=left, held=info.held - (len(info.messages) - len(left)))
 
 
-def _succeeded(info: WorkerInfo, newest: WorkerInfo) -> bool:
+def _has_successor(info: WorkerInfo, newest: WorkerInfo) -> bool:
     """Whether a newer process has its name; two workers of one process may share one."""
     return info.started_ms < newest.started_ms and (info.host, info.pid) != (newest.host, newest.pid)
 

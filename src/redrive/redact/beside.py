@@ -73,7 +73,7 @@ class NameContext:
             return form.span("value")
         if _ELEMENT_BEGIN.search(self.near) and (element := _ELEMENT.match(self.text, self.end)):
             return None if _says_nothing(element["value"]) else element.span("value")
-        return self._spaced() or self._said()
+        return self._after_space() or self._in_prose()
 
     def _flag(self) -> Span | None:
         """`--password abc`, and `'--password', 'abc'` in a list."""
@@ -106,7 +106,7 @@ class NameContext:
         match = _BARE.match(self.text, at)
         return match.span() if match and not is_said_already(match[0]) else None
 
-    def _spaced(self) -> Span | None:
+    def _after_space(self) -> Span | None:
         """`PASSWORD 'abc'` of SQL, `requirepass abc` of Redis, `login ann password abc` of .netrc, `ENV TOKEN abc`."""
         match = _SPACED.match(self.text, self.end)
         if match is None or self.in_code:
@@ -119,7 +119,7 @@ class NameContext:
         spoken = digits and self.word.startswith(("passw", "passp", "pwd"))  # wrong password 'hunter2'
         return (begin, end) if quoted and (self.name == "PASSWORD" or spoken) else None
 
-    def _said(self) -> Span | None:
+    def _in_prose(self) -> Span | None:
         """`the password was 'abc'`, `token is a1b2c3`: of what stands without quotes, what looks like no word."""
         match = None if self.in_code else _SAID.match(self.text, self.end)
         if match is None:

@@ -125,7 +125,7 @@ class _SecretName:
             return None
         sign = _SIGN.match(self.text, self.end)
         if sign is not None:
-            place = self._authorization(sign) if self.word == "authorization" else self._assigned(sign)
+            place = self._authorization(sign) if self.word == "authorization" else self._assignment(sign)
             if place is not None or self.word == "authorization" or self.name.startswith("-"):
                 return place  # of `--token = ***` the sign is not the value
         span = NameContext(self.text, self.name, self.word, self.begin, self.end, in_code=self.in_code).secret()
@@ -138,19 +138,19 @@ class _SecretName:
         arn = self.text.rfind("arn:", max(0, self.begin - _ARN_MAX), self.begin)
         return arn >= 0 and _ARN.fullmatch(self.text, arn, self.begin) is not None
 
-    def _assigned(self, sign: re.Match[str]) -> SecretSpan | None:
+    def _assignment(self, sign: re.Match[str]) -> SecretSpan | None:
         at = sign.end()
         if sign["block"]:
             end = self.text.find("\n", at)
             return SecretSpan(at, len(self.text) if end < 0 else end)
         if sign["sign"][0] in "%&":
-            return self._encoded(at, sign["sign"].count("25"))
+            return self._in_percent(at, sign["sign"].count("25"))
         around = _AROUND.match(self.text, at)
         opening = _OPENING.match(self.text, around.end() if around else at)
         if opening is not None:
             if not sign["closing"] and self._closes(opening):
                 return None
-            return self._quoted(opening, listed=around is not None and bool(around["list"]))
+            return self._in_quotes(opening, listed=around is not None and bool(around["list"]))
         if self.in_code:
             return None
         if self.word.startswith("cookie") and (cookies := COOKIES.match(self.text, at)):
@@ -167,7 +167,7 @@ class _SecretName:
         begin = max(begin, self.text.rfind("\n", begin, self.begin) + 1)
         return self.text.count(quote[0], begin, self.begin) % 2 == 1
 
-    def _quoted(self, opening: re.Match[str], *, listed: bool) -> SecretSpan | None:
+    def _in_quotes(self, opening: re.Match[str], *, listed: bool) -> SecretSpan | None:
         """Up to the quote that ends it; of a list, all that is quoted."""
         begin = opening.end()
         end = closing(self.text, opening[0], begin)
@@ -219,7 +219,7 @@ class _SecretName:
         asked = _ASKED.search(self.low, max(0, self.begin - 16), self.begin)
         return asked is not None or begins_prose(self.text, at, value)
 
-    def _encoded(self, at: int, level: int) -> SecretSpan | None:
+    def _in_percent(self, at: int, level: int) -> SecretSpan | None:
         """Percent-encoded: `password%3Dabc%26…`; `level`: how often, beyond once."""
         opening = _OPENING.match(self.text, at)
         begin = opening.end() if opening else at

@@ -56,11 +56,11 @@ def hide_schemes(text: str, low: str) -> str:
         text = _hide_parameters(text)
     for word, form in _COMMANDS:
         if word in low:
-            text = form.sub(_hidden, text)
+            text = form.sub(_hide, text)
     return text
 
 
-def _hidden(match: re.Match[str]) -> str:
+def _hide(match: re.Match[str]) -> str:
     return match[0] if is_said_already(match["value"]) else match["keep"] + HIDDEN
 
 

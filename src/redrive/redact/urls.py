@@ -85,12 +85,12 @@ def hide_urls(text: str, low: str) -> str:
             if word in low:
                 text = form.sub(rf"\1{HIDDEN}", text)
     if any(word in low for word in _SIGNING):
-        text = _SIGNED_ENCODED.sub(_signed, _SIGNED.sub(_signed, text))
+        text = _SIGNED_ENCODED.sub(_hide_signature, _SIGNED.sub(_hide_signature, text))
         text = _BARE_SIGNED.sub(rf"\g<keep>{HIDDEN}", text)
     return text
 
 
-def _signed(match: re.Match[str]) -> str:
+def _hide_signature(match: re.Match[str]) -> str:
     if match["keep"].lower().endswith(("code=", "code%3d")) and _NO_CODE.fullmatch(match["value"]):
         return match[0]
     return match["keep"] + HIDDEN

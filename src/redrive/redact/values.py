@@ -64,7 +64,7 @@ class Redactor:
 
     def __init__(self) -> None:
         self._seen: list[Any] = []
-        self._walk = _Walk(self.text, self._hidden)
+        self._walk = _Walk(self.text, self._number)
 
     def __call__(self, value: Any) -> Any:
         return self._walk(value)
@@ -72,9 +72,9 @@ class Redactor:
     def text(self, text: str) -> str:
         """Hide secrets in a text as `redact` does, numbered."""
         hidden = redact(text)
-        return hidden if hidden == text else hidden.replace(HIDDEN, self._hidden(text))
+        return hidden if hidden == text else hidden.replace(HIDDEN, self._number(text))
 
-    def _hidden(self, secret: Any) -> str:
+    def _number(self, secret: Any) -> str:
         if secret not in self._seen:
             self._seen.append(secret)
         number = self._seen.index(secret) + 1

@@ -142,7 +142,7 @@ def periodic(
 ) -> Any:
     """Declare a schedule, as `App.periodic` documents. `register` is `app.task`."""
     ticks = times(cron, every, tz)
-    policy = _missed(missed)
+    policy = _to_missed(missed)
     try:
         jitter_ms = milliseconds(jitter, "jitter")
     except (ValueError, TypeError) as error:
@@ -204,7 +204,7 @@ def _check_draft(schedule: Schedule) -> None:
         raise ConfigError(f"{what}: {error}") from None
 
 
-def _missed(word: str) -> Missed:
+def _to_missed(word: str) -> Missed:
     try:
         return Missed(word)
     except ValueError:

@@ -45,8 +45,8 @@ def flow_holds(
     if rule.rate is not None:
         slot_ms = limits.ask(state.tat_ms, rule.rate, now_ms)[1][0]
         if slot_ms > now_ms:
-            text = f"the rate of {_rated(about)} is used up"
-            yield Hold(kind="rate", by=_rated(about), text=text, until_ms=slot_ms, next=next)
+            text = f"the rate of {_rate_name(about)} is used up"
+            yield Hold(kind="rate", by=_rate_name(about), text=text, until_ms=slot_ms, next=next)
 
 
 def _breaker(
@@ -89,7 +89,7 @@ def deferral_hold(message: Message) -> Hold | None:
     if held is None:
         return None
     kind = "rate" if held.why == "limit" else held.why
-    by = _rated(held.by) if held.by else ""
+    by = _rate_name(held.by) if held.by else ""
     texts = {
         "budget": f"the retry budget of {by} was spent",
         "rate": f"the rate of {by} was used up",
@@ -109,7 +109,7 @@ def _newest(transitions: Sequence[Transition]) -> Transition | None:
     return transitions[-1] if transitions else None
 
 
-def _rated(about: str) -> str:
+def _rate_name(about: str) -> str:
     """The name of a rate for people: `queue crm`, `task push`, or the dependency."""
     for prefix in (QUEUE, TASK):
         if about.startswith(prefix):

@@ -40,10 +40,10 @@ def needs_of(seen: NeedSources) -> tuple[Need, ...]:
         *_holds(status),
         *_workers(status),
         *_dead(status, seen.autos),
-        *_quarantined(status),
+        *_quarantine(status),
         *_schedules(status, seen.app),
         *_runs(seen.runs, status.at_ms),
-        *_forced(seen.forced),
+        *_overrides(seen.forced),
     ]
     return tuple(sorted(needs, key=lambda need: _RANKS[need.severity]))
 
@@ -71,12 +71,12 @@ def _holds(status: Status) -> Iterator[Need]:
         if hold.kind == "breaker" and not hold.needs_person and hold.until_ms is not None:
             open_ones.setdefault(hold.by.partition("/")[0], []).append(hold)
         elif hold.needs_person:
-            yield _held(hold)
+            yield _need_of(hold)
     for name, some in open_ones.items():
         yield _open(name, some, status)
 
 
-def _held(hold: Hold) -> Need:
+def _need_of(hold: Hold) -> Need:
     about, place, query = _object(hold)
     severity = NOTE if hold.kind == "pause" or hold.actor else PAGE if hold.kind in _SEVERE else TICKET
     return Need(
@@ -163,7 +163,7 @@ def _dead(status: Status, autos: Mapping[str, Machine]) -> Iterator[Need]:
         yield Need(area="failures", text=text, next=words("dlq", "groups"), place=("groups",))
 
 
-def _quarantined(status: Status) -> Iterator[Need]:
+def _quarantine(status: Status) -> Iterator[Need]:
     quarantined = sum(queue.counts.quarantine for queue in status.queues)
     if quarantined:
         text, query = f"{_messages(quarantined)} in quarantine", {"q": "lane:quarantine"}
@@ -206,7 +206,7 @@ def _runs(runs: Sequence[RunView], now_ms: int) -> Iterator[Need]:
         )  # fmt: skip
 
 
-def _forced(controls: Iterable[Control]) -> Iterator[Need]:
+def _overrides(controls: Iterable[Control]) -> Iterator[Need]:
     """Breakers that are held closed: nothing is held, and nothing protected."""
     for control in controls:
         last = next((each for each in reversed(control.transitions) if each.actor), None)

@@ -89,7 +89,7 @@ def _holds(queues: tuple[QueueStatus, ...], controls: Sequence[Control], reasons
     """What the queues' messages are held by, and dependencies that hold although nothing waits for them now."""
     holds = _all(queues)
     known = {(hold.kind, hold.by) for hold in holds}
-    idle = [control for control in controls if _stopped(control)]
+    idle = [control for control in controls if _is_stopped(control)]
     rest = reasons.of_redrive((), (), [control.name for control in idle])
     return (*holds, *(hold for hold in rest if (hold.kind, hold.by) not in known))
 
@@ -104,10 +104,10 @@ def _all(queues: tuple[QueueStatus, ...]) -> tuple[Hold, ...]:
         else:
             queue = hold.queue if hold.queue == known.queue else ""
             merged[hold.kind, hold.by] = replace(known, count=known.count + hold.count, queue=queue)
-    return tuple(_folded(sorted(merged.values(), key=lambda hold: (not hold.needs_person, -hold.count))))
+    return tuple(_fold(sorted(merged.values(), key=lambda hold: (not hold.needs_person, -hold.count))))
 
 
-def _folded(holds: Sequence[Hold]) -> Iterator[Hold]:
+def _fold(holds: Sequence[Hold]) -> Iterator[Hold]:
     """The first HOLDS_MAX of each kind, and one for the others: no one reads fifty thousand lines."""
     seen, more = Counter[str](), dict[str, list[Hold]]()
     for hold in holds:
@@ -125,5 +125,5 @@ def _folded(holds: Sequence[Hold]) -> Iterator[Hold]:
         )  # fmt: skip
 
 
-def _stopped(control: Control) -> bool:
+def _is_stopped(control: Control) -> bool:
     return control.breaker in ("open", "forced_open", "half_open") or control.cool_until_ms is not None

@@ -215,14 +215,14 @@ class Reasons:
         if plan is None or run.state != "running" or not run.counts.get("waiting", 0):
             return ()
         holds: dict[tuple[str, str], Hold] = {}
-        for message in self._moved(run):
+        for message in self._last_moves(run):
             for hold in self.of(message):
                 if hold.kind not in (*NORMAL, "spread"):
                     _add(holds, replace(hold, queue=message.queue, count=1))
         shared = {(hold.kind, hold.by): hold for hold in self.of_plan(plan)}
         return tuple((shared | holds).values())
 
-    def _moved(self, run: RunView) -> Sequence[Message]:
+    def _last_moves(self, run: RunView) -> Sequence[Message]:
         """Messages that the run has moved last: a page of them."""
         last = sum(run.counts.get(name, 0) for name in ("moved", "changed")) - 1
         if last < 0 or not self._store.traits.finds:

@@ -70,7 +70,7 @@ def workers_of(store: Store, now_ms: int, workers: Sequence[WorkerInfo] | None) 
     for info in workers or ():
         if info.name in statuses:
             continue  # the living or newest one comes first
-        leased = held.pop(info.name, Counter[str]()) if store.traits.finds else _held(info)
+        leased = held.pop(info.name, Counter[str]()) if store.traits.finds else _counts(info)
         queues = dict.fromkeys(sorted(queue.name for queue in info.queues), 0) | leased
         statuses[info.name] = WorkerStatus(
             name=info.name,
@@ -89,7 +89,7 @@ def workers_of(store: Store, now_ms: int, workers: Sequence[WorkerInfo] | None) 
     return tuple(sorted(statuses.values(), key=lambda worker: (worker.state == "gone", worker.name)))
 
 
-def _held(info: WorkerInfo) -> Counter[str]:
+def _counts(info: WorkerInfo) -> Counter[str]:
     """What it held when it last told, where leases cannot be listed."""
     return Counter({queue.name: 0 if info.gone else queue.held for queue in info.queues})
 

@@ -46,7 +46,7 @@ class Figures:
             case "depth" | "dead" | "age":
                 values = {FigureSubject(queue): value for queue, value in self._lanes(rule.name)}
             case "no_workers":
-                values = {FigureSubject(queue): waiting for queue, waiting in self._unworked()}
+                values = {FigureSubject(queue): waiting for queue, waiting in self._without_worker()}
             case "error_rate" | "p95":
                 values = {FigureSubject(queue, task): value for (queue, task), value in self._runs(rule.name)}
             case "worker_hung":
@@ -72,7 +72,7 @@ class Figures:
         for queue, counts in self._counts.items():
             yield queue, {"depth": counts.ready, "dead": counts.dead, "age": counts.oldest_age_s}[name]
 
-    def _unworked(self) -> Iterator[tuple[str, float]]:
+    def _without_worker(self) -> Iterator[tuple[str, float]]:
         """Queues in which something is due and that no living worker works, with how much is due."""
         known = worked(self._workers)
         paused = self._store.paused()

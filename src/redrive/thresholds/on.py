@@ -40,7 +40,7 @@ def on(
     given = {"above": above, "for_": for_, "queue": queue, "task": task}
     if name in KINDS:
         made = rule(name, every=every, **given)  # type: ignore[arg-type]
-        watched = Watched(made, alerts.called(fn), alerts.channel_of(app, name, fn))
+        watched = Watched(made, alerts.sync_call(fn), alerts.channel_of(app, name, fn))
         rules = _declared.setdefault(app, [])
         rules.append(watched)
         return lambda: rules.remove(watched)

@@ -121,7 +121,7 @@ class Watching:
         if 0 <= now_ms - kept.looked_ms < LOOK_S * 900:
             return  # another process has just looked
         values = figures.of(watched.rule)
-        left, changes = _stepped(watched.rule, kept, values, around, now_ms)
+        left, changes = _step(watched.rule, kept, values, around, now_ms)
         swap = Swap(watched.cell, version_of(cell), msgspec.json.encode(left), KEPT_MS)
         if store.cells.swap([swap], durable=False)[0]:
             for each in changes:
@@ -159,7 +159,7 @@ class Watching:
         )
 
 
-def _stepped(
+def _step(
     rule: AlertRule, kept: _Kept, figures: Mapping[FigureSubject, float], around: Surroundings, now_ms: int
 ) -> tuple[_Kept, list[_StateChange]]:
     """The next states by subject, and what is to be told."""
@@ -170,7 +170,7 @@ def _stepped(
     for key in sorted({*kept.states, *values}):
         subject = subject_of(key)
         group = members(groups, subject.about) if subject.about else ()
-        before = kept.states.get(key) or _begun(kept.states, group)
+        before = kept.states.get(key) or _first_state(kept.states, group)
         value = values.get(key)
         muted = value is not None and value > rule.above and around.muted(subject)
         after, word = step(rule, before, value, now_ms, muted=muted)
@@ -184,7 +184,7 @@ def _stepped(
     return _Kept(now_ms, left, held), changes
 
 
-def _begun(states: Mapping[str, AlertState], group: Sequence[FigureSubject]) -> AlertState:
+def _first_state(states: Mapping[str, AlertState], group: Sequence[FigureSubject]) -> AlertState:
     """A group has been above for as long as the first of its members."""
     since = [state.above_ms for each in group if (state := states.get(key_of(each))) is not None]
     return AlertState(above_ms=min(since, default=0))

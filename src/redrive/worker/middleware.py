@@ -140,7 +140,7 @@ def _begin(opener: Opener) -> Iterator[None]:
 
 
 def _finish(opener: Opener, steps: Iterator[None], result: Any) -> None:
-    context()._said().result = result
+    context()._own_extras().result = result
     for _ in steps:
         _close(steps)
         raise _unmet(opener, "yielded a second time, after the handler had run")
@@ -163,7 +163,7 @@ async def _abegin(opener: Opener) -> AsyncIterator[None]:
 
 
 async def _afinish(opener: Opener, steps: AsyncIterator[None], result: Any) -> None:
-    context()._said().result = result
+    context()._own_extras().result = result
     async for _ in steps:
         await _aclose(steps)
         raise _unmet(opener, "yielded a second time, after the handler had run")

@@ -74,7 +74,7 @@ def test_hkdf_is_that_of_rfc_5869() -> None:
     expected = "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
     assert hkdf(given, salt, info, 42) == unhex(expected)
     key = Key("k", SECRET)
-    assert boxes._derived(key, salt, b"seal1") == hkdf(SECRET, salt, b"redrive seal1")
+    assert boxes._derive(key, salt, b"seal1") == hkdf(SECRET, salt, b"redrive seal1")
     assert boxes._check(key) == hkdf(SECRET, b"", b"redrive checkk")[:4]
 
 

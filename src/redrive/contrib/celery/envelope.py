@@ -163,7 +163,7 @@ def signatures(written: Any) -> tuple[Signature, ...]:
     some = [] if written is None else written if isinstance(written, list | tuple) else [written]
     return tuple(
         Signature(
-            task=_required(one["task"]),
+            task=_require(one["task"]),
             args=tuple(one.get("args") or ()),
             kwargs=dict(one.get("kwargs") or {}),
             options=dict(one.get("options") or {}),
@@ -200,7 +200,7 @@ def _plain(value: dict[str, Any]) -> Any:
             raise CeleryUnsupported(f"an argument has the type {kind!r}, which kombu's JSON here does not have")
 
 
-def _required(value: Any) -> str:
+def _require(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no name of a task")
     return value

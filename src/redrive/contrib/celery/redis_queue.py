@@ -56,18 +56,18 @@ class RedisQueues:
     def take(self, queue: str, most: int) -> list[Taken]:
         """Move messages to the list of what is taken, and return the oldest there, at most `most`."""
         lists = [f"{queue}{SEPARATOR}{n}" if n else queue for n in PRIORITIES]
-        keys = [self._key(name) for name in (_taken(queue), *lists)]
+        keys = [self._key(name) for name in (_taken_key(queue), *lists)]
         raws = self._link.command("EVAL", _TAKE, len(keys), *keys, most)
         return [Taken(raw, raw) for raw in reversed(raws)]
 
     def remove(self, queue: str, taken: Sequence[Taken]) -> None:
         """Forget messages that are in the app's store. Killed before this, they are taken again, with the same key."""
-        self._link.command("EVAL", _REMOVE, 1, self._key(_taken(queue)), *(each.handle for each in taken))
+        self._link.command("EVAL", _REMOVE, 1, self._key(_taken_key(queue)), *(each.handle for each in taken))
 
     def refuse(self, queue: str, taken: Taken) -> str:
         """Set aside a message that the app's store does not take; returns where."""
         kept = self._key(f"redrive:celery:{queue}:refused")
-        self._link.command("EVAL", _REFUSE, 2, self._key(_taken(queue)), kept, taken.handle)
+        self._link.command("EVAL", _REFUSE, 2, self._key(_taken_key(queue)), kept, taken.handle)
         return f"the list {kept} of {self.where}"
 
     def take_held(self, queues: Sequence[str], older_s: float) -> int:
@@ -84,10 +84,10 @@ class RedisQueues:
         while tags := self._link.command("ZRANGEBYSCORE", since, "-inf", repr(until), "LIMIT", begin, HELD_MAX):
             for tag in tags:
                 entry = self._link.command("HGET", held, tag)
-                payload, queue = _held(entry)
+                payload, queue = _unpack(entry)
                 moved = 0
                 if queue in queues:
-                    keys = (held, since, self._key(_taken(queue)))
+                    keys = (held, since, self._key(_taken_key(queue)))
                     moved = self._link.command("EVAL", _TAKE_HELD, 3, *keys, tag, entry, payload)
                 count, begin = count + moved, begin + (not moved)
         return count
@@ -99,11 +99,11 @@ class RedisQueues:
         return self._prefix + name
 
 
-def _taken(queue: str) -> str:
+def _taken_key(queue: str) -> str:
     return f"redrive:celery:{queue}:taken"
 
 
-def _held(entry: bytes | None) -> tuple[str, str]:
+def _unpack(entry: bytes | None) -> tuple[str, str]:
     """The message in an entry of kombu's hash, and the queue that it came from."""
     try:
         payload, _exchange, queue = json.loads(entry or b"")

@@ -57,13 +57,13 @@ class Instruments:
     def __call__(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, Notice) and event.name in ("started", "stopped"):
-                self._changed(event.name == "started")
+                self._count_worker(event.name == "started")
         self._counting(events)
         for event in events:
             if isinstance(event, DeliveryEvent):
                 self._record(event)
 
-    def _changed(self, started: bool) -> None:
+    def _count_worker(self, started: bool) -> None:
         with self._lock:
             if started and not self._histograms:
                 self._make(get_meter("redrive", __version__, self._provider))
@@ -74,7 +74,7 @@ class Instruments:
     def _record(self, event: DeliveryEvent) -> None:
         histograms = self._histograms
         if not histograms:  # of a worker whose start was not observed
-            self._changed(started=True)
+            self._count_worker(started=True)
         task = event.task if event.task in self._app.tasks else OTHER
         if event.run_ms is not None:
             self._observe(RUN, event.run_ms / 1000, event.queue, task)
@@ -93,7 +93,7 @@ class Instruments:
         key = (shape.name, *labels)
         attributes = self._attributes.get(key)
         if attributes is None:
-            attributes = _named(shape.labels, labels)
+            attributes = _attributes_of(shape.labels, labels)
             if labels[1] != OTHER:  # names from outside must not fill this
                 self._attributes[key] = attributes
         self._histograms[shape.name].record(value, attributes)
@@ -111,7 +111,7 @@ class Instruments:
             else:
                 meter.create_observable_counter(name, [self._count_of(shape)], unit, shape.help)
         text = "Messages done, by the attempt that did it."
-        meter.create_observable_counter("redrive.done", [self._done], description=text)
+        meter.create_observable_counter("redrive.done", [self._done_counts], description=text)
         for family in self._depths.describe():
             unit = "s" if family.name.endswith(_SECONDS) else ""
             meter.create_observable_gauge(_name(family.name), [self._gauge_of(family.name)], unit, family.documentation)
@@ -120,13 +120,13 @@ class Instruments:
         def read(_: CallbackOptions) -> Iterable[Observation]:
             self._counting.expect((task.queue, task.name) for task in list(self._app.tasks.values()))
             of = self._counting.copy()[shape.name]
-            return [Observation(numbers[0], _named(shape.labels, labels)) for labels, numbers in of.items()]
+            return [Observation(numbers[0], _attributes_of(shape.labels, labels)) for labels, numbers in of.items()]
 
         return read
 
-    def _done(self, _: CallbackOptions) -> Iterable[Observation]:
+    def _done_counts(self, _: CallbackOptions) -> Iterable[Observation]:
         counts = done_by_attempt(self._counting.copy())
-        return [Observation(n, _named(("queue", "task", "attempt"), labels)) for labels, n in counts.items()]
+        return [Observation(n, _attributes_of(("queue", "task", "attempt"), labels)) for labels, n in counts.items()]
 
     def _gauge_of(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         return lambda _: self._read().get(name, [])
@@ -150,5 +150,5 @@ def _name(name: str) -> str:
     return name.removesuffix(_SECONDS).replace("_", ".", 1)
 
 
-def _named(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+def _attributes_of(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     return dict(zip(names, map(_label, labels), strict=True))

@@ -75,7 +75,7 @@ class Spans:
         bag = baggage_to_send(self._baggage) if self._baggage else None
         if not sender.is_valid and bag is None:
             return drafts
-        return [_stamped(draft, sender, bag) for draft in drafts]
+        return [_stamp(draft, sender, bag) for draft in drafts]
 
     def sending(self, drafts: Sequence[Draft]) -> Sending:
         """Begin a span for each queue and sender of these."""
@@ -291,7 +291,7 @@ def _send_span(spans: Spans, draft: Draft) -> Span:
     return spans._tracer.start_span(f"send {draft.queue}", carried, SpanKind.PRODUCER, attributes)
 
 
-def _stamped(draft: Draft, sender: SpanContext, bag: str | None) -> Draft:
+def _stamp(draft: Draft, sender: SpanContext, bag: str | None) -> Draft:
     headers: Mapping[str, str] = draft.headers or {}
     more = {BAGGAGE: bag} if bag and BAGGAGE not in headers else {}
     if draft.traceparent is not None or not sender.is_valid:

@@ -47,9 +47,9 @@ class TracedStore(StoreWrapper):
         try:
             puts = self.inner.put(drafts if sending is None else sending.drafts, swaps=swaps, tx=tx)
         except BaseException as error:
-            self._sent(sending, (), error)
+            self._end_sending(sending, (), error)
             raise
-        self._sent(sending, [put.id for put in puts])
+        self._end_sending(sending, [put.id for put in puts])
         return puts
 
     def exchange(
@@ -58,14 +58,14 @@ class TracedStore(StoreWrapper):
         began_ns = time_ns()
         runs = self._spans.runs_of(settlements)
         sending = self._sending([draft for settlement in settlements for draft in settlement.follow_ups])
-        traced = [_traced(s, run) for s, run in zip(_with(settlements, sending), runs, strict=True)]
+        traced = [_with_context(s, run) for s, run in zip(_with(settlements, sending), runs, strict=True)]
         try:
             result = self.inner.exchange(traced, asks, swaps=swaps)
         except BaseException as error:
-            self._sent(sending, (), error)
+            self._end_sending(sending, (), error)
             self._tell(traced, runs, asks, None, began_ns, error)
             raise
-        self._sent(sending, [] if sending is None else [draft.id for draft in sending.drafts])
+        self._end_sending(sending, [] if sending is None else [draft.id for draft in sending.drafts])
         if settlements or result.deliveries:
             self._tell(traced, runs, asks, result, began_ns)
         return result
@@ -86,7 +86,9 @@ class TracedStore(StoreWrapper):
             complain("the span of what is sent")
             return None
 
-    def _sent(self, sending: Sending | None, ids: Sequence[str | None], error: BaseException | None = None) -> None:
+    def _end_sending(
+        self, sending: Sending | None, ids: Sequence[str | None], error: BaseException | None = None
+    ) -> None:
         try:
             if sending is not None:
                 sending.done(ids) if error is None else sending.failed(error)
@@ -198,7 +200,7 @@ class StoreSpans(Spans):
         return f"OpenTelemetry is on without an SDK, so its spans and metrics go nowhere; {fix}"
 
 
-def _traced(settlement: Settlement, run: RunSpan | None) -> Settlement:
+def _with_context(settlement: Settlement, run: RunSpan | None) -> Settlement:
     """With the context of the run in its fault: the next attempt links to it, in whichever process that is."""
     fault = settlement.fault
     if run is None or fault is None:

@@ -121,7 +121,7 @@ class ChildContext(Context, eq=False):
         self._link.look()
         Context.check(self)
 
-    def _written(self, receipt: Receipt, state: bytes) -> bool:
+    def _write_checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         kept: Kept = self._link.keep(state, self._number)
         if kept.error:
             raise getattr(errors, kept.error, StoreError)(kept.text)
