@@ -54,7 +54,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     of flow control: breaker_opened, breaker_half_open, breaker_closed, budget_exhausted,
     flow_local, …; of redrive runs: run_started, run_waiting, run_stopped, run_done, run_failed (to be carried),
     runs_unavailable; of auto-redrive: auto_isolated, auto_failed; of dead-letter queues of SQS: ingested (`count`
-    messages of the queue `about`), ingest_left, ingest_unavailable; of what is billed: aws_requests, once a minute
+    messages of the queue `about`), ingest_left, ingest_unavailable; of billed calls: aws_requests, once a minute
     for each action (`about`), with the number of requests (`count`)."""
 
     name: str

@@ -36,7 +36,7 @@ class ReadModel(Registry):
 
     @property
     def alerts(self) -> Muting:
-        """What alerts are muted about: list, mute for a while, and end it. `app.on` registers who is told."""
+        """What alerts are muted about: list, mute for a while, and end it. `app.on` registers a receiver of alerts."""
         from .observe.muting import Muting
 
         return Muting(self.store, self)

@@ -150,7 +150,7 @@ class Audit:
             return head, []
         oldest, next = self._store.cells.read([_key(head.first), _key(head.first + 1)])
         if oldest is None:
-            return head, []  # somebody took it away: `verify` says so
+            return head, []  # it was removed: `verify` reports that
         left = _records(next) if head.first < head.last else head.records
         went = _records(oldest)
         if not went:
@@ -248,7 +248,7 @@ class Audit:
                 return
             entries = [entry for record in reversed(records) if (entry := _entry(record)) is not None]
             yield from (entry for entry in entries if entry.at_ms >= since_ms)
-            # Entries lie in the order of their commits, which is nearly that of their times: so a whole cell must be
+            # Entries are in the order of their commits, which is nearly that of their times: so a whole cell must be
             # too old.
             if entries and all(entry.at_ms < since_ms for entry in entries):
                 return
@@ -265,7 +265,7 @@ class Audit:
                 high = middle - 1
             else:
                 low = middle
-        return min(low + 1, head.last + 1)  # entries lie nearly in the order of their times
+        return min(low + 1, head.last + 1)  # entries are nearly in the order of their times
 
     def _outside(self, since_ms: int = 0) -> Iterator[Entry]:
         """The entries that versions before the chain wrote."""

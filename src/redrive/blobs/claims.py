@@ -51,7 +51,7 @@ COMPLAIN_EVERY_S = 60.0
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The body of a message whose own lies in a blob. `content` is what the message's would be.
+    """The body of a message whose own is stored in a blob. `content` is the content type of that body.
 
     It names no place: the key leads nowhere but to this store's blobs, and only to one of the message itself.
     """
@@ -211,7 +211,7 @@ class ClaimCheck(StoreWrapper):
         return self.blobs.stored
 
     def body(self, message: Message) -> bytes:
-        """The message's body, from its blob where it lies in one, checked by length and digest.
+        """The message's body, from its blob if it has one, checked by length and digest.
 
         Raises Unreadable if the blob is missing or damaged or the reference is none, BlobsUnavailable if the storage
         cannot be read just now.

@@ -18,7 +18,7 @@ LAST_REMOVALS_S = 5.0  # how long a worker that stops waits for them
 
 
 class Cleaner:
-    """A daemon thread for one worker. `tell(name, text)` says what a person may want to know."""
+    """A daemon thread for one worker. `tell(name, text)` reports a notice."""
 
     def __init__(self, checked: LargeBodies, tell: Callable[[str, str], None]) -> None:
         self._checked, self._tell = checked, tell
@@ -27,13 +27,13 @@ class Cleaner:
         self._thread.start()
 
     def settled(self, messages: Sequence[Message]) -> None:
-        """These were acked. Never blocks and never fails; what is not removed now is collected later."""
+        """Remove the blobs of these acked messages. Never blocks and never fails; the rest is collected later."""
         for message in messages:
             if message.content == BLOB and self._settled.qsize() < PENDING_MAX:
                 self._settled.put(message)
 
     def close(self) -> None:
-        """Remove what is pending, for a few seconds at most."""
+        """Remove the pending blobs, for a few seconds at most."""
         self._settled.put(None)
         self._thread.join(LAST_REMOVALS_S)
 

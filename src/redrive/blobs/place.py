@@ -50,7 +50,7 @@ class Blobs(Protocol):
 
 
 def new_key(owner: str, now_ms: int) -> str:
-    """A fresh key for a blob of the message `owner`: that id, and one that tells when the blob was written."""
+    """A fresh key for a blob of the message `owner`: that id, and one that has the time of the write."""
     return f"{owner}.{new_id(now_ms)}"
 
 

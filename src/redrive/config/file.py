@@ -28,7 +28,7 @@ class SettingsFile(NamedTuple):
 def settings_file() -> SettingsFile | None:
     """Return the file that is named, or else the nearest one with settings.
 
-    Raises NotTrusted for a file that was found and that another user owns or may write; ConfigError.
+    Raises NotTrusted for a file from the search that another user owns or may write; ConfigError.
     """
     try:
         here = Path.cwd()

@@ -29,7 +29,7 @@ _SQLITE = "sqlite:///"
 _NO_FLAGS: Mapping[str, Any] = MappingProxyType({})
 
 
-# Variables that are no settings.
+# Variables that are not settings.
 _OTHERS = [name.removeprefix("REDRIVE_") for name in (CONFIG, trust.VARIABLE, "REDRIVE_WEB_TOKEN")]
 VARIABLES = {name: f"REDRIVE_{name.upper()}" for name in SETTINGS}
 
@@ -63,8 +63,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     blob_max: int = 512 * 1024 * 1024  # bytes; a larger body is refused
     notify: str | None = None  # a webhook that alerts are posted to
     notify_every_s: float = 600.0  # how often the same alert is posted again, at most
-    telemetry: bool = True  # workers and schedulers tell in the store's cells that they are alive
-    runbook_url: str | None = None  # where alerts link to: the docs' pages lie under it, or it has {page}
+    telemetry: bool = True  # workers and schedulers report in the store's cells that they are alive
+    runbook_url: str | None = None  # where alerts link to: the docs' pages are below it, or it has {page}
     web_url: str | None = None  # where the pages of `redrive web` are
     trace_url: str | None = None  # where the pages link to: templates, see web/outside.py
     logs_url: str | None = None

@@ -54,7 +54,7 @@ RUNBOOKS: Mapping[str, str] = MappingProxyType(
 
 
 def runbook_url(page: str, base: str | None = None) -> str:
-    """The link to a page of RUNBOOKS. `base` is the setting `runbook_url`: the address that the pages lie under, or a
+    """The link to a page of RUNBOOKS. `base` is the setting `runbook_url`: the address above the pages, or a
     template with `{page}`. Without it, the link is the page's path in the source.
 
     >>> runbook_url("backlog", "https://docs.example.com/redrive/runbooks")

@@ -178,7 +178,7 @@ class Box:
 
 
 def parsed(sealed: bytes) -> Envelope:
-    """The parts of an envelope. Raises Tampered for what is none."""
+    """Parse an envelope. Raises Tampered if it is not one."""
     at = 7 + int.from_bytes(sealed[5:7], "big")
     end = at + _CHECK + _SALT
     algorithm = sealed[4] if len(sealed) > 4 else 0
@@ -192,7 +192,7 @@ def parsed(sealed: bytes) -> Envelope:
 
 
 def key_of(sealed: bytes) -> str | None:
-    """The id of the key that encrypted this (its beginning is enough); None for what is not encrypted."""
+    """The id of the key that encrypted these bytes (the first ones are enough); None if they are not encrypted."""
     if not sealed.startswith(MAGIC) or len(sealed) < 7:
         return None
     return sealed[7 : 7 + int.from_bytes(sealed[5:7], "big")].decode("ascii", errors="replace")
@@ -214,5 +214,5 @@ def _derive(key: Key, salt: bytes, info: bytes) -> bytes:
 
 
 def _check(key: Key) -> bytes:
-    """What tells a wrong key from changed bytes: the first means to wait, the second to set aside."""
+    """A check value that distinguishes a wrong key (wait for it) from changed bytes (set the message aside)."""
     return _derive(key, b"", b"check" + key.id.encode())[:_CHECK]

@@ -1,4 +1,4 @@
-"""Which keys are still needed to read what is stored."""
+"""Find which keys the stored messages still need."""
 
 from __future__ import annotations
 

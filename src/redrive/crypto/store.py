@@ -46,7 +46,7 @@ from .fields import (
 
 
 class MessageReceipt(Receipt):
-    """A receipt that knows its message: what is settled with it is bound to that."""
+    """A receipt with the id and task of its message, to which the settlement's ciphertext is bound."""
 
     id: str
     task: str

@@ -3,7 +3,7 @@
 STORE is a URL, or `-` for the one in REDRIVE_URL; with QUEUE, only that queue of the store is read.
 
 It joins the endpoint's own log with the list of what was put and with the store, on Idempotency-Key. The ledger
-balances when every event was accepted at least once or lies dead with its reason, and each duplicate has its cause. Of
+balances when every event was accepted at least once or is dead with its reason, and each duplicate has its cause. Of
 the worker it believes nothing but what its attempts ended in (FATES), and that only to explain duplicates. Exit code 0
 if it balances, 1 if not.
 """

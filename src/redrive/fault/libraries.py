@@ -1,4 +1,4 @@
-"""Tell the files of libraries from a program's own."""
+"""Distinguish the files of libraries from a program's own."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Histogram(Struct, frozen=True):
 
 
 def estimate_ms(index: int) -> float:
-    """The value that stands for a bucket."""
+    """The representative value of a bucket."""
     if index <= 0:
         return LEAST_MS
     if index >= len(BOUNDS_MS):

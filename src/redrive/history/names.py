@@ -25,7 +25,7 @@ Days = dict[SeriesName, int]  # the last day on which a queue and task did somet
 
 
 def id_of(name: SeriesName) -> str:
-    """The part of a cell's key that stands for a queue and task."""
+    """The part of a cell's key that encodes a queue and task."""
     queue, task = name
     return hashlib.blake2b(f"{queue}\0{task}".encode(), digest_size=8).hexdigest()
 

@@ -102,7 +102,7 @@ class Recorder:
         self._put: dict[SeriesName, int] = {}
 
     def turn(self, now_ms: int) -> None:
-        """What is counted from here on happens now."""
+        """Count at the current time from here on."""
         minute = now_ms // MINUTE_MS
         if minute != self._minute:
             self._fold()

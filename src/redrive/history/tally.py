@@ -69,14 +69,14 @@ def is_histogram(key: str) -> bool:
 class Tally(Struct, frozen=True, kw_only=True):
     """What happened in a span of time.
 
-    `enqueued` is what producers told: those that were killed told nothing of their last ten seconds. `outcomes` are
+    `enqueued` is as producers report it: one that was killed loses the count of its last ten seconds. `outcomes` are
     deliveries by outcome (done, retry, dead, quarantined, cancelled, crashed, held, snoozed, released, lost, stale);
     `by_attempt` has the same by the number of the attempt: 1, 2, 3, 4-5, 6-10, 11+. `dead` are deaths and quarantines
     by reason, `faults` failed runs by kind, `deferrals` by cause how often and how many ms flow control put messages
     off, `crashes` by cause, and `redriven` by what the first run after a redrive came to.
 
     `run` is how long handlers ran, `wait` how long after it was due a message started, `first_try` and `after_retries`
-    the time from when a message was first due to its success, `retry_delay` how long retries were told to wait.
+    the time from when a message was first due to its success, `retry_delay` how long retries were delayed.
     `slo_good` of `slo_all` messages met the objective of their task.
     """
 

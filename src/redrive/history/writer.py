@@ -43,7 +43,7 @@ class CountBatch(Struct, gc=False, eq=False):
 
 
 class CellUpdate(Struct, gc=False, eq=False):
-    """A cell to write, and what is to be added to it. The last batch is open; the others may have been written."""
+    """A cell to write, and the batches to add to it. The last batch is open; the others may have been written."""
 
     base: str  # the key without the shard
     kind: ChunkKind
@@ -144,7 +144,7 @@ class HistoryWriter:
                 self._lose(target)
 
     def _merge(self, target: CellUpdate, cell: Cell | None, nonce: bytes) -> bytes | None:
-        """The cell with what is still to be added; None if nothing is."""
+        """Add the pending batches to the cell; None if none is pending."""
         chunk = read_chunk(None if cell is None else cell.value)
         left = [batch for batch in target.batches if not self._is_over(batch, chunk.nonces, version_of(cell))]
         target.batches = left
@@ -157,7 +157,7 @@ class HistoryWriter:
         return write_chunk(chunk)
 
     def _is_over(self, batch: CountBatch, nonces: Collection[bytes], version: int) -> bool:
-        """Whether a batch was written, or may have been, and that cannot be found out any more."""
+        """Whether a batch was written, or may have been and its nonce is gone."""
         if not batch.nonces:
             return False
         if not batch.nonces.isdisjoint(nonces):

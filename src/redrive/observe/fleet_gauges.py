@@ -18,7 +18,7 @@ STATES = ("running", "idle", "draining", "hung", "gone")
 
 
 class Fleet(Struct, frozen=True, kw_only=True):
-    """What the processes of a store tell, in few numbers. None where no process tells it."""
+    """Totals of the reports of a store's processes. A field is None where no process reports it."""
 
     workers: Mapping[tuple[str, str], int] = {}  # by queue and state
     longest_run_s: float | None = None
@@ -35,7 +35,7 @@ def read_fleet(store: Store, queues: Iterable[str]) -> Fleet:
 
 
 def fleet_of(processes: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int) -> Fleet:
-    """The numbers of what processes told."""
+    """Sum up the reports of processes."""
     workers = [info for info in processes if info.kind == "worker"]
     count = Counter({(queue, state): 0 for queue in queues for state in STATES})
     for info in workers:

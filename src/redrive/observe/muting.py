@@ -46,7 +46,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Mutes:
-    """What is muted at one moment, as far as this app knows what calls a dependency."""
+    """The mutes at one moment. Which tasks call a dependency is known from this app alone."""
 
     def __init__(self, app: Registry, abouts: frozenset[str]) -> None:
         self._app, self._abouts = app, abouts
@@ -68,7 +68,7 @@ class Mutes:
 
 
 def read_mutes(store: Store, app: Registry) -> Mutes:
-    """What is muted now. Raises StoreError."""
+    """Read the current mutes. Raises StoreError."""
     return Mutes(app, frozenset(mute.about for mute in listed(store)))
 
 
@@ -112,9 +112,9 @@ class Muting:
         reason: str,
         actor: str | None = None,
     ) -> Mute:
-        """Tell no alert about this queue, or about this dependency and what calls it, for this long, at most a year. A
-        longer or shorter mute replaces it. Nothing else changes: messages run, and what still fires when the mute ends
-        is told then. `actor` defaults to user@host. Raises ConfigError, StoreError."""
+        """Send no alert about this queue, or about this dependency and what calls it, for this long, at most a year. A
+        longer or shorter mute replaces it. Nothing else changes: messages run, and an alert that still fires when the
+        mute ends is sent then. `actor` defaults to user@host. Raises ConfigError, StoreError."""
         about = self._about(queue, dependency)
         if dependency is not None and dependency not in (known := Controls(self._store, self._app).names()):
             names = ", ".join(known) or "none"

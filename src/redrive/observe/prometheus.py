@@ -158,7 +158,7 @@ class Counters:
 
 
 class _Look(NamedTuple):
-    """What was read from the store, and until when it is served."""
+    """Figures read from the store, and until when they are served."""
 
     until_s: float
     counts: Mapping[str, Counts] | None = None  # None: the store could not be read
@@ -338,7 +338,7 @@ class _MetricSample(NamedTuple):
 
 
 class _WithoutClient:
-    """Stands for prometheus_client where it is not installed: it has gauges, and nothing else."""
+    """Replaces prometheus_client where that is not installed. It has gauges and nothing else."""
 
     GaugeMetricFamily = _Gauge
 

@@ -1,4 +1,4 @@
-"""Gauges of what is ahead and how well it goes: see `prometheus.py` for what they mean."""
+"""Gauges of upcoming messages, objectives and wanted workers; `prometheus.py` describes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AHEAD = "10m"
 
 
 class QueueSignals(Struct, frozen=True, kw_only=True):
-    """What is ahead and how well it goes. Empty where the store does not tell."""
+    """Upcoming messages, objectives and wanted workers. Empty where the store cannot report them."""
 
     upcoming: Mapping[tuple[str, str], int] = {}  # by queue and kind, first or retry
     objectives: Sequence[SloStatus] = ()

@@ -76,7 +76,7 @@ def read_wanted(
 
 
 def _concurrency(queue: str, app: Registry | None, workers: Sequence[WorkerInfo]) -> int:
-    """How many messages of the queue a worker runs at once: as workers tell, or as the app declares."""
+    """How many messages of the queue a worker runs at once: as workers report, or as the app declares."""
     limits = [each.concurrency for info in workers if not info.gone for each in info.queues if each.name == queue]
     if limits:
         return max(limits)

@@ -1,6 +1,6 @@
-"""Tell who is alive: each worker, scheduler and carrier of redrive runs keeps a cell in the store.
+"""Report which processes are alive: each worker, scheduler and carrier of redrive runs keeps a cell in the store.
 
-`Keeper` keeps the cell of this process; `worker/telemetry/` says what a worker tells. `read_workers` reads them all.
+`Keeper` keeps the cell of this process; `worker/telemetry/` fills in a worker's report. `read_workers` reads them all.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from ..store import Store
 from .record import WorkerInfo, decoded, is_asked
 
 RENEW_S = 5.0
-GONE_MS = 15_000  # a process that has told nothing for that long is gone
+GONE_MS = 15_000  # a process without a report for that long is gone
 KEPT_MS = 300_000  # how long one that is gone is listed
 SHARDS = 32
 TRIES = 20
@@ -45,7 +45,7 @@ class ProcessCell:
         self.retries = 0  # of swaps of a list that another process won
 
     def write(self, info: WorkerInfo) -> bool:
-        """Tell, and be listed; returns whether a person asked that the process drains. Raises StoreError."""
+        """Write the report, and list it; returns whether a person asked the process to drain. Raises StoreError."""
         for _ in range(2):  # only such a request comes between the read and the swap
             cell, shard = self._cells.read([self._key, self.shard])
             asked = is_asked(cell)
@@ -58,7 +58,7 @@ class ProcessCell:
         return asked
 
     def remove(self) -> None:
-        """Tell that the process has ended. Raises StoreError."""
+        """Remove the report, as the process ends. Raises StoreError."""
         if not self._is_written:
             return
         (cell,) = self._cells.read([self._key])

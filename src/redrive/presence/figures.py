@@ -62,7 +62,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def rss_bytes() -> int | None:
-    """The resident memory of this process, where the system tells it in a file (Linux)."""
+    """The resident memory of this process, where the system has it in a file (Linux)."""
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

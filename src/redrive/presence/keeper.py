@@ -26,12 +26,12 @@ CLOSE_S = 1.0  # how long the end of a process waits for its last write
 
 
 def is_on(store: Store) -> bool:
-    """Whether this process tells about itself: the store keeps cells, and the setting `telemetry` is on."""
+    """Whether this process reports itself: the store keeps cells, and the setting `telemetry` is on."""
     return store.traits.cells and not store.traits.read_only and settings().telemetry
 
 
 class Keeper:
-    """Writes what `sample` returns every RENEW_S, until `close`, and adds what is the same for each kind of process. A
+    """Writes what `sample` returns every RENEW_S, until `close`, with the fields that all kinds of process share. A
     store that fails is tried again at the next time. `trips` are how long the last exchanges with the store took, in
     seconds: a worker adds its own, and the keeper adds those that it makes itself where `counts_trips`. `drain` is
     called, once, when a person has asked for it in the record; `renewed` after each write, on this thread."""

@@ -24,7 +24,7 @@ from .directory import GONE_MS, RENEW_S, TRIES
 
 RELEASES = "knows"
 WAITS = "waits"
-REWRITE_MS = RENEW_S * 900  # how old the word of a release is before its next renewal writes it again
+REWRITE_MS = RENEW_S * 900  # how old a release's entry is before its next renewal writes it again
 FORGOTTEN_MS = 7 * 24 * 3_600_000  # how long a release is known whose workers have ended
 WRITTEN_AGAIN_MS = 24 * 3_600_000  # how often a worker that runs on writes what it knows again
 RELEASES_MAX = 64
@@ -61,7 +61,7 @@ _decode_release = msgspec.json.Decoder(Release).decode
 
 
 class Teller:
-    """Tells what the workers of this release know. Used by one thread."""
+    """Reports the tasks that the workers of this release know. Used by one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._cells = store, store.cells

@@ -1,4 +1,4 @@
-"""What a process tells about itself."""
+"""The report of a process about itself."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _plural(noun: str, names: Sequence[str]) -> str:
 
 
 class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process of the fleet, as it last told at `seen_ms`. Times are ms of the store's clock.
+    """A process of the fleet, as it last reported at `seen_ms`. Times are ms of the store's clock.
 
     `kind` is worker, scheduler, or carrier: one that waits for a redrive run and carries it meanwhile. `name` is the
     name under which a worker claims. `app` is MODULE:APP, where that is known. `drain_asked`: a person asked it to
@@ -68,13 +68,13 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lists the first hundred, the one that runs longest first. `runs` are the redrive runs that it carries, `schedules`
     the first hundred that a scheduler enqueues.
 
-    A process that ended by itself is not listed. One that has told nothing for 15 s, or whose name a newer process has,
-    is `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with
-    what others have not taken over of what it held.
+    A process that ended by itself is not listed. One without a report for 15 s, or whose name a newer process has, is
+    `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with those of its messages that
+    others have not taken over.
 
     A worker that cannot begin messages is `hung`: it gave back those that it had claimed, and claims no more of them.
 
-    Figures are of the time since it told before, and None where they are unknown: `claims_per_s`; `cpu_share` of one
+    Figures are of the time since its report before, and None where they are unknown: `claims_per_s`; `cpu_share` of one
     processor; `rss_bytes`; `loop_lag_ms`, by how much the event loop was late in 99 of 100 cases; `store_p50_ms` and
     `store_p99_ms`, how long the last 256 exchanges with the store took; `clock_ahead_ms`, by how much this machine's
     clock is ahead of the store's.
@@ -120,7 +120,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def with_claimed(counts: Mapping[str, Counts], workers: Iterable[WorkerInfo] | None) -> dict[str, Counts]:
     """The counts by queue, with the age of the oldest message that has not begun. A store knows those that are ready;
-    workers tell which they have claimed and not begun, and their ages when they last told, a few seconds ago."""
+    workers report which they have claimed and not begun, with their ages at the report, a few seconds ago."""
     corrected = dict(counts)
     for info in workers or ():
         for queue in info.queues if not info.gone else ():

@@ -32,7 +32,7 @@ _ELEMENT_BEGIN = re.compile(r"(?:<|&lt;)(?:[\w-]{1,32}:)?\Z")
 _SPACED = re.compile(r"[ \t]{1,4}(?P<quote>\\{0,7}[\"'`])?(?P<value>[^\s\"'`\\]++)")
 _SPACED_BEGIN = re.compile(r"(?:\blogin\s{1,4}\S{1,100}\s{1,4}|\bENV\s{1,4}|\bset\s{1,4}-\w{1,4}\s{1,4})\Z", re.I)
 _SAID = re.compile(r"[ \t]{1,4}(?:is|was|were|are)[ \t]{1,4}(?P<quote>[\"'`])?(?P<value>[^\s\"'`]++)", re.I)
-# What is no word. The long ones come first: the last form, tried on a long value, is quadratic.
+# Values that are not words. The long ones come first: the last form, tried on a long value, is quadratic.
 _DRAWN = re.compile(r"\S{16,}+|(?=\S*\d)(?=\S*[^\W\d])\S{6,}|\S*[a-z]\S*[A-Z]\S{4,}")
 _NEAR = 64  # characters before a name that show its surroundings
 

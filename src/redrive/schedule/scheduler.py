@@ -35,7 +35,7 @@ STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store c
 
 
 class DueSchedule(Struct, frozen=True, eq=False):
-    """What is due for a schedule: its cell as it was read, and the turn to make."""
+    """A schedule's cell as it was read, and the turn to make."""
 
     schedule: Schedule
     cell: Cell | None
@@ -56,7 +56,7 @@ class Scheduler:
         self._store = app.store
         self._presence = SchedulerPresence(app.store)
         self._seen: set[str] = set()  # schedules it has looked at before
-        self._refused: dict[str, str] = {}  # what was told of schedules whose messages the store refuses
+        self._refused: dict[str, str] = {}  # the notices about schedules whose messages the store refuses
         self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called in a signal handler
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None

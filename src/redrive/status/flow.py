@@ -84,7 +84,7 @@ def _breaker(
 
 
 def deferral_hold(message: Message) -> Hold | None:
-    """What flow control told the message when it was put off; None if it was not."""
+    """The hold that flow control noted on the message when it deferred it; None if it did not."""
     held = message.deferral
     if held is None:
         return None

@@ -21,7 +21,7 @@ _SEVERE = ("no_worker",)  # holds behind which work stands still
 
 
 class NeedSources(NamedTuple):
-    """What needs are found in: the status, and what it does not show. `runs` are open and closed ones, `forced` the
+    """The input of `needs_of`: the status, and facts beside it. `runs` are open and closed ones, `forced` the
     dependencies whose breaker is held closed."""
 
     status: Status
@@ -65,7 +65,7 @@ def _objectives(objectives: Iterable[SloStatus]) -> Iterator[Need]:
 
 
 def _holds(status: Status) -> Iterator[Need]:
-    """Holds that somebody has to end, and open breakers: those of many keys of one dependency are one."""
+    """Holds that a person has to end, and open breakers: those of many keys of one dependency are one."""
     open_ones: dict[str, list[Hold]] = {}
     for hold in status.holds:
         if hold.kind == "breaker" and not hold.needs_person and hold.until_ms is not None:
@@ -181,7 +181,7 @@ def _schedules(status: Status, app: Registry | None) -> Iterator[Need]:
 
 
 def _runs(runs: Sequence[RunView], now_ms: int) -> Iterator[Need]:
-    """Runs that wait for somebody, and those that stopped themselves and were not tried again."""
+    """Runs that wait for a person, and those that stopped themselves and were not tried again."""
     last = {run.selector: run.started_ms for run in sorted(runs, key=lambda run: run.started_ms)}
     for run in runs:
         name, about, place = words(run.id), f"run/{run.id}", ("runs", run.id)

@@ -36,10 +36,10 @@ NORMAL = ("turn", "delay", "retry")  # kinds that need no explanation beside a q
 
 
 class Reasons:
-    """What holds messages of a store back now. What it has read of the store it keeps, so make one for each answer.
+    """The reasons why messages of a store do not run now. It caches its reads, so make one for each answer.
 
-    Without an app the tasks and their dependencies are unknown: then it sees pauses, groups, times, and what flow
-    control told single messages.
+    Without an app the tasks and their dependencies are unknown: then it sees pauses, groups, times, and the deferrals
+    of single messages.
     """
 
     def __init__(self, store: Store, app: Registry | None = None) -> None:
@@ -106,7 +106,7 @@ class Reasons:
 
     @cached_property
     def _knowledge(self) -> Knowledge | None:
-        """What living workers know; None where they do not tell. Raises StoreError."""
+        """The tasks that living workers know; None where workers do not report. Raises StoreError."""
         if self.workers is None:
             return None
         knowledge = Knowledge(self._store)
@@ -234,16 +234,16 @@ class Reasons:
         some = [handle.id for handle in handles[: last % CHUNK + 1][-MOVED:]]
         return [m for m in self._store.find(some) if m is not None and m.run == run.id]
 
-    # -- what is read of the store
+    # -- reads of the store
 
     @cached_property
     def workers(self) -> tuple[WorkerInfo, ...] | None:
-        """What workers tell; None where they do not. Raises StoreError."""
+        """The reports of workers; None where they do not report. Raises StoreError."""
         return told_by(self._store)
 
     @cached_property
     def worked(self) -> frozenset[str] | None:
-        """The queues that a living worker claims from; None where workers do not tell. Raises StoreError."""
+        """The queues that a living worker claims from; None where workers do not report. Raises StoreError."""
         return worked(self.workers)
 
     @cached_property

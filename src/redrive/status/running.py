@@ -1,4 +1,4 @@
-"""Where messages run: what living workers tell of the messages that they hold."""
+"""Find where messages run, from the reports of living workers."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def due_hold(message: Message, *, leased: int, waiting: int, worked: bool | None
 
 
 def no_worker(queue: str, *, known: bool, count: int) -> Hold:
-    """No worker runs the queue of `count` messages that are due. `known`: workers tell that they are alive."""
+    """No worker runs the queue of `count` messages that are due. `known`: workers report that they are alive."""
     text = f"no worker seems to run queue {queue}: nothing in it is leased, and a message is due"
     if known:
         text = f"no worker that is alive runs queue {queue}" + (", and a message is due" if count else "")

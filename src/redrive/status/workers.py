@@ -1,8 +1,8 @@
-"""Find the workers that are alive: by what they tell and by the leases they hold.
+"""Find the workers that are alive: by their reports and by the leases they hold.
 
-Where workers tell that they are alive, idle ones are seen, and those that were killed are known as gone. A worker that
-tells nothing, as its setting `telemetry` is off, is seen while it holds a lease; so is any worker of a store without
-cells.
+Where workers report that they are alive, idle ones are seen, and those that were killed are known as gone. A worker
+that does not report, as its setting `telemetry` is off, is seen while it holds a lease; so is any worker of a store
+without cells.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     """A worker: how many messages of each queue it has leased, 0 for a queue that it works without, and when the last
     of its leases runs out unless it is renewed, None if it has none.
 
-    `state` is idle, running, draining, hung, gone, or silent: it holds leases and tells nothing. `seen_ms` is when it
-    last told. One that is gone `held` so many messages then. `hung` says what blocks one that cannot begin messages.
+    `state` is idle, running, draining, hung, gone, or silent: it holds leases and does not report. `seen_ms` is the
+    time of its last report. One that is gone `held` so many messages then. `hung` says what blocks one that
+    cannot begin messages.
     """
 
     name: str
@@ -40,7 +41,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
 
 
 def told_by(store: Store) -> tuple[WorkerInfo, ...] | None:
-    """What the workers of a store tell, without schedulers; None where they do not. Raises StoreError."""
+    """The reports of a store's workers, without schedulers; None where they do not report. Raises StoreError."""
     if not (store.traits.cells and settings().telemetry):
         return None
     return tuple(info for info in read_workers(store) if info.kind == "worker")
@@ -57,7 +58,7 @@ def hung_workers(store: Store) -> list[str]:
 
 
 def worked(workers: Iterable[WorkerInfo] | None) -> frozenset[str] | None:
-    """The queues that a living worker claims from; None where workers do not tell."""
+    """The queues that a living worker claims from; None where workers do not report."""
     if workers is None:
         return None
     return frozenset(queue.name for info in workers if not (info.gone or info.draining) for queue in info.queues)
@@ -90,7 +91,7 @@ def workers_of(store: Store, now_ms: int, workers: Sequence[WorkerInfo] | None) 
 
 
 def _counts(info: WorkerInfo) -> Counter[str]:
-    """What it held when it last told, where leases cannot be listed."""
+    """The claimed messages by queue in its last report, for stores whose leases cannot be listed."""
     return Counter({queue.name: 0 if info.gone else queue.held for queue in info.queues})
 
 

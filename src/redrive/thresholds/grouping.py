@@ -22,7 +22,7 @@ OPEN = ("open", "half_open", "forced_open")
 
 
 class Surroundings:
-    """What is muted and which dependencies fail, each read at most once for all rules of a look."""
+    """The mutes and the failing dependencies, each read at most once for all rules of a look."""
 
     def __init__(self, store: Store, app: Registry) -> None:
         self._store, self._app = store, app

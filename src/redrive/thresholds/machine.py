@@ -10,7 +10,7 @@ from .rule import AlertRule
 
 class AlertState(Struct, frozen=True, array_like=True):
     """One subject of a rule: since when it is above the threshold without a break (0: it is not), since when it has
-    been below while it fires, when it fired (0: it does not), when that was last told, and its last value."""
+    been below while it fires, when it fired (0: it does not), when the last alert was sent, and its last value."""
 
     above_ms: int = 0
     below_ms: int = 0
@@ -22,11 +22,11 @@ class AlertState(Struct, frozen=True, array_like=True):
 def step(
     rule: AlertRule, state: AlertState, value: float | None, now_ms: int, *, muted: bool = False
 ) -> tuple[AlertState | None, str | None]:
-    """The next state, None once there is nothing to remember, and what is to be told: firing, resolved or nothing.
+    """The next state, None once there is nothing to remember, and the alert to send: firing, resolved or None.
 
-    `value`: None where the subject is gone, such as a queue that is empty: that is below. While it is `muted` it does
-    not tell that it fires: what still fires afterwards is told then. What was told as firing is told as resolved, also
-    while it is muted; what never was is not.
+    `value`: None where the subject is gone, such as a queue that is empty: that is below. While it is `muted` no
+    firing alert is sent: one that still fires afterwards is sent then. A resolved alert follows each firing one that
+    was sent, also while it is muted, and no other.
     """
     if value is not None and value > rule.above:
         above_ms = state.above_ms or now_ms

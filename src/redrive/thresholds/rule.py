@@ -42,7 +42,7 @@ WORDS = {
 
 
 class AlertRule(Struct, frozen=True, kw_only=True):
-    """An alert on a threshold: firing once the figure has been above `above` for `for_ms`, told again each `every_ms`
+    """An alert on a threshold: firing once the figure has been above `above` for `for_ms`, sent again each `every_ms`
     while it is, and resolved once it has been below for that long. `queue` and `task` bound what it looks at."""
 
     name: str

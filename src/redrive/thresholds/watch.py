@@ -1,9 +1,9 @@
-"""Look at rules every few seconds, one process for all, and tell what fires and what is resolved.
+"""Check rules every few seconds, one process for all, and send the alerts that fire or are resolved.
 
 The states of a rule's subjects are in one cell, with the time of the last look. A process that finds that time old
-looks, and swaps the cell: the one whose swap succeeds tells. So any number of processes tell once, and a process that
-is killed leaves the states. A kill between the swap and the telling loses that one message; while the alert fires, it
-is told again after `every`.
+checks, and swaps the cell: the one whose swap succeeds sends. So any number of processes send once, and a process that
+is killed leaves the states. A kill between the swap and the sending loses that one alert; while it fires, it is sent
+again after `every`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIRING, RESOLVED = "firing", "resolved"
 
 
 class Watched(NamedTuple):
-    """A rule, what is called with its alerts, and the name of that, which is the same in every process."""
+    """A rule, the receiver of its alerts, and the receiver's name, which is the same in every process."""
 
     rule: AlertRule
     tell: Callable[[Alert], object]
@@ -100,7 +100,7 @@ class Watching:
                     complain("looking at thresholds")
 
     def look(self) -> None:
-        """Look once at what is due, and tell. Raises StoreError."""
+        """Check the rules that are due once, and send their alerts. Raises StoreError."""
         unsent, self._unsent = self._unsent, []
         for watched, alert in unsent:
             self._send(watched, alert)
@@ -162,7 +162,7 @@ class Watching:
 def _step(
     rule: AlertRule, kept: _Kept, figures: Mapping[FigureSubject, float], around: Surroundings, now_ms: int
 ) -> tuple[_Kept, list[_StateChange]]:
-    """The next states by subject, and what is to be told."""
+    """The next states by subject, and the alerts to send."""
     cause = around.cause if rule.name in GROUPED else lambda _: None
     values, groups = grouped(rule, kept.states, kept.groups, figures, cause)
     left: dict[str, AlertState] = {}

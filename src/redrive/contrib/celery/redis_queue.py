@@ -54,7 +54,7 @@ class RedisQueues:
         self.where = self._link.where
 
     def take(self, queue: str, most: int) -> list[Taken]:
-        """Move messages to the list of what is taken, and return the oldest there, at most `most`."""
+        """Move messages to the list of taken ones, and return the oldest there, at most `most`."""
         lists = [f"{queue}{SEPARATOR}{n}" if n else queue for n in PRIORITIES]
         keys = [self._key(name) for name in (_taken_key(queue), *lists)]
         raws = self._link.command("EVAL", _TAKE, len(keys), *keys, most)
@@ -75,7 +75,7 @@ class RedisQueues:
         how many.
 
         A worker holds messages with an eta, and those that it runs: this is for workers that were killed. One script
-        for each message moves it to the list of what is taken.
+        for each message moves it to the list of taken ones.
         """
         count, begin = 0, 0
         held, since = self._key(HELD), self._key(HELD_SINCE)
