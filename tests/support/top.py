@@ -17,7 +17,7 @@ from redrive.audit.log import Entry
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Draft, Message, Quarantine, Settlement
 from redrive.presence import HeldMessage, QueueWork, WorkerInfo
-from redrive.presence.directory import Entry as Presence
+from redrive.presence.directory import ProcessCell
 from redrive.store import Store
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.top import Model, Top
@@ -68,7 +68,7 @@ class Scene:
             name=name, host="vm", pid=7, version="9.9", started_ms=now_ms, seen_ms=now_ms, held=1, running=1,
             queues=(QueueWork(name="crm", concurrency=20, held=1),), messages=(held,), claims_per_s=12.5,
         )  # fmt: skip
-        Presence(self.store).write(told)
+        ProcessCell(self.store).write(told)
 
     def message(self, id: str) -> Message | None:
         return self.store.find([id])[0]
