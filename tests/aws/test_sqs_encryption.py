@@ -12,7 +12,7 @@ from tests.support.aws.places import REGION, Ministack, OnSqs, Stand, client, la
 from tests.support.encrypted_stores import KEYS, SECRET, an_app, fill, forms_in
 
 from redrive import App, Keys
-from redrive.crypto import Box, sealed_by, used
+from redrive.crypto import Box, key_uses, sealed_by
 from redrive.crypto.kms import KmsKeys
 from redrive.message import Lane
 from redrive.store import Store
@@ -69,7 +69,7 @@ def test_queues_and_what_died_of_them_show_nothing(ministack: Ministack, tmp_pat
     assert b"waits" in queued and b"ValueError" in found
     assert forms_in(found) == [] if keys else forms_in(queued) and forms_in(found)
     if keys:
-        uses, unseen = used(app.store)
+        uses, unseen = key_uses(app.store)
         assert {use.key for use in uses if use.used} == {"new"} and "ready" in " ".join(unseen)
     app.store.close()
 

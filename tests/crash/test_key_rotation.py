@@ -12,7 +12,7 @@ from tests.support.crash.ledger import url_of
 from tests.support.crash.programs import Plan
 
 from redrive import App
-from redrive.crypto import Keys, keys_in, used
+from redrive.crypto import Keys, key_uses, keys_in
 from redrive.message import Lane
 
 PER_STAGE = 40
@@ -63,12 +63,12 @@ def test_a_rotation_under_load_and_kills_loses_nothing(
 def let_go_of_the_old_key(place: Path) -> None:
     """As an operator: the dead that it encrypted are the last that need it."""
     app = App(url_of(place), encrypt=Keys.from_env())
-    needs = {use.key: use.used for use in used(app.store)[0]}
+    needs = {use.key: use.used for use in key_uses(app.store)[0]}
     assert needs == {"new": True, "old": True}, "some are dead, of the time of each key, or failed then"
     assert not app.store.peek(Lane.QUARANTINE).messages
     inner = app.store.engine  # as they are stored
     old = [m.id for m in inner.peek(Lane.DEAD, limit=1000).messages if "old" in {key for _, key in keys_in(m)}]
     assert {m.reason for m in app.store.peek(Lane.DEAD, limit=1000).messages} == {"rejected"}
     app.dlq.discard(old, reason="the old key goes", actor="ann")
-    assert {use.key: use.used for use in used(app.store)[0]} == {"new": True, "old": False}
+    assert {use.key: use.used for use in key_uses(app.store)[0]} == {"new": True, "old": False}
     app.store.close()

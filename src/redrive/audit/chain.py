@@ -59,7 +59,7 @@ class ChainLink(Struct, frozen=True):
     actor: str = ""
 
     @property
-    def named(self) -> str:
+    def label(self) -> str:
         return f"entry {self.seq} ({self.action} by {self.actor})"
 
 
@@ -150,21 +150,21 @@ class Verifier:
             self._say(f"the entry after entry {self._seq} cannot be read")
             return
         if digest(record.entry) != record.hash:
-            self._say(f"{link.named} was changed")
+            self._say(f"{link.label} was changed")
             if link.seq != self._seq + 1:  # its place may have been changed too: go by what follows
                 return
         elif link.seq <= self._seq:
-            self._say(f"{link.named} stands after entry {self._seq}: it was moved or repeated")
+            self._say(f"{link.label} stands after entry {self._seq}: it was moved or repeated")
             return
         elif link.seq > self._seq + 1:
-            self._say(f"{_numbers(self._seq + 1, link.seq - 1)} before {link.named}: removed, or moved")
+            self._say(f"{_numbers(self._seq + 1, link.seq - 1)} before {link.label}: removed, or moved")
         elif link.prev != self._hash:
-            self._say(f"entry {self._seq} was replaced: {link.named} holds another hash of it")
+            self._say(f"entry {self._seq} was replaced: {link.label} holds another hash of it")
         if link.seq == self._anchor.seq and record.hash != self._anchor.hash:
-            self._say(f"{link.named} has another hash than the anchor: the log was rewritten")
+            self._say(f"{link.label} has another hash than the anchor: the log was rewritten")
         if self._seq == self._head.pruned and link.at_ms < self._head.pruned_ms - NEAR_MS:
             self._say(
-                f"{link.named} is older than entry {self._seq}, which was dropped for its age: others were removed"
+                f"{link.label} is older than entry {self._seq}, which was dropped for its age: others were removed"
             )
         self._seq, self._hash, self._at_ms = link.seq, record.hash, max(self._at_ms, link.at_ms)
 

@@ -125,7 +125,7 @@ class _Command:
                 spool_path(self.folder, self.checked.digest).unlink(missing_ok=True)
 
     def _run(self) -> int:
-        from ..deliver.growth import Growth, grown
+        from ..deliver.growth import Growth, grow
         from ..deliver.ingest import Ledger, first_record, record_key
         from ..deliver.sending import show_url
 
@@ -141,7 +141,7 @@ class _Command:
         if earlier is not None and not self._append(earlier, start):
             earlier = None
         elif earlier is not None:
-            start = grown(earlier, start)
+            start = grow(earlier, start)
         if ledger.record is None and (earlier is None or self.checked.bad > earlier.bad):
             self._judge_bad_lines()
         if self.given["dry_run"]:

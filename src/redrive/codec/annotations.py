@@ -21,7 +21,7 @@ def argument_types(name: str, handler: Callable[..., Any], parameters: Sequence[
     for each in parameters:
         try:
             bare = each.annotation is inspect.Parameter.empty
-            types[each.name] = Any if bare else resolved(handler, each.name, each.annotation)
+            types[each.name] = Any if bare else resolve_type(handler, each.name, each.annotation)
         except (NameError, AttributeError) as error:
             module = sys.modules.get(getattr(_function(handler), "__module__", ""))
             raise ConfigError(
@@ -36,20 +36,20 @@ def first_type(handler: Callable[..., Any]) -> tuple[str, Any]:
     if first.annotation is inspect.Parameter.empty:
         return first.name, Any
     try:
-        type_ = resolved(handler, first.name, first.annotation)
+        type_ = resolve_type(handler, first.name, first.annotation)
     except Exception:  # imported for type checkers only, or written for them
         return first.name, Any
     return first.name, typing.get_origin(type_) or type_
 
 
-def resolved(handler: Callable[..., Any], name: str, annotation: Any) -> Any:
+def resolve_type(handler: Callable[..., Any], name: str, annotation: Any) -> Any:
     """The type that an annotation means, in the module that the handler was written in."""
     scope: dict[str, Any] = getattr(_function(handler), "__globals__", {})
     one = types.SimpleNamespace(__annotations__={name: annotation})
     return typing.get_type_hints(one, scope, include_extras=True)[name]
 
 
-def unresolved(fields: Sequence[tuple[Any, ...]], error: NameError) -> str:
+def why_unresolved(fields: Sequence[tuple[Any, ...]], error: NameError) -> str:
     """Which of the fields' types has an annotation that cannot be resolved, and what to import."""
     for name, kind, *_ in fields:
         for each in _parts(kind):

@@ -22,9 +22,9 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError, EncodeError, UnknownArguments, Unreadable
-from .annotations import argument_types, resolved, unresolved
+from .annotations import argument_types, resolve_type, why_unresolved
 from .foreign import is_s3_test, s3_arguments, whole, whole_name
-from .pydantic import dump, load, opened, unvalidated
+from .pydantic import dump, load, pydantic_dataclass, unwrap
 
 NAMED_MAX = 5  # unknown arguments that are named
 
@@ -273,7 +273,7 @@ class Codec:
     def _result(self) -> Callable[[bytes], Any]:
         annotation = inspect.signature(self._handler).return_annotation
         try:
-            kind = Any if annotation is inspect.Signature.empty else resolved(self._handler, "return", annotation)
+            kind = Any if annotation is inspect.Signature.empty else resolve_type(self._handler, "return", annotation)
             return msgspec.json.Decoder(kind, dec_hook=load).decode
         except (TypeError, ValueError, NameError, AttributeError):  # not refused earlier: most results are never stored
             return msgspec.json.Decoder().decode
@@ -312,7 +312,7 @@ def to_json(value: Any, what: str) -> bytes:
 
 def _refuse_nan(value: Any) -> None:
     """JSON has no NaN: the encoder writes null for it, and the handler would get another value than was sent."""
-    todo: list[Any] = [msgspec.to_builtins(value, enc_hook=opened)]  # opens models and enums: it may hide in any
+    todo: list[Any] = [msgspec.to_builtins(value, enc_hook=unwrap)]  # opens models and enums: it may hide in any
     while todo:
         value = todo.pop()
         if isinstance(value, float) and not math.isfinite(value):
@@ -335,7 +335,7 @@ def _struct(name: str, parameters: Sequence[inspect.Parameter], kinds: Mapping[s
     fields: list[Any] = []
     for p in parameters:
         kind = kinds[p.name]
-        if odd := unvalidated(kind):
+        if odd := pydantic_dataclass(kind):
             raise ConfigError(
                 f"task {name!r}: {odd.__name__} is a pydantic dataclass, whose validation would not run here; "
                 "make it a BaseModel or a plain dataclass"
@@ -350,5 +350,5 @@ def _struct(name: str, parameters: Sequence[inspect.Parameter], kinds: Mapping[s
     except (TypeError, ValueError) as error:
         raise ConfigError(f"task {name!r}: its annotations cannot be read from JSON: {error}") from error
     except NameError as error:  # of a field of a dataclass, a Struct or a model
-        raise ConfigError(f"task {name!r}: an annotation in {unresolved(fields, error)}") from None
+        raise ConfigError(f"task {name!r}: an annotation in {why_unresolved(fields, error)}") from None
     return struct

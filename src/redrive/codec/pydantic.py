@@ -60,12 +60,12 @@ def load(kind: Any, value: Any) -> Any:
     return value  # the decoder refuses it
 
 
-def opened(value: Any) -> Any:
+def unwrap(value: Any) -> Any:
     """Return the values inside a model, None for anything else."""
     return value.model_dump(round_trip=True) if is_model(type(value)) else None
 
 
-def unvalidated(kind: Any) -> type | None:
+def pydantic_dataclass(kind: Any) -> type | None:
     """Return a pydantic dataclass in this type, if there is one.
 
     The decoder would treat it as a plain dataclass: without validation, and with field descriptions as defaults.

@@ -10,7 +10,7 @@ from .blobs import SealedBlobs
 from .box import Box, key_of
 from .fields import key_of_text, keys_in, shown_text
 from .keys import Encrypt, Key, KeyFunction, Keys
-from .status import Use, used
+from .status import Use, key_uses
 from .store import Sealed, sealed_by, why_closed
 
 __all__ = [
@@ -24,9 +24,9 @@ __all__ = [
     "Use",
     "key_of",
     "key_of_text",
+    "key_uses",
     "keys_in",
     "sealed_by",
     "shown_text",
-    "used",
     "why_closed",
 ]

@@ -91,7 +91,7 @@ class Box:
         very place."""
         from cryptography.exceptions import InvalidTag
 
-        envelope = parsed(sealed)
+        envelope = parse_envelope(sealed)
         cipher = self._reader(envelope)
         try:
             opened: bytes = cipher.decrypt(
@@ -177,7 +177,7 @@ class Box:
             return False
 
 
-def parsed(sealed: bytes) -> Envelope:
+def parse_envelope(sealed: bytes) -> Envelope:
     """Parse an envelope. Raises Tampered if it is not one."""
     at = 7 + int.from_bytes(sealed[5:7], "big")
     end = at + _CHECK + _SALT

@@ -76,7 +76,7 @@ def _text(box: Box, text: str, purpose: str, id: str, task: str) -> str:
 # -- opened
 
 
-def opened(box: Box, message: Message) -> Message:
+def open_message(box: Box, message: Message) -> Message:
     """With all parts open that can be opened; the others stay encrypted."""
     id, task, content, body = message.id, message.task, message.content, message.body
     if content.startswith(SEALED):

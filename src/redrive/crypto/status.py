@@ -28,7 +28,7 @@ class Use(Struct, frozen=True):
         return any(self.parts.values())
 
 
-def used(store: Store) -> tuple[list[Use], list[str]]:
+def key_uses(store: Store) -> tuple[list[Use], list[str]]:
     """The keys by id, those of this process included, and what could not be looked at, for people.
 
     Looks through every message and blob: it takes a while on a large store. Raises StoreError.

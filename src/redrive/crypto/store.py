@@ -36,8 +36,8 @@ from ..stores.validation import admit
 from .box import OVERHEAD, Box
 from .fields import (
     TEXT,
+    open_message,
     open_or_raise,
-    opened,
     opened_text,
     sealed_draft,
     sealed_fault,
@@ -52,10 +52,10 @@ class MessageReceipt(Receipt):
     task: str
 
     def _replace(self, **fields: Any) -> MessageReceipt:
-        return held(super()._replace(**fields), self.id, self.task)
+        return with_message(super()._replace(**fields), self.id, self.task)
 
 
-def held(receipt: Receipt, id: str, task: str) -> MessageReceipt:
+def with_message(receipt: Receipt, id: str, task: str) -> MessageReceipt:
     made = MessageReceipt(receipt.handle, receipt.fence)
     made.id, made.task = id, task
     return made
@@ -118,12 +118,14 @@ class Sealed(StoreWrapper):
     # -- out
 
     def _open(self, delivery: Delivery) -> Delivery:
-        message = opened(self.box, delivery.message)
-        return Delivery(message, held(delivery.receipt, message.id, message.task), delivery.until_ms, delivery.due_ms)
+        message = open_message(self.box, delivery.message)
+        return Delivery(
+            message, with_message(delivery.receipt, message.id, message.task), delivery.until_ms, delivery.due_ms
+        )
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         """As the store's."""
-        return [None if message is None else opened(self.box, message) for message in self.inner.find(ids)]
+        return [None if message is None else open_message(self.box, message) for message in self.inner.find(ids)]
 
     def adopt(self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str = "") -> list[Delivery]:
         """As the store's."""
@@ -134,7 +136,7 @@ class Sealed(StoreWrapper):
     ) -> Page:
         """As the store's."""
         page = self.inner.peek(lane, where=where, limit=limit, cursor=cursor)
-        return Page([opened(self.box, message) for message in page.messages], page.cursor)
+        return Page([open_message(self.box, message) for message in page.messages], page.cursor)
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         """As the store's."""

@@ -79,6 +79,6 @@ class Growth:
         return ends and not left and digest.hexdigest() == content.digest
 
 
-def grown(earlier: FileRecord, start: FileRecord) -> FileRecord:
+def grow(earlier: FileRecord, start: FileRecord) -> FileRecord:
     """The record of the file that grew: it goes on after the last line that the earlier one counted, in its queue."""
     return replace(earlier, file=start.file, total=start.total, bad=start.bad)

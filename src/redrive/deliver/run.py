@@ -124,7 +124,7 @@ class FileDelivery:
             self._ledger.write(self._start)
         waiting, resting = self._waiting()
         self.tally.correct(waiting)
-        self._ledger.write(reopened(self.record, waiting + resting))
+        self._ledger.write(reopen(self.record, waiting + resting))
 
     def _count_put(self, put: int) -> None:
         self.tally.put += put
@@ -160,7 +160,7 @@ class FileDelivery:
         return c.ready + c.scheduled + c.leased, c.dead + c.quarantine
 
 
-def reopened(record: FileRecord, held: int) -> FileRecord:
+def reopen(record: FileRecord, held: int) -> FileRecord:
     """Return the record for a new run. Dead messages of the last run that are not among the `held` were removed by
     hand."""
     gone = 0 if record.resting is None else max(0, record.resting - held)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from .inspection import DEPTH_MAX, MEMBERS_MAX, ExceptionFacts, Inspection, members_of, message_of, storable
 from .model import TEXT_MAX
-from .templates import generalized
+from .templates import generalize
 from .traceback import Stack, stack_of
 
 NORMALIZED_FROM_MAX = 1_000  # characters of a text that are normalized
@@ -202,7 +202,7 @@ def fingerprint_of(inspection: Inspection, chain: list[ExceptionFacts], stack: S
     """Return the fingerprint of an exception and its causes, for a group with its members in any order and number."""
     seen, *causes = chain
     cls = type(seen.exception)
-    text = generalized(seen.text, stack.templates, cls)
+    text = generalize(seen.text, stack.templates, cls)
     # The innermost cause says why it was raised. From a library's own chain only its code is taken: releases differ.
     root = [f"{_class(each.known.name)} {each.code}" for each in causes[-1:] if each.code or not stack.raised]
     related = (seen.code, *root, *_added_by(text, stack))
@@ -213,5 +213,5 @@ def fingerprint_of(inspection: Inspection, chain: list[ExceptionFacts], stack: S
     members = members_of(seen.exception)[:MEMBERS_MAX]
     prints = {fingerprint_of(inspection, inspection.chain(each), stack_of(each), depth + 1) for each in members}
     text = storable(message_of(seen.exception), TEXT_MAX)  # without the number of members
-    text = generalized(text, stack.templates, cls)
+    text = generalize(text, stack.templates, cls)
     return fingerprint(_class(seen.known.name), text, places, (*related, *sorted(prints)))

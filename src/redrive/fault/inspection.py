@@ -353,7 +353,7 @@ def string(value: object) -> str:
     return str.__str__(value) if isinstance(value, str) else ""
 
 
-def shown(value: object) -> str:
+def printable(value: object) -> str:
     """Return a bounded `repr` for an error message."""
     text = call(repr, value)
     return storable(text, SHOWN_MAX) if isinstance(text, str) else f"<unprintable {_name_of(type(value))} object>"

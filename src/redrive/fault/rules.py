@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, TypeAlias
 
 from ..errors import ConfigError, near_miss
-from .inspection import shown
+from .inspection import printable
 from .model import Kind
 
 Matcher: TypeAlias = type[BaseException] | Callable[[BaseException], object] | re.Pattern[str] | str
@@ -32,8 +32,10 @@ def check_rules(rules: Iterable[Rule], what: str = "rules") -> tuple[Rule, ...]:
     """
     given: Any = rules
     if isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Iterable):
-        raise ConfigError(f"{what} {shown(given)}: expected a list of pairs [(matcher, kind), …], tried in their order")
-    return tuple(_check(rule, f"{what}: rule {number} {shown(rule)}") for number, rule in enumerate(given, 1))
+        raise ConfigError(
+            f"{what} {printable(given)}: expected a list of pairs [(matcher, kind), …], tried in their order"
+        )
+    return tuple(_check(rule, f"{what}: rule {number} {printable(rule)}") for number, rule in enumerate(given, 1))
 
 
 def _check(rule: Any, which: str) -> Rule:
@@ -49,11 +51,11 @@ def _check(rule: Any, which: str) -> Rule:
 
 def _why_no_kind(kind: object) -> str:
     if not isinstance(kind, str):
-        return f"{shown(kind)} is no kind"
+        return f"{printable(kind)} is no kind"
     if kind in _WORKER_S:
         return f"only the worker gives the kind {str(kind)!r}"
     near = near_miss(kind.lower(), _KINDS)
-    return f"{shown(kind)} is no kind" + (f", did you mean {near!r}?" if near else "")
+    return f"{printable(kind)} is no kind" + (f", did you mean {near!r}?" if near else "")
 
 
 def _why_no_matcher(matcher: object) -> str:
@@ -65,7 +67,7 @@ def _why_no_matcher(matcher: object) -> str:
         return "" if matcher.strip() else "a blank text is found in any failure"
     if isinstance(matcher, re.Pattern):
         return "" if isinstance(matcher.pattern, str) else "the pattern is for bytes, texts are searched"
-    return _why_no_predicate(matcher) if callable(matcher) else f"{shown(matcher)} cannot match"
+    return _why_no_predicate(matcher) if callable(matcher) else f"{printable(matcher)} cannot match"
 
 
 def _why_no_predicate(function: Callable[..., object]) -> str:

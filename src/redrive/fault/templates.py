@@ -62,7 +62,7 @@ class Template(Struct, frozen=True):
     holes: tuple[str, ...]  # what fills them: TELLS, CODE, or else data
 
 
-def generalized(text: str, templates: tuple[Template, ...], cls: type) -> str:
+def generalize(text: str, templates: tuple[Template, ...], cls: type) -> str:
     """The text with one value for all in each place of the template that made it; itself where none did.
 
     The templates are those of the functions that the failure came through; those of its class `cls` are looked at too.

@@ -19,7 +19,7 @@ LEAST_MS, MOST_MS = 1.0, 86_400_000.0
 BOUNDS_MS = tuple(LEAST_MS * GROWTH**n for n in range(math.ceil(math.log(MOST_MS / LEAST_MS, GROWTH)) + 1))
 
 
-def bucketed(values_ms: list[float]) -> dict[int, int]:
+def bucket_counts(values_ms: list[float]) -> dict[int, int]:
     """How many of the values are in each bucket, by the bucket's index. Sorts the list."""
     values_ms.sort()
     counts: dict[int, int] = {}

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from .chunk import MINUTE_MS
-from .histogram import bucketed
+from .histogram import bucket_counts
 from .tally import (
     AFTER,
     ALL,
@@ -78,7 +78,7 @@ class MinuteSeries(Struct, gc=False, eq=False):
         ):
             if values:
                 self.count(f"{letter}+", round(sum(values)))
-                for index, number in bucketed(values).items():
+                for index, number in bucket_counts(values).items():
                     self.count(f"{letter}{index}", number)
                 values.clear()
         for attempt, number in enumerate(self.done):

@@ -77,7 +77,7 @@ class Claim(Struct, eq=False):
 ClaimAnswer = Claim | Busy | Finished | Other
 
 
-def wanted(
+def key_request(
     task: TaskSpec, args: Sequence[Any], kwargs: Mapping[str, Any], owner: str, fence: int, hold_ms: int
 ) -> KeyRequest:
     """The request of a run with these arguments. Raises what the key's function raises, TypeError, EncodeError."""

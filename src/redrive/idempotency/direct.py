@@ -9,7 +9,7 @@ from ..errors import EncodeError, InProgress, KeyReused, LeaseLost, Unreadable
 from ..flow.idempotency import Busy, Finished, Other, Record
 from ..run_context import Context
 from ..task import TaskSpec
-from .claim import NOT_COMMITTED, Claim, acquire, is_completed, read_all, wanted
+from .claim import NOT_COMMITTED, Claim, acquire, is_completed, key_request, read_all
 
 
 class DirectCall:
@@ -18,7 +18,7 @@ class DirectCall:
     def __init__(self, task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._task, self._context, self._store = task, context, task.app.store
         hold_ms = int(task.policy.timeout_s * 1000)
-        self._wanted = wanted(task, args, kwargs, f"call {context.message_id}", 1, hold_ms)
+        self._wanted = key_request(task, args, kwargs, f"call {context.message_id}", 1, hold_ms)
         self._claim: Claim | None = None
         self.finished = False
         self.result: Any = None

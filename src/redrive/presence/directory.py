@@ -20,7 +20,7 @@ from ..chance import uniform
 from ..errors import Unsupported
 from ..message import Cell, Swap, version_of
 from ..store import Store
-from .record import WorkerInfo, decoded, is_asked
+from .record import WorkerInfo, decode_info, is_asked
 
 RENEW_S = 5.0
 GONE_MS = 15_000  # a process without a report for that long is gone
@@ -110,7 +110,7 @@ def _entries(store: Store) -> list[tuple[str, Cell, WorkerInfo]]:
     for at in range(0, len(tokens), CELLS_AT_ONCE):
         keys = [_key(token) for token in tokens[at : at + CELLS_AT_ONCE]]
         for key, cell in zip(keys, store.cells.read(keys), strict=True):
-            if cell is not None and (info := decoded(cell)) is not None:
+            if cell is not None and (info := decode_info(cell)) is not None:
                 entries.append((key, cell, info))
     return entries
 

@@ -134,7 +134,7 @@ def with_claimed(counts: Mapping[str, Counts], workers: Iterable[WorkerInfo] | N
 _info_of = msgspec.json.Decoder(WorkerInfo).decode
 
 
-def decoded(cell: Cell | None) -> WorkerInfo | None:
+def decode_info(cell: Cell | None) -> WorkerInfo | None:
     """The record in a cell; None where there is none, or another version wrote it in another form."""
     return message.decoded(cell, _info_of, None)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .beside import NEXT, QUOTE, NameContext, closing
 from .formats import HIDDEN
-from .names import FIELDS, WORDS, counts, drawn, harmless, telling
+from .names import FIELDS, WORDS, counts, harmless, is_secret_value, telling
 from .plain import CALL, COUNT, PATH, PROSE, begins_prose, is_message, is_said_already
 from .schemes import COOKIES, CREDENTIAL, PARAMETERS, SCHEME
 
@@ -88,7 +88,7 @@ def hide_named(text: str, low: str) -> str:
 
 
 def _hide_field(match: re.Match[str]) -> str:
-    return match["keep"] + HIDDEN if drawn(match["name"], match["value"]) else match[0]
+    return match["keep"] + HIDDEN if is_secret_value(match["name"], match["value"]) else match[0]
 
 
 class _Code:

@@ -49,7 +49,7 @@ def telling(name: str) -> bool:
     return TELLING.search(low) is not None and _HARMLESS.search(low) is None
 
 
-def drawn(name: str, value: str) -> bool:
+def is_secret_value(name: str, value: str) -> bool:
     """Return whether this value of a field of this name looks like a secret, where the name alone does not say it.
 
     >>> drawn("session", "k3j4h5k3j4h5"), drawn("session", "morning"), drawn("cardNumber", "4111 1111 1111 1111")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from .formats import HIDDEN
-from .names import counts, drawn, telling
+from .names import counts, is_secret_value, telling
 from .text import redact
 
 _NAMED_BY = frozenset(("name", "key", "header", "field", "variable", "parameter"))  # {"name": …, "value": …}
@@ -122,10 +122,14 @@ def _hides(name: str, value: Any, named: bool) -> bool:
     if value is None or isinstance(value, bool) or value == HIDDEN:
         return False
     if isinstance(value, int | float | _Number):
-        return (telling(name) and not counts(name)) or drawn(name, str(value))
+        return (telling(name) and not counts(name)) or is_secret_value(name, str(value))
     if not value:
         return False
-    return telling(name) or (isinstance(value, str) and drawn(name, value)) or (named and name.lower() in _VALUES)
+    return (
+        telling(name)
+        or (isinstance(value, str) and is_secret_value(name, value))
+        or (named and name.lower() in _VALUES)
+    )
 
 
 def _is_named_secret(fields: Iterable[tuple[Any, Any]]) -> bool:

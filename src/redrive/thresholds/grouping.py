@@ -54,7 +54,7 @@ class Surroundings:
         return frozenset(c.name for c in Controls(self._store, self._app).list(waiting=False) if c.breaker in OPEN)
 
 
-def grouped(
+def group_values(
     rule: AlertRule,
     states: Mapping[str, AlertState],
     joined: Mapping[str, str],

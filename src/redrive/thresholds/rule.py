@@ -107,7 +107,7 @@ def _above(name: str, unit: str, above: float | str) -> float:
     return float(above)
 
 
-def shown(unit: str, value: float) -> str:
+def figure_text(unit: str, value: float) -> str:
     """A figure in words."""
     match unit:
         case "seconds":

@@ -28,10 +28,10 @@ from ..registry import Registry
 from ..store import Store
 from ..triage.select.terms import as_node
 from ..worker.services import Service
-from .grouping import GROUPED, Surroundings, grouped, key_of, members, subject_of
+from .grouping import GROUPED, Surroundings, group_values, key_of, members, subject_of
 from .machine import AlertState, step
 from .measure import Figures, FigureSubject
-from .rule import AlertRule, shown
+from .rule import AlertRule, figure_text
 
 LOOK_S = 5.0
 KEPT_MS = 7 * 24 * 3600 * 1000
@@ -164,7 +164,7 @@ def _step(
 ) -> tuple[_Kept, list[_StateChange]]:
     """The next states by subject, and the alerts to send."""
     cause = around.cause if rule.name in GROUPED else lambda _: None
-    values, groups = grouped(rule, kept.states, kept.groups, figures, cause)
+    values, groups = group_values(rule, kept.states, kept.groups, figures, cause)
     left: dict[str, AlertState] = {}
     changes: list[_StateChange] = []
     for key in sorted({*kept.states, *values}):
@@ -209,7 +209,7 @@ def text_of(
 ) -> str:
     """An alert in a sentence."""
     of = place_in_words(affected[0] if affected else subject)
-    value, above = shown(rule.unit, state.value), shown(rule.unit, rule.above)
+    value, above = figure_text(rule.unit, state.value), figure_text(rule.unit, rule.above)
     what = {
         "depth": f"{value} messages wait on {of}",
         "dead": f"{value} messages are dead on {of}",
@@ -226,7 +226,7 @@ def text_of(
         rest = f" and {len(affected) - NAMED_MAX:,} more" if len(affected) > NAMED_MAX else ""
         what = f"the breaker of {subject.about} opened: {what}; affected: {named}{rest}"
     if word == RESOLVED:
-        return f"resolved after {shown('seconds', (now_ms - state.fired_ms) / 1000)}: {what}"
+        return f"resolved after {figure_text('seconds', (now_ms - state.fired_ms) / 1000)}: {what}"
     plain = not rule.above and rule.name in ("no_workers", "worker_hung", "slo_burn")
     return what if plain else f"{what}; the threshold is {above}"
 

@@ -17,8 +17,8 @@ from ..idempotency.claim import (
     KeyRequest,
     acquire,
     is_completed,
+    key_request,
     read_all,
-    wanted,
 )
 from ..message import BLOB, RAW, DeadLetter, Deferral
 from .bodies import fetch
@@ -140,7 +140,7 @@ class Keys:
                 return None
         hold_ms = math.ceil(task.policy.timeout_s * 1000) + self._slack_ms
         try:
-            return wanted(task, args, kwargs, message.id, message.fence, hold_ms)
+            return key_request(task, args, kwargs, message.id, message.fence, hold_ms)
         except Exception as error:  # of the key's function: it counts as a failure of the handler
             execution.fault, execution.over = classify(error, task.rules), True
             return None

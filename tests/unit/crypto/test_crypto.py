@@ -143,17 +143,17 @@ def test_each_changed_bit_and_each_cut_is_found_out() -> None:
 def test_no_nonce_and_no_derived_key_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boxes, "SEALS_MAX", 100)
     box = Box(KEYS)
-    found = [boxes.parsed(box.seal(b"x", *PLACE)) for _ in range(1000)]
+    found = [boxes.parse_envelope(box.seal(b"x", *PLACE)) for _ in range(1000)]
     assert len({(each.salt, each.nonce) for each in found}) == 1000
     assert 10 <= len({each.salt for each in found}) <= 12
 
 
 def test_a_forked_process_derives_a_key_of_its_own() -> None:
     box = Box(KEYS)
-    mine = boxes.parsed(box.seal(b"x", *PLACE)).salt
+    mine = boxes.parse_envelope(box.seal(b"x", *PLACE)).salt
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
-        os.write(write, boxes.parsed(box.seal(b"x", *PLACE)).salt)
+        os.write(write, boxes.parse_envelope(box.seal(b"x", *PLACE)).salt)
         os._exit(0)
     os.waitpid(pid, 0)
     assert os.read(read, 16) != mine

@@ -12,7 +12,7 @@ import pytest
 from tests.support.workers import SOON, store_in
 
 from redrive import App, Context, Idempotency, Retry
-from redrive.crypto import Keys, used
+from redrive.crypto import Keys, key_uses
 from redrive.decide import LOCKED
 from redrive.errors import ConfigError, KeyMissing, KeyReused, SelectorError
 from redrive.message import ClaimRequest, Draft, Lane
@@ -180,7 +180,7 @@ def test_large_bodies_are_encrypted_in_their_blobs(tmp_path: Path, monkeypatch: 
     (blob,) = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
     assert blob.read_bytes().startswith(b"\xd7rd1") and CANARY.encode() not in blob.read_bytes()
     assert inner.peek(None).messages[0].content == "sealed+blob+json"
-    (found,), _ = used(app.store)[0][:1], None
+    (found,), _ = key_uses(app.store)[0][:1], None
     assert (found.key, found.parts["bodies"], found.parts["blobs"]) == ("new", 1, 1)
     app.run_worker(burst=True)
     assert ran == [text]
@@ -388,16 +388,16 @@ def test_the_keys_that_are_used_are_counted_by_part(inner: Any) -> None:
     a_dead_one(inner, OLD)
     app = an_app(inner, BOTH, [])
     app.tasks["push"].enqueue("x")
-    found, unseen = used(app.store)
+    found, unseen = key_uses(app.store)
     told = {use.key: (use.writes, use.here, use.parts["bodies"], use.parts["texts"]) for use in found}
     assert told == {"new": (True, True, 1, 0), "old": (False, True, 1, 6)} and unseen == []
     app.dlq.discard([m.id for m in inner.peek(Lane.DEAD).messages], reason="gone", actor="ann")
-    assert [use.key for use in used(app.store)[0] if use.used] == ["new"]
+    assert [use.key for use in key_uses(app.store)[0] if use.used] == ["new"]
 
 
 def test_a_store_without_keys_says_which_it_would_need(inner: Any) -> None:
     an_app(inner, NEW, []).tasks["push"].enqueue("x")
-    (use,), _ = used(inner)
+    (use,), _ = key_uses(inner)
     assert (use.key, use.here, use.used) == ("new", False, True)
 
 

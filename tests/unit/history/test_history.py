@@ -24,7 +24,7 @@ from redrive.history.chunk import (
     read_chunk,
     write_chunk,
 )
-from redrive.history.histogram import BOUNDS_MS, Histogram, bucketed
+from redrive.history.histogram import BOUNDS_MS, Histogram, bucket_counts
 from redrive.history.names import NAMES_MAX, OVERFLOW, read_names
 from redrive.history.recorder import OTHER
 from redrive.history.tally import BANDS, ENQUEUED, band, outcome_key
@@ -39,13 +39,13 @@ NAME = ("crm", "push")
 @given(st.lists(st.floats(1, 86_400_000), min_size=1, max_size=300), st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 1.0]))
 def test_a_percentile_is_within_a_tenth_of_the_exact_one(values_ms: list[float], share: float) -> None:
     exact = sorted(values_ms)[max(0, math.ceil(share * len(values_ms)) - 1)]
-    found = Histogram(len(values_ms), round(sum(values_ms)), bucketed(values_ms)).percentile(share)
+    found = Histogram(len(values_ms), round(sum(values_ms)), bucket_counts(values_ms)).percentile(share)
     assert found is not None and abs(found - exact) <= exact * 0.1
 
 
 @given(st.lists(st.floats(0, 200_000_000), max_size=200))
 def test_every_duration_is_in_the_bucket_whose_bounds_hold_it(values_ms: list[float]) -> None:
-    found = bucketed(list(values_ms))
+    found = bucket_counts(list(values_ms))
     assert sum(found.values()) == len(values_ms)
     for index, count in found.items():
         low = BOUNDS_MS[index - 1] if index else -1.0
@@ -109,7 +109,7 @@ def _minute(rng: random.Random, mean: float, failing: float) -> dict[str, int]:
         if not some:
             continue
         values = [math.exp(rng.gauss(mu, sigma)) for _ in range(some)]
-        counts |= {f"{letter}{index}": round(n * started * share / some) for index, n in bucketed(values).items()}
+        counts |= {f"{letter}{index}": round(n * started * share / some) for index, n in bucket_counts(values).items()}
         counts[f"{letter}+"] = round(sum(values))
     return counts
 

@@ -221,7 +221,7 @@ def test_the_sender_is_the_current_span_of_the_caller_and_not_of_who_writes(trac
     assert {(span.parent.span_id, told(span)["messaging.message.id"]) for span in sent if span.parent} == set(requests)
     assert [span.parent for span in sent].count(None) == 1
     stored = {m.id: m.traceparent for m in traced.app.store.peek(Lane.READY).messages}
-    assert {told(span)["messaging.message.id"]: made.written(span.get_span_context()) for span in sent} == stored
+    assert {told(span)["messaging.message.id"]: made.traceparent_of(span.get_span_context()) for span in sent} == stored
 
 
 def test_a_batch_of_one_sender_is_one_span(traced: Traced) -> None:

@@ -57,9 +57,9 @@ def status(opened: OpenedStore, out: Output) -> int:
     the results of idempotency keys that it encrypted have expired: those are not counted. Reads every message and
     blob.
     """
-    from ...crypto import used
+    from ...crypto import key_uses
 
-    uses, unseen = used(opened.store)
+    uses, unseen = key_uses(opened.store)
     rows: list[dict[str, Any]] = [
         {"key": use.key, "state": _state(use.writes, use.here, use.used), **use.parts} for use in uses
     ]

@@ -93,7 +93,7 @@ def _rules(
 
 def _once(opened: OpenedStore, out: Output, app: Registry, rules: list[AlertRule]) -> int:
     from ...thresholds.measure import Figures
-    from ...thresholds.rule import shown
+    from ...thresholds.rule import figure_text
 
     figures = Figures(opened.store, app)
     rows = [
@@ -102,8 +102,8 @@ def _once(opened: OpenedStore, out: Output, app: Registry, rules: list[AlertRule
             "queue": subject.queue or None,
             "task": subject.task or None,
             "about": subject.about or None,
-            "value": shown(rule.unit, value),
-            "above": shown(rule.unit, rule.above),
+            "value": figure_text(rule.unit, value),
+            "above": figure_text(rule.unit, rule.above),
         }
         for rule in rules
         for subject, value in sorted(figures.of(rule).items())

@@ -15,7 +15,7 @@ NONE = Context()
 _bags = W3CBaggagePropagator()
 
 
-def written(span: SpanContext) -> str:
+def traceparent_of(span: SpanContext) -> str:
     """A span's context as a traceparent."""
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
 

@@ -35,7 +35,7 @@ from ...fault import Fault
 from ...message import Ack, DeadLetter, Decision, Draft, Message, Quarantine, Receipt, RetryAt, Settled, Settlement
 from ...redact import redact
 from ...run_context import Context
-from .carried import BAGGAGE, NONE, TRACESTATE, baggage_to_send, read, with_baggage, written
+from .carried import BAGGAGE, NONE, TRACESTATE, baggage_to_send, read, traceparent_of, with_baggage
 
 LINKS_MAX = 32  # of a span about a batch; an SDK keeps 128
 OPEN_MAX = 10_000  # runs whose settlement is awaited
@@ -86,7 +86,7 @@ class Spans:
     def begin(self, context: Context) -> str:
         """Begin the span of a run that a child process runs; returns the context for that process."""
         try:
-            return written(self._begin(context).span.get_span_context())
+            return traceparent_of(self._begin(context).span.get_span_context())
         except Exception:  # as in `enter`
             complain("the span of a run")
             return ""
@@ -241,7 +241,7 @@ class _Sent:
     def __init__(self, span: Span) -> None:
         context = span.get_span_context()
         self.span, self.places = span, list[int]()
-        self.traceparent = written(context) if context.is_valid else None
+        self.traceparent = traceparent_of(context) if context.is_valid else None
         self.state = context.trace_state.to_header() if context.trace_state else ""
 
 
@@ -298,7 +298,7 @@ def _stamp(draft: Draft, sender: SpanContext, bag: str | None) -> Draft:
         return replace(draft, headers={**headers, **more}) if more else draft
     if sender.trace_state and TRACESTATE not in headers:
         more[TRACESTATE] = sender.trace_state.to_header()
-    return replace(draft, traceparent=written(sender), headers={**headers, **more} if more else draft.headers)
+    return replace(draft, traceparent=traceparent_of(sender), headers={**headers, **more} if more else draft.headers)
 
 
 def _last(message: Message) -> str:

@@ -29,7 +29,7 @@ from ...message import (
 )
 from ...store import Store
 from ...store.wrapper import StoreWrapper
-from .carried import read, written
+from .carried import read, traceparent_of
 from .spans import LINKS_MAX, RunSpan, Sending, Spans, end_with
 
 _API = ("opentelemetry.trace", "opentelemetry.metrics")  # whose own providers do nothing
@@ -208,7 +208,7 @@ def _with_context(settlement: Settlement, run: RunSpan | None) -> Settlement:
     context = run.span.get_span_context()
     if not context.is_valid:
         return settlement
-    return replace(settlement, fault=replace(fault, traceparent=written(context)))
+    return replace(settlement, fault=replace(fault, traceparent=traceparent_of(context)))
 
 
 def _with(settlements: Sequence[Settlement], sending: Sending | None) -> Sequence[Settlement]:
