@@ -34,7 +34,7 @@ Isolation = Literal["process"]
 ExecutorName = Literal["loop", "thread", "process"]
 _POISON = Poison()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Neither id is all zeros, and ff is no version.
+# Neither id is all zeros, and ff is not a version.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 

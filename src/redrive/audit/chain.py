@@ -99,7 +99,7 @@ class Anchor(NamedTuple):
 
 
 class Verifier:
-    """Looks at the records of a log in the order in which they are stored: `see` each, then `end`."""
+    """Checks the records of a log in the order in which they are stored: `see` each, then `end`."""
 
     def __init__(self, head: Head, now_ms: int, anchor: Anchor | None = None) -> None:
         self._head, self._seq, self._hash = head, head.pruned, head.pruned_hash

@@ -33,11 +33,11 @@ from .chain import KEPT_MS, ChainRecord, Head, Verified, Verifier
 
 CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in the head, and bytes from which on it takes no more
 IDS_MAX = 500  # messages that an entry names; `count` says how many there were
-TEXT_MAX, LOOKED_MAX = 4000, 64_000  # characters of what it was done to and of what it says; of what is looked through
+TEXT_MAX, LOOKED_MAX = 4000, 64_000  # characters of a text that an entry keeps; that are searched for secrets
 AMENDED_MS = 3_600_000  # how long after an entry it may be corrected
 TRIES = 100  # of a commit; each one that fails is another's success
 PAUSE_S = 0.05  # between two tries, at most
-PROBED = 100  # cells that are looked for at a time, where the head was lost
+PROBED = 100  # cells that are read at a time, where the head was lost
 HEAD, OLD = "audit/log", "audit"
 
 T = TypeVar("T")

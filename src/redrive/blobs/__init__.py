@@ -112,7 +112,7 @@ def is_raw(message: Message) -> bool:
 
 
 def whole_body(store: Store, message: Message) -> bytes:
-    """The message's body, fetched where it lies in a blob. Raises Unreadable (KeyMissing, Tampered for one that could
+    """The message's body, fetched if it is in a blob. Raises Unreadable (KeyMissing, Tampered for one that could
     not be opened), BlobsUnavailable."""
     if message.content.startswith(SEALED):
         from ..crypto import why_closed

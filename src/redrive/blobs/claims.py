@@ -68,8 +68,8 @@ _encode, _decode = msgspec.json.encode, msgspec.json.Decoder(Reference).decode
 class ClaimCheck(StoreWrapper):
     """A `Store` like the one within, for bodies up to `blob_max` bytes: those over `threshold` go to blob storage.
 
-    `open_place` gives the storage by the name of this store's part of it. Messages that are looked at carry their
-    reference; `body` has what it stands for.
+    `open_place` gives the storage by the name of this store's part of it. Messages that are only read carry their
+    reference; `body` fetches the original body.
     """
 
     def __init__(self, inner: Store, open_place: Callable[[str], Blobs], *, threshold: int, blob_max: int) -> None:

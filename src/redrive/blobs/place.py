@@ -41,7 +41,7 @@ class Blobs(Protocol):
         ...
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove these, and what an interrupted put left of them. One that is not there is no error."""
+        """Remove these, and the remains of their interrupted puts. A missing one is not an error."""
         ...
 
     def listed(self) -> Iterator[str]:

@@ -58,7 +58,7 @@ def _http(value: object) -> str:
 
 
 def _template(fields: tuple[str, ...]) -> Callable[[object], str]:
-    """A link out: an http or https URL in which the fields stand for values."""
+    """A link out: an http or https URL in which values replace the fields."""
 
     def read(value: object) -> str:
         unknown = [name for name in re.findall(r"\{([^{}]*)\}", str(value)) if name not in fields]

@@ -21,7 +21,7 @@ from ..message import SEALED, Draft, Message
 from .box import Box, key_of
 
 TEXT = "sealed:"  # what a text begins with that is encrypted; an envelope in base64 follows
-_TOLD = {f"{error.__module__}.{error.__qualname__}" for error in (KeyMissing, Tampered)}
+_OWN_ERRORS = {f"{error.__module__}.{error.__qualname__}" for error in (KeyMissing, Tampered)}
 ERROR_HEADER = "redrive-dead-error"
 
 
@@ -57,9 +57,9 @@ def sealed_message(box: Box, message: Message) -> Message:
 
 
 def sealed_fault(box: Box, fault: Fault, id: str, task: str) -> Fault:
-    """With its text and traceback encrypted. How a process died is no secret of the message's, nor why it does not
-    open."""
-    if fault.error in _TOLD:
+    """With its text and traceback encrypted, unless they are about a crash or a message that does not open: these hold
+    nothing of the message."""
+    if fault.error in _OWN_ERRORS:
         return fault
     text, traceback = "" if fault.crash is not None else fault.text, fault.traceback
     return replace(

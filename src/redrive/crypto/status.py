@@ -29,9 +29,9 @@ class Use(Struct, frozen=True):
 
 
 def key_uses(store: Store) -> tuple[list[Use], list[str]]:
-    """The keys by id, those of this process included, and what could not be looked at, for people.
+    """The keys by id, those of this process included, and the parts that could not be read, for people.
 
-    Looks through every message and blob: it takes a while on a large store. Raises StoreError.
+    Reads every message and blob: it takes a while on a large store. Raises StoreError.
     """
     counts: dict[str, dict[str, int]] = {}
     unseen = _of_messages(store, counts) + _of_blobs(store, counts)

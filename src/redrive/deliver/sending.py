@@ -228,7 +228,7 @@ def show_url(url: str) -> str:
 
 
 def _followable(headers: httpx.Headers) -> httpx.Headers:
-    """The headers of an answer, its Location empty where it is no URL: httpx parses it though it follows none, and
+    """The headers of an answer, its Location empty if it is not a URL: httpx parses it though it follows none, and
     would raise as for a lost connection, which is retried."""
     try:
         httpx.URL(headers.get("location", ""))

@@ -188,9 +188,9 @@ def _class(name: str) -> str:
 
 
 def _added_by(text: str, stack: Stack) -> tuple[str, ...]:
-    """What the stack adds to the text.
+    """The words that the stack adds to the text.
 
-    Words that it quotes and that stand as literals in the user's function are the program's: `row["price"]` is not
+    Words that it quotes and that are literals in the user's function are the program's: `row["price"]` is not
     `row["currency"]`. Where it has no words, the library's function that raised it says more.
     """
     _, quoted, wordless = _normalize(text[:NORMALIZED_FROM_MAX])

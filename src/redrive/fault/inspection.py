@@ -168,7 +168,7 @@ def _telling(known: KnownClass, attributes: Mapping[str, object]) -> frozenset[s
     Most exceptions hold none, and asking each for all of them takes longer than the rest of a classification.
     """
     if type(attributes) is not dict or tuple(map(len, known.namespaces)) != known.sizes:
-        return _TELLING  # a dict's subclass may lie; a class has got attributes since
+        return _TELLING  # a dict's subclass may give wrong answers; a class has got attributes since
     try:
         return known.telling if _TELLING.isdisjoint(attributes) else _TELLING
     except KeyboardInterrupt:

@@ -2,7 +2,7 @@
 
 `f"tenant {tenant} is over its limit"` is one line of code and one bug, whichever tenant it names. The source of the
 functions that a failure came through is read once for each; a message that one of their templates fills is grouped by
-the template. What fills a place and tells what went wrong, such as `{error}` or `{status}`, stays.
+the template. A value that identifies the failure, such as `{error}` or `{status}`, stays.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .libraries import is_library
 LINES_MAX = 1_500  # of a function
 TEMPLATES_MAX = 64  # of a function or a class
 HOLES_MAX = 12
-VALUE_MAX = 100  # characters; what is longer is a text of its own
-_WORD_MIN = 4  # letters of the program's own words in a place: `'s' if n > 1 else ''` tells nothing
+VALUE_MAX = 100  # characters; a longer value is a text of its own
+_WORD_MIN = 4  # letters of the program's own words in a place: `'s' if n > 1 else ''` identifies nothing
 _CODES_MAX = 1_024
 _CLASSES_MAX = 512
 _VALUE = "00000"  # normalized as any number is, so that failures that differ by a number keep their fingerprint
 
-# Places, by the names of what fills them, that tell one failure from another.
+# Names of values that distinguish one failure from another.
 _TELLING = frozenset(
     re.findall(
         r"\w+",
@@ -39,10 +39,10 @@ _TELLING = frozenset(
     )
 )
 _TELLING_ENDS = ("_error", "_errors", "_reason", "_message", "_msg", "_status", "_exception", "_detail", "_details")
-# A code tells a failure where it looks like one, as `card_declined` or `AccessDenied` does; a voucher's is data.
+# A code identifies a failure if it has this form, as `card_declined` or `AccessDenied` does; a voucher's is data.
 _CODE = re.compile(r"\d{3}|[A-Za-z]+(?:_[A-Za-z]+)+|(?:[A-Z][a-z]+){2,}")
 _NOTHING = frozenset({"None", "True", "False"})
-# What the rules for texts know as a whole: they find one sign for all of its kind.
+# Values that the rules for texts replace as a whole.
 _KNOWN = re.compile(
     r"""[A-Za-z][\w+.-]*://\S+|[\w.+-]+@[\w-]+(?:\.[\w-]+)*|(?:~|\.{1,2})?(?:/[\w.@+~%-]+)+/?"""
     r"""|(?:[\w-]+\.)+(?:com|net|org|io|dev|local|internal|corp|invalid|test|example)(?::\d+)?|localhost(?::\d+)?"""
@@ -56,16 +56,16 @@ TELLS, CODE = "tells", "code"
 
 
 class Template(Struct, frozen=True):
-    """A text with places in it: `texts[n]` stands before the place `holes[n]`, the last text at the end."""
+    """A text with places in it: `texts[n]` is before the place `holes[n]`, the last text at the end."""
 
     texts: tuple[str, ...]
-    holes: tuple[str, ...]  # what fills them: TELLS, CODE, or else data
+    holes: tuple[str, ...]  # the kind of each value: TELLS, CODE, or else data
 
 
 def generalize(text: str, templates: tuple[Template, ...], cls: type) -> str:
     """The text with one value for all in each place of the template that made it; itself where none did.
 
-    The templates are those of the functions that the failure came through; those of its class `cls` are looked at too.
+    The templates are those of the functions that the failure came through; those of its class `cls` are tried too.
     """
     filled = _fill(text, templates) if templates else None
     if filled is None and (templates := call(_of_class, cls)):
@@ -161,7 +161,7 @@ def _of_code(code: CodeType, filename: str) -> tuple[Template, ...]:
 
 
 def _read(code: CodeType, filename: str) -> tuple[Template, ...]:
-    """The templates in a function's source, and those of its texts that are no templates but whole messages."""
+    """The templates in a function's source, and its texts that are whole messages."""
     import inspect
     import textwrap
 
@@ -181,7 +181,7 @@ _Pieces = list[str | tuple[str]]  # a text, or what fills a place
 
 
 def _pieces(node: ast.AST) -> _Pieces:
-    """What the expression puts together; nothing where it is no template."""
+    """The parts that the expression joins; none if it is not a template."""
     match node:
         case ast.JoinedStr(values=values):
             return [piece for value in values for piece in _part(value)]
@@ -264,7 +264,7 @@ def _template(pieces: _Pieces) -> Template | None:
         elif texts[-1] or not holes:
             holes.append(piece[0])
             texts.append("")
-        else:  # two values side by side: what tells a failure among them tells it of both
+        else:  # two values side by side: if one identifies a failure, the pair does
             holes[-1] = next((each for each in (holes[-1], piece[0]) if each in _TELLING), "")
     if not 0 < len(holes) <= HOLES_MAX or not any(re.search(r"[^\W\d_]{2}", text) for text in texts):
         return None

@@ -13,8 +13,8 @@ _STATUS = r"(?i)\b(?:http|status)(?:/\d(?:\.\d)?)?(?:[ _-]?(?:code|error|status)
 _TOO_MUCH = (
     r"(?i)too many requests|\brate[ _-]?limit(?:ed|ing|er|[ _-]?exceeded|[ _-]?reached)?\b|\bthrottl(?:ed|ing)\b"
 )
-# A bare status is one where the words around it speak of one, and else a count, an amount or part of a name. What tells
-# a count is looked at more closely where the status would end the message: "failed: 404" may say how many failed.
+# A bare number is a status if the words around it are those of one; else it is a count, an amount or part of a name. At
+# the end of a message the words before it must be more exact: "failed: 404" may say how many failed.
 _ANSWERED = "code|response|returned|returns|responded|replied|answered|received|got|gave"
 _BY_WHOM = r"(?:(?:a|an|with|by|code|error|status)\W{1,2}){0,2}"
 _AFTER = (
@@ -37,8 +37,8 @@ _PASSING = (
     r"|\b(?:service|server) (?:\w+ )?unavailable\b|\b(?:database|table)(?: \w+)? is locked\b"
     r"|\bdeadlock (?:found|detected)\b|\b(?:host|network) (?:is )?unreachable\b|\bno route to host\b"
 )
-# What will fail again in the same way: a server's phrase by itself, with no more than plain words before it. Who says
-# which one was not found may have looked too early, and what is part of a network comes back.
+# Failures that will recur: a server's phrase by itself, with only plain words before it. A message that names the thing
+# that was not found may come too early for it, and part of a network comes back.
 _NETWORK = "hosts?|hostname|server|node|address|domain|name|peer|route|leader|master|primary|replica|shard|broker|lock"
 _PLAIN = rf"(?!(?:[a-z]+ ){{0,5}}(?:{_NETWORK})\b)(?:[a-z]+ ){{0,5}}"
 _FOR_GOOD = (
@@ -80,8 +80,8 @@ _BY_TEXT: tuple[tuple[str, str, Kind], ...] = (
 def kind_of_text(text: str, *, of_os: bool = False) -> Kind | None:
     """Return the kind that an HTTP status or a well-known phrase in the text means, or None.
 
-    `of_os`: the text of one of Python's own OSErrors, in which a bare number is no status and nothing is forbidden by a
-    server.
+    `of_os`: the text of one of Python's own OSErrors, in which a bare number is not a status and no server forbids
+    anything.
     """
     low = text.lower()
     if ("http" in low or "status" in low) and (match := re.search(_STATUS, text)):

@@ -57,7 +57,7 @@ class Histogram(Struct, frozen=True):
         return None
 
     def within(self, bound_ms: float) -> int:
-        """How many values are at most `bound_ms`, as far as buckets tell: the one that holds the bound counts whole."""
+        """How many values are at most `bound_ms`, to the precision of buckets: the bound's own bucket counts whole."""
         last = bisect_left(BOUNDS_MS, bound_ms)
         return sum(count for index, count in self.buckets.items() if index <= last)
 

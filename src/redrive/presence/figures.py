@@ -56,7 +56,7 @@ class LoopLag:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest of the values that is no less than this share of them; None of none."""
+    """The smallest value that is not less than this share of the values; None without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
 

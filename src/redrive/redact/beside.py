@@ -120,7 +120,7 @@ class NameContext:
         return (begin, end) if quoted and (self.name == "PASSWORD" or spoken) else None
 
     def _in_prose(self) -> Span | None:
-        """`the password was 'abc'`, `token is a1b2c3`: of what stands without quotes, what looks like no word."""
+        """`the password was 'abc'`, `token is a1b2c3`: without quotes, only a value that is not a word."""
         match = None if self.in_code else _SAID.match(self.text, self.end)
         if match is None:
             return None

@@ -22,7 +22,7 @@ from .declare import state_in
 CELL = "schedulers"
 SEEN_EVERY_MS = 20_000
 LATELY_MS = 60_000  # a schedule without a scheduler for that long has none
-WATCH_S = 5.0  # how long after its start a worker looks: a scheduler may start beside it
+WATCH_S = 5.0  # how long after its start a worker checks: a scheduler may start beside it
 _KEPT_MS = 30 * 86_400_000
 _TRIES = 3
 _times = msgspec.json.Decoder(dict[str, int]).decode

@@ -55,7 +55,7 @@ class Scheduler:
         self.name = f"scheduler/{os.uname().nodename}:{os.getpid()}"
         self._store = app.store
         self._presence = SchedulerPresence(app.store)
-        self._seen: set[str] = set()  # schedules it has looked at before
+        self._seen: set[str] = set()  # schedules that it has read before
         self._refused: dict[str, str] = {}  # the notices about schedules whose messages the store refuses
         self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called in a signal handler
         self._thread: threading.Thread | None = None

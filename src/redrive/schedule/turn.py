@@ -15,7 +15,7 @@ from .cron import Cron, Every, latest, next_after
 
 MISSED_MAX = 1000  # ticks that `all` makes up for; of more, the oldest are left out
 ON_TIME_MS = 5_000  # a tick is missed when it is later than that, or when the next one has come
-TAKE_OVER_MS = 60_000  # how long a changed spec stands before a scheduler that runs another one changes it again
+TAKE_OVER_MS = 60_000  # how long a changed spec is kept before a scheduler that runs another one changes it again
 AHEAD_MAX_MS = 24 * 3600 * 1000  # a state further ahead was written under a clock that was wrong
 
 

@@ -68,7 +68,7 @@ def _hours(hour: str) -> str:
 
 
 def _step(field: str, unit: str, whole: int) -> str | None:
-    """The words of `*/n`; a step that does not divide the whole is no period."""
+    """The words of `*/n`; None for another field. Raises _Unworded if `n` does not divide `whole`."""
     if not field.startswith("*/"):
         return None
     n = _number(field[2:])

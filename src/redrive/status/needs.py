@@ -17,7 +17,7 @@ from .record import NOTE, PAGE, TICKET, Need, Status
 _RANKS = {PAGE: 0, TICKET: 1, NOTE: 2}
 _UNCARRIED_MS = 10_000  # how long a run may wait for a worker
 _STOPPED_MS = 24 * 3_600_000  # how long a run that stopped itself is named
-_SEVERE = ("no_worker",)  # holds behind which work stands still
+_SEVERE = ("no_worker",)  # holds that stop all work of a queue
 
 
 class NeedSources(NamedTuple):

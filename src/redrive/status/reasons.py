@@ -142,8 +142,8 @@ class Reasons:
         return (replace(self._pause(queue), count=waits),) if queue in self._paused else ()
 
     def of_queue(self, queue: str, counts: Counts) -> tuple[Hold, ...]:
-        """What holds the waiting messages of a queue, the most messages first; what is normal (a turn, a delay, a
-        retry) is left out. Reads at most LOOKED of them. Raises StoreError."""
+        """The holds of a queue's waiting messages, the most messages first; normal waits (a turn, a delay, a retry)
+        are left out. Reads at most LOOKED messages. Raises StoreError."""
         self._counts[queue] = counts
         if not counts.ready + counts.scheduled:
             return (self._pause(queue),) if queue in self._paused else ()

@@ -8,7 +8,7 @@ from .flow import deferral_hold
 from .hold import Hold, words
 
 IDLE_MS = 10_000  # how long a message is due, with none of its queue leased, before a worker is missing
-STUCK_S = 60.0  # how long a message is due in the outbox before somebody should look
+STUCK_S = 60.0  # how long a message is due in the outbox before a person should check
 _SCHEDULE = "redrive-schedule"
 
 

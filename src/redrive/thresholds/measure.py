@@ -41,7 +41,7 @@ class Figures:
         self._store, self._app = store, app
 
     def of(self, rule: AlertRule) -> dict[FigureSubject, float]:
-        """The figures that a rule looks at, by subject."""
+        """The figures that a rule compares, by subject."""
         match rule.name:
             case "depth" | "dead" | "age":
                 values = {FigureSubject(queue): value for queue, value in self._lanes(rule.name)}

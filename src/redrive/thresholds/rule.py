@@ -43,7 +43,7 @@ WORDS = {
 
 class AlertRule(Struct, frozen=True, kw_only=True):
     """An alert on a threshold: firing once the figure has been above `above` for `for_ms`, sent again each `every_ms`
-    while it is, and resolved once it has been below for that long. `queue` and `task` bound what it looks at."""
+    while it is, and resolved once it has been below for that long. `queue` and `task` narrow it."""
 
     name: str
     above: float
@@ -58,7 +58,7 @@ class AlertRule(Struct, frozen=True, kw_only=True):
         return KINDS[self.name].unit
 
     def takes(self, queue: str | None, task: str | None = None) -> bool:
-        """Whether it looks at this queue and task."""
+        """Whether the rule covers this queue and task."""
         return self.queue in (None, queue) and self.task in (None, task)
 
     @property

@@ -68,7 +68,7 @@ class _StateChange(NamedTuple):
 
 
 class Watching:
-    """Looks at the rules of an app, from a thread between `start` and `close`, or when `look` is called."""
+    """Checks the rules of an app, from a thread between `start` and `close`, or when `look` is called."""
 
     def __init__(self, app: Registry, rules: Sequence[Watched], *, app_spec: str | None = None) -> None:
         self._app, self._rules, self._spec = app, rules, app_spec

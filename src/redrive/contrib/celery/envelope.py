@@ -77,8 +77,8 @@ def key_of(raw: bytes) -> str:
     """What all deliveries of one send have in common: Celery's id of the task, and kombu's tag of the send.
 
     The id alone would not do: Celery sends each retry under the id of the task, and a program may use an id again. The
-    tag is kept when kombu puts a message back that a worker did not acknowledge. Of what is no message of Celery's,
-    the key is a hash.
+    tag is kept when kombu puts a message back that a worker did not acknowledge. For other messages
+    than Celery's, the key is a hash.
     """
     try:
         envelope = json.loads(raw)
