@@ -159,7 +159,7 @@ class App(ReadModel):
         for task in self.tasks.values():
             task.entry = self._entry(task, self._wraps)
         if self._store is not None:
-            self._store = self.tracing.fronted(self._store)
+            self._store = self.tracing.wrap(self._store)
 
     def _instrument(self) -> None:
         self.instrument()

@@ -305,7 +305,7 @@ class Bound(Generic[P, R]):
             )
         draft = self._draft(ctx, args, kwargs, new_id(ctx._now_ms()))
         if app.tracing is not None:
-            (draft,) = app.tracing.stamped((draft,))
+            (draft,) = app.tracing.stamp((draft,))
         check_drafts((draft,), ctx._traits())
         return draft, Ref(draft.id or "", draft.task, draft.queue, False, app)
 
@@ -313,13 +313,13 @@ class Bound(Generic[P, R]):
 def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:
     """Put all drafts in one commit, or in the transaction `tx`. See `App.enqueue_many`."""
     refuse_loop("enqueue()", "await ….aenqueue(…)")
-    drafts = drafts if registry.tracing is None else registry.tracing.stamped(drafts)
+    drafts = drafts if registry.tracing is None else registry.tracing.stamp(drafts)
     return _refs(registry, drafts, registry.put(drafts, tx=tx))
 
 
 async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:
     """As `put`, for asyncio code; concurrent calls share a commit."""
-    drafts = drafts if registry.tracing is None else registry.tracing.stamped(drafts)
+    drafts = drafts if registry.tracing is None else registry.tracing.stamp(drafts)
     if tx is not None:  # here and now: nothing is committed, and the connection belongs to this thread
         return _refs(registry, drafts, registry.put(drafts, tx=tx))
     return _refs(registry, drafts, await _batch_of(registry, registry._batches).put(drafts))

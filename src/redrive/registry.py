@@ -214,7 +214,7 @@ class Registry:
             store = with_blobs(store, blobs)
         if chosen.otel and self.tracing is None:
             self._instrument()
-        return store if self.tracing is None else self.tracing.fronted(store)
+        return store if self.tracing is None else self.tracing.wrap(store)
 
     def _instrument(self) -> None:
         """Do what the setting `otel` asks for."""

@@ -285,18 +285,18 @@ class Context(Struct, eq=False):
 
 
 class Tracing(Protocol):
-    """What makes the spans of an app. `observe.otel` has it."""
+    """Makes the spans of an app: `observe.otel` implements it."""
 
-    def fronted(self, store: Store) -> Store:
-        """The store, with spans of what is sent and settled."""
+    def wrap(self, store: Store) -> Store:
+        """Wrap the store, so that sends and settlements have spans."""
         ...
 
     def gap(self) -> str | None:
         """Why nothing is exported, and what to do; None if it is."""
         ...
 
-    def stamped(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """The drafts, with the trace of the code that enqueues them."""
+    def stamp(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """Add the trace of the enqueuing code to the drafts."""
         ...
 
     def begin(self, context: Context) -> str:

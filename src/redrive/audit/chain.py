@@ -135,7 +135,7 @@ class Verifier:
             self._count += 1
             self._one(record)
 
-    def damaged(self, cell: str) -> None:
+    def note_damage(self, cell: str) -> None:
         """A cell that is gone, or cannot be read. The entries of it are named as missing by what follows."""
         self._say(f"cell {cell} is missing or cannot be read")
 

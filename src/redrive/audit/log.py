@@ -304,7 +304,7 @@ class Audit:
             elif records or number > head.last:
                 verifier.see(records)
             else:
-                verifier.damaged(_key(number))
+                verifier.note_damage(_key(number))
         (now,) = self._store.cells.read([HEAD])
         if self._head(now).first != head.first:  # pruned meanwhile
             return self.verify(anchor)

@@ -63,7 +63,7 @@ class Flusher:
 
     def _record(self, names: Mapping[SeriesName, int]) -> None:
         try:
-            self.recorder.enqueued(names, self.store.now_ms())
+            self.recorder.count_puts(names, self.store.now_ms())
         except StoreError:  # the store went away since: not even the time is known
             return
         self.counted()
@@ -80,7 +80,7 @@ class Flusher:
             for key in some:
                 began_s, names = noted[key]
                 if key in there:
-                    self.recorder.enqueued(names, self.store.now_ms())
+                    self.recorder.count_puts(names, self.store.now_ms())
                 if key in there or time.monotonic() - began_s > OPEN_S:
                     with self._noting:
                         self._open.pop(key, None)

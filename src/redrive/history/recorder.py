@@ -131,7 +131,7 @@ class Recorder:
             if len(series.run) >= VALUES_MAX:
                 series.fold()
 
-    def enqueued(self, names: Mapping[SeriesName, int], now_ms: int) -> None:
+    def count_puts(self, names: Mapping[SeriesName, int], now_ms: int) -> None:
         """So many of each queue and task were put."""
         with self.lock:
             self.turn(now_ms)

@@ -214,13 +214,13 @@ def test_beyond_a_thousand_names_the_rest_is_kept_together() -> None:
 
 def test_a_task_that_the_app_does_not_know_is_kept_with_the_others_of_its_queue() -> None:
     recorder = Recorder({"push": None}, {})
-    recorder.enqueued({("q", "push"): 1, ("q", "typo"): 1}, 0)
+    recorder.count_puts({("q", "push"): 1, ("q", "typo"): 1}, 0)
     assert set(recorder.take()) == {("q", "push"), ("q", OTHER)}
 
 
 def test_an_app_without_tasks_cannot_tell_a_typing_error_and_keeps_names_as_they_are() -> None:
     recorder = Recorder({}, {})
-    recorder.enqueued({("q", "push"): 2}, 0)
+    recorder.count_puts({("q", "push"): 2}, 0)
     assert set(recorder.take()) == set(recorder.put_in_all()) == {("q", "push")}
 
 

@@ -69,7 +69,7 @@ class Spans:
 
     # -- sending
 
-    def stamped(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+    def stamp(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """The drafts with the context of the code that enqueues them, here and now. A context that was given stays."""
         sender = get_current_span().get_span_context()
         bag = baggage_to_send(self._baggage) if self._baggage else None
@@ -147,7 +147,7 @@ class Spans:
         runs = self._open
         return [runs.get(settlement.receipt) for settlement in settlements]
 
-    def settled(
+    def end_runs(
         self,
         settlements: Sequence[Settlement],
         runs: Sequence[RunSpan | None],
@@ -265,7 +265,7 @@ class Sending:
             headers = {**(headers or {}), TRACESTATE: sent.state}
         return replace(draft, traceparent=sent.traceparent, headers=headers)
 
-    def done(self, ids: Sequence[str | None]) -> None:
+    def finish(self, ids: Sequence[str | None]) -> None:
         """They are stored under these ids."""
         for sent in self._sent.values():
             span, places = sent.span, sent.places
@@ -274,7 +274,7 @@ class Sending:
                 span.set_attribute(ID if one else COUNT, (ids[places[0]] or "") if one else len(places))
             span.end()
 
-    def failed(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """None of them is stored."""
         for sent in self._sent.values():
             if len(sent.places) > 1:

@@ -91,7 +91,7 @@ class TracedStore(StoreWrapper):
     ) -> None:
         try:
             if sending is not None:
-                sending.done(ids) if error is None else sending.failed(error)
+                sending.finish(ids) if error is None else sending.fail(error)
         except Exception:
             complain("the span of what was sent")
 
@@ -106,7 +106,7 @@ class TracedStore(StoreWrapper):
     ) -> None:
         try:
             if result is not None:
-                self._spans.settled(settlements, runs, result.settled, texts=self.box is None)
+                self._spans.end_runs(settlements, runs, result.settled, texts=self.box is None)
             self._batches(settlements, runs, asks, result, began_ns, error)
         except Exception:
             complain("the span of a batch")
@@ -178,13 +178,13 @@ class TracedStore(StoreWrapper):
 
 
 class StoreSpans(Spans):
-    """The spans of an app, whose store has to be `fronted`. The providers are the global ones unless given."""
+    """The spans of an app, whose store has to be passed to `wrap`. The providers are the global ones unless given."""
 
     def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None, meters: Any = None) -> None:
         super().__init__(parent=parent, baggage=baggage, provider=provider)
         self._providers = provider, meters
 
-    def fronted(self, store: Store) -> Store:
+    def wrap(self, store: Store) -> Store:
         """The store as the app uses it."""
         return TracedStore(store, self)
 

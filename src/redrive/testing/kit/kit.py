@@ -90,7 +90,7 @@ class Kit:
             raise ConfigError(f"rd.use({app!r}): expected an App")
         if app not in self._engine.apps:
             self._own.append((app, {name: vars(app)[name] for name in _STATE}))
-            store = self.store if app.tracing is None else app.tracing.fronted(self.store)
+            store = self.store if app.tracing is None else app.tracing.wrap(self.store)
             vars(app).update(_store=store, _batches={}, _unapplied={*app.queues}, _flusher=None)
             self._engine.add(app)
         return self
