@@ -6,7 +6,7 @@ import pytest
 from tests.support.pages import Reader
 
 from redrive import App
-from redrive.presence import GONE_MS, ProcessCell, HeldMessage, QueueWork, WorkerInfo
+from redrive.presence import GONE_MS, HeldMessage, ProcessCell, QueueWork, WorkerInfo
 from redrive.present.workers import worker_record
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.web import User
