@@ -382,7 +382,7 @@ class App(ReadModel):
         run(self.scheduler())
 
     def _services(self, queues: Sequence[str], ingest: bool) -> list[MakeService]:
-        """What a worker of these queues runs beside messages: redrive runs and, if asked, ingestion of dead letters."""
+        """The services of a worker of these queues: redrive runs and, if asked, the ingest of dead letters."""
         from .triage.service import RedriveService
 
         services: list[MakeService] = [partial(RedriveService, self)]

@@ -179,7 +179,7 @@ class Registry:
 
     @property
     def flusher(self) -> Flusher | None:
-        """What counts for the history of the store; None where it is not kept, or turned off."""
+        """Counts for the history of the store; None where it is not kept, or turned off."""
         current, store = self._flusher, self.store
         if current is UNSET or (current is not None and current.store is not store):  # tests give an app another store
             kept = settings().telemetry and store.traits.cells and not store.traits.read_only

@@ -31,7 +31,7 @@ _making = threading.Lock()
 
 
 class Extras(Struct, eq=False):
-    """What a handler reported beside its return value. Made at its first use."""
+    """The facts that a handler reports beside its return value. Made at the first use."""
 
     follow_ups: list[Draft] = []
     progress: bytes | None = None  # the last checkpoint

@@ -127,7 +127,7 @@ class S3Blobs:
 
     @contextlib.contextmanager
     def _translate(self, what: str) -> Iterator[None]:
-        """With our error for every one of AWS's: also a permission that is missing is one that may come."""
+        """Translate every error of AWS, also a missing permission: it may be granted later."""
         try:
             yield
         except ConfigError as error:  # no client: no region, or no such profile

@@ -26,7 +26,7 @@ ERROR_HEADER = "redrive-dead-error"
 
 
 def sealed_draft(box: Box, draft: Draft, now_ms: Callable[[], int]) -> Draft:
-    """As it goes to the store, under an id. One whose body could not be opened stays as it is."""
+    """Encrypt a draft for the store, under an id. One whose body could not be opened stays as it is."""
     id = draft.id or new_id(now_ms())
     headers = _header_sealed(box, draft.headers, id, draft.task)
     if draft.content.startswith(SEALED):
@@ -42,7 +42,7 @@ def _header_sealed(box: Box, headers: Mapping[str, str] | None, id: str, task: s
 
 
 def sealed_message(box: Box, message: Message) -> Message:
-    """As `restore` writes it: parts that are encrypted already stay as they are."""
+    """Encrypt a message for `restore`: parts that are encrypted already stay as they are."""
     content, body = message.content, message.body
     if not content.startswith(SEALED):
         body, content = box.seal(body, "body", content, message.id, message.task), SEALED + content
@@ -57,8 +57,8 @@ def sealed_message(box: Box, message: Message) -> Message:
 
 
 def sealed_fault(box: Box, fault: Fault, id: str, task: str) -> Fault:
-    """With its text and traceback encrypted, unless they are about a crash or a message that does not open: these hold
-    nothing of the message."""
+    """Encrypt a fault's text and traceback. The text of a crash, and a fault of a message that does not open, have
+    nothing of the message and stay as they are."""
     if fault.error in _OWN_ERRORS:
         return fault
     text, traceback = "" if fault.crash is not None else fault.text, fault.traceback
@@ -77,7 +77,7 @@ def _text(box: Box, text: str, purpose: str, id: str, task: str) -> str:
 
 
 def open_message(box: Box, message: Message) -> Message:
-    """With all parts open that can be opened; the others stay encrypted."""
+    """Decrypt a message. Parts that cannot be opened stay encrypted."""
     id, task, content, body = message.id, message.task, message.content, message.body
     if content.startswith(SEALED):
         inner = content.removeprefix(SEALED)

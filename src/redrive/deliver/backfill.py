@@ -23,7 +23,7 @@ MakeDraft = Callable[[str, Any, dict[str, Any]], Draft]  # of a task, its argume
 
 
 class Fields(msgspec.Struct, forbid_unknown_fields=True):
-    """What a line says of its message."""
+    """The fields of a message in a line."""
 
     task: str
     args: dict[str, Any] | list[Any] = {}

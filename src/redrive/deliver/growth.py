@@ -22,7 +22,7 @@ KEPT_MAX = 8  # contents with the same first line that are remembered: those sen
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What a file held: its digest and its size in bytes."""
+    """The digest and the size in bytes of a file's content."""
 
     digest: str
     size: int

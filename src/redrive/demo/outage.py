@@ -56,7 +56,7 @@ class SentRequest(Struct, frozen=True, array_like=True):
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """What one of the two runs did. Times are in ms since its first request."""
+    """The result of one of the two runs. Times are in ms since its first request."""
 
     breaker: bool
     outage_ms: tuple[int, int]

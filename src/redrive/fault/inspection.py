@@ -45,7 +45,7 @@ _Reading: TypeAlias = tuple[Kind | None, str, float | None]  # kind, code and se
 
 
 class ExceptionFacts(Struct, frozen=True):
-    """What one exception says, without its causes."""
+    """The facts of one exception, without its causes."""
 
     exception: BaseException
     known: KnownClass
@@ -57,7 +57,7 @@ class ExceptionFacts(Struct, frozen=True):
 
 
 class KnownClass(Struct, frozen=True):
-    """What a class alone says."""
+    """The facts of an exception class."""
 
     name: str
     errors: tuple[str, ...]

@@ -135,7 +135,7 @@ def templates_of(codes: Iterable[tuple[CodeType, Mapping[str, object]]]) -> tupl
 
 
 def _in_order(templates: list[Template]) -> tuple[Template, ...]:
-    """Each once; the one that says most comes first."""
+    """Without duplicates, the template with the most text first."""
     return tuple(sorted(dict.fromkeys(templates), key=lambda each: -sum(map(len, each.texts)))[:TEMPLATES_MAX])
 
 

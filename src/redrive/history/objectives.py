@@ -84,7 +84,7 @@ class SloStatus(Struct, frozen=True, kw_only=True):
 
 
 class Declares(Protocol):
-    """What declares objectives: an app."""
+    """Declares objectives: an app."""
 
     @property
     def tasks(self) -> Mapping[str, Any]: ...

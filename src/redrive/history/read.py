@@ -101,7 +101,7 @@ def counts_of(
 def _read(
     store: Store, names: Sequence[SeriesName], kind: ChunkKind, from_ms: int, before_ms: int
 ) -> Iterator[tuple[int, str, int]]:
-    """What the chunks of a kind have of the slots that began from `from_ms` on and before `before_ms`."""
+    """The counts of a chunk kind in the slots that began from `from_ms` on and before `before_ms`."""
     starts = range(from_ms - from_ms % kind.span_ms, before_ms, kind.span_ms)
     places = [
         (start_ms, f"history/{id_of(name)}/{kind.letter}/{start_ms // kind.span_ms}/{shard}")

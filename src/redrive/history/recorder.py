@@ -36,7 +36,7 @@ Minutes = dict[int, TallyCounts]
 
 
 class MinuteSeries(Struct, gc=False, eq=False):
-    """What one queue and task did in the minute under way. `done` counts by attempt, the lists are durations in ms.
+    """The counts of one queue and task in the current minute. `done` counts by attempt, the lists are durations in ms.
     `within_ms` and `queue_within_ms` are the bounds of their objectives, if they have some."""
 
     within_ms: float | None = None
@@ -132,7 +132,7 @@ class Recorder:
                 series.fold()
 
     def count_puts(self, names: Mapping[SeriesName, int], now_ms: int) -> None:
-        """So many of each queue and task were put."""
+        """Count puts by queue and task."""
         with self.lock:
             self.turn(now_ms)
             self.add_enqueued(names)

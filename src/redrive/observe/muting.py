@@ -88,7 +88,7 @@ def dependency_of(app: Registry, task: str) -> str | None:
 
 
 def dependencies_of(app: Registry, queue: str) -> list[str | None]:
-    """What the tasks of a queue call, each once; None for tasks that name no dependency."""
+    """The dependencies of a queue's tasks, each once; None for tasks without one."""
     tasks = [task.name for task in list(app.tasks.values()) if task.queue == queue]
     return list(dict.fromkeys(dependency_of(app, name) for name in tasks))
 

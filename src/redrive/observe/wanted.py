@@ -22,7 +22,7 @@ _RAN = frozenset(outcome_key(outcome, band) for outcome in ("done", "retry", "de
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """What a queue has to do: `arrivals_per_s`, new messages and retries; `service_s`, the mean time of a run; `due`
+    """The work of a queue: `arrivals_per_s`, new messages and retries; `service_s`, the mean time of a run; `due`
     messages; and how many one worker runs at once."""
 
     arrivals_per_s: float

@@ -41,7 +41,7 @@ class KnownTask(Struct, frozen=True, array_like=True):
 
 
 class Release(Struct, frozen=True):
-    """What the workers of one release know, and the queues that they run."""
+    """The tasks that the workers of one release know, and the queues that they run."""
 
     queues: tuple[str, ...]
     tasks: dict[str, KnownTask]
@@ -86,7 +86,7 @@ class Teller:
 
 
 class Knowledge:
-    """What the workers of a store know, as this process last read it. Used by one thread."""
+    """The tasks that the workers of a store know, as this process last read them. Used by one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._cells = store, store.cells

@@ -48,7 +48,7 @@ class Hung(Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: str = ""
 
     def text(self, worker: str) -> str:
-        """What hangs, and what blocks it."""
+        """The hanging queues or worker, and the cause, for people."""
         what = f"the places of {_plural('queue', self.queues)}" if self.timeouts else "its event loop"
         text = f"worker {worker} is hung: {self.task or 'something'} blocks {what}"
         text += ", past its timeout" if self.timeouts else ""
@@ -140,7 +140,7 @@ def decode_info(cell: Cell | None) -> WorkerInfo | None:
 
 
 class _Request(Struct, frozen=True):
-    """What a process looks for in its own record."""
+    """The field that a process reads in its own record."""
 
     drain_asked: bool = False
 

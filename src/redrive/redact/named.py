@@ -168,7 +168,7 @@ class _SecretName:
         return self.text.count(quote[0], begin, self.begin) % 2 == 1
 
     def _in_quotes(self, opening: re.Match[str], *, listed: bool) -> SecretSpan | None:
-        """Up to the quote that ends it; of a list, all that is quoted."""
+        """A quoted value, up to its closing quote; in a list, all of its quoted values."""
         begin = opening.end()
         end = closing(self.text, opening[0], begin)
         if listed and (bracket := self.text.find("]", end, end + _LIST_MAX)) >= 0:

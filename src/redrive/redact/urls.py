@@ -116,7 +116,7 @@ def _scheme(before: str) -> str:
 
 
 def _hide_user(rest: str, scheme: str) -> str:
-    """What follows `scheme://`."""
+    """Hide the password after `scheme://`."""
     if "@" not in rest:
         return rest
     end = _HOST_END.search(rest)
@@ -135,7 +135,7 @@ def _hide_user(rest: str, scheme: str) -> str:
 
 
 def _hide_encoded(rest: str, more: str) -> str:
-    """What follows a percent-encoded `://`; `more`: the 25s that say how often."""
+    """Hide the password after a percent-encoded `://`; `more`: the 25s that say how often."""
     ends, ats, colons = _ENCODED[len(more) // 2]
     end = ends.search(rest)
     value, more = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")

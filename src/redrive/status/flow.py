@@ -29,7 +29,7 @@ def flow_holds(
     *,
     retries: bool = False,
 ) -> Iterator[Hold]:
-    """What of one dependency holds messages back now, in the order in which the worker asks. `retries`: of messages
+    """The holds of one dependency now, in the order in which the worker asks. `retries`: of messages
     that have failed before."""
     about = flow.about_of(name, key)
     next = words("flow", "show", name, *(("--key", key) if key else ()))

@@ -33,7 +33,7 @@ class NeedSources(NamedTuple):
 
 
 def needs_of(seen: NeedSources) -> tuple[Need, ...]:
-    """What needs a person, what matters most first. Pure."""
+    """The needs for a person, the most important first. Pure."""
     status = seen.status
     needs = [
         *_objectives(seen.objectives),
@@ -109,7 +109,7 @@ def _waiting(some: Sequence[Hold], status: Status) -> str:
 
 
 def _object(hold: Hold) -> tuple[str, tuple[str, ...], Mapping[str, str]]:
-    """What a hold is about, and where its page is."""
+    """The subject of a hold, and the place of its page."""
     match hold.kind:
         case "breaker" | "cool-down" | "budget" | "rate" | "ramp" | "concurrency":
             name, _, key = hold.by.partition("/")

@@ -86,7 +86,7 @@ def _order(queue: QueueStatus) -> tuple[float, int, str]:
 
 
 def _holds(queues: tuple[QueueStatus, ...], controls: Sequence[Control], reasons: Reasons) -> tuple[Hold, ...]:
-    """What the queues' messages are held by, and dependencies that hold although nothing waits for them now."""
+    """The holds of the queues' messages, and of dependencies for which nothing waits now."""
     holds = _all(queues)
     known = {(hold.kind, hold.by) for hold in holds}
     idle = [control for control in controls if _is_stopped(control)]

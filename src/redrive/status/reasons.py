@@ -161,7 +161,7 @@ class Reasons:
         return tuple(sorted(held, key=lambda hold: (not hold.needs_person, -hold.count)))
 
     def _of_unseen(self, queue: str, counts: Counts) -> dict[tuple[str, str], Hold]:
-        """Of a queue whose waiting messages cannot be listed."""
+        """The holds of a queue whose waiting messages cannot be listed."""
         if counts.oldest_age_s * 1000 < IDLE_MS or queue in self._paused or queue in (self.worked or ()):
             return {}
         hold = no_worker(queue, known=self.worked is not None, count=counts.ready)
@@ -177,7 +177,7 @@ class Reasons:
     # -- before a redrive
 
     def of_redrive(self, tasks: Iterable[str], queues: Iterable[str], dependencies: Iterable[str]) -> tuple[Hold, ...]:
-        """What would hold messages of these tasks once they are moved to these queues. `dependencies` are those that
+        """The holds of messages of these tasks once they are moved to these queues. `dependencies` are those that
         a plan names, as NAME or NAME/KEY. Raises StoreError."""
         holds: dict[tuple[str, str], Hold] = {}
         named, wanted = list(queues), list(tasks)
@@ -203,7 +203,7 @@ class Reasons:
         return tuple(holds.values())
 
     def of_plan(self, plan: Plan) -> tuple[Hold, ...]:
-        """What would hold the messages of a plan once they are moved, of its largest queues. Raises StoreError."""
+        """The holds of a plan's messages once they are moved, of its largest queues. Raises StoreError."""
         if not plan.total:
             return ()
         queues = [plan.settings.to_queue] if plan.settings.to_queue else list(plan.by_queue)[:QUEUES_MAX]

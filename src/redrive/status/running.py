@@ -36,7 +36,7 @@ class Running(Struct, frozen=True, kw_only=True):
 
 
 def running_of(workers: Iterable[WorkerInfo] | None) -> Mapping[str, Running]:
-    """What the living workers hold, by id: the first hundred of each."""
+    """The messages that living workers hold, by id: the first hundred of each."""
     return {
         held.id: Running(
             worker=info.name,

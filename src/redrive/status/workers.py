@@ -48,7 +48,7 @@ def told_by(store: Store) -> tuple[WorkerInfo, ...] | None:
 
 
 def hung_workers(store: Store) -> list[str]:
-    """What hangs each living worker that cannot begin messages. Raises StoreError."""
+    """A line for each living worker that hangs, with the cause. Raises StoreError."""
     workers, now_ms = told_by(store) or (), store.now_ms()
     return [
         f"{info.hung.text(info.name)}, for {show(max(0, now_ms - info.hung.since_ms) // 1000)}"

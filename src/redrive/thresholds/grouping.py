@@ -78,7 +78,7 @@ def group_values(
 
 
 def members(groups: Mapping[str, str], dependency: str) -> Sequence[FigureSubject]:
-    """What a dependency's group has, in order."""
+    """The subjects in a dependency's group, in order."""
     return [subject_of(key) for key, name in sorted(groups.items()) if name == dependency]
 
 

@@ -26,7 +26,7 @@ NAMES_MAX = 200  # queues and tasks whose history is read, those that did someth
 
 
 class FigureSubject(NamedTuple):
-    """What a figure is of: a queue, a task in a queue, an objective, a worker or a schedule."""
+    """The subject of a figure: a queue, a task in a queue, an objective, a worker or a schedule."""
 
     queue: str = ""
     task: str = ""

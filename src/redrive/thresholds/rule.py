@@ -54,7 +54,7 @@ class AlertRule(Struct, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> str:
-        """What its figure counts."""
+        """The unit of its figure."""
         return KINDS[self.name].unit
 
     def takes(self, queue: str | None, task: str | None = None) -> bool:

@@ -44,7 +44,7 @@ class Signature(Struct, frozen=True):
 
 
 class Next(Struct, frozen=True, omit_defaults=True):
-    """What runs after a task is done: its `link` callbacks, and the rest of its chain, the next step last."""
+    """The tasks that run after one is done: its `link` callbacks, and the rest of its chain, the next step last."""
 
     callbacks: Sequence[Signature] = ()
     chain: Sequence[Signature] = ()
@@ -74,7 +74,7 @@ class CeleryTask(Struct, frozen=True, kw_only=True):
 
 
 def key_of(raw: bytes) -> str:
-    """What all deliveries of one send have in common: Celery's id of the task, and kombu's tag of the send.
+    """A key that all deliveries of one send share: Celery's id of the task, and kombu's tag of the send.
 
     The id alone would not do: Celery sends each retry under the id of the task, and a program may use an id again. The
     tag is kept when kombu puts a message back that a worker did not acknowledge. For other messages

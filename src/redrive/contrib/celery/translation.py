@@ -44,7 +44,7 @@ class TaskCall(NamedTuple):
 
 
 def call_of(app: App, sent: CeleryTask, proofs: Proofs, *, key_for: str | float, now: datetime) -> TaskCall:
-    """What the app enqueues for a task that Celery sent. Raises CeleryUnsupported, and StoreError where the proof of
+    """Translate a task that Celery sent to one of the app. Raises CeleryUnsupported, and StoreError where the proof of
     what is next cannot be made."""
     task = _task(app, sent.task)
     if sent.chord:

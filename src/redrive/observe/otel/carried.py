@@ -35,7 +35,7 @@ def read(traceparent: str | None, tracestate: str | None = None) -> SpanContext 
 
 
 def baggage_to_send(allowed: Collection[str]) -> str | None:
-    """What of the current baggage may travel, as its header."""
+    """The allowed part of the current baggage, as its header."""
     entries = baggage.get_all() if allowed else {}
     context = Context()
     for name in allowed & entries.keys() if entries else ():

@@ -266,7 +266,7 @@ class Sending:
         return replace(draft, traceparent=sent.traceparent, headers=headers)
 
     def finish(self, ids: Sequence[str | None]) -> None:
-        """They are stored under these ids."""
+        """End the spans: the messages are stored under these ids."""
         for sent in self._sent.values():
             span, places = sent.span, sent.places
             if span.is_recording():
@@ -275,7 +275,7 @@ class Sending:
             span.end()
 
     def fail(self, error: BaseException) -> None:
-        """None of them is stored."""
+        """End the spans with the error: no message is stored."""
         for sent in self._sent.values():
             if len(sent.places) > 1:
                 sent.span.set_attribute(COUNT, len(sent.places))

@@ -201,7 +201,7 @@ class StoreSpans(Spans):
 
 
 def _with_context(settlement: Settlement, run: RunSpan | None) -> Settlement:
-    """With the context of the run in its fault: the next attempt links to it, in whichever process that is."""
+    """Put the context of the run into the settlement's fault, so that the next attempt links to it in any process."""
     fault = settlement.fault
     if run is None or fault is None:
         return settlement
@@ -212,7 +212,7 @@ def _with_context(settlement: Settlement, run: RunSpan | None) -> Settlement:
 
 
 def _with(settlements: Sequence[Settlement], sending: Sending | None) -> Sequence[Settlement]:
-    """With the follow-ups as they are sent."""
+    """Replace the follow-ups by the drafts that are sent."""
     if sending is None:
         return settlements
     drafts = iter(sending.drafts)
