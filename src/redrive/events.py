@@ -25,7 +25,7 @@ class DeliveryEvent(Struct, frozen=True, kw_only=True):
     attempt: int
     crashes: int = 0
     redrives: int = 0
-    verdict: str | None = None  # of its last redrive, done or failed: on the first run that counts after it
+    verdict: str | None = None  # outcome of its last redrive, done or failed: on the first counted run after it
     correlation_id: str = ""
     worker: str = ""
     at_ms: int = 0

@@ -177,7 +177,7 @@ class ClaimCheck(StoreWrapper):
         try:
             reference = read_reference(draft.body)
         except Unreadable:
-            return draft  # it dies of that where it can be seen
+            return draft  # the worker reports that, and the message dies of it
         if owner(reference.blob) == draft.id:
             return draft
         key, id = self._key_for(draft)

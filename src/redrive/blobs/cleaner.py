@@ -12,7 +12,7 @@ from ..message import BLOB, Message
 from ..store import LargeBodies
 from .claims import LOOKED_UP
 
-PENDING_MAX = 10_000  # messages whose blobs are about to be removed; those of more are left to the hourly sweep
+PENDING_MAX = 10_000  # messages whose blobs wait for removal; the blobs of further ones are left to the hourly sweep
 LOOK_EVERY_S = 300.0  # how often a worker checks whether the hourly sweep is due
 LAST_REMOVALS_S = 5.0  # how long a worker that stops waits for them
 

@@ -13,7 +13,7 @@ from ..errors import BlobsUnavailable
 from ..files import FOLDER, GROUP_FOLDER, create, read_regular
 from .place import is_key
 
-_PART = ".part"  # what is being written; an interrupted put leaves it
+_PART = ".part"  # suffix of a partial file; an interrupted put leaves one
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 

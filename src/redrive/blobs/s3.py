@@ -21,7 +21,7 @@ DELETES_MAX = 1000  # keys of one call
 OPTIONS = ("region", "endpoint")
 EXPECTED = "expected s3://BUCKET/PREFIX"
 _ABSENT = ("NoSuchKey", "404")
-_EMPTY = "InvalidRange"  # what S3 says of the first bytes of an object that has none
+_EMPTY = "InvalidRange"  # S3's error for the first bytes of an empty object
 
 
 class S3Blobs:

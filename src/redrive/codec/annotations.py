@@ -59,7 +59,7 @@ def why_unresolved(fields: Sequence[tuple[Any, ...]], error: NameError) -> str:
                 return (
                     f"{each.__qualname__}, the type of argument {name}, {_why(unknown, sys.modules[each.__module__])}"
                 )
-            except Exception:  # what has no annotations
+            except Exception:  # a part of the type without annotations
                 continue
     return f"the type of an argument {_why(error, None)}"
 

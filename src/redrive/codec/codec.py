@@ -128,7 +128,7 @@ class Codec:
         default = self.signature.parameters[name].default
         try:
             return value is default or (type(value) is type(default) and bool(value == default))
-        except Exception:  # of values that cannot be compared
+        except Exception:  # values that cannot be compared
             return False
 
     def decode(

@@ -20,7 +20,7 @@ from ..message import ENVELOPE as MAGIC
 from ..message import SEALED, Draft, Message
 from .box import Box, key_of
 
-TEXT = "sealed:"  # what a text begins with that is encrypted; an envelope in base64 follows
+TEXT = "sealed:"  # the beginning of an encrypted text; an envelope in base64 follows
 _OWN_ERRORS = {f"{error.__module__}.{error.__qualname__}" for error in (KeyMissing, Tampered)}
 ERROR_HEADER = "redrive-dead-error"
 

@@ -88,7 +88,7 @@ class Keys:
         return cls(secrets)
 
     def __call__(self, id: str | None) -> Key | None:
-        """As a key function: the key of that id, None for one that is not here; of None the one that writes."""
+        """As a key function: the key of that id, None for an unknown id; for None the key that encrypts."""
         return self._keys.get(self.write if id is None else id)
 
     @property

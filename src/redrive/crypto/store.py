@@ -144,7 +144,7 @@ class Sealed(StoreWrapper):
 
     def _group(self, group: FailureGroup) -> FailureGroup:
         text = opened_text(self.box, group.text, "text", group.sample_id, group.task)
-        if text.startswith(TEXT):  # it is of another message of the group than the sample
+        if text.startswith(TEXT):  # it belongs to another message of the group than the sample
             sample = self.find([group.sample_id])[0]
             faults = () if sample is None else reversed(sample.faults)
             text = next((fault.text for fault in faults if fault.fingerprint == group.fingerprint), text)

@@ -9,7 +9,7 @@ from functools import lru_cache
 _FILES_MAX = 4_096  # remembered
 
 _STDLIB = os.__file__.rpartition(os.sep)[0] + os.sep
-# What Cython compiled has a relative file, what was made at run time a name in brackets.
+# Code compiled by Cython has a relative file, code made at run time a name in brackets.
 _LIBRARY = (
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d"
     r"|^<(?:frozen |string>|unknown>|.* generated )|^(?![/\\<]|[A-Za-z]:)"

@@ -20,7 +20,7 @@ from .tally import is_histogram
 
 NONCES = 16  # writes that a cell remembers: one whose answer was lost is found again among them
 NONCE_BYTES = 3
-BYTES_MAX = 4 * 1024 * 1024  # of a chunk, unpacked; what is longer is damaged
+BYTES_MAX = 4 * 1024 * 1024  # of a chunk, unpacked; a longer one is damaged
 SHIFT_MAX = 63  # bits of a count
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

@@ -97,7 +97,7 @@ class TextLog(LineLog):
     def __init__(self, stream: IO[str]) -> None:
         super().__init__(stream)
         self._write = _writer(stream)
-        self._known: set[str] = set()  # where the tracebacks came from that were shown
+        self._known: set[str] = set()  # the places of tracebacks that were shown
         self._colour = stream.isatty() and not os.environ.get("NO_COLOR")
 
     def __call__(self, events: Sequence[Event]) -> None:

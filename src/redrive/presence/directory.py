@@ -24,7 +24,7 @@ from .record import WorkerInfo, decode_info, is_asked
 
 RENEW_S = 5.0
 GONE_MS = 15_000  # a process without a report for that long is gone
-KEPT_MS = 300_000  # how long one that is gone is listed
+KEPT_MS = 300_000  # how long a process that is gone is listed
 SHARDS = 32
 TRIES = 20
 CELLS_AT_ONCE = 100

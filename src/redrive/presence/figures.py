@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # a process that only reads starts faster without
     import asyncio
 
-PROBE_S = 0.5  # how often the event loop's lateness is taken
+PROBE_S = 0.5  # how often the event loop's lag is measured
 PROBES = 120  # the lag is that of the last minute
 TRIPS = 256
 

@@ -29,7 +29,7 @@ FORGOTTEN_MS = 7 * 24 * 3_600_000  # how long a release is known whose workers h
 WRITTEN_AGAIN_MS = 24 * 3_600_000  # how often a worker that runs on writes what it knows again
 RELEASES_MAX = 64
 WAITS_MAX = 200
-WAITED_MS = 3_600_000  # how long a task is named after the last of its messages was put off
+WAITED_MS = 3_600_000  # how long a task is listed after its last message was deferred
 NAMED_AGAIN_MS = 60_000
 
 

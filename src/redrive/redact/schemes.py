@@ -36,7 +36,7 @@ _COMMANDS = tuple(
         ("auth", r"\bAUTH (?:PLAIN|LOGIN|XOAUTH2|CRAM-MD5) ", r"[A-Za-z0-9+/=_-]{4,}+", 0),  # SMTP
         ("auth", r"\"AUTH\" (?:\"[^\"]{1,64}\" )?\"", r"[^\"\n]++", 0),  # Redis
         ("auth default ", r"\bAUTH default ", r"[^\s\"'`]++", 0),
-        # as a command, alone on its line: "AUTH failed" is none
+        # as a command, alone on its line: "AUTH failed" is not one
         ("auth ", r"(?:^|(?<=[>$#] ))AUTH ", r"(?=\S{0,200}(?:[\d_]|[^\w\s])|\S{12})[^\s\"'`]{6,}+(?=[ \t]*$)", re.M),
         ("mysql", rf"\bmysql\w{{0,12}}{_ARGUMENTS}-p[\"']?", r"[^\s\"'`]++", 0),
         ("mariadb", rf"\bmariadb[\w-]{{0,12}}{_ARGUMENTS}-p[\"']?", r"[^\s\"'`]++", 0),

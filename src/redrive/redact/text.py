@@ -21,7 +21,7 @@ _URLS, _NAMES, _SCHEMES = (roots.split() for roots in (_URL_SIGNS, _NAME_ROOTS, 
 # Ids, fingerprints, hashes, numbers, times and names, which most short texts are. A provider's token in mixed case has
 # 16 characters or more, and may have no digit.
 _PLAIN = re.compile(r"[0-9a-f-]{1,64}|[0-9:TZ.+-]{1,64}|[a-z_.]{1,32}|[A-Za-z_.]{1,15}")
-# What is hidden may join what stood around it: of `Cookie:,>=a` stays `Cookie:***>=a`, which reads as a cookie. A text
+# A hidden value may join its surroundings: `Cookie:,>=a` becomes `Cookie:***>=a`, which reads as a cookie. A text
 # that passes several readers must stay the same, so it is read until nothing changes. Of random signs around such a
 # name, one text in a thousand takes a second change and one in a million a fifth; the bound keeps the time linear.
 _PASSES = 12

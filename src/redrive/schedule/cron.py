@@ -31,7 +31,7 @@ EVERY_MIN_MS = 100
 _EXPECTED = f"five fields (minute hour day month weekday), six with seconds first, or one of {', '.join(ALIASES)}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_LOOK_BACK_MS = 60_000  # how far back ticks are looked for first; eight times as far each time
+_LOOK_BACK_MS = 60_000  # how far back ticks are searched at first; eight times as far each time
 _CACHED = 4096
 
 

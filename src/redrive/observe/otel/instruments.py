@@ -35,7 +35,7 @@ from ..tally import (
 if TYPE_CHECKING:
     from ...registry import Registry
 
-FRESH_S = 0.5  # how long what one gauge read serves the others of the same export
+FRESH_S = 0.5  # how long the values that one gauge read serve the others of the same export
 _SECONDS = "_seconds"
 _ENDS = frozenset({"done", "dead", "quarantined", "cancelled"})
 

@@ -311,7 +311,7 @@ def _remote(traceparent: str) -> SpanContext:
 
 
 def _links(contexts: Iterable[SpanContext | None]) -> list[Link]:
-    """Links to these, each once, as far as they go."""
+    """Links to these contexts, without duplicates, up to the limit of a span."""
     each = {context.span_id: context for context in contexts if context is not None}
     return [Link(context) for context in list(each.values())[:LINKS_MAX]]
 
