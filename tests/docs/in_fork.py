@@ -19,7 +19,7 @@ def is_plain(text: str) -> bool:
 
 def printed_by(text: str) -> str:
     """Run a plain command; return what it prints."""
-    from redrive.cli import main
+    from redrive.program import main
 
     read, write = os.pipe()
     sys.stdout.flush()
