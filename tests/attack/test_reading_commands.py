@@ -23,7 +23,7 @@ from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.annotations import Annotations
 from redrive.triage.redrive import plan as plans
 from redrive.triage.redrive import run as runs
-from redrive.triage.redrive.plan import read_settings
+from redrive.triage.redrive.options import read_settings
 from redrive.triage.selection import Selection
 
 KEYED = "correct-horse-battery"  # a secret by the name beside it alone

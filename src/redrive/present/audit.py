@@ -1,4 +1,4 @@
-"""TODO."""
+"""Entries of the audit log as records and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Dependencies as records: breaker, limits, what waits for them."""
 
 from __future__ import annotations
 

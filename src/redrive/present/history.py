@@ -1,4 +1,4 @@
-"""TODO."""
+"""Counts and percentiles of the past as records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Holds, the reasons why messages do not run, as records and as one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Objectives, their error budgets and burn rates as records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Retry policies and the delays that they lead to as records."""
 
 from __future__ import annotations
 

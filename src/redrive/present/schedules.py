@@ -1,4 +1,4 @@
-"""TODO."""
+"""Schedules as records."""
 
 from __future__ import annotations
 

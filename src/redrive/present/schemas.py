@@ -1,4 +1,4 @@
-"""TODO."""
+"""JSON Schema of the bodies of a task, for other programs and for forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Needs, which are what needs a person, as records; and a schedule's state in few words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Workers and schedulers as records, with what each runs."""
 
 from __future__ import annotations
 

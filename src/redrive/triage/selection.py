@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import asdict, replace
 
 from ..blobs import whole_body
-from ..duration import Duration
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
 from ..message import DAMAGED, FailureGroup, Filter, Lane, Message, Page
@@ -23,7 +22,6 @@ from ..store import Store
 from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
 from .paging import LaneQuery, page_of
-from .redrive.pacing import CANARY, SLOW_START, STOP_IF
 from .search import PAGE, died_of, died_of_last, pages
 from .select.match import Seen, Unknown, matches
 from .select.parser import parse
@@ -46,7 +44,7 @@ from .select.terms import (
 )
 
 if TYPE_CHECKING:  # commands that plan nothing start without these
-    from ..flow.gates import Gates
+    from .redrive.options import PlanOptions
     from .redrive.plan import PlanHandle
 
 QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan leaves a message out
@@ -162,22 +160,7 @@ class Selection:
             return 0
         return sum(len(self._matching(query, page)) for page in pages(self._store, query.lane, query.where))
 
-    def plan(
-        self,
-        *,
-        rate: str | float | None = None,
-        canary: int = CANARY,
-        slow_start: bool = SLOW_START,
-        halve_on_failures: bool = False,
-        stop_if: str | None = STOP_IF,
-        attempts: int | None = None,
-        to_queue: str | None = None,
-        delay: Duration = 0,
-        spread: Duration = 0,
-        keep_deadline: bool = False,
-        gates: Gates | None = None,
-        note: str = "",
-    ) -> PlanHandle:
+    def plan(self, **options: Unpack[PlanOptions]) -> PlanHandle:
         """Plan a redrive of these messages: freeze which ones, count them, and move nothing.
 
         - `rate`: at most so many a second, such as "20/s" (default: 500).
@@ -195,22 +178,10 @@ class Selection:
         messages of tasks that the app does not have, and those that ask for a body which cannot be read; `excluded`
         counts them by reason. Raises ConfigError, ValueError or TypeError for a bad value, StoreError.
         """
-        from .redrive.plan import PlanHandle, read_settings
+        from .redrive.options import read_settings
+        from .redrive.plan import PlanHandle
 
-        settings = read_settings(
-            rate=rate,
-            canary=canary,
-            slow_start=slow_start,
-            halve_on_failures=halve_on_failures,
-            stop_if=stop_if,
-            attempts=attempts,
-            to_queue=to_queue,
-            delay=delay,
-            spread=spread,
-            keep_deadline=keep_deadline,
-            gates=gates,
-            note=note,
-        )
+        settings = read_settings(**options)
         excluded: Counter[str] = Counter()
         return PlanHandle.make(
             self._store, self._plannable(excluded), str(self), settings, app=self._app, excluded=excluded

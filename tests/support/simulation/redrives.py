@@ -36,7 +36,7 @@ from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.redrive import plan as plans
 from redrive.triage.redrive import run as runs
-from redrive.triage.redrive.plan import read_settings
+from redrive.triage.redrive.options import read_settings
 from redrive.triage.redrive.run import Run
 from redrive.triage.redrive.runner import Runner
 from redrive.worker.redrive_outcome import with_redrive_outcome

@@ -22,7 +22,7 @@ from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.redrive import plan as plans
 from redrive.triage.redrive import records
 from redrive.triage.redrive import run as runs
-from redrive.triage.redrive.plan import read_settings
+from redrive.triage.redrive.options import read_settings
 from redrive.triage.redrive.records import (
     Failure,
     Line,

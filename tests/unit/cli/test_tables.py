@@ -25,7 +25,7 @@ from redrive.triage.actions import Actions
 from redrive.triage.annotations import Annotations
 from redrive.triage.redrive import plan as plans
 from redrive.triage.redrive import run as runs
-from redrive.triage.redrive.plan import read_settings
+from redrive.triage.redrive.options import read_settings
 from redrive.triage.redrive.records import Failure, failures_cell
 from redrive.triage.selection import Selection
 

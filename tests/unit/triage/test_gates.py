@@ -21,7 +21,7 @@ from redrive.flow.limits import CoolDown
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import START_MS, ManualClock
 from redrive.triage.redrive.gates import PROBE_WAIT_MS, closed, held
-from redrive.triage.redrive.plan import read_settings
+from redrive.triage.redrive.options import read_settings
 from redrive.triage.redrive.records import Plan
 
 CRM = Dependency("crm", Budget(), Breaker(open_for="5s"))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigError, StopError
+from redrive.triage.redrive.options import read_settings
 from redrive.triage.redrive.pacing import (
     GO_ON,
     MAX_PER_S,
@@ -23,7 +24,7 @@ from redrive.triage.redrive.pacing import (
     rested,
     with_outcomes,
 )
-from redrive.triage.redrive.plan import estimate_s, read_settings
+from redrive.triage.redrive.plan import estimate_s
 
 T0 = 1_760_000_000_123
 

@@ -15,7 +15,8 @@ from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.redrive import plan as planning
 from redrive.triage.redrive import records
-from redrive.triage.redrive.plan import PlanHandle, draw_up, estimate_s, read_settings
+from redrive.triage.redrive.options import read_settings
+from redrive.triage.redrive.plan import PlanHandle, draw_up, estimate_s
 from redrive.triage.redrive.records import (
     RedriveSettings,
     chunk_cell,

@@ -29,7 +29,7 @@ from redrive.message import (
 from redrive.triage.redrive import plan as plans
 from redrive.triage.redrive import progress, records, runner
 from redrive.triage.redrive import run as runs
-from redrive.triage.redrive.plan import read_settings
+from redrive.triage.redrive.options import read_settings
 from redrive.triage.redrive.records import RedriveSettings
 from redrive.triage.redrive.run import Run
 from redrive.triage.service import RedriveService

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,11 @@ from ...ids import is_id
 from ...present.commands import completed, onward, program
 from ...present.failure import DONE, REFUSED, USAGE, Failure
 from ...present.holds import hold_record, holds_text
-from ...present.plans import plan_record, settings_words
+from ...present.plans import plan_record
 from ...present.table import field_lines
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
-from ...triage.redrive.pacing import CANARY, NEVER, SLOW_START, STOP_IF
+from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption, settings_words
 from ...triage.select.terms import Node
 from ...triage.selection import QUARANTINED, Selection
 from ..opening import OpenedStore, at_store
@@ -40,40 +40,34 @@ if TYPE_CHECKING:  # a help text needs none of what plans are made with
 _FILE_MAX = 1_000_000  # bytes
 
 
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each row of `OPTIONS`."""
+    for option in reversed(OPTIONS):
+        command = _option(option)(command)
+    return command
+
+
+def _option(option: PlanOption) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    flag = f"--{option.name.replace('_', '-')}"
+    match option.kind:
+        case OptionKind.FLAG:
+            return click.option(flag, is_flag=True, help=option.help)
+        case OptionKind.SWITCH:
+            both = f"{flag}/--no-{flag[2:]}"
+            return click.option(both, default=option.default, show_default=True, help=option.help)
+        case OptionKind.DURATION:
+            return click.option(flag, type=DURATION, default="0s", help=option.help)
+        case OptionKind.COUNT | OptionKind.RATE | OptionKind.RULE | OptionKind.TEXT:
+            number = click.IntRange(option.least) if option.kind is OptionKind.COUNT else None
+            default = {} if option.default is None else {"default": option.default, "show_default": True}
+            return click.option(flag, type=number, metavar=option.metavar, help=option.help, **default)
+
+
 @click.command()
 @selector_argument
 @filters
-@click.option("--rate", metavar="RATE", help="move at most so many: 20/s, 5000/h (default: 500/s)")
-@click.option(
-    "--canary",
-    type=click.IntRange(0),
-    default=CANARY,
-    show_default=True,
-    metavar="N",
-    help="move so many first, and wait for their outcomes",
-)
+@plan_options
 @click.option("--no-canary", is_flag=True, help="move all without waiting for the outcomes of a few")
-@click.option(
-    "--slow-start/--no-slow-start",
-    default=SLOW_START,
-    show_default=True,
-    help="begin with 1/s and double every 10 s, or not",
-)
-@click.option(
-    "--halve-on-failures", is_flag=True, help="halve the speed after a second in which more than a tenth failed"
-)
-@click.option(
-    "--stop-if",
-    metavar="RULE",
-    default=STOP_IF,
-    show_default=True,
-    help=f"such as '{STOP_IF}' or 'failed>100'; '{NEVER}': it does not stop by itself",
-)
-@click.option("--attempts", type=click.IntRange(1), help="how many attempts the new lives have (default: the policy's)")
-@click.option("--to-queue", metavar="QUEUE", help="another queue than their own")
-@click.option("--delay", type=DURATION, default="0s", help="run no earlier than this after the move")
-@click.option("--spread", type=DURATION, default="0s", help="and up to this much later, drawn for each message")
-@click.option("--keep-deadline", is_flag=True, help="keep the deadlines of messages")
 @click.option("--ignore-breaker", is_flag=True, help="move also while the breakers of their dependencies are open")
 @click.option("--health", metavar="URL|NAME", help="wait while this check fails")
 @click.option("--approval", metavar="NAME", help="wait until this person, or 'anyone', has approved it")

@@ -13,15 +13,12 @@ from msgspec.structs import replace
 
 from ...audit.actor import signed
 from ...duration import Duration, milliseconds, show
-from ...errors import ConfigError, PlanRefused
-from ...flow.gates import Gates
-from ...flow.limits import per_s
+from ...errors import PlanRefused
 from ...ids import new_id
 from ...message import Handle, Message, Swap
 from ...registry import Registry
 from ...store import Store
-from ...task import as_text
-from .pacing import CANARY, MAX_PER_S, NEVER, SLOW_START, STEP_MS, STOP_IF, Stop
+from .pacing import MAX_PER_S, STEP_MS
 from .records import (
     CHUNK,
     PLAN_KEPT_MS,
@@ -43,7 +40,6 @@ NAMES_MAX, OTHERS = 1000, "…"  # queues, or tasks, that are counted by name
 AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # since death
 _AGES_MS = [hours * 3_600_000 for hours in (1, 6, 24, 7 * 24, 30 * 24)]
 CANARY_S = 1.0  # how long the outcomes of a canary take, in an estimate
-COUNT_MAX = 1_000_000_000
 
 
 class PlanHandle:
@@ -248,47 +244,6 @@ def _read(store: Store, id: str) -> Plan:
     return plan
 
 
-# -- settings
-
-
-def read_settings(
-    *,
-    rate: str | float | None = None,
-    canary: int = CANARY,
-    slow_start: bool = SLOW_START,
-    halve_on_failures: bool = False,
-    stop_if: str | None = STOP_IF,
-    attempts: int | None = None,
-    to_queue: str | None = None,
-    delay: Duration = 0,
-    spread: Duration = 0,
-    keep_deadline: bool = False,
-    gates: Gates | None = None,
-    note: str = "",
-) -> RedriveSettings:
-    """The settings that these words mean. Raises ConfigError, ValueError or TypeError for a bad value."""
-    _whole(canary, "canary", 0)
-    if attempts is not None:
-        _whole(attempts, "attempts", 1)
-    given: object = gates
-    if not isinstance(given, Gates | None):
-        raise TypeError(f"gates {gates!r} is refused: expected Gates, such as Gates(window='22:00-06:00')")
-    return RedriveSettings(
-        rate=None if rate is None else per_s(rate),
-        canary=canary,
-        slow_start=bool(slow_start),
-        halve_on_failures=bool(halve_on_failures),
-        stop_if=_stop(stop_if),
-        attempts=attempts,
-        to_queue=as_text(to_queue, "to_queue"),
-        delay_ms=milliseconds(delay, "delay"),
-        spread_ms=milliseconds(spread, "spread"),
-        keep_deadline=bool(keep_deadline),
-        gates=gates,
-        note=note,
-    )
-
-
 def estimate_s(settings: RedriveSettings, total: int) -> float:
     """How long it takes until all messages are due, if nothing fails, delays or stops the run.
 
@@ -309,18 +264,7 @@ def estimate_s(settings: RedriveSettings, total: int) -> float:
     return round(past_s + canary_s + waits_s, 3)
 
 
-def _stop(rule: str | None) -> str:
-    """The stop rule as it is stored; empty for never. None means the default."""
-    word = STOP_IF if rule is None else rule.strip()
-    return "" if word in ("", NEVER) else str(Stop.parse(word))
-
-
 def fitted(settings: RedriveSettings, total: int) -> RedriveSettings:
     """The settings of a plan of that many messages. One that is no larger than its canary is itself as small as a
     canary: it has none, and no slow start."""
     return replace(settings, canary=0, slow_start=False) if total <= settings.canary else settings
-
-
-def _whole(value: int, what: str, least: int) -> None:
-    if type(value) is not int or not least <= value <= COUNT_MAX:
-        raise ConfigError(f"{what}={value!r}; expected a whole number from {least} up")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...errors import Misread
 from ...flow.gates import Gates
-from ...triage.redrive.pacing import CANARY, SLOW_START, STOP_IF
+from ...triage.redrive.options import COUNT_MAX, OPTIONS, OptionKind, PlanOption
 from ..ask import Done, PageRequest, Problem
 from ..read.plans import handle_of
 from ..read.selecting import chosen
-
-CANARY_MAX = 1_000_000
 
 
 def freeze(ask: PageRequest) -> Done:
     """Freeze which messages a selector names now, and how they would move. Moves nothing."""
     words = ask.needed("q", "the selector")
-    canary = ask.number("canary", CANARY, most=CANARY_MAX)
-    attempts = ask.number("attempts", 0, most=CANARY_MAX)
-    stop = ask.form.get("stop_if", STOP_IF)
     gates = Gates(
         breaker=ask.text("breaker", "closed") != "ignored",
         approval=ask.text("approval") or None,
@@ -25,16 +22,7 @@ def freeze(ask: PageRequest) -> Done:
     )
     try:
         made = chosen(ask, words).plan(
-            rate=ask.text("rate") or None,
-            canary=canary,
-            slow_start=ask.checked("slow_start") if "slow_start" in ask.form else SLOW_START,
-            halve_on_failures=ask.checked("halve_on_failures"),
-            stop_if=stop,
-            attempts=attempts or None,
-            to_queue=ask.text("to_queue") or None,
-            delay=ask.duration_ms("delay", "0s") / 1000,
-            spread=ask.duration_ms("spread", "0s") / 1000,
-            keep_deadline=ask.checked("keep_deadline"),
+            **{option.name: _given(ask, option) for option in OPTIONS},
             gates=None if gates == Gates() else gates,
             note=ask.text("note"),
         )
@@ -43,6 +31,21 @@ def freeze(ask: PageRequest) -> Done:
         raise Problem(error.what, why, "go back and correct it", 422) from error
     text = f"{made.total:,} messages are frozen in this plan. Nothing was moved."
     return Done(text, ("plans", made.id), {"id": made.id, "total": made.total})
+
+
+def _given(ask: PageRequest, option: PlanOption) -> Any:
+    """The value of an option in the form; its default where the form lacks it."""
+    match option.kind:
+        case OptionKind.FLAG | OptionKind.SWITCH:
+            return ask.checked(option.name) if option.name in ask.form else option.default
+        case OptionKind.COUNT:
+            return ask.number(option.name, option.default or 0, most=COUNT_MAX) or (0 if option.default else None)
+        case OptionKind.DURATION:
+            return ask.duration_ms(option.name, "0s") / 1000
+        case OptionKind.RULE:  # an empty one is none
+            return ask.form.get(option.name, option.default)
+        case OptionKind.RATE | OptionKind.TEXT:
+            return ask.text(option.name) or None
 
 
 def apply(ask: PageRequest) -> Done:

@@ -12,10 +12,11 @@ from ...errors import Misread, PlanRefused, Unsupported
 from ...message import UNREADABLE, decoded
 from ...present.formats import timestamp
 from ...present.groups import task_group_record
-from ...present.plans import plan_record, settings_words
+from ...present.plans import plan_record
 from ...present.runs import run_record
 from ...triage.lookup import run_ids
-from ...triage.redrive.pacing import CANARY, MAX_PER_S, SLOW_START, STEP_MS, STOP_IF
+from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption, settings_words
+from ...triage.redrive.pacing import MAX_PER_S, STEP_MS
 from ...triage.redrive.plan import MAX_AGE, PlanHandle
 from ...triage.redrive.records import Plan, decode_state, plan_cell, recent_plans, state_cell, state_of
 from ...triage.search import pages
@@ -32,10 +33,6 @@ LOADED_MAX = 10  # queues whose load is predicted
 SCANNED_S = 2.0  # how long the count of an unindexed selector goes on
 APPLIED_WITHIN_MS = milliseconds(MAX_AGE, "max_age")
 LIVE_S = 300  # of the history that predicts load
-FILLED = {
-    "rate": "", "canary": str(CANARY), "stop_if": STOP_IF, "attempts": "", "to_queue": "", "delay": "", "spread": "",
-    "approval": "", "window": "", "note": "",
-}  # fmt: skip
 
 
 def missing(ask: PageRequest, what: str) -> str | None:
@@ -56,14 +53,24 @@ def planning(ask: PageRequest) -> Record:
         "mistake": wrong,
         "missing": missing(ask, "Plans"),
         "matching": None if selection is None else _matching(ask, selection),
-        "filled": {name: ask.text(name, default) for name, default in FILLED.items()},
-        "slow_start": ask.query.get("slow_start", "on" if SLOW_START else "off") == "on",
-        "halve_on_failures": ask.checked("halve_on_failures"),
+        "filled": {name: ask.text(name) for name in ("approval", "window", "note")},
+        "options": [_option(ask, option) for option in OPTIONS],
         "groups": [] if selection is not None else [task_group_record(group) for group in failure_groups(ask)[:GROUPS]],
         "plans": recent(ask),
         "completions": completions(ask),
         "command": fields.command(ask, "dlq", "plan", *([words] if selection is not None else [])),
     }
+
+
+def _option(ask: PageRequest, option: PlanOption) -> Record:
+    """An option of a plan as the form shows it, with what was filled in."""
+    default = "" if option.default in (None, 0) else str(option.default)
+    if option.kind in (OptionKind.FLAG, OptionKind.SWITCH):
+        default = "on" if option.default else "off"
+    return {
+        "name": option.name, "kind": option.kind.value, "label": option.label, "group": option.group,
+        "hint": option.hint, "value": ask.query.get(option.name, default),
+    }  # fmt: skip
 
 
 def recent(ask: PageRequest) -> list[Record]:

@@ -8,10 +8,10 @@ from ...audit.actor import user
 from ...crypto import shown_text
 from ...errors import ConfigError, PlanRefused
 from ...present.formats import timestamp
-from ...present.plans import settings_words
 from ...present.runs import failed_again_record, run_record
 from ...status import Reasons
 from ...triage.lookup import run_ids
+from ...triage.redrive.options import settings_words
 from ...triage.redrive.records import FAILURES_MAX, FINAL, Line, Plan, RunState, state_of
 from ...triage.redrive.run import Run, RunView
 from ..ask import PageRequest, Problem, Record

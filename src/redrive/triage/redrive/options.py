@@ -1,0 +1,206 @@
+"""The options of a plan, in one table that Python, the command line, the pages and the terminal read.
+
+A new option is a row here, a field of `RedriveSettings`, and the code that obeys it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
+
+from ...duration import Duration, milliseconds, show
+from ...errors import ConfigError
+from ...flow.gates import Gates
+from ...flow.limits import per_s
+from ...task import as_text
+from .pacing import CANARY, MAX_PER_S, NEVER, SLOW_START, STOP_IF, Stop
+from .records import RedriveSettings
+
+COUNT_MAX = 1_000_000_000
+
+
+class PlanOptions(TypedDict, total=False):
+    """How a plan moves its messages, as people write it. `Selection.plan` says what each means."""
+
+    rate: str | float | None
+    canary: int
+    slow_start: bool
+    halve_on_failures: bool
+    stop_if: str | None
+    attempts: int | None
+    to_queue: str | None
+    delay: Duration
+    spread: Duration
+    keep_deadline: bool
+    gates: Gates | None
+    note: str
+
+
+class OptionKind(Enum):
+    """How an option is written. A FLAG is off unless it is given; a SWITCH is on unless it is turned off."""
+
+    RATE = "rate"
+    COUNT = "count"
+    RULE = "rule"
+    TEXT = "text"
+    DURATION = "duration"
+    FLAG = "flag"
+    SWITCH = "switch"
+
+
+class PlanOption(NamedTuple):
+    """An option that every surface offers. `help` says in a command what it does, `label` on a page, with `hint` in an
+    empty field; `group` is the part of the page's form. `words` says of settings what it makes of them."""
+
+    name: str
+    kind: OptionKind
+    default: Any
+    help: str
+    label: str
+    group: str
+    words: Callable[[RedriveSettings], str | None]
+    metavar: str | None = None
+    hint: str = ""
+    least: int = 0
+
+    @property
+    def field(self) -> str:
+        """Its field of RedriveSettings."""
+        return f"{self.name}_ms" if self.kind is OptionKind.DURATION else self.name
+
+    def record(self, settings: RedriveSettings) -> tuple[str, Any]:
+        """Its field in JSON, and the value there."""
+        value = getattr(settings, self.field)
+        if self.kind is OptionKind.DURATION:
+            return f"{self.name}_s", value / 1000
+        if self.kind is OptionKind.RATE:
+            return f"{self.name}_per_s", value
+        return self.name, None if value == "" else value
+
+    def read(self, value: Any) -> Any:
+        """The value of the field that these words mean. Raises ConfigError, ValueError or TypeError."""
+        match self.kind:
+            case OptionKind.RATE:
+                return None if value is None else per_s(value)
+            case OptionKind.COUNT:
+                return _whole(value, self)
+            case OptionKind.RULE:
+                return _stop(value)
+            case OptionKind.TEXT:
+                return as_text(value, self.name)
+            case OptionKind.DURATION:
+                return milliseconds(value, self.name)
+            case OptionKind.FLAG | OptionKind.SWITCH:
+                return bool(value)
+
+
+def _delay_words(s: RedriveSettings) -> str | None:
+    if not (s.delay_ms or s.spread_ms):
+        return None
+    spread = f" to {show((s.delay_ms + s.spread_ms) / 1000)}" if s.spread_ms else ""
+    return f"after {show(s.delay_ms / 1000)}{spread}"
+
+
+def _rate_words(s: RedriveSettings) -> str:
+    most = s.rate or MAX_PER_S
+    return f"{'slow start to ' if s.slow_start and most > 1 else ''}{most:.6g}/s"
+
+
+def _attempts_words(s: RedriveSettings) -> str:
+    if s.attempts is None:
+        return "attempts as the policy says"
+    return "one attempt each" if s.attempts == 1 else f"{s.attempts} attempts each"
+
+
+def _none(s: RedriveSettings) -> None:
+    """For an option whose words are with another's."""
+
+
+OPTIONS: Final = (
+    PlanOption(
+        "canary", OptionKind.COUNT, CANARY, "move so many first, and wait for their outcomes",
+        "Canary: so many first", "pace", lambda s: f"canary of {s.canary:,}" if s.canary else None, "N",
+    ),
+    PlanOption(
+        "rate", OptionKind.RATE, None, f"move at most so many: 20/s, 5000/h (default: {MAX_PER_S:.0f}/s)",
+        "Rate at most", "pace", _rate_words, "RATE", f"{MAX_PER_S:.0f}/s",
+    ),
+    PlanOption(
+        "slow_start", OptionKind.SWITCH, SLOW_START, "begin with 1/s and double every 10 s, or not",
+        "Slow start: 1/s, doubled each 10 s", "pace", _none,
+    ),
+    PlanOption(
+        "halve_on_failures", OptionKind.FLAG, False,
+        "halve the speed after a second in which more than a tenth failed",
+        "Half as fast when more than a tenth fails", "pace",
+        lambda s: "half as fast on failures" if s.halve_on_failures else None,
+    ),
+    PlanOption(
+        "stop_if", OptionKind.RULE, STOP_IF,
+        f"such as '{STOP_IF}' or 'failed>100'; '{NEVER}': it does not stop by itself",
+        "Stop if", "pace", lambda s: f"stops if {s.stop_if}" if s.stop_if else None, "RULE",
+    ),
+    PlanOption(
+        "attempts", OptionKind.COUNT, None, "how many attempts the new lives have (default: the policy's)",
+        "Attempts", "life", _attempts_words, None, "as the policy says", 1,
+    ),
+    PlanOption(
+        "to_queue", OptionKind.TEXT, None, "another queue than their own",
+        "To another queue", "life", lambda s: f"to queue {s.to_queue}" if s.to_queue else None, "QUEUE", "their own",
+    ),
+    PlanOption(
+        "delay", OptionKind.DURATION, 0, "run no earlier than this after the move",
+        "Run after", "life", _delay_words, None, "0s",
+    ),
+    PlanOption(
+        "spread", OptionKind.DURATION, 0, "and up to this much later, drawn for each message",
+        "Spread over", "life", _none, None, "0s",
+    ),
+    PlanOption(
+        "keep_deadline", OptionKind.FLAG, False, "keep the deadlines of messages",
+        "Keep deadlines", "life", lambda s: "deadlines kept" if s.keep_deadline else None,
+    ),
+)  # fmt: skip
+
+
+def read_settings(**options: Unpack[PlanOptions]) -> RedriveSettings:
+    """The settings that these options mean. Raises ConfigError, ValueError or TypeError for a bad value or name."""
+    given: Mapping[str, Any] = options
+    if unknown := given.keys() - PlanOptions.__annotations__.keys():
+        raise TypeError(f"a plan has no option {sorted(unknown)[0]!r}; it has {', '.join(PlanOptions.__annotations__)}")
+    gates = given.get("gates")
+    if not isinstance(gates, Gates | None):
+        raise TypeError(f"gates {gates!r} is refused: expected Gates, such as Gates(window='22:00-06:00')")
+    fields = {option.field: option.read(given.get(option.name, option.default)) for option in OPTIONS}
+    return RedriveSettings(gates=gates, note=given.get("note", ""), **fields)
+
+
+def settings_words(settings: RedriveSettings) -> Iterator[str]:
+    """How these settings move messages, a phrase for each option that says something."""
+    yield from (words for option in OPTIONS if (words := option.words(settings)))
+    gates = settings.gates
+    if gates is None:
+        return
+    if not gates.breaker:
+        yield "whatever breakers say"
+    if gates.health:
+        yield f"while {gates.health} is well"
+    if gates.approval:
+        yield f"once approved by {gates.approval}"
+    if gates.window:
+        yield f"at {gates.window}"
+
+
+def _stop(rule: str | None) -> str:
+    """The stop rule as it is stored; empty for never. None means the default."""
+    word = STOP_IF if rule is None else rule.strip()
+    return "" if word in ("", NEVER) else str(Stop.parse(word))
+
+
+def _whole(value: int | None, option: PlanOption) -> int | None:
+    if value is None and option.default is None:
+        return None
+    if type(value) is not int or not option.least <= value <= COUNT_MAX:
+        raise ConfigError(f"{option.name}={value!r}; expected a whole number from {option.least} up")
+    return value
