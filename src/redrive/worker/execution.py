@@ -40,7 +40,7 @@ from .crash.company import ALONE_FROM, ANY, company_of, escapes
 if TYPE_CHECKING:
     from ..flow.idempotency import Record
     from ..idempotency.claim import Claim
-    from ..task import ExecutorName
+    from ..task import ExecutorName, TaskSpec
     from .crash.ledger import Slots
     from .flow.local_state import LimitState
 
@@ -54,7 +54,7 @@ class Execution(Struct, gc=False, eq=False):
     limit: QueueLimit[Execution]
     until_s: float  # time.monotonic() when the lease ends
     slot: int = -1  # in the crash ledger
-    task: Any = None  # the Task; admission sets this and the arguments
+    task: Any = None  # the TaskSpec; admission sets this and the arguments
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     guards: tuple[LimitState, ...] = ()  # flow control sets this and the fields up to `counted`
@@ -200,7 +200,7 @@ class InFlight:
                     self._slots.give(execution.slot)
 
 
-def admit_execution(execution: Execution, tasks: Mapping[str, Any], now_ms: int) -> bool:
+def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms: int) -> bool:
     """Set its task and arguments and return True, or set its decision and fault and return False."""
     message = execution.delivery.message
     task = tasks.get(message.task)
@@ -244,7 +244,7 @@ def _closed(execution: Execution, message: Message) -> Signals:
     return unread(why_closed(execution.limit.store, message), execution)
 
 
-def has_nothing(execution: Execution, task: Any) -> bool:
+def has_nothing(execution: Execution, task: TaskSpec) -> bool:
     """Whether the body has nothing for its handler; then it is done."""
     message = execution.delivery.message
     if message.content != RAW or not task.codec.has_nothing(message.body):
@@ -253,7 +253,7 @@ def has_nothing(execution: Execution, task: Any) -> bool:
     return True
 
 
-def may_run(message: Message, tasks: Mapping[str, Any], now_ms: int) -> bool:
+def may_run(message: Message, tasks: Mapping[str, TaskSpec], now_ms: int) -> bool:
     """Whether nothing in the message itself prevents a run: nothing is taken for a message that will not run."""
     task = tasks.get(message.task)
     if task is None or message.version > task.version or is_closed(message):
@@ -283,7 +283,7 @@ def judge(execution: Execution, signals: Signals, now_ms: int) -> bool:
     return False
 
 
-def _unroutable(message: Message, task: Any, tasks: Mapping[str, Any]) -> str:
+def _unroutable(message: Message, task: TaskSpec | None, tasks: Mapping[str, TaskSpec]) -> str:
     if task is not None:
         return f"version {message.version} of task {message.task!r} is newer than {task.version}, the one known here"
     return f"no task {message.task!r} is registered here; known: {', '.join(sorted(tasks)) or 'none'}"
@@ -308,7 +308,7 @@ class Admission:
     def __init__(
         self,
         store: Store,
-        tasks: Mapping[str, Any],
+        tasks: Mapping[str, TaskSpec],
         start_on_loop: Callable[[Execution], None],
         start: Callable[[Execution], None],
         can_isolate: Callable[[str], bool],

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..decide import NO_SIGNALS, Refusal
 from ..errors import KeyReused, StoreError, Unreadable
@@ -26,6 +26,7 @@ from .execution import Execution, has_nothing, judge, may_run, unread
 
 if TYPE_CHECKING:
     from ..store import Store
+    from ..task import TaskSpec
 
 AGAIN_MS = 1_000  # how soon a message comes back whose key could not be looked up
 
@@ -34,7 +35,7 @@ class Keys:
     """The idempotency keys of one worker's messages. A claim holds longer than its task's timeout by grace and lease:
     the time that a handler may take beyond the timeout, and the time until it starts or its claim is renewed."""
 
-    def __init__(self, tasks: Mapping[str, Any], store: Store, grace_s: float, lease_s: float) -> None:
+    def __init__(self, tasks: Mapping[str, TaskSpec], store: Store, grace_s: float, lease_s: float) -> None:
         self._tasks, self._store = tasks, store
         self._slack_ms, self._lease_ms = math.ceil((grace_s + lease_s) * 1000), math.ceil(lease_s * 1000)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +27,7 @@ from ..message import (
 )
 from ..run_context import Extras
 from ..store import LargeBodies
+from ..task import TaskSpec
 from .execution import Execution
 
 ERROR_MAX = 500  # characters of the header that tells an on_dead task of the fault
@@ -126,7 +126,7 @@ def _with_key(execution: Execution, claim: Claim, now_ms: int, worker: str) -> O
     return replace(o, settlement=replace(o.settlement, swaps=(swap,)))
 
 
-def deposited(o: Outcome, large: LargeBodies, task: Any, now_ms: Callable[[], int], worker: str) -> Outcome:
+def deposited(o: Outcome, large: LargeBodies, task: TaskSpec, now_ms: Callable[[], int], worker: str) -> Outcome:
     """Put the large bodies of its follow-ups in blob storage; if that fails, the handler has failed."""
     try:
         follow_ups = tuple(large.deposit(o.settlement.follow_ups))
@@ -135,7 +135,7 @@ def deposited(o: Outcome, large: LargeBodies, task: Any, now_ms: Callable[[], in
     return replace(o, settlement=replace(o.settlement, follow_ups=follow_ups))
 
 
-def refused(o: Outcome, error: EnqueueError | StoreError, task: Any, now_ms: int, worker: str) -> Outcome:
+def refused(o: Outcome, error: EnqueueError | StoreError, task: TaskSpec, now_ms: int, worker: str) -> Outcome:
     """What replaces an outcome whose follow-ups the store refuses: the handler has failed."""
     if not isinstance(o.settlement.decision, Ack):
         if isinstance(error, StoreError) and not isinstance(error, Unsupported):  # a death waits for its follow-ups
@@ -178,7 +178,7 @@ def released(execution: Execution, now_ms: int) -> Outcome:
 
 
 def _settlement(
-    delivery: Delivery, decision: Decision, fault: Fault | None, task: Any, now_ms: int, worker: str
+    delivery: Delivery, decision: Decision, fault: Fault | None, task: TaskSpec | None, now_ms: int, worker: str
 ) -> Settlement:
     follow_ups: tuple[Draft, ...] = ()
     if isinstance(decision, DeadLetter | Quarantine):
@@ -191,7 +191,7 @@ def _settlement(
 
 
 def _compensation(
-    message: Message, decision: DeadLetter | Quarantine, fault: Fault | None, task: Any
+    message: Message, decision: DeadLetter | Quarantine, fault: Fault | None, task: TaskSpec | None
 ) -> tuple[Draft, ...]:
     """The message that `on_dead=` enqueues with the death: the same body, for another task."""
     if task is None or task.on_dead is None or message.cancel or decision.reason == "unroutable":

@@ -20,6 +20,7 @@ from ..duration import show
 from ..errors import EnqueueError, StoreError, Unsupported
 from ..message import Ack, ClaimRequest, Delivery, Settlement
 from ..store import Store
+from ..task import TaskSpec
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
 from .crash.suspects import Suspects
@@ -64,7 +65,7 @@ class StoreLoop:
     def __init__(
         self,
         store: Store,
-        tasks: Mapping[str, Any],
+        tasks: Mapping[str, TaskSpec],
         name: str,
         *,
         capacity: Capacity,

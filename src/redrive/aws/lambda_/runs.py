@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...message import RetryAt
+from ...task import TaskSpec
 from ...worker.execution import Execution
 from ...worker.executors.tasks import TaskExecutor
 from ...worker.executors.threads import ThreadExecutor
@@ -22,7 +23,7 @@ UNWIND_S = 0.3  # how long what was told to end may take to end; then it is left
 class Bounded:
     """A task in all but its timeout, which is no longer than what is left of the invocation."""
 
-    def __init__(self, task: Any, left_s: float) -> None:
+    def __init__(self, task: TaskSpec, left_s: float) -> None:
         self._task = getattr(task, "_task", task)
         self.policy = replace(self._task.policy, timeout_s=max(0.001, min(self._task.policy.timeout_s, left_s)))
 
@@ -30,7 +31,7 @@ class Bounded:
         return getattr(self._task, name)
 
 
-def bounded(tasks: Mapping[str, Any], left_s: float) -> dict[str, Any]:
+def bounded(tasks: Mapping[str, TaskSpec], left_s: float) -> dict[str, Any]:
     """All of these, with so much time."""
     return {name: Bounded(task, left_s) for name, task in tasks.items()}
 

@@ -18,7 +18,6 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -27,6 +26,7 @@ from ...errors import UnknownArguments, Unreadable
 from ...message import Delivery, Receipt
 from ...registry import Registry
 from ...run_context import enter, leave
+from ...task import TaskSpec
 from ..capacity import QueueLimit, WorkerLimit
 from ..execution import Execution
 from ..middleware import refuse_coroutine
@@ -75,7 +75,7 @@ class ChildServer:
 
     def _begin(self, work: Work) -> Execution:
         message, now_s = work.message, time.monotonic()
-        task: Any = self._app.tasks[message.task]
+        task: TaskSpec = self._app.tasks[message.task]
         delivery = Delivery(message, Receipt(0, message.fence), 0)
         execution = Execution(delivery, self._limit, float("inf"), task=task, claim=work.claim)
         execution.started_s = now_s

@@ -14,7 +14,6 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,6 +22,7 @@ from ...decide import PARK_LOOK_FIRST_MS, PARK_LOOK_MS, Signals, parked_since_ms
 from ...message import RetryAt
 from ...presence import Knowledge
 from ...store import Store
+from ...task import TaskSpec
 from ..execution import Execution, judge
 from ..services import Service
 from .pauses import EVERY_TASK, PAUSE_S, Pauses
@@ -42,7 +42,7 @@ class Newer(Service):
     def __init__(
         self,
         store: Store,
-        tasks: Mapping[str, Any],
+        tasks: Mapping[str, TaskSpec],
         held: Callable[[], Sequence[Execution]],
         pauses: Pauses,
         *,

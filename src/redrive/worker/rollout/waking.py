@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ...decide import parked_since_ms
 from ...message import Filter, Hasten, Lane
 from ...presence import Teller, release_of, waiting_tasks
 from ...store import Store
+from ...task import TaskSpec
 
 TIMES = 3  # how often it looks, at the first renewals: others may put messages off until they know of this worker
 PAGE = 100
@@ -20,7 +20,7 @@ class Waking:
     on the thread that keeps the record."""
 
     def __init__(
-        self, store: Store, queues: Sequence[str], tasks: Mapping[str, Any], draining: Callable[[], bool]
+        self, store: Store, queues: Sequence[str], tasks: Mapping[str, TaskSpec], draining: Callable[[], bool]
     ) -> None:
         self._store, self._queues, self._tasks, self._draining = store, queues, tasks, draining
         self._teller, self._left = Teller(store), TIMES
