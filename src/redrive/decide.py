@@ -84,10 +84,10 @@ NO_SIGNALS = Signals()
 def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Run | RetryAt | DeadLetter | Quarantine:
     """Decide what to do with a message that was just claimed. Every answer but Run gives the attempt back."""
     if message.cancel:
-        return RetryAt(now_ms, "cancelled", counts=False)  # the store ends it: a cancelled message is never retried
+        return RetryAt.released(now_ms, "cancelled")  # the store ends it: a cancelled message is never retried
     if signals.locked is not None:
         wait_ms = min(max(PARK_LOOK_MS, message.held_ms // 2), LOCKED_LOOK_MS)
-        return RetryAt(now_ms + wait_ms, "parked", counts=False, held=True)
+        return RetryAt.deferred(now_ms + wait_ms, "parked")
     if signals.tampered is not None:
         return Quarantine(signals.tampered, reason="tampered", counts=False)
     if message.deadline_ms is not None and now_ms >= message.deadline_ms:
@@ -102,12 +102,12 @@ def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Ru
         return Quarantine(_sentence(message.crashes, message.crashes_alone, last), counts=False)
     asked_ms = _asked_until_ms(message, policy.retry)
     if now_ms < asked_ms:
-        return RetryAt(min(asked_ms, now_ms + _ceil_ms(policy.retry.max_retry_after_s)), "asked", counts=False)
+        return RetryAt.released(min(asked_ms, now_ms + _ceil_ms(policy.retry.max_retry_after_s)), "asked")
     if signals.refusal is not None:
         return _refused(signals.refusal)
     if signals.unfetched is not None:
         wait_s = FETCH_AGAIN_S * (0.5 + draw(message.id, message.redrives, message.fence))
-        return RetryAt(now_ms + _ceil_ms(wait_s), "blob unavailable", counts=False, held=True)
+        return RetryAt.deferred(now_ms + _ceil_ms(wait_s), "blob unavailable")
     return RUN
 
 
@@ -115,21 +115,21 @@ def _refused(refusal: Refusal) -> RetryAt | DeadLetter:
     deferral = refusal.deferral
     if refusal.dead:
         return DeadLetter("budget", f"no {deferral.why} left of {deferral.by}, and it is not to wait", counts=False)
-    return RetryAt(refusal.at_ms, deferral.why, counts=False, held=True, deferral=deferral)
+    return RetryAt.deferred(refusal.at_ms, deferral.why, deferral)
 
 
 def _parked(message: Message, signals: Signals, why: str, now_ms: int) -> RetryAt | DeadLetter:
     """Leave it to a worker that knows it, if one is alive. Else retry it until `park_ms` after it was first seen, or
     after the last worker that knew it; then it is dead."""
     if signals.again_ms is not None:
-        return RetryAt(signals.again_ms, "newer", counts=False, held=True)
+        return RetryAt.deferred(signals.again_ms, "newer")
     first_ms = parked_since_ms(message)
     since_ms = now_ms if first_ms is None else min(now_ms, max(first_ms, signals.known_ms))
     left_ms = since_ms + signals.park_ms - now_ms
     if left_ms <= 0:
         return DeadLetter("unroutable", why, counts=False)
     look_ms = min(max(PARK_LOOK_FIRST_MS, (now_ms - since_ms) // 2), PARK_LOOK_MS)
-    return RetryAt(now_ms + min(left_ms, look_ms), "parked", counts=False, held=True)
+    return RetryAt.deferred(now_ms + min(left_ms, look_ms), "parked")
 
 
 def parked_since_ms(message: Message) -> int | None:
@@ -174,7 +174,7 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
         if elapsed_s > chosen.max_elapsed_s:
             bound = f"allowed are {chosen.max_elapsed_s:g} s"
             return DeadLetter("elapsed", f"its next attempt would start after {elapsed_s:.1f} s of trying; {bound}")
-    return RetryAt(at_ms, fault.kind.value)
+    return RetryAt.failed(at_ms, fault.kind.value)
 
 
 def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
@@ -224,7 +224,7 @@ def _crashed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Dec
     if not chosen.retryable or _convicted(message, policy, now_ms, more=1):
         return Quarantine(_sentence(message.crashes + 1, message.crashes_alone + 1, fault), crashed=True)
     delay_s = _delay_s(message, fault, policy.retry, chosen.backoff, message.crashes_alone)
-    return RetryAt(now_ms + _ceil_ms(delay_s), "crashed", crashed=True)
+    return RetryAt.after_crash(now_ms + _ceil_ms(delay_s))
 
 
 def _crashed_in_company(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
@@ -233,7 +233,7 @@ def _crashed_in_company(message: Message, fault: Fault, policy: Policy, now_ms: 
     if message.crashes + 1 >= policy.crashes_max:
         sentence = _sentence(message.crashes + 1, message.crashes_alone, fault)
         return Quarantine(sentence, crashed=True, in_company=True)
-    return RetryAt(min(now_ms, message.life_ms), "crashed", crashed=True, in_company=True)
+    return RetryAt.after_crash(min(now_ms, message.life_ms), in_company=True)
 
 
 def _convicted(message: Message, policy: Policy, now_ms: int, more: int = 0) -> bool:
@@ -257,10 +257,10 @@ def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
 def _checked(decision: Any) -> Decision:
     """Check what the policy's override returned. Raises TypeError or ValueError for what no store could keep."""
     match decision:
-        case RetryAt(at_ms):
+        case RetryAt(at_ms=at_ms):
             if type(at_ms) is not int or not 0 <= at_ms <= AT_MAX_MS:
                 raise ValueError(f"override returned {decision!r}; expected at_ms as whole milliseconds of the epoch")
-        case DeadLetter(reason, why) | Quarantine(why, reason):
+        case DeadLetter(reason=reason, why=why) | Quarantine(why=why, reason=reason):
             f"{reason}{why}".encode()
             if not all(isinstance(word, str) for word in (reason, why)):
                 raise TypeError(f"override returned {decision!r}; expected its reason and its why as text")
@@ -274,9 +274,9 @@ def _checked(decision: Any) -> Decision:
 
 def _steered(fault: Fault, now_ms: int) -> Decision | None:
     if fault.kind is Kind.INTERRUPTED:
-        return RetryAt(now_ms, "interrupted", counts=False)
+        return RetryAt.released(now_ms, "interrupted")
     if fault.steer == "snooze":
-        return RetryAt(now_ms + max(_ceil_ms(fault.retry_after_s or 0.0), SNOOZE_MIN_MS), "snooze", counts=False)
+        return RetryAt.released(now_ms + max(_ceil_ms(fault.retry_after_s or 0.0), SNOOZE_MIN_MS), "snooze")
     if fault.steer == "reject":
         return DeadLetter("rejected", fault.text)
     if fault.steer == "quarantine":

@@ -95,6 +95,26 @@ class RetryAt(Struct, frozen=True, gc=False):
     crashed: bool = False
     in_company: bool = False
 
+    @classmethod
+    def failed(cls, at_ms: int, why: str) -> RetryAt:
+        """The run failed and is retried: it spends an attempt."""
+        return cls(at_ms, why)
+
+    @classmethod
+    def deferred(cls, at_ms: int, why: str, deferral: Deferral | None = None) -> RetryAt:
+        """Flow control, or the worker itself, puts it off: it spends neither an attempt nor elapsed time."""
+        return cls(at_ms, why, counts=False, held=True, deferral=deferral)
+
+    @classmethod
+    def released(cls, at_ms: int, why: str) -> RetryAt:
+        """Its run did not count: it is given back, or its handler asked for a later time."""
+        return cls(at_ms, why, counts=False)
+
+    @classmethod
+    def after_crash(cls, at_ms: int, *, in_company: bool = False) -> RetryAt:
+        """The process of its run died; `in_company`: others ran there."""
+        return cls(at_ms, "crashed", crashed=True, in_company=in_company)
+
 
 class DeadLetter(Struct, frozen=True, gc=False):
     """To the dead lane: `reason` is a fixed word (exhausted, permanent, …), `why` explains it to a person."""

@@ -93,9 +93,9 @@ def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: i
     match decision:
         case RetryAt():
             moved, counts = _again(message, decision, now_ms), decision.counts and not decision.crashed
-        case DeadLetter(reason, _, counts):
+        case DeadLetter(reason=reason, counts=counts):
             moved = rested(message, Lane.DEAD, reason, now_ms)
-        case Quarantine(_, reason, counts, died):
+        case Quarantine(reason=reason, counts=counts, crashed=died):
             moved, counts = rested(_crashed(message, decision), Lane.QUARANTINE, reason, now_ms), counts and not died
         case Ack():
             raise TypeError("an acked message is removed, not changed")

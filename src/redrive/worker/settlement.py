@@ -139,7 +139,7 @@ def refused(o: Outcome, error: EnqueueError | StoreError, task: TaskSpec, now_ms
     """What replaces an outcome whose follow-ups the store refuses: the handler has failed."""
     if not isinstance(o.settlement.decision, Ack):
         if isinstance(error, StoreError) and not isinstance(error, Unsupported):  # a death waits for its follow-ups
-            again = RetryAt(now_ms + _DIE_LATER_MS, "held", counts=False, held=True)
+            again = RetryAt.deferred(now_ms + _DIE_LATER_MS, "held")
             return replace(o, settlement=Settlement(o.settlement.receipt, again, swaps=o.settlement.swaps))
         return replace(o, settlement=replace(o.settlement, follow_ups=()))
     failed = _failed(o.delivery.message, _with_run(classify(error), o.run_s), task.policy, now_ms)
@@ -173,7 +173,7 @@ def released(execution: Execution, now_ms: int) -> Outcome:
     # What may still be running keeps its key; this message gets it back at once.
     freed = () if claim is None or execution.started_s else (claim.releasing(),)
     due_ms = now_ms if execution.started_s else min(now_ms, execution.delivery.due_ms or now_ms)
-    again = RetryAt(due_ms, "interrupted", counts=False)
+    again = RetryAt.released(due_ms, "interrupted")
     return Outcome(Settlement(execution.delivery.receipt, again, swaps=freed), execution.delivery)
 
 

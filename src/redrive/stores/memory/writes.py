@@ -163,7 +163,7 @@ def _may_judge(kept: Kept, verdict: Verdict) -> bool:
     match verdict:
         case Redrive() if message.lane is Lane.DONE:
             return message.reason != "cancelled"
-        case Return(run):
+        case Return(run=run):
             mine = message.run == run and before is not None and before.redrives == message.redrives - 1
             return mine and message.lane is Lane.READY and message.attempt == message.crashes == 0
         case Hasten():

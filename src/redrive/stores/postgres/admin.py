@@ -286,7 +286,7 @@ def _words(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Ve
             rows = st.rows(c, "discard", *seen)
         case Isolate(why):
             rows = st.rows(c, "isolate", *seen, plain(why), now)
-        case Return(run):
+        case Return(run=run):
             rows = st.rows(c, "return", *seen, run)
         case Hasten():
             rows = st.rows(c, "hasten", *seen, now)

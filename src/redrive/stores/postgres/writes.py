@@ -307,11 +307,11 @@ def _crash(s: Settlement) -> RetryAt | Quarantine | None:
 
 def _move(s: Settlement) -> tuple[str, int | None, bool, bool, str | None]:
     match s.decision:
-        case RetryAt(at_ms, _, counts, held, _, crashed):
+        case RetryAt(at_ms=at_ms, counts=counts, held=held, crashed=crashed):
             return Lane.READY.value, at_ms, counts and not crashed, held, None
-        case DeadLetter(reason, _, counts):
+        case DeadLetter(reason=reason, counts=counts):
             return Lane.DEAD.value, None, counts, False, reason
-        case Quarantine(_, reason, counts, crashed):
+        case Quarantine(reason=reason, counts=counts, crashed=crashed):
             return Lane.QUARANTINE.value, None, counts and not crashed, False, reason
         case _:
             raise TypeError(f"{s.decision!r} moves no message: expected RetryAt, DeadLetter or Quarantine")

@@ -225,13 +225,13 @@ def _drafts(verdict: Verdict) -> list[Draft]:
 def _words_of(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Sequence[Any]:
     """`made`: the id of what it puts."""
     match verdict:
-        case Redrive(to_queue, _, attempts, run, keep_deadline):
+        case Redrive(to_queue=to_queue, attempts=attempts, run=run, keep_deadline=keep_deadline):
             return ("redrive", to_queue, attempts, run, keep_deadline)
         case Discard():
             return ("discard",)
         case Isolate(why):
             return ("isolate", why)
-        case Return(run):
+        case Return(run=run):
             return ("return", run)
         case Hasten():
             return ("hasten",)

@@ -129,13 +129,13 @@ class Settling:
                 result = None if s.result is None or keep is None else self.arguments.blob(s.result)
                 row[0] = ACK
                 row += [keep, True, False, None if degraded is None else DEGRADED, None, None, result]
-            case RetryAt(at_ms, _, counts, held, _, crashed):
+            case RetryAt(at_ms=at_ms, counts=counts, held=held, crashed=crashed):
                 row[0] = RETRY
                 row += [at_ms, counts and not crashed, held, None, fault, None, None]
-            case DeadLetter(reason, _, counts):
+            case DeadLetter(reason=reason, counts=counts):
                 row[0] = DIE
                 row += [None, counts, False, reason, fault, fingerprint, None]
-            case Quarantine(_, reason, counts, crashed):
+            case Quarantine(reason=reason, counts=counts, crashed=crashed):
                 row[0] = POISON
                 row += [None, counts and not crashed, False, reason, fault, fingerprint, None]
         told = _told(s.decision)

@@ -224,14 +224,14 @@ def move_row(s: Settlement, now: int) -> list[Any]:
     fault = text(s.fault) if s.fault is not None else None
     fingerprint, error = (s.fault.fingerprint, s.fault.error) if s.fault is not None else (None, None)
     match s.decision:
-        case RetryAt(at_ms, _, counts, held, deferral, crashed, in_company):
+        case RetryAt(at_ms=at_ms, counts=counts, held=held, deferral=deferral, crashed=crashed, in_company=in_company):
             held_ms = max(0, at_ms - now) if held else 0
             why = None if deferral is None else text(deferral)
             counts, alone = counts and not crashed, crashed and not in_company
             return [*s.receipt, Lane.READY, at_ms, counts, held_ms, None, None, None, fault, why, crashed, alone]
-        case DeadLetter(reason, _, counts):
+        case DeadLetter(reason=reason, counts=counts):
             return [*s.receipt, Lane.DEAD, None, counts, 0, reason, fingerprint, error, fault, None, 0, 0]
-        case Quarantine(_, reason, counts, crashed, in_company):
+        case Quarantine(reason=reason, counts=counts, crashed=crashed, in_company=in_company):
             counts, alone = counts and not crashed, crashed and not in_company
             told = (reason, fingerprint, error, fault, None, crashed, alone)
             return [*s.receipt, Lane.QUARANTINE, None, counts, 0, *told]

@@ -144,7 +144,7 @@ class Suspects:
         execution.limit.leave()  # starts no other: the limits are paused
         if status is not LeaseStatus.LOST:
             why = "cancelled" if status is LeaseStatus.CANCEL else "interrupted"
-            execution.decision = RetryAt(self._now_ms(), why, counts=False)
+            execution.decision = RetryAt.released(self._now_ms(), why)
             self._finish([execution])
         self._next()
 
@@ -201,4 +201,4 @@ def patience_s(message: Message) -> float:
 
 def put_off(now_ms: int, held_s: float) -> RetryAt:
     """Release a suspect that held up others for `held_s`, uncounted."""
-    return RetryAt(now_ms + int(held_s * PUT_OFF * 1000), "suspect", counts=False, held=True)
+    return RetryAt.deferred(now_ms + int(held_s * PUT_OFF * 1000), "suspect")

@@ -313,7 +313,7 @@ class ProcessExecutor:
     def _put_off(self, execution: Execution, pool: Pool) -> None:
         """There is no child to run it in: release it for a while, uncounted."""
         wait_ms = int(max(PAUSE_S[0], pool.not_before_s - time.monotonic()) * 1000)
-        execution.decision = RetryAt(self._store.now_ms() + wait_ms, "no process", counts=False, held=True)
+        execution.decision = RetryAt.deferred(self._store.now_ms() + wait_ms, "no process")
         self._done(execution)
 
     def _put_off_all(self, executions: Iterable[Execution], pool: Pool) -> None:
