@@ -43,11 +43,13 @@ def share(value: float | None) -> str:
 def milliseconds(value: float | None) -> str:
     """A duration that was measured in milliseconds.
 
-    >>> milliseconds(12.4), milliseconds(61_000), milliseconds(None)
-    ('12.4ms', '1m1s', '–')
+    >>> milliseconds(12.4), milliseconds(61_000), milliseconds(-90_000), milliseconds(None)
+    ('12.4ms', '1m1s', '-1m30s', '–')
     """
     if value is None:
         return DASH
+    if value < 0:
+        return f"-{milliseconds(-value)}"
     return f"{value:.3g}ms" if round(value, 1) < 1000 else seconds(value / 1000)
 
 
@@ -57,7 +59,7 @@ def seconds(value: float | None) -> str:
     >>> seconds(0), seconds(2.14), seconds(61.4), seconds(None)
     ('0s', '2.1s', '1m1s', '–')
     """
-    return DASH if value is None else show(round(value, 1) if value < 10 else round(value))
+    return DASH if value is None else show(round(value, 1) if abs(value) < 10 else round(value))
 
 
 def size(count: int | None) -> str:

@@ -29,7 +29,7 @@ _COLUMNS = (
     Column("held"),
     Column("running"),
     Column("claims_per_s", "claims/s", number),
-    Column("cpushare", "cpu", share, spare=1),
+    Column("cpu_share", "cpu", share, spare=1),
     Column("rss_bytes", "memory", size, spare=1),
     Column("loop_lag_ms", "loop lag p99", milliseconds, spare=2),
     Column("store_p50_ms", "store p50", milliseconds, spare=3),
