@@ -227,12 +227,12 @@ def _warn_unworked(opened: OpenedStore, queues: Iterable[str]) -> None:
     been due for a while and none is leased is one that nothing seems to run."""
     if not sys.stderr.isatty():
         return
-    from ..status import told_by, worked
+    from ..status import worked, worker_reports
 
     app, store = opened.app, opened.store
     mine = None if app is None else {queue.name for queue in app.queues_of(None)}
     worker = f"{program()} worker {typed((app and app.spec) or 'MODULE:APP')}"
-    reports = told_by(store)
+    reports = worker_reports(store)
     known, begins = (
         worked(reports),
         reports is not None and not reports,

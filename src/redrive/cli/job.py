@@ -105,11 +105,13 @@ def _gone(opened: OpenedStore, id: str) -> Failure:
 
 def write_message(opened: OpenedStore, out: Output, message: Message, *, body: bool = False) -> None:
     """`body`: read it from its blob."""
-    from ..status import running_of, told_by
+    from ..status import running_of, worker_reports
 
     record = message_record(message, opened.store.now_ms())
     if message.lane is Lane.LEASED:
-        record["running"] = running_record(running_of(told_by(opened.store)).get(message.id), opened.store.now_ms())
+        record["running"] = running_record(
+            running_of(worker_reports(opened.store)).get(message.id), opened.store.now_ms()
+        )
     holds = holds_of(opened.store, opened.app, message)
     record["held"] = [hold_record(hold) for hold in holds]
     record["timeline"] = [moment_record(m) for m in timeline(message, by_hand(opened.store, message))]
@@ -148,12 +150,12 @@ def list_(
 
     A selector narrows the list by fields of the messages, in any state, such as correlation:order-7 or trace:4bf92f35….
     """
-    from ..status import running_of, told_by
+    from ..status import running_of, worker_reports
 
     now_ms, node = opened.store.now_ms(), seen_at_once(selector)
     where = Filter(queue=queue, task=task, since_ms=since, until_ms=until)
     lane = None if state is None else _LANES.get(state) or Lane(state)
-    runs = running_of(told_by(opened.store)) if lane in (None, Lane.LEASED) else {}
+    runs = running_of(worker_reports(opened.store)) if lane in (None, Lane.LEASED) else {}
     rows = (_row(m, runs, now_ms) for m in _walk(opened, lane, where) if matches(node, Seen(m, now_ms)))
     chosen: Iterator[dict[str, Any]] = (row for row in rows if state in (None, row["state"]))
     if state == "leased":
@@ -201,12 +203,12 @@ def cancel(opened: OpenedStore, out: Output, ids: tuple[str, ...], kill: bool, a
     A handler that runs isolated, in a child process, is killed with `--kill`, half a second after it was asked. Others
     end only when they listen, or with their worker.
     """
-    from ..status import running_of, told_by
+    from ..status import running_of, worker_reports
     from ..triage.pauses import cancel
 
     ids = tuple(message_id(opened, id) for id in ids)
     results = cancel(opened.store, ids, kill=kill, actor=actor, reason=reason)
-    runs = running_of(told_by(opened.store)) if Cancel.REQUESTED in results else {}
+    runs = running_of(worker_reports(opened.store)) if Cancel.REQUESTED in results else {}
     rows = [{"id": id, "result": str(result)} for id, result in zip(ids, results, strict=True)]
     out.rows(rows, (Column("id"), Column("result")), id="id", limit=0)
     if set(results) == {Cancel.UNKNOWN}:

@@ -13,7 +13,7 @@ from .read import read_status
 from .reasons import Reasons
 from .record import Need, QueueStatus, Status
 from .running import Running, running_of
-from .workers import WorkerStatus, told_by, worked
+from .workers import WorkerStatus, worked, worker_reports
 
 __all__ = [
     "Hold",
@@ -27,6 +27,6 @@ __all__ = [
     "read_status",
     "running_of",
     "schedule_statuses",
-    "told_by",
     "worked",
+    "worker_reports",
 ]

@@ -25,7 +25,7 @@ from ..worker.flow.transitions import Transition, read
 from .flow import flow_holds
 from .hold import Hold, words
 from .timing import IDLE_MS, due_hold, no_worker, outbox_hold, time_hold
-from .workers import told_by, worked
+from .workers import worked, worker_reports
 
 LOOKED = 200  # waiting messages of a queue that are read to find what holds them
 CELLS_AT_ONCE = 100
@@ -239,7 +239,7 @@ class Reasons:
     @cached_property
     def workers(self) -> tuple[WorkerInfo, ...] | None:
         """The reports of workers; None where they do not report. Raises StoreError."""
-        return told_by(self._store)
+        return worker_reports(self._store)
 
     @cached_property
     def worked(self) -> frozenset[str] | None:

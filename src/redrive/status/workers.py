@@ -40,7 +40,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     hung: Hung | None = None
 
 
-def told_by(store: Store) -> tuple[WorkerInfo, ...] | None:
+def worker_reports(store: Store) -> tuple[WorkerInfo, ...] | None:
     """The reports of a store's workers, without schedulers; None where they do not report. Raises StoreError."""
     if not (store.traits.cells and settings().telemetry):
         return None
@@ -49,7 +49,7 @@ def told_by(store: Store) -> tuple[WorkerInfo, ...] | None:
 
 def hung_workers(store: Store) -> list[str]:
     """A line for each living worker that hangs, with the cause. Raises StoreError."""
-    workers, now_ms = told_by(store) or (), store.now_ms()
+    workers, now_ms = worker_reports(store) or (), store.now_ms()
     return [
         f"{info.hung.text(info.name)}, for {show(max(0, now_ms - info.hung.since_ms) // 1000)}"
         for info in workers

@@ -16,7 +16,7 @@ from ..message import Counts as LaneCounts
 from ..presence import WorkerInfo, with_claimed
 from ..registry import Registry
 from ..status import schedule_statuses
-from ..status.workers import told_by, worked
+from ..status.workers import worked, worker_reports
 from ..store import Store
 from .rule import AlertRule
 
@@ -66,7 +66,7 @@ class Figures:
 
     @cached_property
     def _workers(self) -> tuple[WorkerInfo, ...] | None:
-        return told_by(self._store)
+        return worker_reports(self._store)
 
     def _lanes(self, name: str) -> Iterator[tuple[str, float]]:
         for queue, counts in self._counts.items():

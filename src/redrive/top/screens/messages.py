@@ -209,7 +209,7 @@ class MessageDetail(Text):
         return str(as_node(Filter(ids=(self.message,)), Lane(subject["state"])))
 
     def read(self, model: Model) -> MessageStory:
-        from ...status import running_of, told_by
+        from ...status import running_of, worker_reports
 
         (message,) = model.store.find([self.message])
         if message is None:
@@ -218,7 +218,7 @@ class MessageDetail(Text):
         record = message_record(message, now_ms)
         record["held"] = [hold_record(hold) for hold in holds]
         if message.lane is Lane.LEASED:
-            record["running"] = running_record(running_of(told_by(model.store)).get(message.id), now_ms)
+            record["running"] = running_record(running_of(worker_reports(model.store)).get(message.id), now_ms)
         hands = by_hand(model.store, message) if model.store.traits.cells else []
         record["timeline"] = [moment_record(moment) for moment in timeline(message, hands)]
         return MessageStory(record, list(story(redact_record(record), model.reader, why=holds_text(holds, now_ms))))

@@ -42,12 +42,12 @@ class QueueNotes(NamedTuple):
 def counted(model: Model) -> QueueCounts:
     """The counts of all queues, those that the app declares included. Raises StoreError."""
     from ...presence import with_claimed
-    from ...status.workers import told_by
+    from ...status.workers import worker_reports
 
     app = model.app
     declared = {task.queue for task in app.tasks.values()} | set(app.queues) if app is not None else set[str]()
     counts = dict.fromkeys(sorted(declared), Counts()) | model.store.counts_by_queue()
-    counts = with_claimed(counts, told_by(model.store))
+    counts = with_claimed(counts, worker_reports(model.store))
     return QueueCounts(counts, model.store.paused())
 
 

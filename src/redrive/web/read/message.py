@@ -15,7 +15,7 @@ from ...present.formats import timestamp
 from ...present.holds import holds_of
 from ...present.messages import body_json, message_record, moment_record, moment_text, running_record
 from ...present.story import ENDS
-from ...status import running_of, told_by
+from ...status import running_of, worker_reports
 from ...triage.edit import REPLACES
 from ...triage.purge import purge_behind
 from ...triage.timeline import by_hand, ended_by, timeline
@@ -90,7 +90,7 @@ def _record(ask: PageRequest, message: Message) -> Record:
     record["timeline"] = [_moment(message, moment) for moment in moments]
     purge = purge_behind(ask.store, message) if ask.store.traits.cells else None
     record["purged"] = None if purge is None else f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
-    held = running_of(told_by(ask.store)).get(message.id) if message.lane is Lane.LEASED else None
+    held = running_of(worker_reports(ask.store)).get(message.id) if message.lane is Lane.LEASED else None
     record["running"] = running_record(held, now_ms)
     record["blob"] = None
     if message.content == BLOB and ask.sees_bodies:

@@ -11,7 +11,7 @@ from ...policy.retry import Retry
 from ...presence import with_claimed
 from ...status import Reasons, Status
 from ...status.upcoming import HOUR_S, MINUTE_S, TEN_S, Wave
-from ...status.workers import told_by
+from ...status.workers import worker_reports
 from ..ask import PageRequest, Problem, Record
 from . import fields
 
@@ -70,7 +70,7 @@ def queue(ask: PageRequest) -> Record:
     if counts == Counts() and declared is None and not tasks and name not in store.queues():
         raise Problem(f"there is no queue {name!r}", "nothing was ever enqueued in it, and no task names it", "", 404)
     workers = _workers(ask, name)
-    counts = with_claimed({name: counts}, told_by(store))[name]
+    counts = with_claimed({name: counts}, worker_reports(store))[name]
     held = ask.kept(f"held/{name}", lambda: Reasons(store, ask.registry).of_queue(name, counts))
     return {
         **fields.queue(ask, name, counts, paused=name in store.paused(), holds=held.value),
