@@ -12,7 +12,7 @@ from botocore import xform_name
 from msgspec.structs import replace
 from tests.support.aws.places import REGION, Stand, client
 
-from redrive.aws.dead_letters.ingest import HIDDEN_S, Counts, Ingest, Source
+from redrive.aws.dead_letters.ingest import HIDDEN_S, DeadLetterIngest, DeadLetterSource, IngestCounts
 from redrive.awsapi import client as aws
 from redrive.codec import Routes
 from redrive.errors import StoreFull, StoreUnavailable
@@ -58,7 +58,7 @@ class Scene:
         self.triage = SqliteStore(folder / "triage.db", clock_ms=stand.clock)
         self.sqs = Calls(stand.url)
         self.routes = Routes()
-        self.source = Source("crm", self.dead)
+        self.source = DeadLetterSource("crm", self.dead)
 
     def _made(self, name: str, **attributes: str) -> str:
         return str(self.boto.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"])
@@ -90,8 +90,8 @@ class Scene:
                 pass
             self.stand.passes(2)
 
-    def ingest(self, triage: Store | None = None) -> Counts:
-        return Ingest(self.sqs, triage or self.triage, self.routes, self.triage.cells).drain(self.source)
+    def ingest(self, triage: Store | None = None) -> IngestCounts:
+        return DeadLetterIngest(self.sqs, triage or self.triage, self.routes, self.triage.cells).drain(self.source)
 
     def rows(self, lane: Lane = Lane.DEAD) -> list[Message]:
         return self.triage.peek(lane, limit=1000).messages
@@ -129,7 +129,7 @@ def test_our_dead_letters_come_with_all_they_carried(scene: Scene) -> None:
     sent = [scene.dead_one(redrives=1, run="r1") for _ in range(23)]
     for message in sent:
         scene.send_message(scene.dead, message)
-    assert scene.ingest() == Counts(23, 23)
+    assert scene.ingest() == IngestCounts(23, 23)
     assert scene.left() == 0
     rows = {row.id: row for row in scene.rows()}
     assert rows.keys() == {message.id for message in sent}
@@ -280,7 +280,7 @@ def test_a_run_hears_of_what_died_without_a_worker(scene: Scene) -> None:
 
 def test_poison_goes_to_quarantine(scene: Scene) -> None:
     scene.send_message(scene.dead, scene.dead_one(lane=Lane.QUARANTINE, reason="crashed"))
-    scene.source = Source("crm", scene.dead, Lane.QUARANTINE)
+    scene.source = DeadLetterSource("crm", scene.dead, Lane.QUARANTINE)
     scene.ingest()
     [row] = scene.rows(Lane.QUARANTINE)
     assert row.reason == "crashed"
@@ -306,7 +306,7 @@ def test_nothing_is_deleted_where_the_store_is_full_and_all_comes_once_it_has_ro
     with pytest.raises(StoreFull):
         scene.ingest(full)
     assert (scene.left(), scene.rows()) == (25, [])
-    assert scene.ingest() == Counts(25, 25)
+    assert scene.ingest() == IngestCounts(25, 25)
 
 
 def test_a_kill_between_write_and_delete_leaves_one_row(scene: Scene) -> None:
@@ -314,8 +314,8 @@ def test_a_kill_between_write_and_delete_leaves_one_row(scene: Scene) -> None:
         scene.send_message(scene.dead, scene.dead_one())
     scene.stand.server.faults.fail("DeleteMessageBatch", times=3)  # all tries of one call
     with pytest.raises(StoreUnavailable):
-        Ingest(scene.sqs, scene.triage, scene.routes).once(scene.source)
+        DeadLetterIngest(scene.sqs, scene.triage, scene.routes).once(scene.source)
     assert (len(scene.rows()), scene.left()) == (10, 10)
     scene.stand.passes(HIDDEN_S + 1)
-    assert scene.ingest() == Counts(10, 0, 10)
+    assert scene.ingest() == IngestCounts(10, 0, 10)
     assert (len(scene.rows()), scene.left()) == (10, 0)

@@ -20,7 +20,7 @@ from redrive import App, AutoRedrive, Backoff, Idempotency, Reject, Retry, Snooz
 from redrive.aws.lambda_.events import answer, queue_named, queues_of, raw_of, records_of
 from redrive.aws.lambda_handlers import LambdaHandler, redrive
 from redrive.aws.redriver import settings as redriving
-from redrive.aws.redriver.run import Work
+from redrive.aws.redriver.run import Continuation
 from redrive.aws.redriver.transfer import calls
 from redrive.awsapi.client import client
 from redrive.errors import ConfigError
@@ -588,8 +588,8 @@ def test_a_dead_letter_that_is_redriven_begins_a_fresh_life(stand: Stand) -> Non
         *(f.sqs.get_queue_url(QueueName=f"{f.place.sqs_name}-{end}")["QueueUrl"] for end in ("dlq", "poison")),
     ]
     auto = AutoRedrive(jitter=0)
-    settings = redriving.Settings(queue=urls[0], dead=urls[1], poison=urls[2], auto=auto)
-    told = redrive({}, calls(f.sqs), settings, Work(), None, lambda: 1.0, stand.clock)
+    settings = redriving.RedriverSettings(queue=urls[0], dead=urls[1], poison=urls[2], auto=auto)
+    told = redrive({}, calls(f.sqs), settings, Continuation(), None, lambda: 1.0, stand.clock)
     assert told["redriven"] == 1
     stand.passes(60)
     assert f.invoke() == [] and f.count() == 0

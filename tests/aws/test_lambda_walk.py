@@ -14,9 +14,9 @@ from tests.support.aws.places import REGION, Stand
 from redrive import App, Backoff, Reject, Retry, Snooze
 from redrive.aws.lambda_handlers import redrive
 from redrive.aws.redriver.pace import Known
-from redrive.aws.redriver.run import Work
-from redrive.aws.redriver.settings import Settings
-from redrive.aws.redriver.transfer import Call, calls
+from redrive.aws.redriver.run import Continuation
+from redrive.aws.redriver.settings import RedriverSettings
+from redrive.aws.redriver.transfer import SqsCall, calls
 from redrive.awsapi.client import client
 from redrive.errors import ConfigError, StoreError
 from redrive.flow.auto_redrive import AutoRedrive
@@ -50,7 +50,7 @@ class Walk:
         self.dead, self.poison = (self.main.removesuffix(end) + f"-{name}{end}" for name in ("dlq", "poison"))
         self.work = self.sqs.create_queue(QueueName=f"w{seed}-work")["QueueUrl"]
         auto = AutoRedrive(rate=RATE)
-        self.settings = Settings(queue=self.main, dead=self.dead, poison=self.poison, auto=auto)
+        self.settings = RedriverSettings(queue=self.main, dead=self.dead, poison=self.poison, auto=auto)
         self.came: Counter[int] = Counter()  # by the second, of what the re-driver sent back
         self.cells = MemoryStore(stand.clock).cells if seed % 3 else None  # of the re-driver
         self.source = EventSource(self.sqs, self.main)
@@ -124,7 +124,7 @@ class Walk:
             self.came.update(now_s + delays_s[entry["Id"]] for entry in answer.get("Successful", ()))
         return answer
 
-    def dying(self) -> Call:
+    def dying(self) -> SqsCall:
         """Calls of a Lambda that may die at one of them."""
         call, left = self.call, self.random.randint(1, 12) if self.random.random() < 0.4 else 10**6
 
@@ -149,7 +149,7 @@ class Walk:
         except (StoreError, ConfigError):
             pass
 
-    def ring(self, call: Call) -> None:
+    def ring(self, call: SqsCall) -> None:
         """The alarm calls when its state changes, and at no other time; Lambda tries a call from SNS three times."""
         dead = self.store.sqs_queues.counts(self.dead)[0] > 0
         for again in range(3) if dead and not self.ringing else ():
@@ -162,13 +162,13 @@ class Walk:
                 pass
         self.ringing = dead
 
-    def work_on(self, call: Call) -> None:
+    def work_on(self, call: SqsCall) -> None:
         found = self.sqs.receive_message(QueueUrl=self.work, VisibilityTimeout=60).get("Messages", ())
         for message in found:
             self.redriver(message["Body"], call)
             self.sqs.delete_message(QueueUrl=self.work, ReceiptHandle=message["ReceiptHandle"])
 
-    def redriver(self, body: str | None, call: Call) -> None:
+    def redriver(self, body: str | None, call: SqsCall) -> None:
         """Called by a message of the work queue, or by the alarm; each time in an environment of its own."""
         event = {} if body is None else {"Records": [{"eventSource": "aws:sqs", "body": body}]}
         left = [self.random.randint(1, 5)]
@@ -177,7 +177,7 @@ class Walk:
             left[0] -= 1
             return float(left[0])
 
-        work = Work(self.work)
+        work = Continuation(self.work)
         redrive(event, call, self.settings, work, self.cells, left_s, self.stand.clock, Known())
 
     def fault(self) -> None:

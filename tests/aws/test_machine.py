@@ -17,7 +17,7 @@ from tests.support.aws.states_language import Execution, Failed
 from tests.support.endpoints import endpoint
 
 from redrive import Gates
-from redrive.aws.redriver.settings import Settings, settings_of
+from redrive.aws.redriver.settings import RedriverSettings, settings_of
 from redrive.aws.redriver.steps import ATTEMPT
 from redrive.aws.redriver.transfer import calls
 from redrive.aws.stepfunctions import tasks
@@ -52,7 +52,7 @@ class Bench:
         self.store = MemoryStore(clock_ms=stand.clock)
         self.before: Callable[[str, dict[str, Any]], None] = lambda action, given: None
         self.sent: list[tuple[str, str, int]] = []
-        settings = Settings(
+        settings = RedriverSettings(
             queue=self.queue, dead=self.dead, poison=self.poison, auto=machine.auto, dependency=DEPENDENCY
         )
         asks_s = machine.approval_s if machine.approval else 0
@@ -90,9 +90,9 @@ class Bench:
                 return found
             found += [message["Body"] for message in answer["Messages"]]
 
-    def breaks(self, status: breaker.Status, until_ms: int = 0) -> None:
+    def breaks(self, status: breaker.BreakerStatus, until_ms: int = 0) -> None:
         key = dependency.cell_of(DEPENDENCY, "")
-        state = dependency.State(breaker=breaker.State(status=status, until_ms=until_ms))
+        state = dependency.DependencyState(breaker=breaker.State(status=status, until_ms=until_ms))
         cell = self.store.cells.read([key])[0]
         assert self.store.cells.swap([Swap(key, version_of(cell), dependency.encode(state))]) == [True]
 

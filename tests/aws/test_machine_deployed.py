@@ -161,9 +161,9 @@ class Deployed:
         )
         return {m["Body"][0]: m["MessageAttributes"][ATTEMPT]["StringValue"] for m in answer["Messages"]}
 
-    def breaks(self, status: breaker.Status) -> None:
+    def breaks(self, status: breaker.BreakerStatus) -> None:
         key = dependency.cell_of("crm", "")
-        state = dependency.State(breaker=breaker.State(status=status))
+        state = dependency.DependencyState(breaker=breaker.State(status=status))
         swap = Swap(key, version_of(self.cells.read([key])[0]), dependency.encode(state))
         assert self.cells.swap([swap]) == [True]
 

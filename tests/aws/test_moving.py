@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from tests.support.aws.places import Stand, client
 
 from redrive.aws.redriver import steps as moving
-from redrive.aws.redriver.settings import Settings, settings_of
+from redrive.aws.redriver.settings import RedriverSettings, settings_of
 from redrive.aws.redriver.steps import (
     ATTEMPT,
     FIRST,
     STATE,
-    Move,
+    MoveStep,
     entry_of,
     next_step,
 )
-from redrive.aws.redriver.transfer import Call, calls, hide, receive, send
+from redrive.aws.redriver.transfer import SqsCall, calls, hide, receive, send
 from redrive.codec import Routes
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.flow.auto_redrive import AutoRedrive
@@ -36,14 +36,14 @@ def raw(body: str = "{}", **attributes: str) -> dict[str, Any]:
     return {"MessageId": "m-1", "ReceiptHandle": "r-1", "Body": body, "MessageAttributes": told, "Attributes": {}}
 
 
-def attributes_after(message: dict[str, Any], step: moving.Step, url: str = "q") -> dict[str, str]:
+def attributes_after(message: dict[str, Any], step: moving.RedriveStep, url: str = "q") -> dict[str, str]:
     found = entry_of(message, step, url, NOW_MS, AUTO).get("MessageAttributes", {})
     return {name: value["StringValue"] for name, value in found.items()}
 
 
 @pytest.mark.parametrize("past, delay_s", [(0, 60), (1, 120), (2, 240), (3, 480), (4, 900)])
 def test_the_nth_redrive_waits_60_seconds_doubled_up_to_15_minutes(past: int, delay_s: int) -> None:
-    assert next_step(raw(x_redrive_attempt=str(past)), NOW_MS, AUTO) == Move(delay_s, past + 1)
+    assert next_step(raw(x_redrive_attempt=str(past)), NOW_MS, AUTO) == MoveStep(delay_s, past + 1)
 
 
 def test_after_five_redrives_it_is_poison() -> None:
@@ -52,17 +52,17 @@ def test_after_five_redrives_it_is_poison() -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "²", "9" * 30, "many"])
 def test_a_count_nobody_can_read_counts_as_never(text: str) -> None:
-    assert next_step(raw(x_redrive_attempt=text), NOW_MS, AUTO) == Move(60, 1)
+    assert next_step(raw(x_redrive_attempt=text), NOW_MS, AUTO) == MoveStep(60, 1)
 
 
 def test_its_attributes_stay_and_the_first_receive_is_kept_from_the_first_redrive_on() -> None:
     message = raw(tenant="7")
     message["Attributes"] = {"ApproximateFirstReceiveTimestamp": "1700000000000"}
-    once = attributes_after(message, Move(60, 1))
+    once = attributes_after(message, MoveStep(60, 1))
     assert once == {"tenant": "7", ATTEMPT: "1", FIRST: "1700000000000"}
     again = raw(**{name.replace("-", "_"): text for name, text in once.items()})
     again["Attributes"] = {"ApproximateFirstReceiveTimestamp": "1800000000000"}
-    assert attributes_after(again, Move(120, 2))[FIRST] == "1700000000000"
+    assert attributes_after(again, MoveStep(120, 2))[FIRST] == "1700000000000"
 
 
 def test_what_has_no_room_for_its_count_is_isolated_as_it_is() -> None:
@@ -71,21 +71,21 @@ def test_what_has_no_room_for_its_count_is_isolated_as_it_is() -> None:
     assert step == Isolate("it has 10 attributes: no room to count its redrives")
     assert len(attributes_after(full, step)) == 10
     nine = raw(**{f"a{n}": "x" for n in range(9)})
-    assert isinstance(next_step(nine, NOW_MS, AUTO), Move)
-    assert len(attributes_after(nine, Move(60, 1))) == 10
+    assert isinstance(next_step(nine, NOW_MS, AUTO), MoveStep)
+    assert len(attributes_after(nine, MoveStep(60, 1))) == 10
     assert isinstance(next_step(raw("x" * moving.BYTES_MAX), NOW_MS, AUTO), Isolate)
-    assert isinstance(next_step(raw("x" * (moving.BYTES_MAX - 200)), NOW_MS, AUTO), Move)
+    assert isinstance(next_step(raw("x" * (moving.BYTES_MAX - 200)), NOW_MS, AUTO), MoveStep)
 
 
 def test_a_message_of_redrives_own_begins_a_fresh_life_and_counts_every_redrive() -> None:
     kept = '{"attempt":8,"crashes":1,"redrives":2,"enqueued_ms":5,"reason":"exhausted","rested_ms":9,"deadline_ms":3}'
     message = raw(redrive=kept, reason="exhausted", error="ValueError")
-    assert next_step(message, NOW_MS, AUTO) == Move(240, 3)
-    found = attributes_after(message, Move(240, 3))
+    assert next_step(message, NOW_MS, AUTO) == MoveStep(240, 3)
+    found = attributes_after(message, MoveStep(240, 3))
     assert "reason" not in found and "error" not in found
     assert msgspec.json.decode(found[STATE]) == {"redrives": 3, "enqueued_ms": 5, "life_ms": NOW_MS}
     first = raw('{"specversion":"1.0","source":"redrive://p/q","rdversion":1}')
-    assert msgspec.json.decode(attributes_after(first, Move(60, 1))[STATE]) == {"redrives": 1, "life_ms": NOW_MS}
+    assert msgspec.json.decode(attributes_after(first, MoveStep(60, 1))[STATE]) == {"redrives": 1, "life_ms": NOW_MS}
 
 
 def test_what_a_worker_reads_has_the_redrives_that_were_counted() -> None:
@@ -96,7 +96,7 @@ def test_what_a_worker_reads_has_the_redrives_that_were_counted() -> None:
     body, attributes = wire.write(message, prefix="p")
     dead = raw(body) | {"MessageAttributes": attributes}
     step = next_step(dead, NOW_MS, AUTO)
-    assert step == Move(120, 2)
+    assert step == MoveStep(120, 2)
     moved = dead | entry_of(dead, step, "q", NOW_MS, AUTO)
     found, kept = wire.read(moved, queue="q", routes=Routes())
     assert (found.id, found.redrives, found.attempt, found.life_ms, found.reason) == (message.id, 2, 0, NOW_MS, None)
@@ -104,7 +104,7 @@ def test_what_a_worker_reads_has_the_redrives_that_were_counted() -> None:
 
 
 def test_a_strangers_message_that_dies_in_a_worker_keeps_its_count() -> None:
-    moved = raw('{"order": 7}') | entry_of(raw('{"order": 7}'), Move(480, 4), "q", NOW_MS, AUTO)
+    moved = raw('{"order": 7}') | entry_of(raw('{"order": 7}'), MoveStep(480, 4), "q", NOW_MS, AUTO)
     found, _ = wire.read(moved, queue="q", routes=Routes())
     assert found.redrives == 4
     body, attributes = wire.write(replace(found, lane=Lane.DEAD, reason="exhausted"), prefix="p")
@@ -114,7 +114,7 @@ def test_a_strangers_message_that_dies_in_a_worker_keeps_its_count() -> None:
 def test_a_fifo_queue_gets_the_group_and_an_id_of_this_very_move_and_no_delay() -> None:
     message = raw()
     message["Attributes"] = {"MessageGroupId": "g"}
-    entry = entry_of(message, Move(60, 2), "q.fifo", NOW_MS, AUTO)
+    entry = entry_of(message, MoveStep(60, 2), "q.fifo", NOW_MS, AUTO)
     assert (entry["MessageGroupId"], entry["MessageDeduplicationId"]) == ("g", "m-1/2")
     assert "DelaySeconds" not in entry
     poison = entry_of(message, Isolate("why"), "p.fifo", NOW_MS, AUTO)
@@ -122,14 +122,14 @@ def test_a_fifo_queue_gets_the_group_and_an_id_of_this_very_move_and_no_delay() 
 
 
 def test_a_delay_beyond_what_sqs_can_is_waited_out_by_a_message_of_redrives_own() -> None:
-    entry = entry_of(raw(redrive="{}"), Move(3600, 1), "q", NOW_MS, AUTO)
+    entry = entry_of(raw(redrive="{}"), MoveStep(3600, 1), "q", NOW_MS, AUTO)
     assert entry["DelaySeconds"] == 900
     assert msgspec.json.decode(entry["MessageAttributes"][STATE]["StringValue"])["due_ms"] == NOW_MS + 3_600_000
 
 
 def test_settings_come_from_the_deployment() -> None:
     urls = {"REDRIVE_DLQ_URL": "d", "REDRIVE_QUEUE_URL": "q", "REDRIVE_POISON_URL": "p"}
-    assert settings_of(urls) == Settings(dead="d", queue="q", poison="p")
+    assert settings_of(urls) == RedriverSettings(dead="d", queue="q", poison="p")
     found = settings_of(urls | {"REDRIVE_MAX_REDRIVES": "3", "REDRIVE_BASE_S": "1", "REDRIVE_TABLE": "t"})
     assert found.auto == AutoRedrive(base=1, max_redrives=3) and found.cells == "dynamodb://t"
     with pytest.raises(ConfigError, match="REDRIVE_POISON_URL"):
@@ -194,15 +194,15 @@ class Queues:
         end, more = (".fifo", {"FifoQueue": "true"}) if fifo else ("", {})
         names = [f"work{end}", f"work-dlq{end}", f"work-poison{end}"]
         urls = [self.sqs.create_queue(QueueName=name, Attributes=more)["QueueUrl"] for name in names]
-        self.settings = Settings(queue=urls[0], dead=urls[1], poison=urls[2])
-        self.call: Call = calls(self.sqs)
+        self.settings = RedriverSettings(queue=urls[0], dead=urls[1], poison=urls[2])
+        self.call: SqsCall = calls(self.sqs)
 
     def dead(self, body: str, group: str | None = None, **attributes: str) -> None:
         told = {n.replace("_", "-"): {"DataType": "Number", "StringValue": text} for n, text in attributes.items()}
         fifo = {"MessageGroupId": group, "MessageDeduplicationId": body} if group else {}
         self.sqs.send_message(QueueUrl=self.settings.dead, MessageBody=body, MessageAttributes=told, **fifo)
 
-    def steps(self, now_ms: int) -> list[tuple[moving.Raw, moving.Step]]:
+    def steps(self, now_ms: int) -> list[tuple[moving.Raw, moving.RedriveStep]]:
         found = receive(self.call, self.settings.dead, 10, visibility_s=60, wait_s=0)
         return [(message, next_step(message, now_ms, AUTO)) for message in found]
 

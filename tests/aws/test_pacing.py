@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redrive.aws.redriver.pace import TENTHS, TRIES, Known, Pace, Shared, Wish
-from redrive.aws.redriver.steps import STATE, Move, Raw, entry_of, next_step
+from redrive.aws.redriver.steps import STATE, MoveStep, Raw, entry_of, next_step
 from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Cell, Isolate, Swap
 from redrive.stores.memory.store import MemoryStore
@@ -91,7 +91,7 @@ def test_a_wait_longer_than_sqs_delays_comes_at_a_second_with_room_and_is_waited
     auto = AutoRedrive(base=cap_s, cap=cap_s)
     pace = Pace(auto, Known())
     steps = [(message, next_step(message, NOW_MS, auto)) for message in (own(n) for n in range(300))]
-    placed = [(message, step) for message, step in pace.placed(steps, NOW_MS) if isinstance(step, Move)]
+    placed = [(message, step) for message, step in pace.placed(steps, NOW_MS) if isinstance(step, MoveStep)]
     assert len(placed) == 300
     entries = [entry_of(message, step, "q", NOW_MS, auto) for message, step in placed]
     came = Counter(entry["DelaySeconds"] for entry in entries)

@@ -16,7 +16,7 @@ from redrive import Gates
 from redrive.aws.lambda_handlers import redrive
 from redrive.aws.redriver.run import FAN_OUT
 from redrive.aws.redriver.steps import ATTEMPT
-from redrive.aws.redriver.transfer import Call
+from redrive.aws.redriver.transfer import SqsCall
 from redrive.errors import ConfigError
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
@@ -99,7 +99,7 @@ def test_nothing_moves_while_the_breaker_is_open_and_it_comes_again(stand: Stand
     d = Deployment(stand, dependency="stripe")
     d.send(d.dead, {"MessageBody": "x"})
     opened = breakers.State(status="open", until_ms=stand.clock() + 90_000)
-    d.cells.swap([Swap("flow/stripe", 0, flow.encode(flow.State(breaker=opened)))])
+    d.cells.swap([Swap("flow/stripe", 0, flow.encode(flow.DependencyState(breaker=opened)))])
     told = d.call(ALARM)
     assert (told["redriven"], told["again_s"]) == (0, 90) and "stripe" in told["why"]
     assert d.counts(d.work)["Delayed"] == 1 and d.total(d.dead) == 1
@@ -110,7 +110,7 @@ def test_nothing_moves_while_the_breaker_is_open_and_it_comes_again(stand: Stand
 def test_a_breaker_that_a_person_holds_open_is_looked_at_again_after_a_minute(stand: Stand) -> None:
     d = Deployment(stand, dependency="stripe/acme")
     d.send(d.dead, {"MessageBody": "x"})
-    forced = flow.State(breaker=breakers.State(status="forced_open", since_ms=stand.clock()))
+    forced = flow.DependencyState(breaker=breakers.State(status="forced_open", since_ms=stand.clock()))
     d.cells.swap([Swap("flow/stripe/acme", 0, flow.encode(forced))])
     for _ in range(5):
         told = d.call(ALARM) if not d.calls else d.call(WORK)
@@ -118,9 +118,9 @@ def test_a_breaker_that_a_person_holds_open_is_looked_at_again_after_a_minute(st
         stand.passes(60)
         assert len(d.take(d.work)) == 1
     cell = d.cells.read(["flow/stripe/acme"])[0]
-    assert cell is not None and d.cells.swap([Swap("flow/stripe/acme", cell.version, flow.encode(flow.State()))]) == [
-        True
-    ]
+    assert cell is not None and d.cells.swap(
+        [Swap("flow/stripe/acme", cell.version, flow.encode(flow.DependencyState()))]
+    ) == [True]
     assert d.call(WORK)["redriven"] == 1
 
 
@@ -128,7 +128,7 @@ def test_alarms_that_find_it_held_make_no_more_calls_than_there_are_already(stan
     """The rule calls every five minutes: each would begin a chain of calls that all look once a minute."""
     d = Deployment(stand, dependency="stripe")
     d.send(d.dead, *({"MessageBody": "x"} for _ in range(5)))
-    forced = flow.State(breaker=breakers.State(status="forced_open"))
+    forced = flow.DependencyState(breaker=breakers.State(status="forced_open"))
     d.cells.swap([Swap("flow/stripe", 0, flow.encode(forced))])
     assert sum(d.calls_by_minute(60)) <= 60 + 12 * (1 + 3)  # the chain's, and each alarm's with its three looks
     assert d.total(d.work) <= 3 and d.total(d.dead) == 5
@@ -136,7 +136,7 @@ def test_alarms_that_find_it_held_make_no_more_calls_than_there_are_already(stan
 
 def test_a_rule_that_finds_it_held_and_nothing_dead_ends_at_once(stand: Stand) -> None:
     d = Deployment(stand, dependency="stripe")
-    forced = flow.State(breaker=breakers.State(status="forced_open"))
+    forced = flow.DependencyState(breaker=breakers.State(status="forced_open"))
     d.cells.swap([Swap("flow/stripe", 0, flow.encode(forced))])
     rule = {"source": "aws.events", "detail-type": "Scheduled Event"}
     assert d.call(rule)["again_s"] is None and d.total(d.work) == 0
@@ -236,7 +236,7 @@ def test_what_its_queue_refuses_for_what_it_is_goes_to_the_poison_queue(stand: S
 class Dying:
     """Dies at its nth call of SQS: before it is made, or before its answer is known."""
 
-    def __init__(self, call: Call, at: int, *, made: bool) -> None:
+    def __init__(self, call: SqsCall, at: int, *, made: bool) -> None:
         self._call, self._left, self._made = call, at, made
 
     def __call__(self, action: str, **parameters: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from redrive.aws.redriver.pace import (
     TENTHS,
-    Slots,
+    PaceSlots,
     Wish,
     as_text,
     current,
@@ -83,7 +83,7 @@ def test_two_that_know_of_the_same_seconds_know_the_higher_numbers() -> None:
 
 
 @given(slots=known)
-def test_slots_are_kept_as_bytes_and_as_text(slots: Slots) -> None:
+def test_slots_are_kept_as_bytes_and_as_text(slots: PaceSlots) -> None:
     assert decode(encode(slots)) == slots == of_text(as_text(slots))
 
 

@@ -16,8 +16,8 @@ from tests.support.aws.places import REGION
 
 import redrive
 from redrive import App, Backoff, Retry, presets
-from redrive.aws.redriver.run import Redriver, Work
-from redrive.aws.redriver.settings import Settings
+from redrive.aws.redriver.run import Continuation, Redriver
+from redrive.aws.redriver.settings import RedriverSettings
 from redrive.aws.redriver.transfer import calls as sqs_calls
 from redrive.awsapi.client import client
 from redrive.errors import Refused
@@ -226,13 +226,13 @@ def test_what_the_redriver_delays_has_all_its_attempts_again(
     run_until_over(app, server, clock, lambda: 5)
     assert has_had_all(ran)
     url = server.account.named("shop-default").url
-    settings = Settings(
+    settings = RedriverSettings(
         queue=url, dead=f"{url}-dlq", poison=f"{url}-poison", auto=AutoRedrive(base="15m", cap="1h", factor=4)
     )
     by = sqs_calls(client("sqs", region=REGION, endpoint=server.url))
     for _ in range(2):  # after 15 minutes, then after an hour
         ran.clear()
-        carried = Redriver(by, settings, Work(), None, lambda: 60.0, clock).run(trigger=True)
+        carried = Redriver(by, settings, Continuation(), None, lambda: 60.0, clock).run(trigger=True)
         assert (carried.redriven, carried.isolated, carried.failed) == (1, 0, 0)
         run_until_over(app, server, clock, lambda: 5 if ran else 200)
         assert has_had_all(ran)

@@ -16,13 +16,13 @@ from redrive import App, Breaker, Draft
 from redrive.fault import classify
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
-from redrive.flow.dependency import State
+from redrive.flow.dependency import DependencyState
 from redrive.message import ClaimRequest, DeadLetter, RetryAt, Settlement, Swap
 from redrive.presence import GONE_MS, HeldMessage, ProcessCell, QueueWork, WorkerInfo, read_workers
 from redrive.status import Reasons
 from redrive.status import Status as Found
 from redrive.triage import pauses
-from redrive.triage.redrive.records import RunState, Status, read_state, state_cell
+from redrive.triage.redrive.records import RunState, RunStatus, read_state, state_cell
 
 WORKER = "vm/worker-0"
 
@@ -185,7 +185,9 @@ def test_what_needs_a_person_says_since_when_who_and_why_what_matters_most_first
 def test_an_open_breaker_is_a_need_with_how_many_wait_for_it(app: App) -> None:
     app.scheduler().step()
     now_ms = app.store.now_ms()
-    state = State(breaker=breakers.State(status="open", since_ms=now_ms - 5000, until_ms=now_ms + 60_000, opened=1))
+    state = DependencyState(
+        breaker=breakers.State(status="open", since_ms=now_ms - 5000, until_ms=now_ms + 60_000, opened=1)
+    )
     app.store.cells.swap([Swap(flow.cell_of("crm.example", ""), 0, flow.encode(state))])
     for _ in range(3):
         put(app, "crm")
@@ -229,7 +231,7 @@ def test_a_run_that_stopped_or_waits_for_somebody_is_a_need(app: App) -> None:
     (cell,) = app.store.cells.read([state_cell(plan.id)])
     assert cell is not None
     over = replace(
-        read_state(cell) or RunState(), status=Status.STOPPED, why="canary: 5 of 5 failed", closed=True,
+        read_state(cell) or RunState(), status=RunStatus.STOPPED, why="canary: 5 of 5 failed", closed=True,
         over_ms=app.store.now_ms(),
     )  # fmt: skip
     app.store.cells.swap([Swap(state_cell(plan.id), cell.version, msgspec.json.encode(over))])

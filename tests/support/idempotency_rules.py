@@ -10,7 +10,7 @@ from tests.support.idempotent_tasks import kept
 from tests.support.workers import SOON, Heard, stored, until
 
 from redrive import App, Context, Idempotency, context
-from redrive.flow.idempotency import Record, cell_of, payload_of, taking
+from redrive.flow.idempotency import KeyRecord, cell_of, payload_of, taking
 from redrive.message import ClaimRequest, Lane
 
 
@@ -26,7 +26,7 @@ def claim_elsewhere(
 ) -> None:
     """As a worker that runs this key now."""
     now_ms = app.store.now_ms()
-    record = Record(owner, 1, now_ms + for_ms, payload)
+    record = KeyRecord(owner, 1, now_ms + for_ms, payload)
     assert app.store.cells.swap([taking(cell_of(task, key), 0, record, now_ms)]) == [True]
 
 

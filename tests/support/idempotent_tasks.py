@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from redrive import App
-from redrive.flow.idempotency import Record, cell_of, read
+from redrive.flow.idempotency import KeyRecord, cell_of, read
 
 
-def kept(app: App, task: str, key: str) -> Record | None:
+def kept(app: App, task: str, key: str) -> KeyRecord | None:
     """What the store knows of a key."""
     (cell,) = app.store.cells.read([cell_of(task, key)])
     return read(None if cell is None else cell.value)

@@ -232,7 +232,7 @@ class _Sums:
 
     def __init__(self) -> None:
         self.counts = {"Runs": 0, "Failures": 0}  # always there, so that their ratio is
-        self.samples = {name: _Sample() for name, unit in UNITS.items() if unit != "Count"}
+        self.samples = {name: _MetricSample() for name, unit in UNITS.items() if unit != "Count"}
 
     def add(self, fate: DeliveryEvent) -> None:
         counts, samples = self.counts, self.samples
@@ -259,7 +259,7 @@ class _Sums:
         return self.counts | {name: sample.kept for name, sample in self.samples.items() if sample.kept}
 
 
-class _Sample:
+class _MetricSample:
     """At most VALUES_MAX of any number of values: all of them, or every second, fourth, eighth, …"""
 
     def __init__(self) -> None:

@@ -17,12 +17,12 @@ from ..registry import Registry
 from .cloudwatch import Emf, redriver_line
 from .redriver import (
     FAN_OUT,
-    Call,
-    Carried,
+    Continuation,
     Known,
     Redriver,
-    Settings,
-    Work,
+    RedriverReport,
+    RedriverSettings,
+    SqsCall,
     calls,
     settings_of,
     trigger_of,
@@ -108,9 +108,9 @@ def redriver(event: Any, context: Any) -> dict[str, Any]:
 
 def redrive(
     event: Any,
-    call: Call,
-    settings: Settings,
-    work: Work,
+    call: SqsCall,
+    settings: RedriverSettings,
+    work: Continuation,
     cells: Cells | None,
     left_s: Callable[[], float],
     now_ms: Callable[[], int],
@@ -130,15 +130,15 @@ def redrive(
     return {"batchItemFailures": [], **report} if trigger.work else report
 
 
-def work_of(environ: Mapping[str, str]) -> Work:
+def work_of(environ: Mapping[str, str]) -> Continuation:
     """The work queue and its bound, by REDRIVE_WORK_QUEUE_URL and REDRIVE_FAN_OUT. Raises ConfigError."""
     text = environ.get("REDRIVE_FAN_OUT") or str(FAN_OUT)
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1000):
         raise ConfigError(f"REDRIVE_FAN_OUT={text!r}; expected a whole number from 1 to 1000")
-    return Work(environ.get("REDRIVE_WORK_QUEUE_URL") or None, int(text))
+    return Continuation(environ.get("REDRIVE_WORK_QUEUE_URL") or None, int(text))
 
 
-def _tell(carried: Carried, settings: Settings, now_ms: int) -> None:
+def _tell(carried: RedriverReport, settings: RedriverSettings, now_ms: int) -> None:
     """The metrics, and beside them in the log why it was not all."""
     line = redriver_line(
         settings.queue,
@@ -154,7 +154,7 @@ def _tell(carried: Carried, settings: Settings, now_ms: int) -> None:
     sys.stdout.flush()
 
 
-def _as_dict(carried: Carried) -> dict[str, Any]:
+def _as_dict(carried: RedriverReport) -> dict[str, Any]:
     return {name: getattr(carried, name) for name in carried.__struct_fields__}
 
 
@@ -178,7 +178,7 @@ def _region() -> str:
 
 
 @cache
-def _call(region: str) -> Call:
+def _call(region: str) -> SqsCall:
     from ..awsapi.client import client
 
     return calls(client("sqs", region=region))

@@ -17,7 +17,7 @@ from ..present.holds import hold_record, holds_of, holds_text
 from ..present.messages import body_json, message_record, message_row, moment_record, running_record
 from ..present.story import story
 from ..triage.purge import purge_behind
-from ..triage.select.match import Seen, matches
+from ..triage.select.match import Candidate, matches
 from ..triage.select.terms import as_node, both
 from ..triage.timeline import by_hand, ended_by, timeline
 from .opening import OpenedStore, at_store
@@ -156,7 +156,7 @@ def list_(
     where = Filter(queue=queue, task=task, since_ms=since, until_ms=until)
     lane = None if state is None else _LANES.get(state) or Lane(state)
     runs = running_of(worker_reports(opened.store)) if lane in (None, Lane.LEASED) else {}
-    rows = (_row(m, runs, now_ms) for m in _walk(opened, lane, where) if matches(node, Seen(m, now_ms)))
+    rows = (_row(m, runs, now_ms) for m in _walk(opened, lane, where) if matches(node, Candidate(m, now_ms)))
     chosen: Iterator[dict[str, Any]] = (row for row in rows if state in (None, row["state"]))
     if state == "leased":
         chosen = iter(sorted(chosen, key=lambda row: (row["running_s"] is None, -(row["running_s"] or 0))))

@@ -22,27 +22,27 @@ from . import ramp as ramps
 from . import window as windows
 from .breaker_rule import FAILED, SLOW, Breaker, Call
 from .ramp import Ramp
-from .window import Window
+from .window import CallWindow
 
 RAMP_BAD = 0.1  # of the failure rate: what makes a ramp fall back
 LOOK_AGAIN_MS = 1000  # when to ask again if the answer is not known yet
 
 # What begins with nothing in it: half-open, and after either end of that.
 _UNTRIED: dict[str, Any] = {"probes": (), "passed": 0, "failed": 0, "slow": 0}
-_NEW: dict[str, Any] = {"probes": (), "window": Window(), "retries": Window(), "places": 0}
+_NEW: dict[str, Any] = {"probes": (), "window": CallWindow(), "retries": CallWindow(), "places": 0}
 
-Status = Literal["closed", "open", "half_open", "forced_open", "forced_closed"]
-Word = Literal["open", "closed", "auto"]
+BreakerStatus = Literal["closed", "open", "half_open", "forced_open", "forced_closed"]
+BreakerOrder = Literal["open", "closed", "auto"]
 
 __all__ = [
-    "Answer",
     "Breaker",
+    "BreakerOrder",
+    "BreakerStatus",
     "Call",
-    "Calls",
+    "CallCounts",
+    "CallPermit",
     "Lease",
     "State",
-    "Status",
-    "Word",
     "ask",
     "closed_until_ms",
     "enter",
@@ -69,24 +69,26 @@ class State(Struct, frozen=True, array_like=True, omit_defaults=True):
     open. `opened`: openings in a row. `turn` rises with every transition, and when a ramp falls back.
     """
 
-    status: Status = "closed"
+    status: BreakerStatus = "closed"
     until_ms: int = 0
     opened: int = 0
     turn: int = 0
     since_ms: int = 0
-    window: Window = Window()
+    window: CallWindow = CallWindow()
     probes: tuple[Lease, ...] = ()
     passed: int = 0  # probes that succeeded in this half-open time
     slow: int = 0  # how many of those were slow
     places: int = 0  # how many wait for the coming ramp
     ramp: Ramp | None = None
     failed: int = 0  # probes that failed in this half-open time
-    retries: Window = Window()  # of retries: calls, failures, and failures that are no evidence (see evidence.py)
+    retries: CallWindow = (
+        CallWindow()
+    )  # of retries: calls, failures, and failures that are no evidence (see evidence.py)
     well_ms: int = 0  # when a call last succeeded
     held_until_ms: int = 0  # when a person's hold ends by itself; 0: when somebody releases it
 
 
-class Calls(Struct, frozen=True):
+class CallCounts(Struct, frozen=True):
     """How calls of a batch ended: first attempts by their words, then retries. `repeated` are retries that failed again
     and are no evidence (`evidence.repeats`). `probes` are by the owner of each lease, and not counted elsewhere."""
 
@@ -102,7 +104,7 @@ class Calls(Struct, frozen=True):
     repeated: int = 0
 
 
-class Answer(NamedTuple):
+class CallPermit(NamedTuple):
     """When a call may begin: now if `at_ms` is not ahead. Else `why` it waits, breaker or ramp, and for a slot of the
     ramp `pass_`, with which it need not ask again (see `valid`). `probe`: its owner holds a probe's lease, which ends
     with `record` or `give_back`."""
@@ -120,11 +122,11 @@ def record(state: State, breaker: Breaker, outcome: str, now_ms: int, probe: str
     state = look(state, breaker, now_ms)
     if state.status == "half_open" and probe is None:
         return _probe_ended(state, breaker, call, now_ms)
-    calls = Calls(probes={probe: call}) if probe is not None else replace(Calls(), **{call.value: 1})
+    calls = CallCounts(probes={probe: call}) if probe is not None else replace(CallCounts(), **{call.value: 1})
     return record_many(state, breaker, calls, now_ms)
 
 
-def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> State:
+def record_many(state: State, breaker: Breaker, calls: CallCounts, now_ms: int) -> State:
     """Record how calls ended, all at this time. While it is open or half-open, only probes with a lease count: the
     others began before."""
     state = look(state, breaker, now_ms)
@@ -155,7 +157,7 @@ def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> St
     return _open(state, breaker, now_ms) if evidence.opens(firsts, retries, breaker) else state
 
 
-def ask(state: State, breaker: Breaker, now_ms: int, owner: str, *, reserve: bool = True) -> tuple[State, Answer]:
+def ask(state: State, breaker: Breaker, now_ms: int, owner: str, *, reserve: bool = True) -> tuple[State, CallPermit]:
     """When `owner` may call. While half-open, the first ones get a lease to probe; asking again with a lease changes
     nothing. The others get a time that is spread over the coming ramp or, with `reserve`, a slot of the present one."""
     state = look(state, breaker, now_ms)
@@ -182,14 +184,14 @@ def valid(state: State, pass_: str) -> bool:
     return pass_ == f"ramp {state.turn}"
 
 
-def enter(state: State, now_ms: int) -> tuple[State, Answer]:
+def enter(state: State, now_ms: int) -> tuple[State, CallPermit]:
     """Whether an owner with a valid pass may call now, or when to ask again with the same pass: late ones are still
     bounded by the ramp's rate."""
     if state.ramp is None:
-        return state, Answer(now_ms)
+        return state, CallPermit(now_ms)
     ramp, at_ms = ramps.enter(state.ramp, now_ms)
     state = replace(state, ramp=ramp)
-    return state, Answer(now_ms) if at_ms <= now_ms else Answer(at_ms, "ramp", f"ramp {state.turn}")
+    return state, CallPermit(now_ms) if at_ms <= now_ms else CallPermit(at_ms, "ramp", f"ramp {state.turn}")
 
 
 def look(state: State, breaker: Breaker, now_ms: int) -> State:
@@ -236,7 +238,7 @@ def released(state: State, now_ms: int) -> State:
     return _turned(state, "closed", at_ms)
 
 
-def force(state: State, breaker: Breaker, word: Word, now_ms: int, until_ms: int = 0) -> State:
+def force(state: State, breaker: Breaker, word: BreakerOrder, now_ms: int, until_ms: int = 0) -> State:
     """Force it open or closed, until that time or (0) until "auto", which ends it, with probes if it was open. Closing
     it also starts a ramp, unless it was closed."""
     state = look(state, breaker, now_ms)
@@ -250,8 +252,8 @@ def force(state: State, breaker: Breaker, word: Word, now_ms: int, until_ms: int
                 return state if state.held_until_ms == until_ms else replace(state, held_until_ms=until_ms)
             ramp = state.ramp if state.status == "closed" else ramps.start(breaker.probes, now_ms)
             return _turned(
-                state, "forced_closed", now_ms, probes=(), window=Window(), retries=Window(), ramp=ramp, opened=0,
-                held_until_ms=until_ms,
+                state, "forced_closed", now_ms, probes=(), window=CallWindow(), retries=CallWindow(), ramp=ramp,
+                opened=0, held_until_ms=until_ms,
             )  # fmt: skip
         case "auto":
             if state.status == "forced_open":
@@ -260,27 +262,27 @@ def force(state: State, breaker: Breaker, word: Word, now_ms: int, until_ms: int
     raise ValueError(f"{word!r} is not what a breaker can be set to; expected open, closed or auto")
 
 
-def _ask_ramp(state: State, now_ms: int, reserve: bool) -> tuple[State, Answer]:
+def _ask_ramp(state: State, now_ms: int, reserve: bool) -> tuple[State, CallPermit]:
     if state.ramp is None:
-        return state, Answer(now_ms)
+        return state, CallPermit(now_ms)
     if not reserve:
         if ramps.ready(state.ramp, now_ms):
-            return replace(state, ramp=ramps.take_ready(state.ramp, 1, now_ms)), Answer(now_ms)
+            return replace(state, ramp=ramps.take_ready(state.ramp, 1, now_ms)), CallPermit(now_ms)
         at_ms = max(now_ms + 1, ramps.peek(state.ramp, now_ms)) + ramps.slot_ms(state.ramp.rate, state.places)
-        return replace(state, places=state.places + 1, ramp=ramps.wanted(state.ramp, now_ms)), Answer(at_ms, "ramp")
+        return replace(state, places=state.places + 1, ramp=ramps.wanted(state.ramp, now_ms)), CallPermit(at_ms, "ramp")
     ramp, at_ms = ramps.take(state.ramp, now_ms)
     if at_ms <= now_ms:
         return enter(replace(state, ramp=ramp), now_ms)
-    return replace(state, ramp=ramp), Answer(at_ms, "ramp", f"ramp {state.turn}")
+    return replace(state, ramp=ramp), CallPermit(at_ms, "ramp", f"ramp {state.turn}")
 
 
-def _ask_for_probe(state: State, breaker: Breaker, now_ms: int, owner: str) -> tuple[State, Answer]:
+def _ask_for_probe(state: State, breaker: Breaker, now_ms: int, owner: str) -> tuple[State, CallPermit]:
     if any(lease.owner == owner for lease in state.probes):
-        return state, Answer(now_ms, probe=True)
+        return state, CallPermit(now_ms, probe=True)
     if not _probes_left(state, breaker):
         return _wait(state, breaker, now_ms + LOOK_AGAIN_MS)
     lease = Lease(owner, now_ms + round(breaker.probe_lease * 1000))
-    return replace(state, probes=(*state.probes, lease)), Answer(now_ms, probe=True)
+    return replace(state, probes=(*state.probes, lease)), CallPermit(now_ms, probe=True)
 
 
 def _probes_left(state: State, breaker: Breaker) -> int:
@@ -316,11 +318,11 @@ def _open(state: State, breaker: Breaker, now_ms: int) -> State:
     return _turned(state, "open", now_ms, **_NEW, until_ms=until_ms, opened=opened + 1, ramp=None)
 
 
-def _wait(state: State, breaker: Breaker, from_ms: int) -> tuple[State, Answer]:
+def _wait(state: State, breaker: Breaker, from_ms: int) -> tuple[State, CallPermit]:
     """A time after that, spread like the ramp that would start there."""
     at_ms = from_ms + ramps.slot_ms(breaker.probes, state.places)
-    return replace(state, places=state.places + 1), Answer(at_ms, "breaker")
+    return replace(state, places=state.places + 1), CallPermit(at_ms, "breaker")
 
 
-def _turned(state: State, status: Status, now_ms: int, **fields: object) -> State:
+def _turned(state: State, status: BreakerStatus, now_ms: int, **fields: object) -> State:
     return replace(state, status=status, since_ms=now_ms, turn=state.turn + 1, **{"held_until_ms": 0} | fields)

@@ -1,6 +1,6 @@
 """The retry budget: bounds how many retries a dependency gets, however many messages wait for one.
 
-`Budget` is the rule, `State` is shared by all workers in one cell. Transitions are pure: values and the time in,
+`Budget` is the rule, `BudgetState` is shared by all workers in one cell. Transitions are pure: values and the time in,
 values out. A retry without a token reserves the next one, and is deferred to that time.
 """
 
@@ -95,7 +95,7 @@ def _fill(budget: Budget, word: str) -> None:
     put(budget, ratio=0.0, life=10.0, floor=0.0, on_exhausted=on_exhausted(word), retries=None, per=None)
 
 
-class State(Struct, frozen=True, array_like=True):
+class BudgetState(Struct, frozen=True, array_like=True):
     """The tokens spent so far."""
 
     tat_ms: float = 0.0  # when the floor is whole again (GCRA); for the fixed form the last grant's time
@@ -107,7 +107,7 @@ class State(Struct, frozen=True, array_like=True):
     ended: tuple[float, ...] = ()  # per sub-window, flat: the credit of those that succeeded, how many did and did not
 
 
-def deposit(state: State, budget: Budget, firsts: int, now_ms: int) -> State:
+def deposit(state: BudgetState, budget: Budget, firsts: int, now_ms: int) -> BudgetState:
     """Count first dispatches: `ratio` of a token each."""
     if budget.retries is not None or firsts <= 0 or budget.ratio == 0:
         return state
@@ -117,7 +117,7 @@ def deposit(state: State, budget: Budget, firsts: int, now_ms: int) -> State:
     return replace(kept, tokens=_live(kept, budget, now_ms)[1])
 
 
-def earn(state: State, budget: Budget, succeeded: int, failed: int, now_ms: int) -> State:
+def earn(state: BudgetState, budget: Budget, succeeded: int, failed: int, now_ms: int) -> BudgetState:
     """Count how first attempts ended: those that succeeded earn credit for when all else is spent."""
     if budget.retries is not None or budget.ratio == 0 or not (succeeded or failed):
         return state
@@ -127,7 +127,7 @@ def earn(state: State, budget: Budget, succeeded: int, failed: int, now_ms: int)
     return replace(state, ended_ms=ended_ms, ended=_trimmed((*older, credit, well + succeeded, ill + failed)))
 
 
-def ask(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
+def ask(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetState, int]:
     """Take a token for one retry, or reserve the next: at_ms ≤ now_ms means go now, else that is when it may.
 
     With `on_exhausted="dead_letter"` nothing is reserved, and at_ms > now_ms says no.
@@ -137,7 +137,7 @@ def ask(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
     return (state, at_ms) if refused else (taken, at_ms)
 
 
-def left(state: State, budget: Budget, now_ms: int) -> float:
+def left(state: BudgetState, budget: Budget, now_ms: int) -> float:
     """How many tokens could be taken now."""
     if budget.retries is not None:
         start_ms = _start(now_ms, budget)
@@ -148,7 +148,7 @@ def left(state: State, budget: Budget, now_ms: int) -> float:
     return max(tokens, _credit(state, budget, now_ms)) + _level(state, budget, now_ms)
 
 
-def _ask(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
+def _ask(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetState, int]:
     head_ms, tokens = _live(state, budget, now_ms)
     if math.fsum(tokens) >= 1 - _SLIP:
         return _less_credit(replace(state, head_ms=head_ms, tokens=_less(tokens, 1.0)), budget, now_ms), now_ms
@@ -163,7 +163,7 @@ def _ask(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
     return replace(state, tat_ms=tat_ms + every_ms, head_ms=head_ms, tokens=_less(tokens, 0.0)), at_ms
 
 
-def _live(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
+def _live(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
     """The sub-window of now, and what is left of the deposits of the last ten; the last entry is now's.
 
     Worked out from times, so that a state kept under another `life` is read without harm.
@@ -180,7 +180,7 @@ def _live(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, 
     return head_ms, _less(tokens, excess) if excess > 0 else tokens
 
 
-def _ended(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
+def _ended(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
     """As `_live`, for the first attempts of the last ten sub-windows: three numbers for each."""
     part_ms = max(1, int(budget.life * 1000 / PARTS))
     ended_ms = max(now_ms, state.ended_ms)
@@ -189,7 +189,7 @@ def _ended(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float,
     return ended_ms, ((0.0,) * 3 * PARTS + state.ended + (0.0,) * 3 * passed)[-3 * PARTS :]
 
 
-def _credit(state: State, budget: Budget, now_ms: int) -> float:
+def _credit(state: BudgetState, budget: Budget, now_ms: int) -> float:
     """The unused credit that first attempts earned in the last `life`; none unless they went well lately."""
     if not state.ended:
         return 0.0
@@ -199,7 +199,7 @@ def _credit(state: State, budget: Budget, now_ms: int) -> float:
     return math.fsum(ended[::3]) if ill < ILL * (well + ill) else 0.0
 
 
-def _less_credit(state: State, budget: Budget, now_ms: int) -> State:
+def _less_credit(state: BudgetState, budget: Budget, now_ms: int) -> BudgetState:
     """Subtract what a retry used from the credit of the oldest first attempts."""
     if not state.ended:
         return state
@@ -219,7 +219,7 @@ def _trimmed(ended: tuple[float, ...]) -> tuple[float, ...]:
     return ended[at:]
 
 
-def _level(state: State, budget: Budget, now_ms: int) -> float:
+def _level(state: BudgetState, budget: Budget, now_ms: int) -> float:
     """How much of the floor's reserve is there."""
     return max(0.0, budget.reserve - max(0.0, state.tat_ms - now_ms) * budget.floor / 1000)
 
@@ -235,7 +235,7 @@ def _less(tokens: tuple[float, ...], owed: float) -> tuple[float, ...]:
     return tuple(kept)
 
 
-def _ask_fixed(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
+def _ask_fixed(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetState, int]:
     most = budget.retries or 1
     per_ms = _per_ms(budget)
     window_ms, granted = _start(now_ms, budget), 0

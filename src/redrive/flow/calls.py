@@ -15,7 +15,7 @@ from . import evidence, limits
 from . import ramp as ramps
 from . import window as windows
 from .breaker import Breaker
-from .dependency import SEEN_MS, Dependency, Seen, State, with_breaker
+from .dependency import SEEN_MS, Dependency, DependencyState, PendingEvidence, with_breaker
 from .permits import CLOSED
 
 FAILURES = frozenset({Kind.TRANSIENT, Kind.TIMEOUT, Kind.CRASHED, Kind.DEFAULT})
@@ -23,7 +23,9 @@ OVERLOADS = frozenset({Kind.THROTTLED, Kind.QUOTA})
 ASKED_MAX_S = 6 * 3600.0  # the longest cool-down at a time, whatever was asked
 
 
-def apply(state: State, d: Dependency, seen: Seen, now_ms: int, worker: str = "") -> State:
+def apply(
+    state: DependencyState, d: Dependency, seen: PendingEvidence, now_ms: int, worker: str = ""
+) -> DependencyState:
     """The state, including what was seen since it was written."""
     if d.budget is not None and (seen.firsts or seen.success or seen.failure):
         budget = budgets.deposit(state.budget, d.budget, seen.firsts, now_ms)
@@ -45,11 +47,11 @@ def apply(state: State, d: Dependency, seen: Seen, now_ms: int, worker: str = ""
     return state
 
 
-def _recorded(state: breakers.State, breaker: Breaker, seen: Seen, now_ms: int) -> breakers.State:
+def _recorded(state: breakers.State, breaker: Breaker, seen: PendingEvidence, now_ms: int) -> breakers.State:
     ended = {owner: word for owner, word in seen.probes.items() if word}
     for owner in seen.probes.keys() - ended.keys():
         state = breakers.give_back(state, owner)
-    calls = breakers.Calls(
+    calls = breakers.CallCounts(
         success=seen.success,
         failure=seen.failure,
         slow=seen.slow,
@@ -66,7 +68,7 @@ def _recorded(state: breakers.State, breaker: Breaker, seen: Seen, now_ms: int) 
     return breakers.record_many(state, breaker, calls, now_ms)
 
 
-def why_turned(before: State, d: Dependency, seen: Seen, now_ms: int) -> str:
+def why_turned(before: DependencyState, d: Dependency, seen: PendingEvidence, now_ms: int) -> str:
     """Why the breaker opened, given the state before and what was seen since."""
     if d.breaker is None:
         return ""
@@ -82,7 +84,9 @@ def why_turned(before: State, d: Dependency, seen: Seen, now_ms: int) -> str:
     return f"{said}, {slow} were slow" if slow else said
 
 
-def note(seen: Seen, state: State, d: Dependency, message: Message, word: str, now_ms: int) -> None:
+def note(
+    seen: PendingEvidence, state: DependencyState, d: Dependency, message: Message, word: str, now_ms: int
+) -> None:
     """Count in `seen` how a call that was no probe ended, by the word of `seen_of`. Throttled and ignored calls do not
     count for the breaker."""
     failed = word in ("failure", "slow_failure")
@@ -96,7 +100,7 @@ def note(seen: Seen, state: State, d: Dependency, message: Message, word: str, n
         seen.well_ms = now_ms
 
 
-def _repeats(seen: Seen, state: State, d: Dependency, message: Message, now_ms: int) -> bool:
+def _repeats(seen: PendingEvidence, state: DependencyState, d: Dependency, message: Message, now_ms: int) -> bool:
     if d.breaker is None or state.breaker.status not in CLOSED:
         return False
     failed_ms = next((f.at_ms for f in message.faults if f.at_ms >= message.life_ms and f.crash is None), None)

@@ -59,12 +59,12 @@ class Dependency(Struct, frozen=True):
             raise ConfigError(f"dependency {self.name!r}: expected a name without '/', which stands before a key")
 
 
-class State(Struct, frozen=True, array_like=True):
+class DependencyState(Struct, frozen=True, array_like=True):
     """The state of one dependency, or of one key of it, that all workers share. `workers`: those that share its
     concurrency, and when each was last seen, in ms."""
 
     breaker: breakers.State = breakers.State()
-    budget: budgets.State = budgets.State()
+    budget: budgets.BudgetState = budgets.BudgetState()
     tat_ms: float = 0.0
     cool: limits.CoolDown = limits.CoolDown()
     aimd: limits.AimdState = limits.AimdState()
@@ -72,9 +72,9 @@ class State(Struct, frozen=True, array_like=True):
     later_ms: float = 0.0  # when the last of those comes back that the rate refused without reserving a slot
 
 
-class Seen(Struct):
+class PendingEvidence(Struct):
     """What happened since the state was last written. `firsts` are first attempts that were admitted; the next fields
-    count how those ended, then how retries did (see `Calls`). `asked_s`: the longest wait that was asked for."""
+    count how those ended, then how retries did (see `CallCounts`). `asked_s`: the longest wait that was asked for."""
 
     firsts: int = 0
     success: int = 0
@@ -132,15 +132,15 @@ def key_of(d: Dependency, message: Message) -> str:
 
 
 encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(State).decode
+_decode = msgspec.json.Decoder(DependencyState).decode
 
 
-def decode(cell: Cell | None) -> State:
+def decode(cell: Cell | None) -> DependencyState:
     """The stored state; a fresh one if there is none, or another version of redrive wrote it."""
-    return decoded(cell, _decode, State())
+    return decoded(cell, _decode, DependencyState())
 
 
-def ttl_ms(state: State) -> int | None:
+def ttl_ms(state: DependencyState) -> int | None:
     """How long an unchanged state is kept: a week; a forced one until a person takes that back."""
     return None if state.breaker.status.startswith("forced") else _KEEP_MS
 
@@ -150,17 +150,17 @@ def owner_of(message: Message) -> str:
     return f"{message.id} {message.fence}"
 
 
-def share(state: State, d: Dependency, worker: str) -> int:
+def share(state: DependencyState, d: Dependency, worker: str) -> int:
     """How many runs this worker may have under way."""
     assert d.concurrency is not None
     return limits.share(limits.height(state.aimd, d.concurrency), [*state.workers], worker)
 
 
-def unheard(state: State, worker: str, now_ms: int) -> bool:
+def unheard(state: DependencyState, worker: str, now_ms: int) -> bool:
     """Whether a worker with calls under way has to be seen again to keep its share."""
     return abs(now_ms - state.workers.get(worker, 0)) > SEEN_MS / 4
 
 
-def with_breaker(state: State, breaker: breakers.State) -> State:
+def with_breaker(state: DependencyState, breaker: breakers.State) -> DependencyState:
     """The state with this breaker."""
     return state if breaker is state.breaker else replace(state, breaker=breaker)

@@ -9,7 +9,7 @@ left, does not open the breaker of a healthy dependency.
 from __future__ import annotations
 
 from .breaker_rule import Breaker
-from .window import Window, sums
+from .window import CallWindow, sums
 
 FIRSTS_SHARE = 0.25  # of `min_calls`: with fewer first attempts in the window, retries stand alone
 FORGIVEN = 0.1  # of the successes that a rate asks for: with retries alone, 95 % must have failed where 50 % open it
@@ -23,7 +23,7 @@ def repeats(failed_ms: int, well_ms: int, closed_ms: int, breaker: Breaker, now_
     return closed_ms <= failed_ms <= well_ms and now_ms - well_ms <= LATELY_WINDOWS * breaker.window_ms
 
 
-def opens(firsts: Window, retries: Window, breaker: Breaker) -> bool:
+def opens(firsts: CallWindow, retries: CallWindow, breaker: Breaker) -> bool:
     """Whether these calls open it. Of first attempts the window has calls, failures and slow calls; of retries it has
     calls, failures, and failures that repeat, which are in neither.
 

@@ -62,7 +62,7 @@ class Gates(Struct, frozen=True):
         return "@" not in wanted and actor == user and user.partition("@")[0] == wanted
 
 
-class Window(NamedTuple):
+class TimeWindow(NamedTuple):
     """A time of day in a zone, from minute `start` up to minute `end`; past midnight if `end` is earlier."""
 
     start: int
@@ -89,7 +89,7 @@ def _check_health(health: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def window_of(text: str) -> Window:
+def window_of(text: str) -> TimeWindow:
     match = _WINDOW.fullmatch(text)
     expected = "expected times of day such as '22:00-06:00 Europe/Zurich', in UTC without a zone"
     if match is None:
@@ -97,7 +97,7 @@ def window_of(text: str) -> Window:
     start, end = (int(match[at]) * 60 + int(match[at + 1]) for at in (1, 3))
     if start >= 1440 or end > 1440 or max(int(match[2]), int(match[4])) > 59 or start == end:
         raise ConfigError(f"gates: window={text!r} is not a span of the day; {expected}")
-    return Window(start, end, zone_of(match[5] or "UTC"))
+    return TimeWindow(start, end, zone_of(match[5] or "UTC"))
 
 
 def is_url(health: str) -> bool:

@@ -100,7 +100,7 @@ def _get(url: str) -> str | None:
     headers = {"User-Agent": f"redrive/{__version__}", "Cache-Control": "no-cache"}
     try:
         request = urllib.request.Request(url, headers=headers)
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
+        with urllib.request.build_opener(_RefuseRedirects).open(request, timeout=TIMEOUT_S) as answer:
             return None if 200 <= answer.status < 300 else f"{shown(url)} answered {answer.status}"
     except urllib.error.HTTPError as error:
         error.close()
@@ -119,7 +119,7 @@ def _call(name: str, check: Check) -> str | None:
     return None if answer else f"health check {name!r} says no"
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
+class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect to a page for people, such as a login, is no sign of health."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:

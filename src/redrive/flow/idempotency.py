@@ -1,9 +1,9 @@
 """Claim, complete and release idempotency keys: one effect per key.
 
-A key is free, claimed by an owner (`Record`, not done) or done. A caller asks `claim`; the owner ends with `completed`,
-or by deleting the cell. Everything is pure: records and times in, records and answers out. The caller writes by
-compare-and-set on the version that it read. So if two claim at once one wins, and an owner that was overtaken can
-neither complete nor release.
+A key is free, claimed by an owner (`KeyRecord`, not done) or done. A caller asks `claim`; the owner ends with
+`completed`, or by deleting the cell. Everything is pure: records and times in, records and answers out. The caller
+writes by compare-and-set on the version that it read. So if two claim at once one wins, and an owner that was overtaken
+can neither complete nor release.
 
 An owner is a message, or a direct call, and a fence that rises with each claim of it. A message that comes again takes
 over from its own earlier run at once: that run's receipt is void. Others wait until the claim's time is over.
@@ -66,7 +66,7 @@ class Idempotency:
         return key
 
 
-class Record(Struct, frozen=True, array_like=True, gc=False):
+class KeyRecord(Struct, frozen=True, array_like=True, gc=False):
     """The record of a key. `until_ms` is when the claim ends or, if it is `done`, when that was.
 
     `payload` is the hash of the arguments, of `version` of the task: those of another version cannot be compared.
@@ -82,7 +82,7 @@ class Record(Struct, frozen=True, array_like=True, gc=False):
     degraded: str | None = None
 
 
-class Wish(Struct, frozen=True):
+class KeyWish(Struct, frozen=True):
     """A request for a key: by which owner, for which arguments."""
 
     owner: str
@@ -97,7 +97,7 @@ class Wish(Struct, frozen=True):
 class Granted(Struct, frozen=True):
     """The owner has the key once this is written, at the version that was read (0: there was no cell)."""
 
-    record: Record
+    record: KeyRecord
 
 
 class Busy(Struct, frozen=True):
@@ -110,20 +110,20 @@ class Busy(Struct, frozen=True):
 class Finished(Struct, frozen=True):
     """It is done, with this result."""
 
-    record: Record
+    record: KeyRecord
 
 
 class Other(Struct, frozen=True):
     """It was used with other arguments."""
 
-    record: Record
+    record: KeyRecord
 
 
 Answer = Granted | Busy | Finished | Other
 
 _encode = msgspec.msgpack.encode
-_decode = msgspec.msgpack.Decoder(Record).decode
-_UNREADABLE = Record("a newer redrive", 0, 2**62, b"")
+_decode = msgspec.msgpack.Decoder(KeyRecord).decode
+_UNREADABLE = KeyRecord("a newer redrive", 0, 2**62, b"")
 
 
 def cell_of(task: str, key: str) -> str:
@@ -151,7 +151,7 @@ def hashed(content: bytes) -> bytes:
     return digest
 
 
-def read(value: bytes | None) -> Record | None:
+def read(value: bytes | None) -> KeyRecord | None:
     """Decode a cell. Bytes that are no record count as a claim that never ends."""
     if value is None:
         return None
@@ -161,17 +161,17 @@ def read(value: bytes | None) -> Record | None:
         return _UNREADABLE
 
 
-def written(record: Record) -> bytes:
+def written(record: KeyRecord) -> bytes:
     """The bytes of a cell."""
     return _encode(record)
 
 
-def claimed(wish: Wish, now_ms: int, hold_ms: int) -> Record:
+def claimed(wish: KeyWish, now_ms: int, hold_ms: int) -> KeyRecord:
     """The record of a claim for `hold_ms`."""
-    return Record(wish.owner, wish.fence, now_ms + hold_ms, wish.payload, wish.version)
+    return KeyRecord(wish.owner, wish.fence, now_ms + hold_ms, wish.payload, wish.version)
 
 
-def claim(record: Record | None, wish: Wish, now_ms: int, hold_ms: int) -> Answer:
+def claim(record: KeyRecord | None, wish: KeyWish, now_ms: int, hold_ms: int) -> Answer:
     """Answer a request, given the key's record. A claim holds for `hold_ms`."""
     granted = Granted(claimed(wish, now_ms, hold_ms))
     if record is None:
@@ -186,7 +186,7 @@ def claim(record: Record | None, wish: Wish, now_ms: int, hold_ms: int) -> Answe
     return Busy(record.owner, record.until_ms) if _same(record, wish) else Other(record)
 
 
-def _same(record: Record, wish: Wish) -> bool:
+def _same(record: KeyRecord, wish: KeyWish) -> bool:
     """Hashes that were made with another key, or one with and one without, cannot be compared: what follows the hash
     tells."""
     was, now = record.payload, wish.payload
@@ -195,27 +195,27 @@ def _same(record: Record, wish: Wish) -> bool:
     return was == now
 
 
-def prolonged(record: Record, now_ms: int, hold_ms: int) -> Record:
+def prolonged(record: KeyRecord, now_ms: int, hold_ms: int) -> KeyRecord:
     """The claim, held for `hold_ms` from now."""
     return replace(record, until_ms=now_ms + hold_ms)
 
 
-def completed(record: Record, result: bytes | None, degraded: str | None, now_ms: int) -> Record:
+def completed(record: KeyRecord, result: bytes | None, degraded: str | None, now_ms: int) -> KeyRecord:
     """The record of a key that is done."""
     return replace(record, until_ms=now_ms, done=True, result=result, degraded=degraded)
 
 
-def held_by(record: Record | None, owner: str, fence: int) -> bool:
+def held_by(record: KeyRecord | None, owner: str, fence: int) -> bool:
     """Whether the record is still this claim, or its completion."""
     return record is not None and record.owner == owner and record.fence == fence
 
 
-def taking(cell: str, version: int, record: Record, now_ms: int) -> Swap:
+def taking(cell: str, version: int, record: KeyRecord, now_ms: int) -> Swap:
     """The write that makes a claim; it expires by itself."""
     return Swap(cell, version, written(record), max(1, record.until_ms - now_ms))
 
 
-def completing(cell: str, version: int, done: Record, keep_ms: int) -> Swap:
+def completing(cell: str, version: int, done: KeyRecord, keep_ms: int) -> Swap:
     """The write that makes a key done."""
     return Swap(cell, version, written(done), keep_ms)
 

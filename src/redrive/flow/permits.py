@@ -22,7 +22,7 @@ from . import limits
 from . import ramp as ramps
 from .breaker import Breaker
 from .budget import Budget
-from .dependency import Dependency, State, owner_of, with_breaker
+from .dependency import Dependency, DependencyState, owner_of, with_breaker
 from .limits import Rate
 
 LATE_MS = 5000  # how late a message may use what it was granted; then it asks again, so that late ones make no burst
@@ -41,43 +41,47 @@ class Answers(Struct, frozen=True):
     used: int = 0
 
 
-class Allowance(Struct, frozen=True):
+class ClaimAllowance(Struct, frozen=True):
     """How many messages may be claimed, and when to look again if none may."""
 
     count: float
     next_ms: float = math.inf
 
 
-def allowance(state: State, d: Dependency, now_ms: int, free: float = math.inf, pool: int = 0) -> Allowance:
+def allowance(
+    state: DependencyState, d: Dependency, now_ms: int, free: float = math.inf, pool: int = 0
+) -> ClaimAllowance:
     """How many messages of this dependency may be claimed now. `pool`: how many tokens were taken for them."""
     if state.cool.until_ms > now_ms:
-        return Allowance(0, state.cool.until_ms)
-    least = Allowance(free, now_ms + LOOK_MS)
+        return ClaimAllowance(0, state.cool.until_ms)
+    least = ClaimAllowance(free, now_ms + LOOK_MS)
     if d.breaker is not None:
         breaker = breakers.look(state.breaker, d.breaker, now_ms)
         if breaker.status not in CLOSED:
             until_ms = breakers.closed_until_ms(breaker, d.breaker, now_ms)
-            return Allowance(0, until_ms) if until_ms else _least(least, Allowance(d.breaker.probes))
+            return ClaimAllowance(0, until_ms) if until_ms else _least(least, ClaimAllowance(d.breaker.probes))
         if breaker.ramp is not None:
-            least = _least(least, Allowance(ramps.ready(breaker.ramp, now_ms) + pool, ramps.peek(breaker.ramp, now_ms)))
+            least = _least(
+                least, ClaimAllowance(ramps.ready(breaker.ramp, now_ms) + pool, ramps.peek(breaker.ramp, now_ms))
+            )
     if d.rate is not None:
         ready, next_ms = limits.ready(_tat_ms(state, d, d.rate, now_ms), d.rate, now_ms)
-        least = _least(least, Allowance(ready + pool, next_ms))
+        least = _least(least, ClaimAllowance(ready + pool, next_ms))
     return least
 
 
-def _least(one: Allowance, other: Allowance) -> Allowance:
+def _least(one: ClaimAllowance, other: ClaimAllowance) -> ClaimAllowance:
     if one.count <= 0 and other.count <= 0:
         return one if one.next_ms >= other.next_ms else other
     return one if one.count <= other.count else other
 
 
-def bounded(state: State, d: Dependency) -> bool:
+def bounded(state: DependencyState, d: Dependency) -> bool:
     """Whether its messages need tokens before they are claimed."""
     return d.rate is not None or (d.breaker is not None and state.breaker.ramp is not None)
 
 
-def take(state: State, d: Dependency, count: int, now_ms: int) -> tuple[State, int]:
+def take(state: DependencyState, d: Dependency, count: int, now_ms: int) -> tuple[DependencyState, int]:
     """Take up to `count` tokens, of rate and ramp alike, for messages to claim."""
     if d.breaker is not None:
         state = with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
@@ -93,7 +97,7 @@ def take(state: State, d: Dependency, count: int, now_ms: int) -> tuple[State, i
 
 
 def ask(
-    state: State,
+    state: DependencyState,
     d: Dependency,
     messages: Sequence[Message],
     now_ms: int,
@@ -101,7 +105,7 @@ def ask(
     free: float = math.inf,
     pace_ms: float = 0.0,
     tokens: int = 0,
-) -> tuple[State, Answers]:
+) -> tuple[DependencyState, Answers]:
     """Whether each of these may run now, in order. `free`: how many more calls this worker may have under way,
     `pace_ms`: how long a call takes, `tokens`: how many were taken for them."""
     if d.breaker is not None:
@@ -125,26 +129,26 @@ def ask(
     return state, Answers(refusals, frozenset(probes), tokens - left)
 
 
-def stopped(state: State, d: Dependency, now_ms: int) -> bool:
+def stopped(state: DependencyState, d: Dependency, now_ms: int) -> bool:
     """Whether it may not be called at all: its breaker is open, or it asked for a cool-down."""
     if state.cool.until_ms > now_ms:
         return True
     return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in OPEN
 
 
-def barred(state: State, d: Dependency, now_ms: int, pool: int = 0) -> bool:
+def barred(state: DependencyState, d: Dependency, now_ms: int, pool: int = 0) -> bool:
     """Whether its breaker, the ramp after an outage or a cool-down lets nothing be claimed now, whatever its rate and
     concurrency do."""
     return allowance(state, replace(d, rate=None), now_ms, pool=pool).count <= 0
 
 
-def calm(state: State, d: Dependency, now_ms: int) -> bool:
+def calm(state: DependencyState, d: Dependency, now_ms: int) -> bool:
     """Whether neither the breaker nor a cool-down holds any message back."""
     closed = d.breaker is None or (state.breaker.ramp is None and state.breaker.status in CLOSED)
     return closed and state.cool.until_ms + state.cool.spread_ms <= now_ms
 
 
-def shut(state: State, d: Dependency, message: Message, now_ms: int) -> bool:
+def shut(state: DependencyState, d: Dependency, message: Message, now_ms: int) -> bool:
     """Whether this message may not call it, whatever other controls allow: it asked for a cool-down, or its breaker is
     open."""
     if state.cool.until_ms + state.cool.spread_ms > now_ms and _cool_ms(state, message) > now_ms:
@@ -153,14 +157,14 @@ def shut(state: State, d: Dependency, message: Message, now_ms: int) -> bool:
 
 
 def _ask_for_tokens(
-    state: State,
+    state: DependencyState,
     d: Dependency,
     messages: Sequence[Message],
     going: Sequence[int],
     refusals: list[Refusal | None],
     now_ms: int,
     tokens: int,
-) -> tuple[State, int]:
+) -> tuple[DependencyState, int]:
     """Ask budget, then rate, for all of `going` at once; refuses in place. Also returns how many tokens were used."""
     if d.budget is not None:
         spent = state.budget
@@ -187,7 +191,7 @@ def _ask_for_tokens(
     return replace(state, tat_ms=tat_ms), used
 
 
-def _tat_ms(state: State, d: Dependency, rate: Rate, now_ms: int) -> float:
+def _tat_ms(state: DependencyState, d: Dependency, rate: Rate, now_ms: int) -> float:
     """Without reserved slots it is at most a burst ahead. If it is further, the rate was changed or the clock set back,
     and it starts again."""
     most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # as clocks differ a little
@@ -195,7 +199,7 @@ def _tat_ms(state: State, d: Dependency, rate: Rate, now_ms: int) -> float:
 
 
 def _refuse_rest(
-    state: State,
+    state: DependencyState,
     d: Dependency,
     rate: Rate,
     messages: Sequence[Message],
@@ -203,7 +207,7 @@ def _refuse_rest(
     going: int,
     refusals: list[Refusal | None],
     now_ms: int,
-) -> State:
+) -> DependencyState:
     """Grant slots to the first `going` and none to the rest: claims go by allowance, so a reserved slot would be closed
     to all, its owner included. The rest come back when slots will be free."""
     tat_ms, _ = limits.ask(_tat_ms(state, d, rate, now_ms), rate, now_ms, going)
@@ -215,8 +219,8 @@ def _refuse_rest(
 
 
 def _ask_one(
-    state: State, d: Dependency, message: Message, now_ms: int, tokens: int
-) -> tuple[State, Refusal | None, bool, int]:
+    state: DependencyState, d: Dependency, message: Message, now_ms: int, tokens: int
+) -> tuple[DependencyState, Refusal | None, bool, int]:
     """As `ask`, for one message while the breaker or a cool-down is active; also whether it is a probe, and how many
     tokens it used."""
     if d.breaker is not None and state.breaker.status in OPEN:
@@ -234,13 +238,13 @@ def _ask_one(
     return *_ask_breaker(state, d, d.breaker, message, passes, now_ms), used
 
 
-def _cool_ms(state: State, message: Message) -> int:
+def _cool_ms(state: DependencyState, message: Message) -> int:
     return limits.until(state.cool, draw(message.id, message.redrives, 0))
 
 
 def _ask_breaker(
-    state: State, d: Dependency, breaker: Breaker, message: Message, passes: tuple[str, ...], now_ms: int
-) -> tuple[State, Refusal | None, bool]:
+    state: DependencyState, d: Dependency, breaker: Breaker, message: Message, passes: tuple[str, ...], now_ms: int
+) -> tuple[DependencyState, Refusal | None, bool]:
     slots = [p for p in passes if p.startswith("ramp ") and p.endswith(f" {d.name}")]
     if any(breakers.valid(state.breaker, p.removesuffix(f" {d.name}")) for p in slots):
         after, answer = breakers.enter(state.breaker, now_ms)
@@ -255,8 +259,8 @@ def _ask_breaker(
 
 
 def _withdraw(
-    spent: budgets.State, d: Dependency, budget: Budget, message: Message, now_ms: int
-) -> tuple[budgets.State, Refusal | None]:
+    spent: budgets.BudgetState, d: Dependency, budget: Budget, message: Message, now_ms: int
+) -> tuple[budgets.BudgetState, Refusal | None]:
     if _has(message, "budget", d, now_ms):
         return spent, None
     spent, at_ms = budgets.ask(spent, budget, now_ms)

@@ -8,7 +8,7 @@ BUCKETS = 10
 _EMPTY = (0, 0, 0)
 
 
-class Window(Struct, frozen=True, array_like=True):
+class CallWindow(Struct, frozen=True, array_like=True):
     """Counts of calls, failures and slow calls per bucket, oldest first, flat; `newest` numbers the last bucket, a
     tenth of the window long, from the epoch. So the window covers between nine and ten tenths of its length."""
 
@@ -16,30 +16,30 @@ class Window(Struct, frozen=True, array_like=True):
     counts: tuple[int, ...] = _EMPTY * BUCKETS
 
 
-def moved(window: Window, window_ms: int, now_ms: int) -> Window:
+def moved(window: CallWindow, window_ms: int, now_ms: int) -> CallWindow:
     """The window at this time; where a clock went back a little, it stays. One from far ahead was written under another
     rule, whose buckets had another length: it starts again."""
     newest = now_ms * BUCKETS // window_ms
     by = min(newest - window.newest, BUCKETS)
     if by < -BUCKETS:
-        return Window(newest)
-    return window if by <= 0 else Window(newest, window.counts[3 * by :] + _EMPTY * by)
+        return CallWindow(newest)
+    return window if by <= 0 else CallWindow(newest, window.counts[3 * by :] + _EMPTY * by)
 
 
-def add(window: Window, window_ms: int, calls: int, failed: int, slow: int, now_ms: int) -> Window:
+def add(window: CallWindow, window_ms: int, calls: int, failed: int, slow: int, now_ms: int) -> CallWindow:
     """The window at this time with these calls in its newest bucket."""
     window = moved(window, window_ms, now_ms)
     *older, all_, bad, late = window.counts
-    return Window(window.newest, (*older, all_ + calls, bad + failed, late + slow))
+    return CallWindow(window.newest, (*older, all_ + calls, bad + failed, late + slow))
 
 
-def sums(window: Window) -> tuple[int, int, int]:
+def sums(window: CallWindow) -> tuple[int, int, int]:
     """How many calls, failures and slow calls there are in it."""
     calls, failed, slow = (sum(window.counts[i::3]) for i in range(3))
     return calls, failed, slow
 
 
-def rates(window: Window) -> tuple[int, float, float]:
+def rates(window: CallWindow) -> tuple[int, float, float]:
     """How many calls there are in it, the share of those that failed, and the share that was slow."""
     calls, failed, slow = sums(window)
     return calls, failed / max(calls, 1), slow / max(calls, 1)

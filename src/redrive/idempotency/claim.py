@@ -14,9 +14,9 @@ from ..flow.idempotency import (
     Busy,
     Finished,
     Granted,
+    KeyRecord,
+    KeyWish,
     Other,
-    Record,
-    Wish,
     cell_of,
     claim,
     claimed,
@@ -44,7 +44,7 @@ class KeyRequest(Struct, frozen=True):
 
     key: str
     cell: str
-    wish: Wish
+    wish: KeyWish
     hold_ms: int
     keep_ms: int
 
@@ -55,9 +55,9 @@ class Claim(Struct, eq=False):
 
     wanted: KeyRequest
     version: int
-    record: Record
+    record: KeyRecord
     committed: bool = False
-    done: Record | None = None  # the cell's record of that, read after the run
+    done: KeyRecord | None = None  # the cell's record of that, read after the run
     box: Any = None  # encrypts the stored result
 
     @property
@@ -86,7 +86,7 @@ def key_request(
     key = rule.key_of(tuple(args), dict(kwargs))
     canonical, box = task.codec.canonical(args, kwargs), task.app.store.box
     payload = payload_of(canonical) if box is None else box.digest(canonical, HASH_BYTES)
-    wish = Wish(owner, fence, payload, task.version)
+    wish = KeyWish(owner, fence, payload, task.version)
     return KeyRequest(key, cell_of(task.name, key), wish, hold_ms, rule.keep_ms)
 
 
@@ -122,7 +122,7 @@ def acquire(store: Store, wishes: Sequence[KeyRequest], now_ms: int) -> list[Cla
     return claims
 
 
-def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[str, Record | None]]:
+def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[str, KeyRecord | None]]:
     """The versions of these cells (0: there is none) and their records, by name. Raises StoreError."""
     pairs = list(zip(names, store.cells.read(names), strict=True))
     records = {name: read(None if cell is None else cell.value) for name, cell in pairs}
@@ -141,6 +141,6 @@ def _open(store: Store, cell: str, result: bytes) -> bytes | None:
         return None
 
 
-def is_completed(claim: Claim, record: Record | None) -> bool:
+def is_completed(claim: Claim, record: KeyRecord | None) -> bool:
     """Whether this claim's owner has completed the key, by the cell's record."""
     return record is not None and record.done and held_by(record, claim.record.owner, claim.record.fence)

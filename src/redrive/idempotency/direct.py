@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import EncodeError, InProgress, KeyReused, LeaseLost, Unreadable
-from ..flow.idempotency import Busy, Finished, Other, Record
+from ..flow.idempotency import Busy, Finished, KeyRecord, Other
 from ..run_context import Context
 from ..task import TaskSpec
 from .claim import NOT_COMMITTED, Claim, acquire, is_completed, key_request, read_all
@@ -38,7 +38,7 @@ class DirectCall:
             case Other(record):
                 raise KeyReused(task, key, record.owner)
 
-    def _decode_result(self, record: Record) -> Any:
+    def _decode_result(self, record: KeyRecord) -> Any:
         if record.result is None:
             raise Unreadable(
                 f"task {self._task.name!r}: idempotency key {self._wanted.key!r} is done, by {record.owner}, but what "

@@ -67,7 +67,7 @@ from ..presence import read_workers, with_claimed
 from ..redact import one_line, redact
 from ..registry import Registry
 from ..triage.controls import Control, Controls
-from ..triage.redrive.records import RunState, Status, index, read_state, state_cell
+from ..triage.redrive.records import RunState, RunStatus, index, read_state, state_cell
 from .fleet_gauges import Fleet, fleet_of
 from .fleet_gauges import gauges as fleet_gauges
 from .signal_gauges import QueueSignals, read_signals
@@ -224,7 +224,7 @@ def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
     for id in known.open:
         messages.update(states[id].counts if id in states else {})
     runs = Counter(str(state.status) for state in states.values())
-    return {status: runs[status] for status in Status}, messages
+    return {status: runs[status] for status in RunStatus}, messages
 
 
 def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:

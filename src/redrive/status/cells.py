@@ -68,7 +68,7 @@ def _kinds(store: Store) -> Iterator[Kinds]:
     yield {pauses.cell_of(queue): pauses.Pause for queue in store.paused()}
     yield {purge.cell_of(queue): list[purge.PurgeNote] for queue in store.queues()}
     names = controls.names(store)
-    yield {flow.cell_of(name, ""): flow.State for name in names}
+    yield {flow.cell_of(name, ""): flow.DependencyState for name in names}
     yield {transitions.cell_of(name): list[transitions.Transition] for name in names}
 
 

@@ -9,7 +9,7 @@ from ..flow import budget as budgets
 from ..flow import dependency as flow
 from ..flow import limits
 from ..flow import ramp as ramps
-from ..flow.dependency import Dependency, State
+from ..flow.dependency import Dependency, DependencyState
 from ..message import Message
 from ..worker.flow.local_state import QUEUE, RATE, TASK, is_rate
 from ..worker.flow.transitions import Transition
@@ -20,7 +20,7 @@ OF_FLOW = ("breaker", "cool-down", "ramp", "budget", "rate", "concurrency", "ide
 
 
 def flow_holds(
-    state: State,
+    state: DependencyState,
     rule: Dependency | None,
     name: str,
     key: str,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ..decide import parked_since_ms
 from ..errors import PlanRefused
 from ..flow import dependency as flow
-from ..flow.dependency import Dependency, State
+from ..flow.dependency import Dependency, DependencyState
 from ..message import Counts, Filter, Group, Lane, Message
 from ..presence import WorkerInfo
 from ..presence.knowledge import Knowledge
@@ -45,7 +45,7 @@ class Reasons:
     def __init__(self, store: Store, app: Registry | None = None) -> None:
         self._store, self._app, self.now_ms = store, app, store.now_ms()
         self.unread = 0  # queues with waiting messages that were not read
-        self._states: dict[str, State] = {}
+        self._states: dict[str, DependencyState] = {}
         self._groups: dict[str, Mapping[str, Group]] = {}
         self._counts: dict[str, Counts] = {}
 

@@ -20,7 +20,7 @@ from ..message import RESTING, Discard, Handle, Isolate, Lane, Message, Readmit,
 from ..registry import Registry
 from ..store import Store
 from .edit import Body, Edited, Editor
-from .export import Exported, File, Imported, export, import_lines
+from .export import Exported, ExportFile, Imported, export, import_lines
 from .reveal import reveal as record_reveal
 from .selection import Selection
 
@@ -83,7 +83,7 @@ class Actions:
     def export(
         self,
         select: str | Selection,
-        file: File,
+        file: ExportFile,
         *,
         reveal: bool = False,
         reason: str = "",
@@ -100,7 +100,9 @@ class Actions:
             record_reveal(self._store, str(chosen), reason=reason, actor=actor, count=chosen.count())
         return export(self._store, chosen, file, reveal=reveal, actor=actor, reason=reason)
 
-    def import_(self, file: File, *, reason: str, actor: str | None = None, skip_damaged: bool = False) -> Imported:
+    def import_(
+        self, file: ExportFile, *, reason: str, actor: str | None = None, skip_damaged: bool = False
+    ) -> Imported:
         """Import the dead messages of an exported file or stream, with their ids, histories and faults. Messages that
         the store already has do not change; `held` lists them.
 
@@ -162,7 +164,7 @@ class Actions:
         tick: Tick | None,
     ) -> ActionResult:
         actor, reason = signed(actor, reason, action)
-        batches = Batches(self._store, verdict, action, actor, reason, tick)
+        batches = VerdictBatches(self._store, verdict, action, actor, reason, tick)
         chosen = chosen_by(self._store, ids, select, action)
         return batches.of_ids(chosen) if isinstance(chosen, list) else batches.of_selection(chosen)
 
@@ -183,7 +185,7 @@ def _given(select: Selection | None) -> Selection:
     return select
 
 
-class Batches:
+class VerdictBatches:
     """Applies a verdict to many messages: each batch is one commit with its entry in the audit log."""
 
     def __init__(

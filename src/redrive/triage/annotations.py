@@ -21,7 +21,7 @@ from ..errors import ConfigError, near_miss
 from ..flow.auto_redrive import AutoRedrive
 from ..message import Swap, decoded, version_of
 from ..store import Store
-from .auto.rules import RULES, Kind, Rule, encode, read_rules, readable_rules, rules
+from .auto.rules import RULES, Rule, RuleKind, encode, read_rules, readable_rules, rules
 
 RULES_MAX = 1000
 NOTE_MAX, OWNER_MAX = 2000, 200  # characters
@@ -124,8 +124,8 @@ class Annotations:
     ) -> Annotation:
         """Set the standing rule of the group: "hold", "auto" or "discard"; None removes it. The rule "auto" redrives by
         `auto` (default: `AutoRedrive()`). Raises ConfigError beyond a thousand rules."""
-        if kind is not None and kind not in get_args(Kind):
-            near = near_miss(kind, get_args(Kind))
+        if kind is not None and kind not in get_args(RuleKind):
+            near = near_miss(kind, get_args(RuleKind))
             raise ConfigError(
                 f"rule {kind!r} is not known; "
                 + (f"did you mean {near!r}?" if near else "expected 'hold', 'auto', 'discard' or None")
@@ -137,7 +137,7 @@ class Annotations:
             auto = AutoRedrive()
         made = None
         if kind is not None:
-            word: Kind = msgspec.convert(kind, Kind)
+            word: RuleKind = msgspec.convert(kind, RuleKind)
             made = Rule(word, entry.claimed or entry.actor, entry.at_ms, entry.reason, auto)
         self.audit().commit(entry, lambda swaps: self._set_rule(fingerprint, made, swaps))
         return read_annotations(self._store, [fingerprint]).get(fingerprint, NOTHING)

@@ -17,8 +17,8 @@ from ..flow import breaker as breakers
 from ..flow import budget as budgets
 from ..flow import dependency as flow
 from ..flow import limits, ramp, window
-from ..flow.breaker import Breaker, Word
-from ..flow.dependency import Dependency, State
+from ..flow.breaker import Breaker, BreakerOrder
+from ..flow.dependency import Dependency, DependencyState
 from ..message import Filter, Lane, Swap, decoded, version_of
 from ..registry import Registry
 from ..stores.validation import KEY_BYTES_MAX, NAME_MAX
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..store import Store
 
 LOOKED = 1000  # waiting messages that are read to count what holds them
-Act = Callable[[State, int], tuple[State, str]]
+ControlChange = Callable[[DependencyState, int], tuple[DependencyState, str]]
 
 
 class Control(Struct, frozen=True, kw_only=True):
@@ -130,7 +130,7 @@ class Controls:
         that were put off already, or that got the response, keep their own times. Raises as `show`, and ConfigError
         without a reason."""
 
-        def act(state: State, now_ms: int) -> tuple[State, str]:
+        def act(state: DependencyState, now_ms: int) -> tuple[DependencyState, str]:
             left_s = max(0, state.cool.until_ms - now_ms) / 1000
             return replace(state, cool=limits.CoolDown()), f"cool-down ended, {left_s:g} s before its time"
 
@@ -139,8 +139,8 @@ class Controls:
     def reset_budget(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
         """Reset its retry budget. Raises as `end_cooldown`."""
 
-        def act(state: State, now_ms: int) -> tuple[State, str]:
-            return replace(state, budget=budgets.State()), "budget reset"
+        def act(state: DependencyState, now_ms: int) -> tuple[DependencyState, str]:
+            return replace(state, budget=budgets.BudgetState()), "budget reset"
 
         return self._changed(name, act, "budget", reason, actor, key)
 
@@ -148,7 +148,7 @@ class Controls:
         """End the ramp that its breaker began when it closed: waiting messages are let go at once. Raises as
         `end_cooldown`."""
 
-        def act(state: State, now_ms: int) -> tuple[State, str]:
+        def act(state: DependencyState, now_ms: int) -> tuple[DependencyState, str]:
             ramped = state.breaker.ramp
             text = "no ramp" if ramped is None else f"ramp ended at {ramp.rate(ramped, now_ms):.3g}/s"
             return replace(state, breaker=replace(state.breaker, ramp=None, places=0)), text
@@ -156,7 +156,7 @@ class Controls:
         return self._changed(name, act, "ramp", reason, actor, key)
 
     def _set(
-        self, name: str, word: Word, reason: str, actor: str | None, key: str, for_: Duration | None = None
+        self, name: str, word: BreakerOrder, reason: str, actor: str | None, key: str, for_: Duration | None = None
     ) -> Control:
         held_ms = 0 if for_ is None else milliseconds(for_, "for_")
         if for_ is not None and not held_ms:
@@ -166,7 +166,7 @@ class Controls:
             raise ConfigError(f"dependency {name!r} has no breaker here; expected one with a breaker to set")
         turned: list[Transition] = []
 
-        def act(state: State, now_ms: int) -> tuple[State, str]:
+        def act(state: DependencyState, now_ms: int) -> tuple[DependencyState, str]:
             breaker = (None if rule is None else rule.breaker) or Breaker()
             until_ms = now_ms + held_ms if held_ms else 0
             forced = breakers.force(state.breaker, breaker, word, now_ms, until_ms)
@@ -179,12 +179,12 @@ class Controls:
         note(self._store.cells, [(flow.about_of(name, key), turned[0])])
         return self.show(name, key=key)
 
-    def _changed(self, name: str, act: Act, what: str, reason: str, actor: str | None, key: str) -> Control:
+    def _changed(self, name: str, act: ControlChange, what: str, reason: str, actor: str | None, key: str) -> Control:
         self._rule(name)
         self._change(name, act, what, reason, actor, key)
         return self.show(name, key=key)
 
-    def _change(self, name: str, act: Act, what: str, reason: str, actor: str | None, key: str) -> None:
+    def _change(self, name: str, act: ControlChange, what: str, reason: str, actor: str | None, key: str) -> None:
         """Change its state by `act(state, now_ms)`, which returns the new state and the text of the audit entry: one
         commit."""
         if not 0 < len(name) <= NAME_MAX or len(key) > KEY_BYTES_MAX:
@@ -243,7 +243,7 @@ def names(store: Store) -> list[str]:
     return decoded(cell, names_of, [])
 
 
-def _control(name: str, key: str, state: State, rule: Dependency | None, now_ms: int) -> Control:
+def _control(name: str, key: str, state: DependencyState, rule: Dependency | None, now_ms: int) -> Control:
     cool_ms = state.cool.until_ms
     control = Control(
         name=name, key=key, cool_until_ms=cool_ms if cool_ms > now_ms else None, cool_s=max(0, cool_ms - now_ms) / 1000

@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Filter, Lane, Message, Page, Redrive
 from ..registry import Registry
 from ..store import Store
-from .actions import ActionResult, Actions, Batches
+from .actions import ActionResult, Actions, VerdictBatches
 from .annotations import Annotations
 from .auto import machine
 from .auto.machine import Machine
@@ -155,7 +155,7 @@ class DeadLetters(Annotations, Actions):
         if attempts is not None and attempts < 1:
             raise ConfigError(f"attempts={attempts!r}; expected 1 or more")
         verdict = Redrive(to_queue, milliseconds(delay, "delay"), attempts)
-        batches = Batches(self._store, verdict, "retry", *signed(actor, reason, "retry", needed=False))
+        batches = VerdictBatches(self._store, verdict, "retry", *signed(actor, reason, "retry", needed=False))
         if select is not None:
             if where != Filter():
                 raise ConfigError(f"retry(select=…, where={where!r}): say it all in the selector")

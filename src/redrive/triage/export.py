@@ -46,7 +46,7 @@ _DEFAULTS = dict(
     zip(reversed(Message.__struct_fields__), reversed(Message.__struct_defaults__), strict=False)
 )  # of the last fields
 
-File = str | Path | IO[bytes]
+ExportFile = str | Path | IO[bytes]
 
 
 class Exported(Struct, frozen=True):
@@ -175,7 +175,7 @@ def _decoded(raw: msgspec.Raw, type: Any, name: str) -> Any:
 def export(
     store: Store,
     selection: Selection,
-    file: File,
+    file: ExportFile,
     *,
     reveal: bool = False,
     actor: str | None = None,
@@ -286,7 +286,7 @@ def _whole(store: Store, message: Message) -> Message | None:
 class Importer:
     """An import of one file, which is read twice: once to check every line, once to write."""
 
-    def __init__(self, store: Store, file: File) -> None:
+    def __init__(self, store: Store, file: ExportFile) -> None:
         self._store, self._file = store, file
         self._stack = ExitStack()
         self.name = str(file) if isinstance(file, str | Path) else getattr(file, "name", "a stream")
@@ -364,7 +364,7 @@ class Importer:
         return message
 
 
-def import_lines(store: Store, file: File, *, actor: str, reason: str, skip_damaged: bool = False) -> Imported:
+def import_lines(store: Store, file: ExportFile, *, actor: str, reason: str, skip_damaged: bool = False) -> Imported:
     """Import a file. Raises Refused, and imports nothing, if a line is damaged, unless `skip_damaged`."""
     with Importer(store, file) as importer:
         inspected = importer.inspect()

@@ -23,7 +23,7 @@ from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
 from .paging import LaneQuery, page_of
 from .search import PAGE, died_of, died_of_last, pages
-from .select.match import Seen, Unknown, matches
+from .select.match import Candidate, Unknown, matches
 from .select.parser import parse
 from .select.terms import (
     ALL,
@@ -35,9 +35,9 @@ from .select.terms import (
     Not,
     Or,
     Pattern,
-    Point,
+    PointInTime,
     Term,
-    Value,
+    TermValue,
     both,
     either,
     opposite,
@@ -113,7 +113,7 @@ class Selection:
             return False
         if fault is Unknown.FAULT:
             fault = message.faults[-1] if message.faults else None
-        return matches(of_lane(self.node, message.lane), Seen(message, self.now_ms, fault)) is True
+        return matches(of_lane(self.node, message.lane), Candidate(message, self.now_ms, fault)) is True
 
     def messages(self, limit: int | None = None) -> Iterator[Message]:
         """At most `limit` messages, page by page: dead ones, then quarantined, then done ones, each oldest first."""
@@ -249,7 +249,7 @@ class Selection:
     def _matching(self, query: LaneQuery, page: list[Message]) -> list[Message]:
         if query.rest == ALL:
             return page
-        known = [matches(query.rest, Seen(message, self.now_ms)) for message in page]
+        known = [matches(query.rest, Candidate(message, self.now_ms)) for message in page]
         open_ones = [m for m, match in zip(page, known, strict=True) if match is None]
         died = died_of_last(self._store, query.lane, open_ones) if open_ones else set()
         return [
@@ -261,11 +261,11 @@ class Selection:
     def _matches_fully(self, rest: Node, message: Message, of_last: bool) -> bool:
         """Match by the fault it died of and, if that does not decide, by the body in its blob."""
         fault = message.faults[-1] if of_last else None
-        match = matches(rest, Seen(message, self.now_ms, fault))
+        match = matches(rest, Candidate(message, self.now_ms, fault))
         if match is not None:
             return match
         try:
-            return matches(rest, Seen(message, self.now_ms, fault, whole_body(self._store, message))) is True
+            return matches(rest, Candidate(message, self.now_ms, fault, whole_body(self._store, message))) is True
         except (Unreadable, BlobsUnavailable):
             self.unread += 1
             return False
@@ -342,7 +342,7 @@ def split(node: Node, until_ms: int, now_ms: int) -> tuple[Filter, Node]:
     left: list[Node] = []
     for term in node.nodes if isinstance(node, And) else (node,):
         match term:
-            case Term("failed", (Age() | Point() as value,)):
+            case Term("failed", (Age() | PointInTime() as value,)):
                 begin_ms, end_ms = _bounds(value, now_ms)
                 since_ms, until_ms = max(since_ms, begin_ms), min(until_ms, end_ms)
             case Term("id", values) if "ids" not in fields and all(map(_is_exact, values)):
@@ -355,15 +355,15 @@ def split(node: Node, until_ms: int, now_ms: int) -> tuple[Filter, Node]:
     return Filter(**fields, since_ms=since_ms or None, until_ms=max(0, until_ms)), both(left)
 
 
-def _texts(values: tuple[Value, ...]) -> tuple[str, ...]:
+def _texts(values: tuple[TermValue, ...]) -> tuple[str, ...]:
     return tuple(value.parts[0] for value in values if isinstance(value, Pattern))
 
 
-def _is_exact(value: Value) -> bool:
+def _is_exact(value: TermValue) -> bool:
     return isinstance(value, Pattern) and len(value.parts) == 1
 
 
-def _bounds(value: Age | Point, now_ms: int) -> tuple[int, int]:
+def _bounds(value: Age | PointInTime, now_ms: int) -> tuple[int, int]:
     """From when, and before when, a message that fits has died."""
     at_ms = now_ms - value.ms if isinstance(value, Age) else value.ms
     later = value.op[0] == ("<" if isinstance(value, Age) else ">")

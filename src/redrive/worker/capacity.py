@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from ..message import Ack, ClaimRequest, Delivery
 from ..registry import Queue
 from .flow.claims import ClaimLimits
-from .rollout.pauses import Pauses
+from .rollout.pauses import TaskPauses
 
 T = TypeVar("T")
 BATCH_MAX = 1000
@@ -56,7 +56,7 @@ class Capacity:
         prefetch: int | None,
         claim_max: int,
         flow: ClaimLimits | None = None,
-        left: Pauses | None = None,
+        left: TaskPauses | None = None,
     ) -> None:
         self._flow, self._left = flow, left
         self._claim_max = min(claim_max, BATCH_MAX)
@@ -97,7 +97,7 @@ class Capacity:
         ]
 
     def _without(
-        self, left: Pauses, wanted: Sequence[tuple[str, int, frozenset[str]]]
+        self, left: TaskPauses, wanted: Sequence[tuple[str, int, frozenset[str]]]
     ) -> list[tuple[str, int, frozenset[str]]]:
         queues = []
         for name, room, skip in wanted:

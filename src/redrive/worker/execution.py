@@ -38,10 +38,10 @@ from .capacity import QueueLimit
 from .crash.company import ALONE_FROM, ANY, company_of, escapes
 
 if TYPE_CHECKING:
-    from ..flow.idempotency import Record
+    from ..flow.idempotency import KeyRecord
     from ..idempotency.claim import Claim
     from ..task import ExecutorName, TaskSpec
-    from .crash.ledger import Slots
+    from .crash.ledger import CrashSlots
     from .flow.local_state import LimitState
 
 _NO_POLICY = Policy()
@@ -63,7 +63,7 @@ class Execution(Struct, gc=False, eq=False):
     probes: tuple[LimitState, ...] = ()  # those of the guards whose breakers it is a probe of
     counted: bool = False  # it takes one of its dependency's concurrent calls
     claim: Claim | None = None  # of its idempotency key; idempotency.py sets this and the fields up to `over`
-    stored: Record | None = None  # the stored result of its key, which replaces a run
+    stored: KeyRecord | None = None  # the stored result of its key, which replaces a run
     over: bool = False  # it has ended without a run
     decision: Decision | None = None  # set if it was not admitted
     unroutable: Signals | None = None  # set if it may be of a newer release
@@ -81,7 +81,7 @@ class Execution(Struct, gc=False, eq=False):
     apart: bool = False  # a suspect that runs in a child process, whatever its task says
     handle: Any = None  # the asyncio task, if it is one; dropped at the end, because no collector frees the cycle
 
-    def begin(self, slots: Slots | None, make: Callable[..., Context] = Context) -> Context:
+    def begin(self, slots: CrashSlots | None, make: Callable[..., Context] = Context) -> Context:
         """Mark the message as started, so that a crash of this process counts against it, and return its Context, made
         by `make`.
 
@@ -152,14 +152,16 @@ class Execution(Struct, gc=False, eq=False):
             self.handle.cancel()
 
 
-class InFlight:
+class InFlightExecutions:
     """The executions that a worker holds leases of. Each has a slot in the crash ledger and counts as `taken` for
     its queue.
 
     `ended` is called for each one that leaves. Used by the store thread; others may read `all`.
     """
 
-    def __init__(self, taken: Counter[str], slots: Slots | None, ended: Callable[[Execution], None] | None) -> None:
+    def __init__(
+        self, taken: Counter[str], slots: CrashSlots | None, ended: Callable[[Execution], None] | None
+    ) -> None:
         self._held: dict[Receipt, Execution] = {}
         self._taken, self._slots, self._ended = taken, slots, ended
         self.claimed = 0  # in all

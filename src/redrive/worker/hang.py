@@ -20,7 +20,7 @@ from msgspec import Struct
 from ..duration import show
 from ..presence import Hung
 from .capacity import QueueLimit
-from .execution import Execution, InFlight
+from .execution import Execution, InFlightExecutions
 from .executors.tasks import TaskExecutor
 from .executors.threads import ThreadExecutor
 
@@ -91,7 +91,7 @@ class Hangs:
 
     def __init__(
         self,
-        in_flight: InFlight,
+        in_flight: InFlightExecutions,
         limits: Mapping[str, QueueLimit[Execution]],
         turned_s: Callable[[], float],
         lease_s: float,

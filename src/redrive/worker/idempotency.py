@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 AGAIN_MS = 1_000  # how soon a message comes back whose key could not be looked up
 
 
-class Keys:
+class KeyClaims:
     """The idempotency keys of one worker's messages. A claim holds longer than its task's timeout by grace and lease:
     the time that a handler may take beyond the timeout, and the time until it starts or its claim is renewed."""
 

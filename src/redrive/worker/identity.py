@@ -7,7 +7,7 @@ import secrets
 from typing import NamedTuple
 
 from ..store import Store
-from .crash.ledger import Slots, hold
+from .crash.ledger import CrashSlots, hold
 
 
 class Identity(NamedTuple):
@@ -15,7 +15,7 @@ class Identity(NamedTuple):
     not needed."""
 
     name: str
-    slots: Slots | None = None
+    slots: CrashSlots | None = None
     complaint: str | None = None
 
 

@@ -13,10 +13,10 @@ from ..errors import StoreError
 from ..fault import STARTED_MAX, Crash
 from ..message import LeaseStatus
 from ..store import Store
-from .crash.ledger import Slots
+from .crash.ledger import CrashSlots
 from .delivery_events import Reporter
-from .execution import Execution, InFlight
-from .idempotency import Keys
+from .execution import Execution, InFlightExecutions
+from .idempotency import KeyClaims
 from .outage import Outage
 
 KILL_MS = 3_600_000  # how long a request to kill is kept
@@ -28,15 +28,15 @@ def kill_cell(id: str) -> str:
     return f"kill/{id}"
 
 
-class Leases:
+class LeaseRenewals:
     """The leases of one worker; the store thread calls it. `keys` are renewed with them."""
 
     def __init__(
         self,
         store: Store,
-        in_flight: InFlight,
-        keys: Keys | None,
-        slots: Slots | None,
+        in_flight: InFlightExecutions,
+        keys: KeyClaims | None,
+        slots: CrashSlots | None,
         loop: asyncio.AbstractEventLoop,
         outage: Outage,
         reporter: Reporter,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ..decide import Policy, decide, tried_ms, with_fate
 from ..errors import Cancelled, EnqueueError, LeaseLost, StoreError, Unsupported
 from ..fault import Crash, Fault, Kind, classify, crash_fault
-from ..flow.idempotency import Record, releasing
+from ..flow.idempotency import KeyRecord, releasing
 from ..idempotency.claim import NOT_COMMITTED, Claim
 from ..message import (
     FAULTS_KEPT_EACH_END,
@@ -102,7 +102,7 @@ def _done(execution: Execution, extras: Extras | None) -> Settlement:
     return Settlement(receipt, Ack(degraded, keep_ms), None, follow_ups, result)
 
 
-def _as_before(execution: Execution, record: Record, run_s: float | None) -> Outcome:
+def _as_before(execution: Execution, record: KeyRecord, run_s: float | None) -> Outcome:
     """Done with the stored result. Its follow-ups were written when its key was completed."""
     ack, asked_ms = execution.limit.ack, execution.delivery.message.keep_ms
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)

@@ -25,15 +25,15 @@ from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
 from .crash.suspects import Suspects
 from .delivery_events import Reporter
-from .execution import Admission, Execution, InFlight
+from .execution import Admission, Execution, InFlightExecutions
 from .flow.controller import Flow
 from .hang import Hangs, unbegun
-from .idempotency import Keys
-from .leases import Leases
+from .idempotency import KeyClaims
+from .leases import LeaseRenewals
 from .outage import Outage
 from .redrive_outcome import with_redrive_outcome
 from .rollout.newer import Newer
-from .rollout.pauses import Pauses
+from .rollout.pauses import TaskPauses
 from .services import Services
 from .settlement import Outcome, deposited, outcome, refused, released
 
@@ -41,7 +41,7 @@ LEFT_S = 0.05  # how long to wait where all that is due are leases that ran out 
 WAKE_EVERY_S = 1.0  # how often the store thread wakes, at least, to show its supervisor that its store answers
 
 
-class Finished:
+class FinishedExecutions:
     """Executions that have ended: any thread adds them, the store thread takes them."""
 
     def __init__(self, nudge: Callable[[], None]) -> None:
@@ -71,18 +71,18 @@ class StoreLoop:
         capacity: Capacity,
         limit: WorkerLimit[Execution],
         limits: Mapping[str, QueueLimit[Execution]],
-        in_flight: InFlight,
-        leases: Leases,
+        in_flight: InFlightExecutions,
+        leases: LeaseRenewals,
         admission: Admission,
         suspects: Suspects,
-        finished: Finished,
+        finished: FinishedExecutions,
         loop: asyncio.AbstractEventLoop,
         flow: Flow | None,
-        keys: Keys | None,
+        keys: KeyClaims | None,
         services: Services,
         burst: Burst | None,
         newer: Newer,
-        pauses: Pauses,
+        pauses: TaskPauses,
         hangs: Hangs,
         outage: Outage,
         reporter: Reporter,

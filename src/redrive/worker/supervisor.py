@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from ..redact import many_lines, redact
 from .crash.frozen import stopped_with
-from .crash.ledger import Beats, Death, all_beats, note_death, signal_name
+from .crash.ledger import Beats, WorkerDeath, all_beats, note_death, signal_name
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -65,13 +65,13 @@ class _Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGKILL)
 
-    def reap(self) -> Death | None:
+    def reap(self) -> WorkerDeath | None:
         """How it ended, and the most memory it had; None while it lives."""
         pid, status, used = os.wait4(self.process.pid, os.WNOHANG)
         if not pid:
             return None
         code = self.process.returncode = os.waitstatus_to_exitcode(status)
-        return Death(code, used.ru_maxrss * _MAXRSS_UNIT, self.hung)
+        return WorkerDeath(code, used.ru_maxrss * _MAXRSS_UNIT, self.hung)
 
     def close(self) -> None:
         os.close(self._pipe)
@@ -159,7 +159,7 @@ class Supervisor:
                 at_work = self._noted(child, death)  # before a new one takes back what it held
                 self._replace(child, death.code, at_work)
 
-    def _noted(self, child: _Child, death: Death) -> bool:
+    def _noted(self, child: _Child, death: WorkerDeath) -> bool:
         """Note how it died for the worker that takes back its messages; returns whether it died at work."""
         if self._state_dir is None:
             return False

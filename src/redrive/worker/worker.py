@@ -17,23 +17,23 @@ from .crash.pulse import Pulse
 from .crash.recovery import recover
 from .crash.suspects import Suspects
 from .delivery_events import Reporter
-from .execution import Admission, Execution, InFlight
+from .execution import Admission, Execution, InFlightExecutions
 from .executors.app_import import origin_of
 from .executors.executors import Executors
 from .executors.processes import ProcessExecutor, Recycling
 from .flow.controller import Flow
 from .hang import Hangs
-from .idempotency import Keys
+from .idempotency import KeyClaims
 from .identity import identity
-from .leases import Leases
+from .leases import LeaseRenewals
 from .maintenance import RequestMeter, RetentionSweep
 from .outage import Outage
 from .rollout.newer import Newer
-from .rollout.pauses import Pauses
+from .rollout.pauses import TaskPauses
 from .rollout.waking import Waking
 from .services import MakeService, Services
-from .store_loop import Finished, StoreLoop
-from .telemetry.presence import Presence
+from .store_loop import FinishedExecutions, StoreLoop
+from .telemetry.presence import WorkerPresence
 
 UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
 
@@ -88,12 +88,14 @@ class Worker:
         flow = Flow(app, store, self.name, self._notice)
         self._flow = flow if flow else None
         self._claims = None if self._flow is None else self._flow.claims
-        left = self._pauses = Pauses()
+        left = self._pauses = TaskPauses()
         self._newer = Newer(store, app.tasks, lambda: self._in_flight.all(), left, burst=burst)
         self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims, left)
-        self._in_flight = InFlight(self._capacity.taken, self._slots, None if self._flow is None else self._flow.left)
+        self._in_flight = InFlightExecutions(
+            self._capacity.taken, self._slots, None if self._flow is None else self._flow.left
+        )
         self._hangs = Hangs(self._in_flight, self._limits, lambda: self._executors.tasks.turned_s, lease_s)
-        self._presence = Presence(
+        self._presence = WorkerPresence(
             store, self.name, app.spec, self.queues, self._in_flight, self._capacity.taken, lambda: self.draining,
             lambda: self._services.carried(), self._notice, self.drain,
             Waking(store, [q.name for q in queues], app.tasks, lambda: self.draining).renewed, self._hangs,
@@ -108,7 +110,7 @@ class Worker:
             ],
             self._outage.failed,
         )
-        keys = Keys(app.tasks, store, grace_s, lease_s)
+        keys = KeyClaims(app.tasks, store, grace_s, lease_s)
         self._keys = keys if keys else None
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
@@ -155,7 +157,7 @@ class Worker:
     def _build(self) -> None:
         """Build the parts that need the event loop, in the order a message meets them, last first."""
         store, loop, slots, in_flight = self._store, self._loop, self._slots, self._in_flight
-        finished = Finished(store.nudge)
+        finished = FinishedExecutions(store.nudge)
         self._executors = Executors(
             loop,
             self._capacity.capacity,
@@ -166,7 +168,7 @@ class Worker:
             lambda: store.traits.one_machine and self._outage.is_silent,
             None if self._processes is None else partial(self._processes, finished.add),
         )
-        self._leases = Leases(
+        self._leases = LeaseRenewals(
             store, in_flight, self._keys, slots, loop, self._outage, self._reporter,
             lease_s=self._lease_s, grace_s=self.grace_s,
         )  # fmt: skip

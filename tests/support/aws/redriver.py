@@ -10,9 +10,9 @@ from typing import Any
 from tests.support.aws.places import REGION, Stand
 
 from redrive.aws.lambda_handlers import redrive
-from redrive.aws.redriver.run import Work
-from redrive.aws.redriver.settings import Settings
-from redrive.aws.redriver.transfer import Call, calls
+from redrive.aws.redriver.run import Continuation
+from redrive.aws.redriver.settings import RedriverSettings
+from redrive.aws.redriver.transfer import SqsCall, calls
 from redrive.awsapi.client import client
 from redrive.flow.auto_redrive import AutoRedrive
 from redrive.stores.memory.store import MemoryStore
@@ -30,7 +30,7 @@ NUMBERS = count(1)
 
 
 @cache
-def client_of(url: str) -> Call:
+def client_of(url: str) -> SqsCall:
     """Making a client of boto3 takes longer than all the calls of a test."""
     return calls(client("sqs", region=REGION, endpoint=url))
 
@@ -47,8 +47,8 @@ class Deployment:
         policy = {"deadLetterTargetArn": arn["Attributes"]["QueueArn"], "maxReceiveCount": 1}
         self.main = self._made(f"{name}{end}", RedrivePolicy=json.dumps(policy), VisibilityTimeout="5", **kind)
         self.work = self._made(f"{name}-work", VisibilityTimeout="900")
-        self.settings = Settings(queue=self.main, dead=self.dead, poison=self.poison, auto=auto, **more)
-        self.work_on_it = Work(self.work)
+        self.settings = RedriverSettings(queue=self.main, dead=self.dead, poison=self.poison, auto=auto, **more)
+        self.work_on_it = Continuation(self.work)
         self.cells = MemoryStore(stand.clock).cells
         self.calls = 0
 
@@ -85,7 +85,7 @@ class Deployment:
                 handles = [{"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate(found)]
                 self.sqs_call("DeleteMessageBatch", QueueUrl=url, Entries=handles)
 
-    def call(self, event: Any, *, batches: int = 1000, by: Call | None = None) -> dict[str, Any]:
+    def call(self, event: Any, *, batches: int = 1000, by: SqsCall | None = None) -> dict[str, Any]:
         """One invocation, which has time for so many batches."""
         self.calls += 1
         asked = [0]

@@ -42,7 +42,7 @@ from redrive.testing.clock import ManualClock
 from redrive.triage.redrive import plan as plans
 from redrive.triage.redrive import run as runs
 from redrive.triage.redrive.options import read_settings
-from redrive.triage.redrive.records import FINAL, RunState, Status
+from redrive.triage.redrive.records import FINAL, RunState, RunStatus
 from redrive.triage.redrive.run import Run
 from redrive.triage.redrive.runner import Runner
 from redrive.worker import redrive_outcome
@@ -297,7 +297,7 @@ class Interleaved:
             if state.undo >= 0:
                 return None
             if state.status not in FINAL:
-                state = replace(state, status=Status.CANCELLED, over_ms=now_ms, still_ms=0)
+                state = replace(state, status=RunStatus.CANCELLED, over_ms=now_ms, still_ms=0)
             return replace(state, undo=0, closed=False)
 
         runs.change(self.store, run.id, act, "run undo", "undone by bob", "bob", "")
@@ -313,7 +313,7 @@ class Interleaved:
 
     def _to_the_end(self) -> None:
         for run in self.runs:
-            if run.state == Status.PAUSED:
+            if run.state == RunStatus.PAUSED:
                 run.resume(actor="bob")
         for _ in range(PATIENCE):
             for hand in self.hands:

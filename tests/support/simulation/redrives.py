@@ -17,7 +17,7 @@ from redrive.decide import RUN, Signals, admit, decide
 from redrive.fault import Fault
 from redrive.flow import calls, permits
 from redrive.flow import dependency as flow
-from redrive.flow.dependency import Seen, State
+from redrive.flow.dependency import DependencyState, PendingEvidence
 from redrive.message import (
     Ack,
     ClaimRequest,
@@ -77,7 +77,7 @@ class Redriving:
         self.notices: list[tuple[str, str]] = []
         self.speeds: list[tuple[int, float]] = []  # the run's, with times, whenever it changed
         self.statuses: list[tuple[int, str]] = []  # of the breaker, whenever it changed
-        self._state, self._version = State(), 0
+        self._state, self._version = DependencyState(), 0
         self._running: list[tuple[int, int, Delivery, bool, int, Fault | None]] = []
         self._due: list[int] = [self.clock()]
         self._tick_ms, self._number = 0, 0
@@ -181,7 +181,7 @@ class Redriving:
         while self._running and self._running[0][0] <= now_ms:
             _, _, delivery, probe, began_ms, fault = heapq.heappop(self._running)
             word, asked_s = calls.seen_of(fault, (now_ms - began_ms) / 1000, self.d)
-            seen = Seen(asked_s=asked_s)
+            seen = PendingEvidence(asked_s=asked_s)
             if probe:
                 seen.probes = {flow.owner_of(delivery.message): word}
             elif word in ("success", "failure", "slow", "slow_failure"):
@@ -195,7 +195,7 @@ class Redriving:
         self.store.exchange([settlement], [])
         heapq.heappush(self._due, decision.at_ms if isinstance(decision, RetryAt) else self.clock())
 
-    def _set(self, state: State) -> None:
+    def _set(self, state: DependencyState) -> None:
         """What the worker found out of the dependency, for the gates to read."""
         if state == self._state:
             return

@@ -20,7 +20,7 @@ from redrive.decide import RUN, Policy, Signals, admit, decide, with_fate
 from redrive.fault import Fault
 from redrive.flow import calls, permits
 from redrive.flow import dependency as flow
-from redrive.flow.dependency import Dependency, Seen, State
+from redrive.flow.dependency import Dependency, DependencyState, PendingEvidence
 from redrive.message import DeadLetter, Decision, Lane, Message, Quarantine, RetryAt
 
 START_MS = 1_750_000_000_000
@@ -42,7 +42,7 @@ class Worker:
     concurrency: int
     running: int = 0
     busy_ms: int = 0  # until when it is at the store
-    seen: Seen = field(default_factory=Seen)
+    seen: PendingEvidence = field(default_factory=PendingEvidence)
     flushing: bool = False
     pace_ms: float = 50.0
 
@@ -77,7 +77,7 @@ class World:
         self.workers = [Worker(f"w{i}", concurrency) for i in range(workers)]
         self.width = math.inf if width is None else width
         self.now_ms = START_MS
-        self.state = State()
+        self.state = DependencyState()
         self.stories: list[Story] = []
         self.statuses: list[tuple[int, str]] = []  # of the breaker, with times
         self._messages: dict[int, Message] = {}
@@ -265,9 +265,9 @@ class World:
             worker.flushing = False
         if worker.seen and self.d is not None:
             self._set(calls.apply(self.state, self.d, worker.seen, self.now_ms, worker.name))
-            worker.seen = Seen()
+            worker.seen = PendingEvidence()
 
-    def _set(self, state: State) -> None:
+    def _set(self, state: DependencyState) -> None:
         if state.breaker.status != self.state.breaker.status:
             self.statuses.append((self.now_ms, state.breaker.status))
         self.state = state

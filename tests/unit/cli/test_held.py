@@ -21,7 +21,7 @@ from redrive.decide import with_fate
 from redrive.fault import Kind, classify
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
-from redrive.flow.dependency import State
+from redrive.flow.dependency import DependencyState
 from redrive.flow.limits import CoolDown
 from redrive.message import ClaimRequest, DeadLetter, Deferral, GroupOrder, OnDead, RetryAt, Settlement, Swap
 from redrive.program.main import run
@@ -64,7 +64,7 @@ def claimed(store: Store, decision: RetryAt | DeadLetter, error: Exception, kind
     store.exchange([Settlement(delivery.receipt, decision, fault)], [])
 
 
-def write(store: Store, state: State) -> None:
+def write(store: Store, state: DependencyState) -> None:
     store.cells.swap([Swap(flow.cell_of("crm.example", ""), 0, flow.encode(state))])
 
 
@@ -81,14 +81,17 @@ def pause(store: Store, clock: ManualClock) -> str:
 
 def breaker(store: Store, clock: ManualClock) -> str:
     now_ms = store.now_ms()
-    write(store, State(breaker=breakers.State(status="open", since_ms=now_ms, until_ms=now_ms + 12_000, opened=1)))
+    write(
+        store,
+        DependencyState(breaker=breakers.State(status="open", since_ms=now_ms, until_ms=now_ms + 12_000, opened=1)),
+    )
     note(store.cells, [("crm.example", Transition(now_ms, "closed", "open", "6 of 6 calls in 10s failed"))])
     return put(store)
 
 
 def breaker_held_open(store: Store, clock: ManualClock) -> str:
     now_ms = store.now_ms()
-    write(store, State(breaker=breakers.State(status="forced_open", since_ms=now_ms)))
+    write(store, DependencyState(breaker=breakers.State(status="forced_open", since_ms=now_ms)))
     note(
         store.cells, [("crm.example", Transition(now_ms, "closed", "forced_open", "", "ann@ops", "their status page"))]
     )
@@ -96,12 +99,12 @@ def breaker_held_open(store: Store, clock: ManualClock) -> str:
 
 
 def cool_down(store: Store, clock: ManualClock) -> str:
-    write(store, State(cool=CoolDown(until_ms=store.now_ms() + 300_000)))
+    write(store, DependencyState(cool=CoolDown(until_ms=store.now_ms() + 300_000)))
     return put(store)
 
 
 def rate(store: Store, clock: ManualClock) -> str:
-    write(store, State(tat_ms=float(store.now_ms() + 47_000)))
+    write(store, DependencyState(tat_ms=float(store.now_ms() + 47_000)))
     return put(store)
 
 

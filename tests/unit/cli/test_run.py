@@ -27,7 +27,7 @@ from redrive.triage.redrive.records import (
     Failure,
     Line,
     RunState,
-    Status,
+    RunStatus,
     failures_cell,
     state_cell,
     story_cell,
@@ -85,7 +85,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 def test_list_shows_runs_newest_first_with_their_counts(scene: Scene, redrive: Call) -> None:
     scene.bury(3)
     first, second = scene.start(), scene.start("task:t")
-    scene.become(first, status=Status.STOPPED, why="5 of 5 failed", at=3, known=3, moved=2, failed=1, changed=1)
+    scene.become(first, status=RunStatus.STOPPED, why="5 of 5 failed", at=3, known=3, moved=2, failed=1, changed=1)
     code, out, _ = redrive("run", "list", "-o", "json")
     rows = json.loads(out)
     assert code == 0 and [row["id"] for row in rows] == [second, first]
@@ -180,7 +180,7 @@ def test_watch_ends_with_the_run_and_says_what_it_came_to(scene: Scene, redrive:
     scene.become(id, "all are moved", at=3, known=3, moved=3, done=2, phase="settling")
     time.sleep(0.3)
     over_ms = scene.store.now_ms()
-    scene.become(id, "it is over", at=3, known=3, moved=3, done=3, status=Status.DONE, phase="over", over_ms=over_ms)
+    scene.become(id, "it is over", at=3, known=3, moved=3, done=3, status=RunStatus.DONE, phase="over", over_ms=over_ms)
     thread.join(PATIENCE_S)
     ((code, out, err),) = ended
     assert code == 0 and json.loads(out)["done"] == 3
@@ -193,7 +193,7 @@ def test_watching_a_run_that_stopped_itself_exits_1_and_leads_on(scene: Scene, r
     scene.bury(3)
     id = scene.start()
     why = "3 of 3 failed in the canary"
-    scene.become(id, f"stopped: {why}", at=1, known=1, moved=1, failed=1, status=Status.STOPPED, why=why, over_ms=1)
+    scene.become(id, f"stopped: {why}", at=1, known=1, moved=1, failed=1, status=RunStatus.STOPPED, why=why, over_ms=1)
     code, out, err = redrive("run", "watch", id, "-o", "json")
     assert code == 1 and json.loads(out)["failed"] == 1
     assert err.splitlines()[-3:-1] == [f"error: run {id} stopped itself", f"why: {why}"]
@@ -205,7 +205,7 @@ def test_on_a_terminal_a_bar_stands_below_the_story(scene: Scene, redrive: Call,
     scene.bury(2)
     id = scene.start()
     now_ms = scene.store.now_ms()
-    scene.become(id, "2 done", at=2, known=2, moved=2, done=2, status=Status.DONE, phase="over", over_ms=now_ms)
+    scene.become(id, "2 done", at=2, known=2, moved=2, done=2, status=RunStatus.DONE, phase="over", over_ms=now_ms)
     text = on_terminal(["run", "watch", id, "--url", "sqlite:///work.db"], tmp_path, columns=100)
     told, bar, record = (text.index(words) for words in ("2 done\n", "2 of 2 moved, 2 done", "messages    2 planned"))
     assert told < bar < record and "━" in text
@@ -217,7 +217,7 @@ def test_watch_gives_up_after_its_timeout_and_the_run_goes_on(scene: Scene, redr
     code, out, err = redrive("run", "watch", id, "--timeout", "300ms")
     assert code == 124 and out == ""
     assert "the run goes on" in err and err.splitlines()[-1].endswith(f" run watch {id}")
-    assert records.state_of(scene.store, id).status is Status.RUNNING  # type: ignore[union-attr]
+    assert records.state_of(scene.store, id).status is RunStatus.RUNNING  # type: ignore[union-attr]
 
 
 def test_apply_can_watch_and_ends_as_the_run_does(scene: Scene, redrive: Call) -> None:
@@ -230,7 +230,7 @@ def test_apply_can_watch_and_ends_as_the_run_does(scene: Scene, redrive: Call) -
     end_s = time.monotonic() + PATIENCE_S
     while records.state_of(scene.store, id) is None and time.monotonic() < end_s:
         time.sleep(0.02)
-    scene.become(id, status=Status.CANCELLED, why="cancelled by bob", over_ms=1)
+    scene.become(id, status=RunStatus.CANCELLED, why="cancelled by bob", over_ms=1)
     thread.join(PATIENCE_S)
     ((code, out, err),) = ended
     assert code == 1 and json.loads(out)["state"] == "cancelled" and "cancelled by bob" in err

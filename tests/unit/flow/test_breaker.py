@@ -16,9 +16,9 @@ from redrive import Breaker
 from redrive.flow import ramp as ramps
 from redrive.flow import window as windows
 from redrive.flow.breaker import (
-    Answer,
     Call,
-    Calls,
+    CallCounts,
+    CallPermit,
     State,
     ask,
     closed_until_ms,
@@ -29,7 +29,7 @@ from redrive.flow.breaker import (
     record_many,
     valid,
 )
-from redrive.flow.window import Window
+from redrive.flow.window import CallWindow
 
 NOW = 1_700_000_000_000
 FIVE = Breaker(min_calls=5, open_for="1s", max_open="4s", probes=2, probe_lease="3s")
@@ -37,7 +37,7 @@ FIVE = Breaker(min_calls=5, open_for="1s", max_open="4s", probes=2, probe_lease=
 
 def fail(breaker: Breaker, now_ms: int = NOW, state: State | None = None) -> State:
     """As many failures as open it."""
-    return record_many(state or State(), breaker, Calls(failure=breaker.min_calls), now_ms)
+    return record_many(state or State(), breaker, CallCounts(failure=breaker.min_calls), now_ms)
 
 
 def half_open(breaker: Breaker, now_ms: int = NOW) -> State:
@@ -327,7 +327,7 @@ def test_sequences_where_ours_differs_on_purpose(breaker: Breaker, steps: list[S
 
 def test_a_quiet_breaker_lets_everything_go_and_its_state_is_not_touched() -> None:
     state, answer = ask(State(), FIVE, NOW, "a")
-    assert answer == Answer(NOW) and state is not None
+    assert answer == CallPermit(NOW) and state is not None
     assert ask(state, FIVE, NOW, "a")[0] is state
     assert look(state, FIVE, NOW) is state
     assert closed_until_ms(state, FIVE, NOW) == 0
@@ -342,18 +342,18 @@ def test_ten_buckets_share_the_window() -> None:
 
 
 def test_throttled_and_ignored_calls_are_no_failures() -> None:
-    state = record_many(State(), FIVE, Calls(success=1, throttled=500, ignored=500), NOW)
+    state = record_many(State(), FIVE, CallCounts(success=1, throttled=500, ignored=500), NOW)
     assert state.status == "closed"
     assert windows.rates(state.window) == (1, 0.0, 0.0)
 
 
 def test_a_slow_failure_counts_in_both_rates() -> None:
-    state = record_many(State(), Breaker(slow_call="1s"), Calls(success=2, slow=1, slow_failure=1), NOW)
+    state = record_many(State(), Breaker(slow_call="1s"), CallCounts(success=2, slow=1, slow_failure=1), NOW)
     assert windows.rates(state.window) == (4, 0.25, 0.5)
 
 
 def test_without_slow_call_no_slowness_opens_it() -> None:
-    assert record_many(State(), FIVE, Calls(slow=100), NOW).status == "closed"
+    assert record_many(State(), FIVE, CallCounts(slow=100), NOW).status == "closed"
 
 
 def test_an_unknown_word_is_refused() -> None:
@@ -398,7 +398,7 @@ def test_who_asks_while_it_is_open_gets_a_place_in_the_ramp_to_come() -> None:
 
 def test_what_ends_while_it_is_open_changes_nothing() -> None:
     state = fail(FIVE)
-    assert record_many(state, FIVE, Calls(success=100, failure=100, probes={"o": "success"}), NOW + 10) is state
+    assert record_many(state, FIVE, CallCounts(success=100, failure=100, probes={"o": "success"}), NOW + 10) is state
 
 
 def test_claims_leave_it_out_until_it_may_be_tried() -> None:
@@ -415,7 +415,7 @@ def test_probes_are_leases_and_asking_again_with_one_changes_nothing() -> None:
     now_ms = state.since_ms
     state, first = ask(state, FIVE, now_ms, "a")
     again, second = ask(state, FIVE, now_ms + 1, "a")
-    assert first == Answer(now_ms, probe=True) and second == Answer(now_ms + 1, probe=True) and again is state
+    assert first == CallPermit(now_ms, probe=True) and second == CallPermit(now_ms + 1, probe=True) and again is state
     state, _ = ask(state, FIVE, now_ms, "b")
     assert closed_until_ms(state, FIVE, now_ms) == now_ms + 1000
     state, refused = ask(state, FIVE, now_ms, "c")
@@ -510,7 +510,7 @@ def test_slow_probes_open_it_again_at_the_slow_rate() -> None:
 def test_calls_that_began_before_it_opened_do_not_end_its_half_open_time() -> None:
     state = half_open(FIVE)
     state, _ = ask(state, FIVE, state.since_ms, "a")
-    late = Calls(success=50, failure=50, probes={"of an earlier time": "failure"})
+    late = CallCounts(success=50, failure=50, probes={"of an earlier time": "failure"})
     assert record_many(state, FIVE, late, state.since_ms) is state
 
 
@@ -518,9 +518,9 @@ def test_probes_end_in_batches() -> None:
     state = half_open(FIVE)
     for owner in "ab":
         state, _ = ask(state, FIVE, state.since_ms, owner)
-    both = Calls(probes={"a": "success", "b": "success"})
+    both = CallCounts(probes={"a": "success", "b": "success"})
     assert record_many(state, FIVE, both, state.since_ms).status == "closed"
-    mixed = Calls(probes={"a": "success", "b": "failure"})
+    mixed = CallCounts(probes={"a": "success", "b": "failure"})
     assert record_many(state, FIVE, mixed, state.since_ms).status == "open"
 
 
@@ -630,7 +630,7 @@ def test_slots_that_nobody_took_are_lost_after_a_tenth_of_a_second() -> None:
     assert first.at_ms == later_ms and 100 <= second.at_ms - later_ms <= 260
 
 
-def after_a_second(breaker: Breaker, calls: Calls) -> tuple[State, State]:
+def after_a_second(breaker: Breaker, calls: CallCounts) -> tuple[State, State]:
     """Closed again, and one second later, in which these calls ended."""
     before = closed_again(breaker)
     at_ms = before.since_ms // 1000 * 1000 + 1000
@@ -641,16 +641,16 @@ def after_a_second(breaker: Breaker, calls: Calls) -> tuple[State, State]:
 @pytest.mark.parametrize(
     ("calls", "falls"),
     [
-        (Calls(success=95, failure=5), False),  # not above a tenth of the rate that opens it
-        (Calls(success=94, failure=6), True),
-        (Calls(success=1, failure=1), False),  # one alone says nothing
-        (Calls(failure=2), True),
-        (Calls(success=94, throttled=6), True),
-        (Calls(success=94, ignored=6), False),
-        (Calls(success=90, slow=10), False),
+        (CallCounts(success=95, failure=5), False),  # not above a tenth of the rate that opens it
+        (CallCounts(success=94, failure=6), True),
+        (CallCounts(success=1, failure=1), False),  # one alone says nothing
+        (CallCounts(failure=2), True),
+        (CallCounts(success=94, throttled=6), True),
+        (CallCounts(success=94, ignored=6), False),
+        (CallCounts(success=90, slow=10), False),
     ],
 )
-def test_a_second_with_failures_halves_the_rate_and_voids_what_was_reserved(calls: Calls, falls: bool) -> None:
+def test_a_second_with_failures_halves_the_rate_and_voids_what_was_reserved(calls: CallCounts, falls: bool) -> None:
     breaker = Breaker(min_calls=1000)
     before, after = after_a_second(breaker, calls)
     assert before.ramp is not None and after.ramp is not None
@@ -670,13 +670,13 @@ def test_a_ramp_falls_back_as_soon_as_nothing_can_save_the_second() -> None:
 
 def test_after_falling_back_the_results_of_the_earlier_rate_do_not_count() -> None:
     breaker = Breaker(min_calls=1000)
-    _, state = after_a_second(breaker, Calls(failure=2))
+    _, state = after_a_second(breaker, CallCounts(failure=2))
     assert state.ramp is not None
     at_ms = state.ramp.start_ms
     turn = state.turn
-    state = record_many(state, breaker, Calls(failure=50), at_ms // 1000 * 1000 + 999)
+    state = record_many(state, breaker, CallCounts(failure=50), at_ms // 1000 * 1000 + 999)
     assert state.turn == turn
-    state = record_many(state, breaker, Calls(failure=50), at_ms + 1_500)
+    state = record_many(state, breaker, CallCounts(failure=50), at_ms + 1_500)
     assert look(state, breaker, at_ms + 2_500).turn == turn + 1
 
 
@@ -756,7 +756,7 @@ def test_breakers_are_values() -> None:
 
 @given(st.lists(st.tuples(st.integers(-500, 4_000), st.tuples(*[st.integers(0, 3)] * 3)), max_size=40))
 def test_window_arithmetic_equals_a_brute_force_model(events: list[tuple[int, tuple[int, int, int]]]) -> None:
-    window, now_ms, newest = Window(), NOW, 0
+    window, now_ms, newest = CallWindow(), NOW, 0
     kept: list[tuple[int, tuple[int, int, int]]] = []
     for step_ms, counts in events:
         now_ms += step_ms
@@ -833,7 +833,7 @@ def run(ops: list[Any], breaker: Breaker) -> list[tuple[State, int]]:
             case ("call", outcome):
                 state = record(state, breaker, outcome, now_ms)
             case ("batch", outcome):
-                state = record_many(state, breaker, replace(Calls(), **{outcome.value: 7}), now_ms)
+                state = record_many(state, breaker, replace(CallCounts(), **{outcome.value: 7}), now_ms)
             case ("probe", owner, outcome):
                 state = record(state, breaker, outcome, now_ms, probe=owner)
             case ("give_back", owner):

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from redrive import Budget
 from redrive.errors import ConfigError
-from redrive.flow.budget import State, ask, deposit, earn, left
+from redrive.flow.budget import BudgetState, ask, deposit, earn, left
 
 T0 = 1_760_000_000_000  # a time as a store's clock gives it, whole seconds
 
 
-def ask_all(state: State, budget: Budget, now_ms: int, n: int) -> tuple[State, list[int]]:
+def ask_all(state: BudgetState, budget: Budget, now_ms: int, n: int) -> tuple[BudgetState, list[int]]:
     """Ask n times at once; the times, relative to now."""
     times = []
     for _ in range(n):
@@ -31,12 +31,12 @@ def ask_all(state: State, budget: Budget, now_ms: int, n: int) -> tuple[State, l
 
 
 def test_a_thousand_denied_at_once_come_back_a_hundred_now_then_ten_a_second_in_order_of_asking() -> None:
-    _, times = ask_all(State(), Budget(), T0, 1000)
+    _, times = ask_all(BudgetState(), Budget(), T0, 1000)
     assert times == [0] * 100 + [100 * n for n in range(1, 901)]
 
 
 def test_what_was_reserved_is_spent_when_its_time_comes() -> None:
-    state, _ = ask_all(State(), Budget(), T0, 150)  # the last of them comes at 5 s
+    state, _ = ask_all(BudgetState(), Budget(), T0, 150)  # the last of them comes at 5 s
     state, times = ask_all(state, Budget(), T0 + 2000, 2)
     assert times == [3100, 3200]
     assert left(state, Budget(), T0 + 5000) == 0
@@ -46,7 +46,7 @@ def test_what_was_reserved_is_spent_when_its_time_comes() -> None:
     ("pause_ms", "now"), [(0, 0), (100, 1), (1000, 10), (5050, 50), (10_000, 100), (60_000, 100), (10**9, 100)]
 )
 def test_the_reserve_fills_at_the_floor_and_no_higher(pause_ms: int, now: int) -> None:
-    state, _ = ask_all(State(), Budget(), T0, 100)
+    state, _ = ask_all(BudgetState(), Budget(), T0, 100)
     assert math.floor(left(state, Budget(), T0 + pause_ms)) == now
     _, times = ask_all(state, Budget(), T0 + pause_ms, now + 1)
     assert times.count(0) == now and 0 < times[-1] <= 100
@@ -61,7 +61,7 @@ def test_the_reserve_fills_at_the_floor_and_no_higher(pause_ms: int, now: int) -
     ],
 )
 def test_slots_are_exact(floor: float, times: list[int]) -> None:
-    assert ask_all(State(), Budget(floor=floor, life="1s"), T0, len(times))[1] == times
+    assert ask_all(BudgetState(), Budget(floor=floor, life="1s"), T0, len(times))[1] == times
 
 
 # Deposits
@@ -69,7 +69,7 @@ def test_slots_are_exact(floor: float, times: list[int]) -> None:
 
 def test_five_first_dispatches_are_one_retry() -> None:
     budget = Budget(floor=0, on_exhausted="dead_letter")
-    state = State()
+    state = BudgetState()
     granted = 0
     for _ in range(1000):
         state = deposit(state, budget, 1, T0)
@@ -80,7 +80,7 @@ def test_five_first_dispatches_are_one_retry() -> None:
 
 def test_deposits_are_spent_before_the_floor_and_the_oldest_first() -> None:
     budget = Budget()
-    state, _ = ask_all(State(), budget, T0, 100)
+    state, _ = ask_all(BudgetState(), budget, T0, 100)
     state = deposit(state, budget, 5, T0)
     state = deposit(state, budget, 5, T0 + 5000)
     assert left(state, budget, T0 + 5000) == 52
@@ -91,7 +91,7 @@ def test_deposits_are_spent_before_the_floor_and_the_oldest_first() -> None:
 
 def test_deposits_fill_up_the_reserve_and_no_more() -> None:
     budget = Budget()
-    state = deposit(State(), budget, 10_000, T0)
+    state = deposit(BudgetState(), budget, 10_000, T0)
     assert left(state, budget, T0) == 100
     state, times = ask_all(state, budget, T0, 60)
     assert times == [0] * 60
@@ -100,13 +100,13 @@ def test_deposits_fill_up_the_reserve_and_no_more() -> None:
     assert left(state, budget, T0 + 3000) == 100  # the floor comes back in their place
 
 
-def ended(succeeded: int, failed: int, firsts: int | None = None, now_ms: int = T0) -> State:
+def ended(succeeded: int, failed: int, firsts: int | None = None, now_ms: int = T0) -> BudgetState:
     """After so many first dispatches in one second, which ended so."""
-    state = deposit(State(), Budget(), succeeded + failed if firsts is None else firsts, now_ms)
+    state = deposit(BudgetState(), Budget(), succeeded + failed if firsts is None else firsts, now_ms)
     return earn(state, Budget(), succeeded, failed, now_ms)
 
 
-def granted(state: State, now_ms: int, wanted: int = 2_000) -> int:
+def granted(state: BudgetState, now_ms: int, wanted: int = 2_000) -> int:
     """How many of so many retries go at once."""
     count = 0
     for _ in range(wanted):
@@ -137,7 +137,7 @@ def test_how_they_went_is_told_by_the_last_two_sub_windows_that_any_ended_in() -
 
 
 def test_a_retry_that_a_deposit_paid_for_uses_its_credit_up() -> None:
-    state = deposit(State(), Budget(floor=0, on_exhausted="dead_letter"), 50, T0)
+    state = deposit(BudgetState(), Budget(floor=0, on_exhausted="dead_letter"), 50, T0)
     none = Budget(floor=0, on_exhausted="dead_letter")
     state = earn(state, none, 50, 0, T0)
     went = 0
@@ -151,7 +151,7 @@ def test_a_retry_that_a_deposit_paid_for_uses_its_credit_up() -> None:
 def test_with_credit_retries_of_any_window_are_bounded_by_its_first_dispatches_and_those_of_a_life_before(
     data: st.DataObject,
 ) -> None:
-    budget, now, state = Budget(), T0, State()
+    budget, now, state = Budget(), T0, BudgetState()
     firsts, retries = list[int](), list[int]()
     for _ in range(data.draw(st.integers(1, 40))):
         now += data.draw(st.integers(0, 3_000))
@@ -173,7 +173,7 @@ def test_with_credit_retries_of_any_window_are_bounded_by_its_first_dispatches_a
 
 def test_one_token_may_be_made_of_deposits_of_several_parts() -> None:
     budget = Budget(floor=0, on_exhausted="dead_letter")
-    state = State()
+    state = BudgetState()
     for second in range(5):
         state = deposit(state, budget, 1, T0 + second * 1000)
     state, at_ms = ask(state, budget, T0 + 4000)
@@ -182,7 +182,7 @@ def test_one_token_may_be_made_of_deposits_of_several_parts() -> None:
 
 def test_a_denied_retry_keeps_its_time_though_deposits_follow() -> None:
     budget = Budget(floor=1, life="1s")
-    state, times = ask_all(State(), budget, T0, 3)
+    state, times = ask_all(BudgetState(), budget, T0, 3)
     assert times == [0, 1000, 2000]
     state = deposit(state, budget, 5, T0)
     state, times = ask_all(state, budget, T0, 2)
@@ -200,7 +200,7 @@ def test_deposits_expire_after_their_life_and_not_before_nine_tenths_of_it(
 ) -> None:
     budget = Budget(ratio=1, life=life, floor=0, on_exhausted="dead_letter")
     life_ms = budget.life * 1000
-    state = deposit(State(), budget, firsts, T0 + offset_ms)
+    state = deposit(BudgetState(), budget, firsts, T0 + offset_ms)
     expected = {True: firsts, False: 0}
     if later_ms <= 0.9 * life_ms or later_ms >= life_ms:
         assert left(state, budget, T0 + offset_ms + later_ms) == expected[later_ms < life_ms]
@@ -210,7 +210,7 @@ def test_deposits_expire_after_their_life_and_not_before_nine_tenths_of_it(
 
 def test_a_clock_that_is_set_back_makes_no_deposit_live_longer() -> None:
     budget = Budget(floor=0, on_exhausted="dead_letter")
-    state = deposit(State(), budget, 50, T0)
+    state = deposit(BudgetState(), budget, 50, T0)
     state = deposit(state, budget, 50, T0 - 8000)
     assert left(state, budget, T0 - 8000) == 20
     assert left(state, budget, T0 + 9999) == 20
@@ -223,14 +223,14 @@ def test_a_clock_that_is_set_back_makes_no_deposit_live_longer() -> None:
 def test_the_fixed_form_grants_so_many_in_a_window_and_spreads_the_next_window_s_evenly() -> None:
     budget = Budget.fixed(4, per="1m")
     start_ms = T0 - T0 % 60_000
-    _, times = ask_all(State(), budget, start_ms + 20_000, 10)
+    _, times = ask_all(BudgetState(), budget, start_ms + 20_000, 10)
     assert times == [0, 0, 0, 0, 40_000, 55_000, 70_000, 85_000, 100_000, 115_000]
 
 
 def test_who_asks_in_a_window_that_is_reserved_in_part_comes_behind_those_that_wait() -> None:
     budget = Budget.fixed(4, per="1m")
     start_ms = T0 - T0 % 60_000
-    state, _ = ask_all(State(), budget, start_ms, 6)  # two of the next window: at its begin and 15 s later
+    state, _ = ask_all(BudgetState(), budget, start_ms, 6)  # two of the next window: at its begin and 15 s later
     assert left(state, budget, start_ms + 60_000) == 0
     assert ask_all(state, budget, start_ms + 60_000, 1)[1] == [30_000]
     assert left(state, budget, start_ms + 80_000) == 2
@@ -238,7 +238,7 @@ def test_who_asks_in_a_window_that_is_reserved_in_part_comes_behind_those_that_w
 
 
 def test_the_fixed_form_takes_no_deposits() -> None:
-    assert deposit(State(), Budget.fixed(1, per="1m"), 100, T0) == State()
+    assert deposit(BudgetState(), Budget.fixed(1, per="1m"), 100, T0) == BudgetState()
 
 
 # Dead-lettering
@@ -252,7 +252,7 @@ def test_the_fixed_form_takes_no_deposits() -> None:
     ],
 )
 def test_with_dead_letter_a_denial_reserves_nothing(budget: Budget) -> None:
-    state, times = ask_all(State(), budget, T0, 3)
+    state, times = ask_all(BudgetState(), budget, T0, 3)
     assert times == [0, 0, 0]
     denied, at_ms = ask(state, budget, T0)
     assert at_ms > T0 and denied == state
@@ -288,7 +288,7 @@ FINAGLE = [
 @pytest.mark.parametrize(("ttl_s", "floor", "ratio"), FINAGLE)
 def test_finagle_grants_percent_can_retry_of_the_requests_and_the_reserve(ttl_s: int, floor: int, ratio: float) -> None:
     budget = Budget(ratio=ratio, life=ttl_s, floor=floor, on_exhausted="dead_letter")
-    state = State()
+    state = BudgetState()
     reserve = ttl_s * floor
     assert left(state, budget, T0) == reserve  # "check initial conditions"
     granted = 0
@@ -302,8 +302,8 @@ def test_finagle_grants_percent_can_retry_of_the_requests_and_the_reserve(ttl_s:
 def test_finagle_keeps_a_balance_of_more_tokens_than_requests_above_one_hundred_percent() -> None:
     # RetryBudgetTest.scala, "apply minRetries=0 maxPercentOver greater than 1.0"
     budget = Budget(ratio=2.0, life="60s", floor=0, on_exhausted="dead_letter")
-    assert ask(State(), budget, T0)[1] > T0
-    state = State()
+    assert ask(BudgetState(), budget, T0)[1] > T0
+    state = BudgetState()
     for _ in range(10_000):
         state = deposit(state, budget, 1, T0)
     assert left(state, budget, T0) == 20_000
@@ -312,7 +312,7 @@ def test_finagle_keeps_a_balance_of_more_tokens_than_requests_above_one_hundred_
 def test_finagle_s_deposits_expire_after_about_the_ttl() -> None:
     # RetryBudget.apply: "Deposits created by deposit() expire after approximately ttl time has passed."
     budget = Budget(floor=0, on_exhausted="dead_letter")
-    state = deposit(State(), budget, 100, T0)
+    state = deposit(BudgetState(), budget, 100, T0)
     assert [left(state, budget, T0 + ms) for ms in (0, 9000, 9999, 10_000)] == [20, 20, 20, 0]
 
 
@@ -322,7 +322,7 @@ def test_finagle_s_deposits_expire_after_about_the_ttl() -> None:
 #   every ten seconds. Ours fills at the floor, so that a drained reserve gives an even ten a second.
 # - It answers no, and the request fails. Ours reserves the next token, and the retry comes back at its time.
 def test_a_drained_reserve_comes_back_evenly_not_at_once() -> None:
-    state, _ = ask_all(State(), Budget(), T0, 100)
+    state, _ = ask_all(BudgetState(), Budget(), T0, 100)
     granted = [ask_all(state, Budget(on_exhausted="dead_letter"), T0 + s * 1000, 200)[1].count(0) for s in (1, 5, 10)]
     assert granted == [10, 50, 100]
 
@@ -336,7 +336,7 @@ def test_a_drained_reserve_comes_back_evenly_not_at_once() -> None:
 def test_grpc_s_half_of_max_tokens_is_what_retries_may_take_before_they_are_throttled() -> None:
     max_tokens, token_ratio = 10, 0.1
     budget = Budget(ratio=token_ratio, life="5s", floor=max_tokens / 2 / 5, on_exhausted="dead_letter")
-    state, times = ask_all(State(), budget, T0, 6)
+    state, times = ask_all(BudgetState(), budget, T0, 6)
     assert times.count(0) == 5 and times[5] > 0
     state = deposit(state, budget, 10, T0)  # ten RPCs give one token back
     assert ask_all(state, budget, T0, 2)[1].count(0) == 1
@@ -354,7 +354,7 @@ def test_retries_in_any_window_are_at_most_ratio_of_firsts_and_the_floor_and_the
     steps: list[tuple[int, str, int]], ratio: float, floor: float, life_s: int
 ) -> None:
     budget = Budget(ratio=ratio, floor=floor, life=life_s)
-    state, now_ms = State(), T0
+    state, now_ms = BudgetState(), T0
     firsts: list[int] = []
     retries: list[int] = []
     for pause_ms, what, n in steps:
@@ -379,7 +379,7 @@ def test_no_two_reserve_one_slot_and_what_is_deferred_keeps_the_order_of_asking(
     steps: list[tuple[int, str, int]], floor: float
 ) -> None:
     budget = Budget(floor=floor, life="1s")
-    state, now_ms = State(), T0
+    state, now_ms = BudgetState(), T0
     reserved: list[int] = []
     for pause_ms, what, n in steps:
         now_ms += pause_ms
@@ -398,7 +398,7 @@ def test_the_fixed_form_grants_at_most_its_number_in_every_aligned_window_in_ord
     steps: list[tuple[int, str, int]], most: int, per_ms: int
 ) -> None:
     budget = Budget.fixed(most, per=per_ms / 1000)
-    state, now_ms = State(), T0 + 123
+    state, now_ms = BudgetState(), T0 + 123
     granted: list[int] = []
     for pause_ms, _, n in steps:
         now_ms += pause_ms
@@ -417,7 +417,7 @@ def test_the_fixed_form_grants_at_most_its_number_in_every_aligned_window_in_ord
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 20_000), st.sampled_from([0.2, 1.0]))
 def test_left_says_how_many_go_at_once(firsts: int, spent: int, later_ms: int, ratio: float) -> None:
     budget = Budget(ratio=ratio)
-    state = deposit(State(), budget, firsts, T0)
+    state = deposit(BudgetState(), budget, firsts, T0)
     state, _ = ask_all(state, budget, T0, spent)
     free = left(state, budget, T0 + later_ms)
     _, times = ask_all(state, budget, T0 + later_ms, 600)
@@ -458,17 +458,17 @@ def test_rules_are_values() -> None:
 
 
 def test_a_state_is_small_and_reads_what_a_later_version_wrote() -> None:
-    state, _ = ask_all(deposit(State(), Budget(), 7, T0), Budget(), T0, 120)
+    state, _ = ask_all(deposit(BudgetState(), Budget(), 7, T0), Budget(), T0, 120)
     raw = msgspec.json.encode(state)
-    assert len(raw) < 120 and msgspec.json.decode(raw, type=State) == state
+    assert len(raw) < 120 and msgspec.json.decode(raw, type=BudgetState) == state
     later = msgspec.json.encode([*msgspec.json.decode(raw), "more"])
-    assert msgspec.json.decode(later, type=State) == state
-    assert msgspec.json.decode(b"[]", type=State) == State()
+    assert msgspec.json.decode(later, type=BudgetState) == state
+    assert msgspec.json.decode(b"[]", type=BudgetState) == BudgetState()
 
 
 @pytest.mark.parametrize("new", [Budget(life="1h"), Budget(life="1s"), Budget.fixed(5, per="1h"), Budget(floor=1)])
 def test_a_state_kept_under_another_rule_holds_nothing_for_ever(new: Budget) -> None:
     for old in (Budget(), Budget.fixed(5, per="1s"), Budget.fixed(5, per="1d")):
-        state, _ = ask_all(deposit(State(), old, 500, T0), old, T0, 3)
+        state, _ = ask_all(deposit(BudgetState(), old, 500, T0), old, T0, 3)
         _, times = ask_all(state, new, T0 + 1000, 1)
         assert 0 <= times[0] <= 86_400_000

@@ -10,7 +10,7 @@ from redrive import Aimd, Breaker, Budget, Rate
 from redrive.fault import Fault, Kind
 from redrive.flow import calls, permits
 from redrive.flow import dependency as flow
-from redrive.flow.dependency import Dependency, Seen, State
+from redrive.flow.dependency import Dependency, DependencyState, PendingEvidence
 from redrive.message import Deferral, Message
 
 NOW = 1_700_000_000_000
@@ -21,20 +21,20 @@ def message(id: str = "m", attempt: int = 1, deferral: Deferral | None = None, b
     return Message(id, "call", "q", body, id, attempt=attempt, fence=attempt, deferral=deferral)
 
 
-def opened(d: Dependency) -> State:
-    state = calls.apply(State(), d, Seen(failure=4), NOW)
+def opened(d: Dependency) -> DependencyState:
+    state = calls.apply(DependencyState(), d, PendingEvidence(failure=4), NOW)
     assert state.breaker.status == "open"
     return state
 
 
 def test_without_controls_all_go() -> None:
-    state, answers = permits.ask(State(), Dependency("shop"), [message(), message(attempt=9)], NOW)
+    state, answers = permits.ask(DependencyState(), Dependency("shop"), [message(), message(attempt=9)], NOW)
     assert answers.refusals == [None, None]
     assert permits.allowance(state, Dependency("shop"), NOW).count == math.inf
 
 
 def test_a_quiet_breaker_and_budget_change_nothing() -> None:
-    state = State()
+    state = DependencyState()
     after, answers = permits.ask(
         state, Dependency("shop", Budget(), BREAKER), [message(str(n)) for n in range(50)], NOW
     )
@@ -48,7 +48,7 @@ def test_an_open_breaker_takes_no_token_and_no_slot() -> None:
     (refusal,) = answers.refusals
     assert refusal is not None and refusal.deferral.why == "breaker" and refusal.at_ms >= NOW + 8000
     assert (after.budget, after.tat_ms) == (state.budget, state.tat_ms)
-    assert permits.allowance(state, d, NOW) == permits.Allowance(0, state.breaker.until_ms)
+    assert permits.allowance(state, d, NOW) == permits.ClaimAllowance(0, state.breaker.until_ms)
 
 
 def test_probes_go_by_their_owner_and_the_others_wait() -> None:
@@ -57,7 +57,7 @@ def test_probes_go_by_their_owner_and_the_others_wait() -> None:
     state, answers = permits.ask(state, d, [message(str(n)) for n in range(3)], later)
     assert [refusal is None for refusal in answers.refusals] == [True, True, False]
     assert answers.probes == {"0 1", "1 1"}
-    state = calls.apply(state, d, Seen(probes={"0 1": "success", "1 1": "ignored"}), later)
+    state = calls.apply(state, d, PendingEvidence(probes={"0 1": "success", "1 1": "ignored"}), later)
     assert state.breaker.status == "closed"
 
 
@@ -65,14 +65,14 @@ def test_a_probe_that_never_began_is_given_back() -> None:
     d = Dependency("shop", None, BREAKER)
     later = NOW + 13_000
     state, _ = permits.ask(opened(d), d, [message("0"), message("1")], later)
-    state = calls.apply(state, d, Seen(probes={"0 1": ""}), later)
+    state = calls.apply(state, d, PendingEvidence(probes={"0 1": ""}), later)
     state, answers = permits.ask(state, d, [message("2"), message("3")], later)
     assert state.breaker.status == "half_open" and answers.probes == {"2 1"}
 
 
 def test_what_was_granted_for_a_time_is_good_then_and_not_long_after() -> None:
     d = Dependency("shop", rate=Rate("1/s"), per="group")
-    state, answers = permits.ask(State(), d, [message("0"), message("1")], NOW)
+    state, answers = permits.ask(DependencyState(), d, [message("0"), message("1")], NOW)
     refusal = answers.refusals[1]
     assert refusal is not None and (refusal.at_ms, refusal.deferral.why) == (NOW + 1000, "limit")
     back = message("1", deferral=refusal.deferral)
@@ -85,24 +85,24 @@ def test_what_was_granted_for_a_time_is_good_then_and_not_long_after() -> None:
 
 def test_as_many_may_be_claimed_as_there_are_slots_open() -> None:
     d = Dependency("shop", None, BREAKER, Rate("10/s", burst=3))
-    assert permits.allowance(State(), d, NOW).count == 3
-    state, taken = permits.take(State(), d, 9, NOW)
-    assert taken == 3 and permits.allowance(state, d, NOW) == permits.Allowance(0, NOW + 100)
+    assert permits.allowance(DependencyState(), d, NOW).count == 3
+    state, taken = permits.take(DependencyState(), d, 9, NOW)
+    assert taken == 3 and permits.allowance(state, d, NOW) == permits.ClaimAllowance(0, NOW + 100)
     assert permits.take(state, d, 1, NOW) == (state, 0)
     _, answers = permits.ask(state, d, [message(str(n)) for n in range(4)], NOW, tokens=3)
     assert answers.used == 3 and [r and r.at_ms - NOW for r in answers.refusals] == [None, None, None, 100]
-    back = calls.apply(state, d, Seen(unused=2), NOW)
+    back = calls.apply(state, d, PendingEvidence(unused=2), NOW)
     assert permits.allowance(back, d, NOW).count == 2
 
 
 def test_who_was_claimed_without_a_slot_closes_none_to_those_who_have_one() -> None:
     d, later = Dependency("shop", None, BREAKER, Rate("10/s", burst=3)), NOW + 13_000
-    state, answers = permits.ask(State(), d, [message(str(n)) for n in range(9)], NOW)
+    state, answers = permits.ask(DependencyState(), d, [message(str(n)) for n in range(9)], NOW)
     assert [r and r.at_ms - NOW for r in answers.refusals] == [None, None, None, 100, 200, 300, 400, 500, 600]
     assert permits.allowance(state, d, NOW + 200).count == 2  # at each of these times one may be claimed
     d = Dependency("shop", None, BREAKER)
     state, _ = permits.ask(opened(d), d, [message("0"), message("1")], later)
-    state = calls.apply(state, d, Seen(probes={"0 1": "success", "1 1": "success"}), later)
+    state = calls.apply(state, d, PendingEvidence(probes={"0 1": "success", "1 1": "success"}), later)
     state, answers = permits.ask(state, d, [message(str(n)) for n in range(100)], later + 1000)
     times = [r.at_ms for r in answers.refusals if r is not None]
     assert times == sorted(times) and times[-1] > later + 10_000
@@ -112,13 +112,13 @@ def test_who_was_claimed_without_a_slot_closes_none_to_those_who_have_one() -> N
 def test_a_ramp_gives_its_slots_as_they_open_and_goes_on_while_somebody_waits() -> None:
     d, later = Dependency("shop", None, BREAKER), NOW + 13_000
     state, _ = permits.ask(opened(d), d, [message("0"), message("1")], later)
-    state = calls.apply(state, d, Seen(probes={"0 1": "success", "1 1": "success"}), later)
+    state = calls.apply(state, d, PendingEvidence(probes={"0 1": "success", "1 1": "success"}), later)
     given = 0
     for at_ms in range(later, later + 30_000, 50):
         state, taken = permits.take(state, d, 100, at_ms)
         _, answers = permits.ask(state, d, [message(str(n)) for n in range(taken)], at_ms, tokens=taken)
         assert answers.refusals == [None] * taken and answers.used == taken
-        state = calls.apply(state, d, Seen(waited=bool(taken)), at_ms)
+        state = calls.apply(state, d, PendingEvidence(waited=bool(taken)), at_ms)
         given += taken
     assert 195 <= given <= 205  # 2·10/ln 2·(2^3 − 1) = 202
     assert permits.calm(permits.take(state, d, 1, later + 45_000)[0], d, later + 45_000)  # nobody has waited for long
@@ -126,7 +126,7 @@ def test_a_ramp_gives_its_slots_as_they_open_and_goes_on_while_somebody_waits() 
 
 def test_a_retry_s_token_is_good_for_longer_than_a_slot() -> None:
     d = Dependency("shop", Budget(ratio=0, life="1s", floor=1))
-    state, _ = permits.ask(State(), d, [message("0", attempt=2)], NOW)
+    state, _ = permits.ask(DependencyState(), d, [message("0", attempt=2)], NOW)
     state, answers = permits.ask(state, d, [message("1", attempt=2)], NOW)
     (refusal,) = answers.refusals
     assert refusal is not None
@@ -137,7 +137,7 @@ def test_a_retry_s_token_is_good_for_longer_than_a_slot() -> None:
 
 def test_a_denied_retry_keeps_its_token_while_a_slot_holds_it_back() -> None:
     d = Dependency("shop", Budget(ratio=0, life="1s", floor=1), None, Rate("1/s"), per="group")
-    state, _ = permits.ask(State(), d, [message("0", attempt=2)], NOW)  # takes the reserve and the slot
+    state, _ = permits.ask(DependencyState(), d, [message("0", attempt=2)], NOW)  # takes the reserve and the slot
     state, answers = permits.ask(state, d, [message("1", attempt=2)], NOW)
     first = answers.refusals[0]
     assert first is not None and first.deferral.passes == ("budget shop",)
@@ -152,7 +152,7 @@ def test_a_denied_retry_keeps_its_token_while_a_slot_holds_it_back() -> None:
 
 def test_a_cool_down_lets_slots_go_and_keeps_tokens() -> None:
     d = Dependency("shop", Budget(), None, Rate("10/s"))
-    state = calls.apply(State(), d, Seen(overloads=1, asked_s=60.0), NOW)
+    state = calls.apply(DependencyState(), d, PendingEvidence(overloads=1, asked_s=60.0), NOW)
     held = Deferral("limit", "shop", ("budget shop", "limit shop"), NOW)
     _, answers = permits.ask(state, d, [message("1", 2, held)], NOW)
     (refusal,) = answers.refusals
@@ -163,7 +163,7 @@ def test_a_cool_down_lets_slots_go_and_keeps_tokens() -> None:
 
 def test_who_finds_no_place_of_its_concurrency_comes_back_when_one_may_be_free() -> None:
     d = Dependency("shop", concurrency=Aimd(start=2))
-    _, answers = permits.ask(State(), d, [message(str(n)) for n in range(6)], NOW, free=2, pace_ms=100)
+    _, answers = permits.ask(DependencyState(), d, [message(str(n)) for n in range(6)], NOW, free=2, pace_ms=100)
     assert [r and r.at_ms - NOW for r in answers.refusals] == [None, None, 100, 100, 200, 200]
 
 
@@ -209,10 +209,10 @@ def test_the_cell_of_an_odd_key_has_a_name_that_every_store_takes(key: str) -> N
 
 def test_a_window_kept_under_another_rule_is_begun_anew() -> None:
     short, long = Breaker(window="1s", min_calls=4), Breaker(window="10s", min_calls=4)
-    state = calls.apply(State(), Dependency("shop", breaker=short), Seen(success=1000), NOW)
+    state = calls.apply(DependencyState(), Dependency("shop", breaker=short), PendingEvidence(success=1000), NOW)
     d = Dependency("shop", breaker=long)
-    state = calls.apply(state, d, Seen(success=1), NOW + 60_000)
-    state = calls.apply(state, d, Seen(failure=9), NOW + 61_000)
+    state = calls.apply(state, d, PendingEvidence(success=1), NOW + 60_000)
+    state = calls.apply(state, d, PendingEvidence(failure=9), NOW + 61_000)
     assert state.breaker.status == "open"
 
 
@@ -220,27 +220,27 @@ def test_a_state_survives_being_written_and_one_of_another_version_is_begun_anew
     from redrive.message import Cell
 
     d = Dependency("shop", Budget(), BREAKER, Rate("10/s"), Aimd())
-    state = calls.apply(opened(d), d, Seen(firsts=3, asked_s=1.0), NOW, "host/worker-0")
+    state = calls.apply(opened(d), d, PendingEvidence(firsts=3, asked_s=1.0), NOW, "host/worker-0")
     assert flow.decode(Cell(1, flow.encode(state))) == state
-    assert flow.decode(Cell(1, b"nonsense")) == State() == flow.decode(None)
+    assert flow.decode(Cell(1, b"nonsense")) == DependencyState() == flow.decode(None)
 
 
 def test_a_clock_that_was_set_back_holds_nothing_for_long() -> None:
     d, before = Dependency("shop", None, BREAKER, Rate("10/s")), NOW - 3_600_000
-    state, _ = permits.take(State(), d, 1, NOW)
+    state, _ = permits.take(DependencyState(), d, 1, NOW)
     assert permits.allowance(state, d, before + 200).count == 1
     assert permits.allowance(opened(d), d, before).count == BREAKER.probes
 
 
 def test_a_rate_that_was_raised_does_not_wait_for_the_slots_of_the_old_one() -> None:
-    state, _ = permits.take(State(), Dependency("shop", rate=Rate("1/h")), 1, NOW)
+    state, _ = permits.take(DependencyState(), Dependency("shop", rate=Rate("1/h")), 1, NOW)
     assert permits.allowance(state, Dependency("shop", rate=Rate("10/s")), NOW + 200).count == 1
 
 
 def test_a_worker_whose_runs_are_long_is_heard_again_in_time() -> None:
     d = Dependency("shop", concurrency=Aimd(start=4))
-    state = calls.apply(State(), d, Seen(here=True), NOW, "one")
-    state = calls.apply(state, d, Seen(here=True), NOW, "two")
+    state = calls.apply(DependencyState(), d, PendingEvidence(here=True), NOW, "one")
+    state = calls.apply(state, d, PendingEvidence(here=True), NOW, "two")
     assert (flow.share(state, d, "one"), flow.share(state, d, "three")) == (2, 1)
     assert not flow.unheard(state, "one", NOW + 2000) and flow.unheard(state, "one", NOW + 3000)
-    assert flow.unheard(state, "three", NOW) and Seen(here=True)
+    assert flow.unheard(state, "three", NOW) and PendingEvidence(here=True)

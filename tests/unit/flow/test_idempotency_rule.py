@@ -14,9 +14,9 @@ from redrive.flow.idempotency import (
     Busy,
     Finished,
     Granted,
+    KeyRecord,
+    KeyWish,
     Other,
-    Record,
-    Wish,
     cell_of,
     claim,
     completed,
@@ -28,31 +28,31 @@ from redrive.flow.idempotency import (
 )
 
 A, B = payload_of(b"a"), payload_of(b"b")
-HELD = Record("one", 1, 1000, A)
+HELD = KeyRecord("one", 1, 1000, A)
 DONE = completed(HELD, b"7", None, 500)
 
 
 @pytest.mark.parametrize(
     "record, wish, now_ms, answer",
     [
-        (None, Wish("one", 1, A), 0, Granted(Record("one", 1, 100, A))),
-        (HELD, Wish("two", 1, A), 999, Busy("one", 1000)),
-        (HELD, Wish("two", 1, A), 1000, Granted(Record("two", 1, 1100, A))),  # its time is over
-        (HELD, Wish("one", 2, A), 10, Granted(Record("one", 2, 110, A))),  # its own earlier run: at once
-        (HELD, Wish("one", 1, A), 10, Granted(Record("one", 1, 110, A))),  # an answer that was lost on its way
-        (replace(HELD, fence=3), Wish("one", 2, A), 10, Busy("one", 1000)),  # a zombie
-        (HELD, Wish("two", 1, B), 10, Other(HELD)),
-        (HELD, Wish("two", 1, B), 1000, Granted(Record("two", 1, 1100, B))),
-        (HELD, Wish("two", 1, B, version=2), 10, Busy("one", 1000)),  # another version: not to be compared
-        (HELD, Wish("one", 2, B), 10, Granted(Record("one", 2, 110, B))),
-        (DONE, Wish("two", 1, A), 9999, Finished(DONE)),
-        (DONE, Wish("two", 1, B), 9999, Other(DONE)),
-        (DONE, Wish("one", 2, B), 9999, Finished(DONE)),  # it is its own, whatever became of its body
-        (DONE, Wish("two", 1, B, version=2), 9999, Finished(DONE)),
-        (read(b"what is this"), Wish("two", 1, A), 9999, Busy("a newer redrive", 2**62)),
+        (None, KeyWish("one", 1, A), 0, Granted(KeyRecord("one", 1, 100, A))),
+        (HELD, KeyWish("two", 1, A), 999, Busy("one", 1000)),
+        (HELD, KeyWish("two", 1, A), 1000, Granted(KeyRecord("two", 1, 1100, A))),  # its time is over
+        (HELD, KeyWish("one", 2, A), 10, Granted(KeyRecord("one", 2, 110, A))),  # its own earlier run: at once
+        (HELD, KeyWish("one", 1, A), 10, Granted(KeyRecord("one", 1, 110, A))),  # an answer that was lost on its way
+        (replace(HELD, fence=3), KeyWish("one", 2, A), 10, Busy("one", 1000)),  # a zombie
+        (HELD, KeyWish("two", 1, B), 10, Other(HELD)),
+        (HELD, KeyWish("two", 1, B), 1000, Granted(KeyRecord("two", 1, 1100, B))),
+        (HELD, KeyWish("two", 1, B, version=2), 10, Busy("one", 1000)),  # another version: not to be compared
+        (HELD, KeyWish("one", 2, B), 10, Granted(KeyRecord("one", 2, 110, B))),
+        (DONE, KeyWish("two", 1, A), 9999, Finished(DONE)),
+        (DONE, KeyWish("two", 1, B), 9999, Other(DONE)),
+        (DONE, KeyWish("one", 2, B), 9999, Finished(DONE)),  # it is its own, whatever became of its body
+        (DONE, KeyWish("two", 1, B, version=2), 9999, Finished(DONE)),
+        (read(b"what is this"), KeyWish("two", 1, A), 9999, Busy("a newer redrive", 2**62)),
     ],
 )
-def test_what_a_wish_comes_to(record: Record | None, wish: Wish, now_ms: int, answer: object) -> None:
+def test_what_a_wish_comes_to(record: KeyRecord | None, wish: KeyWish, now_ms: int, answer: object) -> None:
     assert claim(record, wish, now_ms, 100) == answer
 
 
@@ -137,9 +137,9 @@ class Actor:
     """A message, or what is left of an earlier claim of it: what it read last, and what it holds."""
 
     def __init__(self, owner: str, fence: int) -> None:
-        self.wish = Wish(owner, fence, A)
-        self.read: tuple[int, Record | None] | None = None
-        self.held: tuple[int, Record] | None = None
+        self.wish = KeyWish(owner, fence, A)
+        self.read: tuple[int, KeyRecord | None] | None = None
+        self.held: tuple[int, KeyRecord] | None = None
         self.ended = False
 
 
@@ -150,12 +150,12 @@ class Cell:
         self.version, self.record, self.expires = 0, None, 0.0
         self._last = 0
 
-    def look(self, now_ms: int) -> tuple[int, Record | None]:
+    def look(self, now_ms: int) -> tuple[int, KeyRecord | None]:
         if self.record is not None and now_ms >= self.expires:
             self.version, self.record = 0, None
         return self.version, self.record
 
-    def swap(self, version: int, record: Record | None, expires: float, now_ms: int) -> int:
+    def swap(self, version: int, record: KeyRecord | None, expires: float, now_ms: int) -> int:
         if self.look(now_ms)[0] != version:
             return 0
         self._last += 1

@@ -28,7 +28,7 @@ from redrive.presence import GONE_MS, HeldMessage, ProcessCell, QueueWork, Worke
 from redrive.store import Usage
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
-from redrive.triage.redrive.records import Status
+from redrive.triage.redrive.records import RunStatus
 from redrive.worker.maintenance import RequestMeter
 
 LABELS = {
@@ -353,14 +353,14 @@ def test_redrive_runs_are_shown_by_status_and_the_messages_of_open_ones_by_what_
         found = Scrape(registry)
         return {labels[label]: found.value(name, **labels) for labels in found.labels(name)}
 
-    assert shown("redrive_runs", "status") == dict.fromkeys(Status, 0)
+    assert shown("redrive_runs", "status") == dict.fromkeys(RunStatus, 0)
     scene.bury(7)
     run = scene.start(canary=3)
     scene.over(run, dies)
     assert run.state == "stopped"
     scene.start(rate=1.0)
     scene.tick(works, times=2)
-    assert shown("redrive_runs", "status") == {**dict.fromkeys(Status, 0), "running": 1, "stopped": 1}
+    assert shown("redrive_runs", "status") == {**dict.fromkeys(RunStatus, 0), "running": 1, "stopped": 1}
     messages = shown("redrive_run_messages", "state")
     assert messages["planned"] in (7, 14)  # the first is open until all of it is written down
     assert messages["moved"] and messages.keys() == run.counts.keys()

@@ -174,7 +174,7 @@ def test_a_breaker_is_set_without_the_app(app: App) -> None:
 def held(app: App, **state: Any) -> None:
     """As if flow control had written this state of stripe."""
     (cell,) = app.store.cells.read(["flow/stripe"])
-    value = flow.encode(flow.State(**state))
+    value = flow.encode(flow.DependencyState(**state))
     assert app.store.cells.swap([Swap("flow/stripe", version_of(cell), value)]) == [True]
 
 
@@ -206,7 +206,7 @@ def test_the_end_of_a_cool_down_lets_running_workers_call_again(app: App) -> Non
 def test_a_budget_is_reset(app: App) -> None:
     app.dependency("stripe", budget=Budget.fixed(10, per="1h"))
     now_ms = app.store.now_ms()
-    spent = budgets.State()
+    spent = budgets.BudgetState()
     for _ in range(30):
         spent, _ = budgets.ask(spent, Budget.fixed(10, per="1h"), now_ms)
     held(app, budget=spent)

@@ -15,7 +15,7 @@ from tests.support.endpoints import endpoint
 from redrive import App, Breaker, Budget, Gates
 from redrive.errors import ConfigError
 from redrive.flow import breaker as breakers
-from redrive.flow.dependency import Dependency, State
+from redrive.flow.dependency import Dependency, DependencyState
 from redrive.flow.health import FRESH_S, GOOD_S, HealthChecks
 from redrive.flow.limits import CoolDown
 from redrive.stores.memory.store import MemoryStore
@@ -64,22 +64,22 @@ def test_a_breaker_of_one_key_shuts_the_gate_of_that_key_only(app: App) -> None:
 
 def test_a_half_open_breaker_gets_messages_to_probe_with_where_nothing_else_probes() -> None:
     """Else a breaker that nobody calls would stay half-open for ever, and the gate shut."""
-    opened = State(breakers.State("open", until_ms=START_MS + 5000, opened=1))
+    opened = DependencyState(breakers.State("open", until_ms=START_MS + 5000, opened=1))
     assert held(opened, CRM, "crm", START_MS) == "the breaker of crm is open"
     assert held(opened, CRM, "crm", START_MS + 5000 + PROBE_WAIT_MS - 1) == "the breaker of crm is half-open"
     assert held(opened, CRM, "crm", START_MS + 5000 + PROBE_WAIT_MS) is None
     half_ms = START_MS + 5000
     probed, _ = breakers.ask(opened.breaker, Breaker(), half_ms, "m 1")
-    assert held(State(probed), CRM, "crm", half_ms + PROBE_WAIT_MS) == "the breaker of crm is half-open"
+    assert held(DependencyState(probed), CRM, "crm", half_ms + PROBE_WAIT_MS) == "the breaker of crm is half-open"
     failed = breakers.record(probed, Breaker(), "failure", half_ms + PROBE_WAIT_MS, "m 1")
-    assert held(State(failed), CRM, "crm", half_ms + PROBE_WAIT_MS) == "the breaker of crm is open"
+    assert held(DependencyState(failed), CRM, "crm", half_ms + PROBE_WAIT_MS) == "the breaker of crm is open"
 
 
 def test_a_dependency_that_asked_to_be_left_alone_shuts_the_gate_until_then() -> None:
-    cooling = State(cool=CoolDown(START_MS + 100))
+    cooling = DependencyState(cool=CoolDown(START_MS + 100))
     assert held(cooling, CRM, "crm", START_MS + 99) == "crm asked to be left alone"
     assert held(cooling, CRM, "crm", START_MS + 100) is None
-    assert held(State(breakers.State("forced_open")), Dependency("crm"), "crm", START_MS) is None
+    assert held(DependencyState(breakers.State("forced_open")), Dependency("crm"), "crm", START_MS) is None
 
 
 # -- the window

@@ -15,7 +15,7 @@ from redrive.triage.redrive.pacing import (
     MAX_PER_S,
     WAIT,
     Speed,
-    Stop,
+    StopRule,
     begin,
     canary,
     grant,
@@ -287,16 +287,16 @@ def test_a_plan_says_how_long_it_takes(count: int, rate: str | None, slow_start:
 @pytest.mark.parametrize(
     ("text", "stop"),
     [
-        ("failed>20%", Stop(20.0)),
-        ("failed>100", Stop(100.0, share=False)),
-        ("  failed  >=  2.5 %  ", Stop(2.5, reached=True)),
-        ("failed>=1", Stop(1.0, share=False, reached=True)),
-        ("failed>0", Stop(0.0, share=False)),
-        ("failed>=100%", Stop(100.0, reached=True)),
+        ("failed>20%", StopRule(20.0)),
+        ("failed>100", StopRule(100.0, share=False)),
+        ("  failed  >=  2.5 %  ", StopRule(2.5, reached=True)),
+        ("failed>=1", StopRule(1.0, share=False, reached=True)),
+        ("failed>0", StopRule(0.0, share=False)),
+        ("failed>=100%", StopRule(100.0, reached=True)),
     ],
 )
-def test_a_stop_rule_is_a_share_or_a_number(text: str, stop: Stop) -> None:
-    assert Stop.parse(text) == stop == Stop.parse(str(stop))
+def test_a_stop_rule_is_a_share_or_a_number(text: str, stop: StopRule) -> None:
+    assert StopRule.parse(text) == stop == StopRule.parse(str(stop))
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_a_stop_rule_is_a_share_or_a_number(text: str, stop: Stop) -> None:
 )
 def test_a_wrong_stop_rule_is_pointed_at(text: str, why: str, carets: str | None) -> None:
     with pytest.raises(StopError) as caught:
-        Stop.parse(text)
+        StopRule.parse(text)
     assert isinstance(caught.value, ConfigError)
     assert why in caught.value.why
     assert caught.value.pointer == (f"  {text}\n  {carets}" if carets else "")
@@ -332,10 +332,10 @@ def test_a_wrong_stop_rule_is_pointed_at(text: str, why: str, carets: str | None
 @given(st.text(max_size=30) | st.text(alphabet="failed>=%0123. ", max_size=14))
 def test_any_text_is_a_stop_rule_or_refused(text: str) -> None:
     try:
-        stop = Stop.parse(text)
+        stop = StopRule.parse(text)
     except StopError:
         return
-    assert Stop.parse(str(stop)) == stop
+    assert StopRule.parse(str(stop)) == stop
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_any_text_is_a_stop_rule_or_refused(text: str) -> None:
     ],
 )
 def test_when_a_run_stops(text: str, done: int, failed: int, planned: int, stops: bool) -> None:
-    assert (Stop.parse(text).says(done, failed, planned) is not None) == stops
+    assert (StopRule.parse(text).says(done, failed, planned) is not None) == stops
 
 
 def test_a_plan_is_refused_with_a_stop_rule_that_cannot_be_read() -> None:
@@ -370,7 +370,9 @@ def test_a_plan_is_refused_with_a_stop_rule_that_cannot_be_read() -> None:
 
 
 def test_the_story_says_how_many_failed_and_what_the_rule_is() -> None:
-    assert Stop.parse("failed>20%").says(1500, 500, 9999) == "500 of 2,000 failed (25 %): the run stops at failed>20%"
+    assert (
+        StopRule.parse("failed>20%").says(1500, 500, 9999) == "500 of 2,000 failed (25 %): the run stops at failed>20%"
+    )
 
 
 # The canary
@@ -391,7 +393,7 @@ def test_the_story_says_how_many_failed_and_what_the_rule_is() -> None:
     ],
 )
 def test_what_a_canary_says(size: int, stop: str | None, done: int, failed: int, says: str) -> None:
-    assert canary(size, None if stop is None else Stop.parse(stop), done, failed) == says
+    assert canary(size, None if stop is None else StopRule.parse(stop), done, failed) == says
 
 
 def test_a_percentage_for_people_is_never_rounded_up() -> None:

@@ -23,8 +23,8 @@ from redrive.ids import new_id
 from redrive.message import ClaimRequest, Lane
 from redrive.worker.crash.ledger import (
     _SLOT,
-    Death,
-    Slots,
+    CrashSlots,
+    WorkerDeath,
     all_beats,
     hold,
     left_behind,
@@ -35,7 +35,7 @@ from redrive.worker.crash.ledger import (
 IDS = [new_id(n) for n in range(4)]
 
 
-def opened(folder: Path, name: str = "w") -> Slots:
+def opened(folder: Path, name: str = "w") -> CrashSlots:
     slots = hold(folder, name)
     slots.open(10)
     return slots
@@ -196,7 +196,7 @@ def test_a_damaged_file_holds_nobody_up(tail: bytes, head: bytes) -> None:
 # -- how the holder died
 
 
-def died(folder: Path, death: Death | None, *, alone: bool = False, count: int = 1) -> Crash:
+def died(folder: Path, death: WorkerDeath | None, *, alone: bool = False, count: int = 1) -> Crash:
     """The evidence that a next holder finds of one that had started so many."""
     slots = hold(folder, "w")
     slots.open(30)
@@ -213,7 +213,7 @@ def died(folder: Path, death: Death | None, *, alone: bool = False, count: int =
 
 
 def test_the_supervisor_s_note_is_evidence_for_the_next_holder(tmp_path: Path) -> None:
-    crash = died(tmp_path, Death(-signal.SIGSEGV, 2**29))
+    crash = died(tmp_path, WorkerDeath(-signal.SIGSEGV, 2**29))
     assert (crash.cause, crash.signal, crash.code, crash.peak_bytes) == ("signal", "SIGSEGV", None, 2**29)
     assert len(crash.started) == crash.started_count == 1 and not crash.alone
     assert crash.worker.endswith("/w-0") and crash.host == os.uname().nodename
@@ -223,16 +223,16 @@ def test_the_supervisor_s_note_is_evidence_for_the_next_holder(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("death", "told"),
     [
-        (Death(-signal.SIGKILL, 0), {"cause": "signal", "signal": "SIGKILL"}),
-        (Death(-signal.SIGKILL, 0, hung=True), {"cause": "hung", "signal": "SIGKILL"}),
-        (Death(3, 5), {"cause": "exit", "code": 3, "peak_bytes": 5}),
-        (Death(0, 5), {"cause": "exit", "code": 0, "peak_bytes": 5}),
-        (Death(-40, 0), {"cause": "signal", "signal": "signal 40"}),
+        (WorkerDeath(-signal.SIGKILL, 0), {"cause": "signal", "signal": "SIGKILL"}),
+        (WorkerDeath(-signal.SIGKILL, 0, hung=True), {"cause": "hung", "signal": "SIGKILL"}),
+        (WorkerDeath(3, 5), {"cause": "exit", "code": 3, "peak_bytes": 5}),
+        (WorkerDeath(0, 5), {"cause": "exit", "code": 0, "peak_bytes": 5}),
+        (WorkerDeath(-40, 0), {"cause": "signal", "signal": "signal 40"}),
         (None, {"cause": ""}),
     ],
     ids=str,
 )
-def test_each_way_to_die_is_told(tmp_path: Path, death: Death | None, told: dict[str, object]) -> None:
+def test_each_way_to_die_is_told(tmp_path: Path, death: WorkerDeath | None, told: dict[str, object]) -> None:
     crash = died(tmp_path, death)
     assert {name: getattr(crash, name) for name in told} == told
     assert crash_fault(crash).kind is Kind.CRASHED
@@ -246,16 +246,16 @@ def test_at_most_twenty_ids_are_named_and_all_are_counted(tmp_path: Path) -> Non
 
 
 def test_what_ran_alone_says_so(tmp_path: Path) -> None:
-    crash = died(tmp_path, Death(-9, 0), alone=True)
+    crash = died(tmp_path, WorkerDeath(-9, 0), alone=True)
     assert crash.alone and "; alone in its process; " in crash_fault(crash).text
 
 
 def test_a_note_about_another_process_or_an_earlier_life_of_its_pid_is_none(tmp_path: Path) -> None:
     slots = opened(tmp_path)
-    assert not note_death(tmp_path, os.getpid() + 1, 0.0, Death(-9, 0))
-    assert not note_death(tmp_path, os.getpid(), time.monotonic() + 60, Death(-9, 0))
+    assert not note_death(tmp_path, os.getpid() + 1, 0.0, WorkerDeath(-9, 0))
+    assert not note_death(tmp_path, os.getpid(), time.monotonic() + 60, WorkerDeath(-9, 0))
     slots.settle()
-    assert not note_death(tmp_path, os.getpid(), 0.0, Death(0, 0)), "it ended in order"
+    assert not note_death(tmp_path, os.getpid(), 0.0, WorkerDeath(0, 0)), "it ended in order"
     slots.close()
     [of_another] = [hold(tmp_path, "w")]
     of_another.open(1)

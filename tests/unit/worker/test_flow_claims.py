@@ -12,7 +12,7 @@ from tests.support.workers import until
 from redrive import Aimd, App, RetryAfter
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
-from redrive.flow.dependency import State
+from redrive.flow.dependency import DependencyState
 from redrive.message import ClaimRequest, Exchange, Settlement, Swap
 
 
@@ -123,7 +123,7 @@ async def test_a_probe_that_a_drained_worker_did_not_start_is_given_back(app: Ap
         return len(flow.decode(app.store.cells.read([cell])[0]).breaker.probes)
 
     over = breakers.State("open", until_ms=app.store.now_ms() - 1)
-    app.store.cells.swap([Swap(cell, 0, flow.encode(State(breaker=over)))])
+    app.store.cells.swap([Swap(cell, 0, flow.encode(DependencyState(breaker=over)))])
     async with app.worker(concurrency=1, prefetch=5):
         await app.aenqueue_many([long.draft()])
         await started.wait()

@@ -25,7 +25,7 @@ from tests.support.workers import SOON, Heard, stored, until
 
 from redrive import App, Context, Idempotency, Reject
 from redrive.errors import StoreUnavailable
-from redrive.flow.idempotency import Record, cell_of, payload_of
+from redrive.flow.idempotency import KeyRecord, cell_of, payload_of
 from redrive.message import Lane
 
 
@@ -52,7 +52,7 @@ def test_a_worker_does_not_run_what_was_completed_before_it_could_be_acked(app: 
 
     ref = charge.enqueue(7)
     now_ms = app.store.now_ms()
-    record = Record(ref.id, 1, now_ms, payload_of(charge.codec.canonical((7,), {})))
+    record = KeyRecord(ref.id, 1, now_ms, payload_of(charge.codec.canonical((7,), {})))
     done = completed(record, b'"first"', None, now_ms)
     app.store.cells.swap([completing(cell_of("charge", "order-7"), 0, done, 60_000)])
     app.run_worker(burst=True)

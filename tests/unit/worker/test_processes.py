@@ -22,9 +22,9 @@ from redrive.events import Notice
 from redrive.message import ClaimRequest, Lane
 from redrive.stores.memory.store import MemoryStore
 from redrive.worker.executors.ipc import (
+    Checkpoint,
     Ended,
-    Inbox,
-    Keep,
+    FrameDecoder,
     Stop,
     ToWorker,
     pack,
@@ -559,10 +559,10 @@ def test_frames_come_whole_however_they_are_cut() -> None:
     frames = [Stop(1, "x"), Stop(2, "y" * 1000), Stop(3, "")]
     data = b"".join(pack(frame) for frame in frames)
     for size in (1, 3, 7, 1000, len(data)):
-        inbox: Inbox[Stop] = Inbox(Stop)
+        inbox: FrameDecoder[Stop] = FrameDecoder(Stop)
         assert [f for at in range(0, len(data), size) for f in inbox.feed(data[at : at + size])] == frames
-    back: Inbox[ToWorker] = Inbox(ToWorker)
-    assert [*back.feed(pack(Ended(1, result=b"\0\xff")) + pack(Keep(1, b"", 1)))] == [
+    back: FrameDecoder[ToWorker] = FrameDecoder(ToWorker)
+    assert [*back.feed(pack(Ended(1, result=b"\0\xff")) + pack(Checkpoint(1, b"", 1)))] == [
         Ended(1, result=b"\0\xff"),
-        Keep(1, b"", 1),
+        Checkpoint(1, b"", 1),
     ]

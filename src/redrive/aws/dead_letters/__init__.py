@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from .ingest import Counts, Ingest, Ingesting, Source
+from .ingest import DeadLetterIngest, DeadLetterSource, IngestCounts, Ingesting
 from .move_tasks import RUNNING, DeadQueue, MoveTask
 from .sources import ingest_of, source_of, sources, sqs_of
 
 __all__ = [
-    "RUNNING", "Counts", "DeadQueue", "Ingest", "Ingesting", "MoveTask", "Source", "ingest_of", "source_of", "sources",
+    "RUNNING",
+    "DeadLetterIngest",
+    "DeadLetterSource",
+    "DeadQueue",
+    "IngestCounts",
+    "Ingesting",
+    "MoveTask",
+    "ingest_of",
+    "source_of",
+    "sources",
     "sqs_of",
 ]  # fmt: skip

@@ -32,7 +32,7 @@ CLOSE_S = 1.0  # how long the end waits for a thread
 RECORDS = "sqs/m/"  # cells, by SQS's id of a message
 
 
-class Calls(Protocol):
+class SqsCaller(Protocol):
     """How SQS is called."""
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Calls(Protocol):
         ...
 
 
-class Source(Struct, frozen=True):
+class DeadLetterSource(Struct, frozen=True):
     """A queue of SQS to drain. Its messages become messages of redrive's `queue` in `lane`."""
 
     queue: str
@@ -53,7 +53,7 @@ class Source(Struct, frozen=True):
         return self.url.rpartition("/")[2]
 
 
-class Counts(Struct):
+class IngestCounts(Struct):
     """How many messages of a source were `received`: those are `written` (new in the store, or after an older death),
     `known` (in the store already), or `left` in the queue, as the store does not take them now."""
 
@@ -62,21 +62,23 @@ class Counts(Struct):
     known: int = 0
     left: int = 0
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: IngestCounts) -> None:
         self.received += other.received
         self.written += other.written
         self.known += other.known
         self.left += other.left
 
 
-class Ingest:
+class DeadLetterIngest:
     """Drains sources into one triage store. Any number of threads and processes may do so at once."""
 
-    def __init__(self, sqs: Calls, triage: Store, routes: Routes, cells: Cells | None = None) -> None:
+    def __init__(self, sqs: SqsCaller, triage: Store, routes: Routes, cells: Cells | None = None) -> None:
         """`cells` hold the records of messages that wait for their retries in SQS."""
         self._sqs, self._triage, self._routes, self._cells = sqs, triage, routes, cells
 
-    def once(self, source: Source, wait_s: int | None = None, *, wanted: Callable[[], bool] = lambda: True) -> Counts:
+    def once(
+        self, source: DeadLetterSource, wait_s: int | None = None, *, wanted: Callable[[], bool] = lambda: True
+    ) -> IngestCounts:
         """Ingest up to ten messages; none if the queue stays empty for `wait_s` (None: EMPTY_S).
 
         Raises StoreError where SQS or the triage store cannot be used, ConfigError where the queue is not there: then
@@ -85,9 +87,9 @@ class Ingest:
         raws = self._receive(source, EMPTY_S if wait_s is None else wait_s)
         if raws and not wanted():  # it was ended meanwhile
             self._show_again(source, raws)
-            return Counts()
+            return IngestCounts()
         if not raws:
-            return Counts()
+            return IngestCounts()
         try:
             words = self._lay(source, raws)
         except BaseException:
@@ -96,11 +98,13 @@ class Ingest:
         safe = [raw for raw, word in zip(raws, words, strict=True) if word is not Laid.LEFT]
         self._delete(source, safe)
         written = sum(word in (Laid.NEW, Laid.REPLACED) for word in words)
-        return Counts(len(raws), written, words.count(Laid.KNOWN), words.count(Laid.LEFT))
+        return IngestCounts(len(raws), written, words.count(Laid.KNOWN), words.count(Laid.LEFT))
 
-    def drain(self, source: Source, said: Callable[[Counts], object] = lambda counts: None) -> Counts:
+    def drain(
+        self, source: DeadLetterSource, said: Callable[[IngestCounts], object] = lambda counts: None
+    ) -> IngestCounts:
         """Ingest all messages, on several threads; `said` is called with the counts of each batch. Raises as `once`."""
-        counts, lock, errors = Counts(), threading.Lock(), list[BaseException]()
+        counts, lock, errors = IngestCounts(), threading.Lock(), list[BaseException]()
 
         def work() -> None:
             try:
@@ -121,7 +125,7 @@ class Ingest:
             raise errors[0]
         return counts
 
-    def _receive(self, source: Source, wait_s: int) -> list[dict[str, Any]]:
+    def _receive(self, source: DeadLetterSource, wait_s: int) -> list[dict[str, Any]]:
         answer = self._sqs.call(
             "ReceiveMessage",
             QueueUrl=source.url,
@@ -133,7 +137,7 @@ class Ingest:
         )
         return list(answer.get("Messages") or ())
 
-    def _lay(self, source: Source, raws: Sequence[dict[str, Any]]) -> list[Laid]:
+    def _lay(self, source: DeadLetterSource, raws: Sequence[dict[str, Any]]) -> list[Laid]:
         now_ms = self._triage.now_ms()
         letters = [
             dead_letter(raw, queue=source.queue, lane=source.lane, routes=self._routes, now_ms=now_ms, record=record)
@@ -155,13 +159,13 @@ class Ingest:
         if swaps:
             self._triage.cells.swap(swaps)  # one that is not written was reported before
 
-    def _delete(self, source: Source, raws: Sequence[dict[str, Any]]) -> None:
+    def _delete(self, source: DeadLetterSource, raws: Sequence[dict[str, Any]]) -> None:
         """A message that cannot be deleted now comes again, and is recognised."""
         entries = [{"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"]} for n, raw in enumerate(raws)]
         if entries:
             self._sqs.call("DeleteMessageBatch", QueueUrl=source.url, Entries=entries)
 
-    def _show_again(self, source: Source, raws: Sequence[dict[str, Any]]) -> None:
+    def _show_again(self, source: DeadLetterSource, raws: Sequence[dict[str, Any]]) -> None:
         """Make them visible at once; else they would stay hidden for a while."""
         entries = [
             {"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"], "VisibilityTimeout": 0} for n, raw in enumerate(raws)
@@ -175,7 +179,12 @@ class Ingest:
 class Ingesting(Service):
     """Drains sources beside a worker until it is closed, on a few threads."""
 
-    def __init__(self, ingest: Ingest, sources: Sequence[Source], tell: Callable[[str, str, str, int], object]) -> None:
+    def __init__(
+        self,
+        ingest: DeadLetterIngest,
+        sources: Sequence[DeadLetterSource],
+        tell: Callable[[str, str, str, int], object],
+    ) -> None:
         self._ingest, self._sources, self._tell = ingest, list(sources), tell
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -196,7 +205,7 @@ class Ingesting(Service):
         for thread in self._threads:
             thread.join(max(0.0, end_s - monotonic()))
 
-    def _work(self, sources: Sequence[Source]) -> None:
+    def _work(self, sources: Sequence[DeadLetterSource]) -> None:
         wait_s = max(1, POLL_S // len(sources))
         pauses = dict.fromkeys((source.url for source in sources), 0.0)
         again_s = dict.fromkeys((source.url for source in sources), 0.0)
@@ -218,8 +227,8 @@ class Ingesting(Service):
                     if not isinstance(error, StoreError | ValueError):
                         raise
 
-    def _all_of(self, source: Source, wait_s: int) -> None:
-        counts = Counts()
+    def _all_of(self, source: DeadLetterSource, wait_s: int) -> None:
+        counts = IngestCounts()
         while not self._stop.is_set():
             some = self._ingest.once(source, wait_s, wanted=lambda: not self._stop.is_set())
             counts.add(some)

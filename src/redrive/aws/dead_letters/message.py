@@ -37,7 +37,7 @@ _SAID = (
     ("exception", "message"),
 )  # Lambda's, and usual ones
 
-Raw = Mapping[str, Any]
+RawDeadLetter = Mapping[str, Any]
 
 
 class Letter(NamedTuple):
@@ -49,7 +49,7 @@ class Letter(NamedTuple):
 
 
 def dead_letter(
-    raw: Raw, *, queue: str, lane: Lane, routes: Routes, now_ms: int, record: MessageState | None = None
+    raw: RawDeadLetter, *, queue: str, lane: Lane, routes: Routes, now_ms: int, record: MessageState | None = None
 ) -> Letter:
     """Read one entry of ReceiveMessage's answer, with all attributes. `record`: its state in a cell, if it had waited
     for a retry in its queue. Never raises."""
@@ -79,12 +79,12 @@ def dead_letter(
     return Letter(message, state.attempt == 0)
 
 
-def receives(raw: Raw) -> int:
+def receives(raw: RawDeadLetter) -> int:
     """How often SQS has delivered it in all, this time included."""
     return _whole(_system(raw).get("ApproximateReceiveCount"))
 
 
-def _fault(raw: Raw, message: Message, now_ms: int) -> Fault:
+def _fault(raw: RawDeadLetter, message: Message, now_ms: int) -> Fault:
     source, count = _source(raw), receives(raw) - 1
     first_ms = _whole(_system(raw).get("ApproximateFirstReceiveTimestamp"))
     names = next((pair for pair in _SAID if _text(raw, pair[1]) or _text(raw, pair[0])), None)
@@ -102,7 +102,7 @@ def _fault(raw: Raw, message: Message, now_ms: int) -> Fault:
     return Fault(Kind.DEFAULT, PUT_THERE, text, fingerprint(PUT_THERE, text), (PUT_THERE,), at_ms=now_ms)
 
 
-def _about(raw: Raw) -> dict[str, str]:
+def _about(raw: RawDeadLetter) -> dict[str, str]:
     about = {RECEIVES: str(receives(raw)), SOURCE: str(_system(raw).get("DeadLetterQueueSourceArn") or "")}
     first_ms = _whole(_system(raw).get("ApproximateFirstReceiveTimestamp"))
     if first_ms:
@@ -110,21 +110,21 @@ def _about(raw: Raw) -> dict[str, str]:
     return {name: text for name, text in about.items() if text}
 
 
-def _source(raw: Raw) -> str:
+def _source(raw: RawDeadLetter) -> str:
     """The name of the queue that it died in; empty where no redrive policy moved it."""
     return str(_system(raw).get("DeadLetterQueueSourceArn") or "").rpartition(":")[2]
 
 
-def _redrives(raw: Raw) -> int:
+def _redrives(raw: RawDeadLetter) -> int:
     text = _text(raw, ATTEMPT)
     return int(text) if re.fullmatch("[0-9]{1,9}", text, re.ASCII) else 0
 
 
-def _system(raw: Raw) -> Mapping[str, str]:
+def _system(raw: RawDeadLetter) -> Mapping[str, str]:
     return raw.get("Attributes") or {}
 
 
-def _text(raw: Raw, name: str) -> str:
+def _text(raw: RawDeadLetter, name: str) -> str:
     value = (raw.get("MessageAttributes") or {}).get(name) or {}
     return str(value.get("StringValue") or "").encode(errors="replace").decode().replace("\0", "?")
 

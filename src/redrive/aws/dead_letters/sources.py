@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from ...events import Notify
 from ...store import Store
-from .ingest import Ingest, Ingesting, Source
+from .ingest import DeadLetterIngest, DeadLetterSource, Ingesting
 
 if TYPE_CHECKING:
     from ...stores.sqs.store import SqsStore
@@ -27,15 +27,15 @@ def sqs_of(store: Store) -> SqsStore:
     return engine
 
 
-def ingest_of(store: SqsStore) -> Ingest:
-    """An `Ingest` into this store's triage store. Raises Unsupported where it has none."""
+def ingest_of(store: SqsStore) -> DeadLetterIngest:
+    """An `DeadLetterIngest` into this store's triage store. Raises Unsupported where it has none."""
     if store.triage_store is None:
         raise Unsupported(
             "there is no store to take dead letters; name one in the URL, a PostgreSQL, a Redis or a file: "
             "sqs://REGION/PREFIX?triage=sqlite:///dead.db"
         )
     store.outbox.own()
-    return Ingest(store.sqs, store.triage_store, store.routes, store.cells)
+    return DeadLetterIngest(store.sqs, store.triage_store, store.routes, store.cells)
 
 
 def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) -> Ingesting:
@@ -45,23 +45,23 @@ def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) 
     return Ingesting(ingest_of(sqs), sources(sqs, queues), notice)
 
 
-def sources(store: SqsStore, queues: Iterable[str]) -> list[Source]:
+def sources(store: SqsStore, queues: Iterable[str]) -> list[DeadLetterSource]:
     """The queues with the dead letters of these: each one's dead-letter queue, as the app, its redrive policy and its
     name say, and its poison queue. Raises ConfigError for a queue that does not exist, StoreUnavailable."""
-    by_url: dict[str, Source] = {}
+    by_url: dict[str, DeadLetterSource] = {}
     for queue in queues:
         for rests, lane in store.sqs_queues.all_resting(queue):
-            by_url.setdefault(rests.url, Source(queue, rests.url, lane))
+            by_url.setdefault(rests.url, DeadLetterSource(queue, rests.url, lane))
     return [*by_url.values()]
 
 
-def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> Source:
+def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> DeadLetterSource:
     """A dead-letter queue by its own name or URL. `queue`: whose messages lie there; None: the one queue of this prefix
     that it serves. Raises ConfigError."""
     url = name_or_url if "://" in name_or_url else url_of(store, name_or_url)
     if queue is not None:
         store.sqs_queues.of(queue)
-        return Source(queue, url)
+        return DeadLetterSource(queue, url)
     names = sources_served(store, url)
     mine = [name for n in names if (name := store.sqs_queues.name_of(n))]
     if len(mine) != 1:
@@ -70,7 +70,7 @@ def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> Source:
             f"whose dead letters are in {url.rpartition('/')[2]}? It serves {served}, and "
             f"{'none of them is' if not mine else 'several of them are'} under {store.at.prefix}-; say it by --queue"
         )
-    return Source(mine[0], url)
+    return DeadLetterSource(mine[0], url)
 
 
 def sources_served(store: SqsStore, url: str) -> list[str]:

@@ -30,13 +30,13 @@ from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import Reporter
 from ...worker.execution import Execution, admit_execution
 from ...worker.flow.controller import Flow
-from ...worker.idempotency import Keys
+from ...worker.idempotency import KeyClaims
 from ...worker.preflight import works
 from ...worker.redrive_outcome import with_redrive_outcome
 from ...worker.settlement import Outcome, deposited, outcome, refused, released
 from ..cloudwatch import prefix_of
 from .events import (
-    Record,
+    EventRecord,
     answer,
     is_whole,
     queue_named,
@@ -44,7 +44,7 @@ from .events import (
     raw_of,
     records_of,
 )
-from .runs import Runner, bounded, never_began
+from .runs import LaneRunner, bounded, never_began
 
 AGAIN_S = 0.2  # how soon to try again what the store did not take
 
@@ -74,7 +74,7 @@ class Batches:
         self.name = worker_name()
         self._reporter = Reporter(app.events, self._store, self.name)
         self._flow = Flow(app, self._store, self.name, self._reporter.notice)
-        self._runners: dict[int, Runner] = {}
+        self._runners: dict[int, LaneRunner] = {}
         self._vetted: set[str] = set()
 
     def handle(self, event: Any, left_s: Callable[[], float]) -> dict[str, Any]:
@@ -118,7 +118,9 @@ class Batches:
 
     # -- one queue's messages
 
-    def _of_queue(self, queue: str, records: Sequence[Record], fifo: bool, left_s: Callable[[], float]) -> set[str]:
+    def _of_queue(
+        self, queue: str, records: Sequence[EventRecord], fifo: bool, left_s: Callable[[], float]
+    ) -> set[str]:
         """The receipt handles of those that Lambda is to delete."""
         left_at_first_s = left_s()
         end_s = time.monotonic() + left_at_first_s
@@ -169,7 +171,7 @@ class Batches:
         executions = [Execution(delivery, limit, math.inf) for delivery in deliveries]
         left_s = max(0.001, end_s - time.monotonic())
         tasks = bounded(self._app.tasks, left_s)
-        going = Keys(tasks, self._store, 0.0, 0.0).claim(executions)
+        going = KeyClaims(tasks, self._store, 0.0, 0.0).claim(executions)
         self._flow.admit(going)
         now_ms = self._store.now_ms()
         for execution in executions:
@@ -194,11 +196,11 @@ class Batches:
             execution.alone = word is not LeaseStatus.LOST
         self._work(queue, [lane], end_s)
 
-    def _runner(self, queue: str) -> Runner:
+    def _runner(self, queue: str) -> LaneRunner:
         known = self._app.queues.get(queue)
         limit = self._concurrency or (10 if known is None else known.concurrency)
         if limit not in self._runners:
-            self._runners[limit] = Runner(limit)
+            self._runners[limit] = LaneRunner(limit)
         return self._runners[limit]
 
     # -- settling
@@ -215,7 +217,7 @@ class Batches:
         self._flow.tick()
         self._flow.close()
         with contextlib.suppress(StoreError):  # then its fate is what its run came to
-            Keys(self._app.tasks, self._store, 0.0, 0.0).look_committed(executions)
+            KeyClaims(self._app.tasks, self._store, 0.0, 0.0).look_committed(executions)
         outcomes = self._deposited(
             [self._outcome(execution, execution in left_behind, now_ms) for execution in executions]
         )

@@ -9,11 +9,11 @@ from typing import Any
 
 from ...errors import ConfigError
 
-Record = Mapping[str, Any]
+EventRecord = Mapping[str, Any]
 _VALUES = {"stringValue": "StringValue", "binaryValue": "BinaryValue", "dataType": "DataType"}
 
 
-def records_of(event: Any) -> list[Record]:
+def records_of(event: Any) -> list[EventRecord]:
     """The records of an event of SQS. Raises ConfigError for any other event, and where a record has no `messageId`:
     Lambda could not be told that it failed, and would delete it."""
     records = event.get("Records") if isinstance(event, Mapping) else None
@@ -32,7 +32,7 @@ def _is_of_sqs(record: Any) -> bool:
     return isinstance(id, str) and bool(id)
 
 
-def is_whole(record: Record) -> bool:
+def is_whole(record: EventRecord) -> bool:
     """Whether its fields have the types that SQS gives them. One that is not can only be named as failed."""
     maps = (record.get("attributes") or {}, record.get("messageAttributes") or {})
     return (
@@ -48,7 +48,7 @@ def _is_attribute(value: Mapping[str, Any]) -> bool:
     return all(isinstance(value[key], str) for key in _VALUES if value.get(key) is not None)
 
 
-def raw_of(record: Record) -> dict[str, Any]:
+def raw_of(record: EventRecord) -> dict[str, Any]:
     """A record in the form of an entry of ReceiveMessage's answer."""
     attributes = record.get("messageAttributes") or {}
     return {
@@ -60,10 +60,10 @@ def raw_of(record: Record) -> dict[str, Any]:
     }
 
 
-def queues_of(records: Sequence[Record]) -> dict[str, list[Record]]:
+def queues_of(records: Sequence[EventRecord]) -> dict[str, list[EventRecord]]:
     """The records by the name of their SQS queue; a function may have several event sources, though not in one
     event."""
-    by_queue: dict[str, list[Record]] = {}
+    by_queue: dict[str, list[EventRecord]] = {}
     for record in records:
         by_queue.setdefault(str(record.get("eventSourceARN", "")).rpartition(":")[2], []).append(record)
     return by_queue
@@ -81,7 +81,7 @@ def queue_named(name: str, prefix: str) -> str:
     return queue
 
 
-def answer(failed: Iterable[Record]) -> dict[str, Any]:
+def answer(failed: Iterable[EventRecord]) -> dict[str, Any]:
     """The answer to Lambda: these failed, all others may be deleted."""
     return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in failed]}
 

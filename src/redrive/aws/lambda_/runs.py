@@ -36,7 +36,7 @@ def bounded(tasks: Mapping[str, TaskSpec], left_s: float) -> dict[str, Any]:
     return {name: Bounded(task, left_s) for name, task in tasks.items()}
 
 
-class Runner:
+class LaneRunner:
     """Runs what is given to it on an event loop of its own, at most `limit` at once; the loop and the threads are kept
     from one invocation to the next."""
 

@@ -8,14 +8,37 @@ from __future__ import annotations
 from .action_log import log_action, log_moves
 from .gate import Gate, health_of
 from .pace import Known
-from .run import FAN_OUT, Carried, Redriver, Work
-from .settings import Settings, settings_of
-from .steps import Move, Raw, Step, group_of, next_step
-from .transfer import BATCH_MAX, Call, Outcome, calls, hide, hold, receive, send
+from .run import FAN_OUT, Continuation, Redriver, RedriverReport
+from .settings import RedriverSettings, settings_of
+from .steps import MoveStep, Raw, RedriveStep, group_of, next_step
+from .transfer import BATCH_MAX, MoveOutcome, SqsCall, calls, hide, hold, receive, send
 from .work_queue import count, trigger_of
 
 __all__ = [
-    "BATCH_MAX", "FAN_OUT", "Call", "Carried", "Gate", "Known", "Move", "Outcome", "Raw", "Redriver", "Settings",
-    "Step", "Work", "calls", "count", "group_of", "health_of", "hide", "hold", "log_action", "log_moves", "next_step",
-    "receive", "send", "settings_of", "trigger_of",
+    "BATCH_MAX",
+    "FAN_OUT",
+    "Continuation",
+    "Gate",
+    "Known",
+    "MoveOutcome",
+    "MoveStep",
+    "Raw",
+    "RedriveStep",
+    "Redriver",
+    "RedriverReport",
+    "RedriverSettings",
+    "SqsCall",
+    "calls",
+    "count",
+    "group_of",
+    "health_of",
+    "hide",
+    "hold",
+    "log_action",
+    "log_moves",
+    "next_step",
+    "receive",
+    "send",
+    "settings_of",
+    "trigger_of",
 ]  # fmt: skip

@@ -14,8 +14,8 @@ import msgspec
 from ...duration import rfc3339
 from ...message import Isolate
 from ...redact import clip, in_json, redact_value
-from .steps import Move, Raw, Step, redrives, state_in, text_of
-from .transfer import Outcome
+from .steps import MoveStep, Raw, RedriveStep, redrives, state_in, text_of
+from .transfer import MoveOutcome
 
 TEXT_MAX = 500  # characters of a reason or an error
 _encode = msgspec.json.Encoder().encode
@@ -26,12 +26,12 @@ class _Envelope(msgspec.Struct):
     type: str = ""
 
 
-def log_moves(done: Outcome, now_ms: int) -> None:
+def log_moves(done: MoveOutcome, now_ms: int) -> None:
     """Log what became of each message: `redriven`, `isolated`, or `failed` and left in the dead-letter queue."""
     if _off():
         return
     lines = [
-        _line(now_ms, "info" if isinstance(step, Move) else "error", _action(step), _about(raw, step))
+        _line(now_ms, "info" if isinstance(step, MoveStep) else "error", _action(step), _about(raw, step))
         for raw, step in done.moved
     ]
     lines += [
@@ -51,11 +51,11 @@ def _off() -> bool:
     return os.environ.get("REDRIVE_LOG") == "off"
 
 
-def _action(step: Step) -> str:
+def _action(step: RedriveStep) -> str:
     return "isolated" if isinstance(step, Isolate) else "redriven"
 
 
-def _about(raw: Raw, step: Step) -> dict[str, Any]:
+def _about(raw: Raw, step: RedriveStep) -> dict[str, Any]:
     """The message: its ids, the attempts of its last life, its redrives with this one, and what it died of."""
     state = state_in(raw)
     own = _Envelope() if state is None else _envelope(raw["Body"])
@@ -66,10 +66,10 @@ def _about(raw: Raw, step: Step) -> dict[str, Any]:
         "sqs_id": raw["MessageId"],
         "task": own.type,
         "attempt": int(received) if state is None else state.attempt,
-        "redrives": step.attempt if isinstance(step, Move) else redrives(raw),
+        "redrives": step.attempt if isinstance(step, MoveStep) else redrives(raw),
         "error": text_of(raw, "error") or "" if last is None else f"{last.error}: {last.text}",
     }
-    how = {"delay_s": step.delay_s} if isinstance(step, Move) else {"why": step.why}
+    how = {"delay_s": step.delay_s} if isinstance(step, MoveStep) else {"why": step.why}
     return {name: value for name, value in fields.items() if value != ""} | how
 
 

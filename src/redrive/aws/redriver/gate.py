@@ -14,7 +14,7 @@ from ...flow import dependency as flow
 from ...flow.auto_redrive import AutoRedrive
 from ...flow.gates import is_url
 from ...store import Cells
-from .settings import Settings
+from .settings import RedriverSettings
 from .steps import DELAY_MAX_S
 
 HEALTH_S = 60  # when to ask again for what was not up
@@ -32,7 +32,7 @@ class Shut(Struct, frozen=True):
 class Gate:
     """Checks both. Raises ConfigError for a health check that is not a URL."""
 
-    def __init__(self, settings: Settings, cells: Cells | None, now_ms: Callable[[], int]) -> None:
+    def __init__(self, settings: RedriverSettings, cells: Cells | None, now_ms: Callable[[], int]) -> None:
         self._dependency, self._cells, self._now_ms = settings.dependency, cells, now_ms
         self._health = health_of(settings.auto)
 
@@ -71,7 +71,7 @@ def health_of(auto: AutoRedrive) -> str | None:
     return health
 
 
-def held_until_ms(state: flow.State, now_ms: int) -> int:
+def held_until_ms(state: flow.DependencyState, now_ms: int) -> int:
     """Until when a dependency is to be left alone, by its breaker or as it asked; 0 where it may be called."""
     breaker = state.breaker
     if breaker.status == "forced_open":

@@ -30,7 +30,7 @@ from ...flow.auto_redrive import AutoRedrive
 from ...message import Swap, version_of
 from ...policy import draw
 from ...store import Cells
-from .steps import DELAY_MAX_S, Move, Raw, Step
+from .steps import DELAY_MAX_S, MoveStep, Raw, RedriveStep
 
 AHEAD_S = 300  # how far behind its own wait a message may be put: what is later stays dead, where gates still hold it
 ROOM_S = 60  # when to look again where there was no room
@@ -40,7 +40,7 @@ KEPT_S = 2  # how long a second is known once it has begun
 TENTHS = 10  # of a second
 _BYTES_MAX = 100_000  # of slots
 
-Slots = Mapping[int, int]  # by the tenth of a second, of the epoch
+PaceSlots = Mapping[int, int]  # by the tenth of a second, of the epoch
 _Fits = Callable[[int], bool]  # whether a second has room
 
 
@@ -63,8 +63,8 @@ def room(per_s: float, second: int) -> int:
 
 
 def take(
-    slots: Slots, per_s: float, wishes: Sequence[Wish], tenth: int = 0, *, evenly: bool = True
-) -> tuple[Slots, list[int | None]]:
+    slots: PaceSlots, per_s: float, wishes: Sequence[Wish], tenth: int = 0, *, evenly: bool = True
+) -> tuple[PaceSlots, list[int | None]]:
     """The second for each wish, in order, None where all of its seconds are full; and the slots with those taken. All
     come in this tenth of their seconds; unless `evenly`, as many at once as a second has room for."""
     taken, seconds = dict(slots), list[int | None]()
@@ -110,17 +110,17 @@ class _Way:
         return next((s for s in range(wish.at_s - 1, wish.first_s - 1, -1) if self._fits(s)), None)
 
 
-def merged(one: Slots, other: Slots) -> Slots:
+def merged(one: PaceSlots, other: PaceSlots) -> PaceSlots:
     """What two know of the same slots: of each the higher number, as neither knows of too many."""
     return {at: max(one.get(at, 0), other.get(at, 0)) for at in one.keys() | other.keys()}
 
 
-def current(slots: Slots, now_s: int) -> Slots:
+def current(slots: PaceSlots, now_s: int) -> PaceSlots:
     """Without what is past."""
     return {at: count for at, count in slots.items() if at // TENTHS > now_s - KEPT_S}
 
 
-def encode(slots: Slots) -> bytes:
+def encode(slots: PaceSlots) -> bytes:
     """The numbers from the first tenth to the last, compressed: most are 0 or the same."""
     if not slots:
         return b""
@@ -128,7 +128,7 @@ def encode(slots: Slots) -> bytes:
     return zlib.compress(msgspec.msgpack.encode((first, [slots.get(at, 0) for at in range(first, max(slots) + 1)])))
 
 
-def decode(value: bytes) -> Slots:
+def decode(value: bytes) -> PaceSlots:
     """The slots of these bytes; none where they are not understood."""
     try:
         reader = zlib.decompressobj()
@@ -140,12 +140,12 @@ def decode(value: bytes) -> Slots:
     return {first + n: count for n, count in enumerate(counts) if count > 0}
 
 
-def as_text(slots: Slots) -> str:
+def as_text(slots: PaceSlots) -> str:
     """The same for what carries no bytes."""
     return base64.b64encode(encode(slots)).decode()
 
 
-def of_text(text: str) -> Slots:
+def of_text(text: str) -> PaceSlots:
     """Never raises."""
     try:
         return decode(base64.b64decode(text, validate=True))
@@ -188,7 +188,7 @@ class Known:
     """The seconds that are known here: those given here, and those that the last one in its chain knew of."""
 
     def __init__(self) -> None:
-        self._slots: Slots = {}
+        self._slots: PaceSlots = {}
         self._lock = threading.Lock()
 
     def take(self, per_s: float, wishes: Sequence[Wish], now_ms: int, *, evenly: bool = True) -> list[int | None]:
@@ -197,11 +197,11 @@ class Known:
             self._slots, seconds = take(known, per_s, wishes, _tenth(now_ms), evenly=evenly)
         return seconds
 
-    def learn(self, more: Slots) -> None:
+    def learn(self, more: PaceSlots) -> None:
         with self._lock:
             self._slots = merged(self._slots, more)
 
-    def to_come(self, now_s: int) -> Slots:
+    def to_come(self, now_s: int) -> PaceSlots:
         """Those that are not past."""
         with self._lock:
             self._slots = current(self._slots, now_s)
@@ -233,18 +233,18 @@ class Pace:
         """In how many seconds a FIFO queue takes more."""
         return min(max(1, math.ceil(1 / self._auto.rate)), DELAY_MAX_S)
 
-    def wait_s(self, raw: Raw, step: Move) -> int:
+    def wait_s(self, raw: Raw, step: MoveStep) -> int:
         """Its own wait, by the draw that the message has for this redrive."""
         return math.ceil(self._auto.delay_s(step.attempt, _draw(raw, step)))
 
-    def placed(self, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> list[tuple[Raw, Step | None]]:
+    def placed(self, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep | None]]:
         """Each with the delay after which it comes back, at a second that has room; None where there is none. What goes
         to the poison queue has no rate. Raises StoreError."""
-        moves = [(raw, step) for raw, step in steps if isinstance(step, Move)]
+        moves = [(raw, step) for raw, step in steps if isinstance(step, MoveStep)]
         now_s = now_ms // 1000
         wishes = [self._wish(raw, step, now_s) for raw, step in moves]
         given = iter(self._book.take(self._auto.rate, wishes, now_ms) if wishes else ())
-        return [(raw, self._step(raw, step, next(given), now_s) if isinstance(step, Move) else step)
+        return [(raw, self._step(raw, step, next(given), now_s) if isinstance(step, MoveStep) else step)
                 for raw, step in steps]  # fmt: skip
 
     def go_now(self, count: int, now_ms: int) -> int:
@@ -255,7 +255,7 @@ class Pace:
         given = self._book.take(self._auto.rate, wishes, now_ms, evenly=False) if count else []
         return count - given.count(None)
 
-    def _wish(self, raw: Raw, step: Move, now_s: int) -> Wish:
+    def _wish(self, raw: Raw, step: MoveStep, now_s: int) -> Wish:
         """Its own wait, spread by its jitter as far as one delay of SQS goes. What finds no room up to there comes a
         little sooner: else those that wait for 15 minutes would get one second's room at each look."""
         low_s, high_s = (min(math.ceil(self._auto.delay_s(step.attempt, u)), DELAY_MAX_S) for u in (0.0, 1.0))
@@ -263,7 +263,7 @@ class Pace:
         first_s = min(low_s, DELAY_MAX_S - 2 * ROOM_S)
         return Wish(now_s + first_s, now_s + at_s, now_s + min(high_s + AHEAD_S, DELAY_MAX_S))
 
-    def _step(self, raw: Raw, step: Move, second: int | None, now_s: int) -> Step | None:
+    def _step(self, raw: Raw, step: MoveStep, second: int | None, now_s: int) -> RedriveStep | None:
         if second is None:
             return None
         comes_s = max(0, second - now_s)
@@ -276,5 +276,5 @@ def _tenth(now_ms: int) -> int:
     return now_ms % 1000 * TENTHS // 1000
 
 
-def _draw(raw: Raw, step: Move) -> float:
+def _draw(raw: Raw, step: MoveStep) -> float:
     return draw(raw["MessageId"], step.attempt, 0)

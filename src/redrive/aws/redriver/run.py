@@ -17,9 +17,9 @@ from ...store import Cells
 from .action_log import log_moves
 from .gate import Gate, Shut
 from .pace import ROOM_S, Known, Pace, Shared
-from .settings import Settings
-from .steps import Move, Raw, Step, group_of, next_step
-from .transfer import BATCH_MAX, Call, Outcome, hide, receive, send
+from .settings import RedriverSettings
+from .steps import MoveStep, Raw, RedriveStep, group_of, next_step
+from .transfer import BATCH_MAX, MoveOutcome, SqsCall, hide, receive, send
 from .work_queue import GO_ON, LOOK, LOOKS, NOTHING, Chain, Said, count
 
 HOLD_S = 60  # for how long a received message is this run's
@@ -32,14 +32,14 @@ FAN_OUT = 5
 _OTHERS = "another re-driver is at work, or comes"
 
 
-class Work(Struct, frozen=True):
+class Continuation(Struct, frozen=True):
     """How the re-driver goes on: through the work queue `url`, one trigger in at most `fan_out` Lambdas at once."""
 
     url: str | None = None
     fan_out: int = FAN_OUT
 
 
-class Carried(Struct):
+class RedriverReport(Struct):
     """What one run of the re-driver came to. `again_s`: another one goes on in so many seconds, None where nothing is
     left; `why` says what for."""
 
@@ -57,9 +57,9 @@ class Redriver:
 
     def __init__(
         self,
-        call: Call,
-        settings: Settings,
-        work: Work,
+        call: SqsCall,
+        settings: RedriverSettings,
+        work: Continuation,
         cells: Cells | None,
         left_s: Callable[[], float],
         now_ms: Callable[[], int],
@@ -75,9 +75,9 @@ class Redriver:
         self._chain = Chain(call, work.url, now_ms, self._known)
         self._gate, self._asked_ms = Gate(settings, cells, now_ms), 0
         self._later: Shut | None = None  # what keeps it from moving more now
-        self.carried = Carried()
+        self.carried = RedriverReport()
 
-    def run(self, *, trigger: bool) -> Carried:
+    def run(self, *, trigger: bool) -> RedriverReport:
         """Move until nothing is left or the time is over, and see to it that what is left is gone on with. `trigger`:
         it was not called by the work queue, so it may call more. Raises StoreError, ConfigError."""
         if self._known is not None:
@@ -183,39 +183,39 @@ class Redriver:
     def _move(self, messages: Sequence[Raw]) -> bool:
         """Whether anything moved, or may yet: where all of a batch fails, so will the next one."""
         now_ms, auto = self._now_ms(), self._settings.auto
-        steps: list[tuple[Raw, Step]] = [(raw, next_step(raw, now_ms, auto)) for raw in messages]
+        steps: list[tuple[Raw, RedriveStep]] = [(raw, next_step(raw, now_ms, auto)) for raw in messages]
         try:
             steps = self._waited(steps, now_ms) if self._settings.fifo else self._placed(steps, now_ms)
         except StoreError as error:  # of the cells
             self._later = Shut(ROOM_S, f"how much room its rate has is not known: {error}")
             return False
-        done = send(self._call, self._settings, steps, now_ms) if steps else Outcome()
+        done = send(self._call, self._settings, steps, now_ms) if steps else MoveOutcome()
         log_moves(done, now_ms)
         self.carried.redriven += done.redriven
         self.carried.isolated += done.isolated
         self.carried.failed += len(done.failures)
         return len(done.failures) < len(messages) and self._later is None
 
-    def _placed(self, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> list[tuple[Raw, Step]]:
+    def _placed(self, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep]]:
         """Those for which the rate has room. The others are seen again when they are no longer held."""
         placed = self._pace.placed(steps, now_ms)
         if any(step is None for _, step in placed):
             self._later = Shut(self._pace.room_s, self._pace.full)
         return [(raw, step) for raw, step in placed if step is not None]
 
-    def _waited(self, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> list[tuple[Raw, Step]]:
+    def _waited(self, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep]]:
         """Those that have waited where they died, as a FIFO queue delays no single message, and for which the rate has
         room now. The others are hidden for the rest of it, and hold up their groups, which keeps the order."""
-        going: list[tuple[Raw, Step]] = []
+        going: list[tuple[Raw, RedriveStep]] = []
         waiting: dict[str, int] = {}
         hidden: list[Raw] = []
         for raw, step in steps:
-            if isinstance(step, Move) and group_of(raw) not in waiting:
+            if isinstance(step, MoveStep) and group_of(raw) not in waiting:
                 left_s = _left_s(raw, self._pace.wait_s(raw, step), now_ms)
                 if left_s:
                     waiting[group_of(raw)] = left_s
                 else:
-                    step = Move(0, step.attempt)
+                    step = MoveStep(0, step.attempt)
             if group_of(raw) in waiting:
                 hidden.append(raw)
             else:
@@ -225,14 +225,16 @@ class Redriver:
         hide(self._call, self._settings.dead, hidden + late, waits_s)
         return going
 
-    def _with_room(self, going: Sequence[tuple[Raw, Step]], now_ms: int) -> tuple[list[tuple[Raw, Step]], list[Raw]]:
+    def _with_room(
+        self, going: Sequence[tuple[Raw, RedriveStep]], now_ms: int
+    ) -> tuple[list[tuple[Raw, RedriveStep]], list[Raw]]:
         """Those that go right now, and those that are too many; of a group none goes after one of these."""
-        free = self._pace.go_now(sum(isinstance(step, Move) for _, step in going), now_ms)
+        free = self._pace.go_now(sum(isinstance(step, MoveStep) for _, step in going), now_ms)
         stuck: set[str] = set()
-        gone: list[tuple[Raw, Step]] = []
+        gone: list[tuple[Raw, RedriveStep]] = []
         late: list[Raw] = []
         for raw, step in going:
-            if isinstance(step, Move) and group_of(raw) not in stuck:
+            if isinstance(step, MoveStep) and group_of(raw) not in stuck:
                 if free:
                     free -= 1
                 else:

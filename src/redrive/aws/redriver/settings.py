@@ -15,7 +15,7 @@ from ...urls import shown
 from ..cloudwatch import NAMESPACE
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class RedriverSettings(Struct, frozen=True, kw_only=True):
     """What a re-driver goes by. `dead`, `queue`, `poison`: the URLs of the dead-letter queue, of the queue that its
     messages came from, and of the poison queue. `cells`: URL of the cells, which hold its pace, and know the breaker of
     `dependency`: NAME, or NAME/KEY. Of the gates of `auto` a health URL is looked at."""
@@ -34,7 +34,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.queue.endswith(".fifo")
 
 
-def settings_of(environ: Mapping[str, str]) -> Settings:
+def settings_of(environ: Mapping[str, str]) -> RedriverSettings:
     """What the variables of a deployment say: REDRIVE_DLQ_URL, REDRIVE_QUEUE_URL, REDRIVE_POISON_URL and, where the
     defaults do not fit, REDRIVE_MAX_REDRIVES=5, REDRIVE_BASE_S=60, REDRIVE_FACTOR=2, REDRIVE_CAP_S=900,
     REDRIVE_ATTEMPTS (of a fresh life), REDRIVE_RATE=10/s, REDRIVE_JITTER=0.2 (or 20%), REDRIVE_BATCH=10,
@@ -53,7 +53,7 @@ def settings_of(environ: Mapping[str, str]) -> Settings:
         rate=_rate(environ),
         jitter=_jitter(environ),
     )
-    return Settings(
+    return RedriverSettings(
         dead=_needed(environ, "REDRIVE_DLQ_URL"),
         queue=_needed(environ, "REDRIVE_QUEUE_URL"),
         poison=_needed(environ, "REDRIVE_POISON_URL"),

@@ -28,7 +28,7 @@ _OWN = re.compile(r'"rdversion"\s*:')  # of redrive's envelope
 Raw = Mapping[str, Any]  # an entry of ReceiveMessage's answer, with all attributes
 
 
-class Move(Struct, frozen=True):
+class MoveStep(Struct, frozen=True):
     """Back to its queue, to run in `delay_s`, as its redrive number `attempt`. It is there in `comes_s`; None: in
     `delay_s` too, as far as SQS delays it."""
 
@@ -37,10 +37,10 @@ class Move(Struct, frozen=True):
     comes_s: int | None = None
 
 
-Step = Move | Isolate
+RedriveStep = MoveStep | Isolate
 
 
-def next_step(raw: Raw, now_ms: int, auto: AutoRedrive) -> Step:
+def next_step(raw: Raw, now_ms: int, auto: AutoRedrive) -> RedriveStep:
     """What becomes of a dead message: back after `auto.delay_s(n)` for the n-th time, poison after `max_redrives`.
 
     A message that has no room for its count (10 attributes of its own, or 1 MiB) could go round for ever, so it is
@@ -54,7 +54,7 @@ def next_step(raw: Raw, now_ms: int, auto: AutoRedrive) -> Step:
         return Isolate(f"it has {len(_attributes(raw))} attributes: no room to count its redrives")
     if size_of(raw["Body"], attributes) > BYTES_MAX:
         return Isolate(f"it has {size_of(raw['Body'], _attributes(raw)):,} bytes: no room to count its redrives")
-    return Move(math.ceil(auto.delay_s(past + 1)), past + 1)
+    return MoveStep(math.ceil(auto.delay_s(past + 1)), past + 1)
 
 
 def redrives(raw: Raw) -> int:
@@ -66,7 +66,7 @@ def redrives(raw: Raw) -> int:
     return max(counted, state.redrives if state else 0)
 
 
-def entry_of(raw: Raw, step: Step, url: str, now_ms: int, auto: AutoRedrive) -> dict[str, Any]:
+def entry_of(raw: Raw, step: RedriveStep, url: str, now_ms: int, auto: AutoRedrive) -> dict[str, Any]:
     """What SendMessageBatch is given for it, without an Id.
 
     A delay that is too long for SQS (15 minutes; on FIFO none at all) messages of redrive's own wait out in their
@@ -80,7 +80,7 @@ def entry_of(raw: Raw, step: Step, url: str, now_ms: int, auto: AutoRedrive) -> 
     if group := system.get("MessageGroupId") or (fifo and raw["MessageId"]):
         entry["MessageGroupId"] = group
     if fifo:
-        number = step.attempt if isinstance(step, Move) else "poison"
+        number = step.attempt if isinstance(step, MoveStep) else "poison"
         entry["MessageDeduplicationId"] = f"{raw['MessageId']}/{number}"
     if isinstance(step, Isolate):
         attributes = _isolated(raw, step.why)

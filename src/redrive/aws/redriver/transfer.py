@@ -15,38 +15,40 @@ from ...awsapi import client as aws
 from ...errors import StoreError
 from ...message import Isolate
 from ...stores.sqs.wire import BYTES_MAX, size_of
-from .settings import Settings
-from .steps import Move, Raw, Step, entry_of, group_of
+from .settings import RedriverSettings
+from .steps import MoveStep, Raw, RedriveStep, entry_of, group_of
 
 BATCH_MAX = 10
 _REFUSED = ("InvalidMessageContents", "InvalidParameterValue", "InvalidAttributeValue", "MessageTooLong")
 
-Call = Callable[..., dict[str, Any]]  # call("SendMessageBatch", QueueUrl=…, Entries=…); raises StoreError, ConfigError
+SqsCall = Callable[
+    ..., dict[str, Any]
+]  # call("SendMessageBatch", QueueUrl=…, Entries=…); raises StoreError, ConfigError
 
 
-class Failure(Struct, frozen=True):
+class MoveFailure(Struct, frozen=True):
     """A message that is left in the dead-letter queue, and why. `sent`: a copy is out, only its delete failed."""
 
     raw: Raw
-    step: Step
+    step: RedriveStep
     why: str
     sent: bool = False
 
 
-class Outcome(Struct, frozen=True):
+class MoveOutcome(Struct, frozen=True):
     """What became of some messages: how many went back, how many were isolated, which were left; and which `moved`."""
 
     redriven: int = 0
     isolated: int = 0
-    failures: tuple[Failure, ...] = ()
-    moved: tuple[tuple[Raw, Step], ...] = ()
+    failures: tuple[MoveFailure, ...] = ()
+    moved: tuple[tuple[Raw, RedriveStep], ...] = ()
 
-    def __add__(self, other: Outcome) -> Outcome:
+    def __add__(self, other: MoveOutcome) -> MoveOutcome:
         failures, moved = (*self.failures, *other.failures), (*self.moved, *other.moved)
-        return Outcome(self.redriven + other.redriven, self.isolated + other.isolated, failures, moved)
+        return MoveOutcome(self.redriven + other.redriven, self.isolated + other.isolated, failures, moved)
 
 
-def receive(call: Call, url: str, limit: int, *, visibility_s: int, wait_s: int = 1) -> list[Raw]:
+def receive(call: SqsCall, url: str, limit: int, *, visibility_s: int, wait_s: int = 1) -> list[Raw]:
     """At most ten messages, with all that `steps` needs. A wait of one second asks all of SQS's servers."""
     answer = call(
         "ReceiveMessage",
@@ -60,7 +62,9 @@ def receive(call: Call, url: str, limit: int, *, visibility_s: int, wait_s: int 
     return list(answer.get("Messages") or ())
 
 
-def send(call: Call, settings: Settings, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> Outcome:
+def send(
+    call: SqsCall, settings: RedriverSettings, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int
+) -> MoveOutcome:
     """Send each message where its step says, then delete from the dead-letter queue what was sent.
 
     What its queue refuses for what it is goes to the poison queue. Of a FIFO group nothing overtakes what failed. What
@@ -68,26 +72,26 @@ def send(call: Call, settings: Settings, steps: Sequence[tuple[Raw, Step]], now_
     """
     if not settings.fifo:
         return _send(call, settings, steps, now_ms)
-    done = Outcome()
+    done = MoveOutcome()
     for wave in _waves(steps):
         stuck = {group_of(failure.raw) for failure in done.failures}
         late = tuple(
-            Failure(*step, "one before it in its group was left") for step in wave if group_of(step[0]) in stuck
+            MoveFailure(*step, "one before it in its group was left") for step in wave if group_of(step[0]) in stuck
         )
-        done += Outcome(failures=late)
+        done += MoveOutcome(failures=late)
         done += _send(call, settings, [step for step in wave if group_of(step[0]) not in stuck], now_ms)
     return done
 
 
-def delete(call: Call, url: str, sent: Sequence[tuple[Raw, Step]]) -> Outcome:
+def delete(call: SqsCall, url: str, sent: Sequence[tuple[Raw, RedriveStep]]) -> MoveOutcome:
     """Delete what was sent."""
-    done = Outcome()
+    done = MoveOutcome()
     for at in range(0, len(sent), BATCH_MAX):
         done += _delete(call, url, sent[at : at + BATCH_MAX])
     return done
 
 
-def hide(call: Call, url: str, raws: Sequence[Raw], seconds: Sequence[int]) -> None:
+def hide(call: SqsCall, url: str, raws: Sequence[Raw], seconds: Sequence[int]) -> None:
     """Let each be visible again in so many seconds from now. Where that fails it stays hidden as long as it was."""
     for at in range(0, len(raws), BATCH_MAX):
         entries = [
@@ -97,7 +101,7 @@ def hide(call: Call, url: str, raws: Sequence[Raw], seconds: Sequence[int]) -> N
         call("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=entries)
 
 
-def hold(call: Call, url: str, raws: Sequence[Raw], seconds: int) -> list[Raw]:
+def hold(call: SqsCall, url: str, raws: Sequence[Raw], seconds: int) -> list[Raw]:
     """Those that are still in the queue and this receiver's, hidden for so many seconds more. What was deleted, or is
     visible again, is not among them. Raises StoreUnavailable."""
     held: list[Raw] = []
@@ -112,7 +116,7 @@ def hold(call: Call, url: str, raws: Sequence[Raw], seconds: int) -> list[Raw]:
     return held
 
 
-def calls(client: Any) -> Call:
+def calls(client: Any) -> SqsCall:
     """The calls of a boto3 client by the names of their actions, with redrive's errors."""
 
     def call(action: str, **parameters: Any) -> dict[str, Any]:
@@ -126,11 +130,13 @@ def calls(client: Any) -> Call:
     return call
 
 
-_Entry = tuple[Raw, Step, dict[str, Any]]
+_SendEntry = tuple[Raw, RedriveStep, dict[str, Any]]
 
 
-def _send(call: Call, settings: Settings, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> Outcome:
-    done = Outcome()
+def _send(
+    call: SqsCall, settings: RedriverSettings, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int
+) -> MoveOutcome:
+    done = MoveOutcome()
     for url, poison in ((settings.queue, False), (settings.poison, True)):
         chosen = [(raw, step) for raw, step in steps if isinstance(step, Isolate) is poison]
         entries = [(raw, step, entry_of(raw, step, url, now_ms, settings.auto)) for raw, step in chosen]
@@ -139,31 +145,31 @@ def _send(call: Call, settings: Settings, steps: Sequence[tuple[Raw, Step]], now
     return done
 
 
-def _pass(call: Call, settings: Settings, url: str, batch: Sequence[_Entry], now_ms: int) -> Outcome:
+def _pass(call: SqsCall, settings: RedriverSettings, url: str, batch: Sequence[_SendEntry], now_ms: int) -> MoveOutcome:
     """One batch on its way. Cut off after the send, all of it comes again; after the delete, nothing does."""
     failed = _call(call, "SendMessageBatch", url, [entry for _, _, entry in batch])
     unfit = [
         (raw, Isolate(f"its queue refuses it: {failed[n].why}"))
         for n, (raw, step, _) in enumerate(batch)
-        if n in failed and failed[n].unfit and isinstance(step, Move)
+        if n in failed and failed[n].unfit and isinstance(step, MoveStep)
     ]
     given_up = {id(raw) for raw, _ in unfit}
     failures = tuple(
-        Failure(raw, step, failed[n].why)
+        MoveFailure(raw, step, failed[n].why)
         for n, (raw, step, _) in enumerate(batch)
         if n in failed and id(raw) not in given_up
     )
     sent = [(raw, step) for n, (raw, step, _) in enumerate(batch) if n not in failed]
-    done = Outcome(failures=failures) + delete(call, settings.dead, sent)
+    done = MoveOutcome(failures=failures) + delete(call, settings.dead, sent)
     return done + _send(call, settings, unfit, now_ms) if unfit else done
 
 
-def _delete(call: Call, url: str, sent: Sequence[tuple[Raw, Step]]) -> Outcome:
+def _delete(call: SqsCall, url: str, sent: Sequence[tuple[Raw, RedriveStep]]) -> MoveOutcome:
     failed = _call(call, "DeleteMessageBatch", url, [{"ReceiptHandle": raw["ReceiptHandle"]} for raw, _ in sent])
     moved = tuple(each for n, each in enumerate(sent) if n not in failed)
     isolated = sum(isinstance(step, Isolate) for _, step in moved)
-    failures = tuple(Failure(*step, failed[n].why, sent=True) for n, step in enumerate(sent) if n in failed)
-    return Outcome(len(moved) - isolated, isolated, failures, moved)
+    failures = tuple(MoveFailure(*step, failed[n].why, sent=True) for n, step in enumerate(sent) if n in failed)
+    return MoveOutcome(len(moved) - isolated, isolated, failures, moved)
 
 
 class _Failed(Struct, frozen=True):
@@ -171,7 +177,7 @@ class _Failed(Struct, frozen=True):
     unfit: bool = False  # for what it is: no second try would help
 
 
-def _call(call: Call, action: str, url: str, entries: Sequence[dict[str, Any]]) -> dict[int, _Failed]:
+def _call(call: SqsCall, action: str, url: str, entries: Sequence[dict[str, Any]]) -> dict[int, _Failed]:
     """Which entries failed, by their number; all of them where the call did."""
     try:
         answer = call(action, QueueUrl=url, Entries=[{"Id": str(n), **entry} for n, entry in enumerate(entries)])
@@ -186,17 +192,17 @@ def _failed(action: str, failure: dict[str, Any]) -> _Failed:
     return _Failed(f"{action}: {code} {failure.get('Message', '')}".strip(), unfit)
 
 
-def _waves(steps: Sequence[tuple[Raw, Step]]) -> Iterator[list[tuple[Raw, Step]]]:
+def _waves(steps: Sequence[tuple[Raw, RedriveStep]]) -> Iterator[list[tuple[Raw, RedriveStep]]]:
     """The first message of each FIFO group, then the second of each, and so on."""
-    groups: dict[str, list[tuple[Raw, Step]]] = {}
+    groups: dict[str, list[tuple[Raw, RedriveStep]]] = {}
     for step in steps:
         groups.setdefault(group_of(step[0]), []).append(step)
     for n in range(max((len(group) for group in groups.values()), default=0)):
         yield [group[n] for group in groups.values() if n < len(group)]
 
 
-def _batches(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
-    batch: list[_Entry] = []
+def _batches(entries: Sequence[_SendEntry]) -> Iterator[list[_SendEntry]]:
+    batch: list[_SendEntry] = []
     size = 0
     for entry in entries:
         more = size_of(entry[2]["MessageBody"], entry[2].get("MessageAttributes", {}))

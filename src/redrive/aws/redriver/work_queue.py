@@ -20,9 +20,9 @@ from msgspec import Struct
 from ...errors import StoreError
 from ...ids import new_id
 from ...policy import draw
-from .pace import Known, Slots, as_text, merged, of_text
+from .pace import Known, PaceSlots, as_text, merged, of_text
 from .steps import DELAY_MAX_S
-from .transfer import Call
+from .transfer import SqsCall
 
 GO_ON, LOOK = "go on", "look"
 ALARM = "ALARM"
@@ -37,7 +37,7 @@ class Said(Struct, frozen=True):
 
     look: bool = False
     looks: int = 0
-    slots: Slots = {}
+    slots: PaceSlots = {}
 
 
 NOTHING = Said()
@@ -52,7 +52,7 @@ class Others(Struct, frozen=True):
 class Chain:
     """The work queue `url` of a re-driver, if it has one. Its messages carry the `known` state of the rate."""
 
-    def __init__(self, call: Call, url: str | None, now_ms: Callable[[], int], known: Known | None) -> None:
+    def __init__(self, call: SqsCall, url: str | None, now_ms: Callable[[], int], known: Known | None) -> None:
         self._call, self._url, self._now_ms, self._known = call, url, now_ms, known
 
     def others(self, own: int) -> Others | None:
@@ -83,20 +83,20 @@ class Chain:
         return least_s + int(draw(new_id(self._now_ms()), 0, 0) * least_s)
 
 
-def count(call: Call, url: str) -> tuple[int, int, int]:
+def count(call: SqsCall, url: str) -> tuple[int, int, int]:
     """How many messages of a queue are visible, held and delayed. Raises StoreError."""
     counts = call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(_COUNTS))["Attributes"]
     seen, held, delayed = (int(counts.get(name, 0)) for name in _COUNTS)
     return seen, held, delayed
 
 
-class _Body(Struct):
+class _TriggerBody(Struct):
     redrive: str = ""
     looks: int = 0
     slots: str = ""
 
 
-def body(word: str, why: str, looks: int, given: Slots) -> str:
+def body(word: str, why: str, looks: int, given: PaceSlots) -> str:
     """The text of a message to the work queue: GO_ON or LOOK, and what is told along."""
     more = ({"looks": looks} if looks else {}) | ({"slots": as_text(given)} if given else {})
     return json.dumps({"redrive": word, "why": why, **more})
@@ -105,18 +105,18 @@ def body(word: str, why: str, looks: int, given: Slots) -> str:
 def said(texts: Sequence[str]) -> Said:
     """What these messages say together. Never raises: what is not understood is a wish to go on."""
     markers = [_read(text) for text in texts]
-    known: Slots = {}
+    known: PaceSlots = {}
     for each in markers:
         known = merged(known, of_text(each.slots))
     look = bool(markers) and all(each.redrive == LOOK for each in markers)
     return Said(look, max((each.looks for each in markers), default=0), known)
 
 
-def _read(text: str) -> _Body:
+def _read(text: str) -> _TriggerBody:
     try:
-        return msgspec.json.decode(text, type=_Body)
+        return msgspec.json.decode(text, type=_TriggerBody)
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
-        return _Body()
+        return _TriggerBody()
 
 
 # -- what called it

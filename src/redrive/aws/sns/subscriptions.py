@@ -15,7 +15,7 @@ from ...stores.sqs.client import Sqs
 from ...stores.sqs.queues import FIFO, NAME_MAX, RETENTION_S, Queues
 from ...stores.sqs.url import SqsUrl
 
-Filter = Mapping[str, Any]
+FilterPolicy = Mapping[str, Any]
 KEYS_MAX, COMBINATIONS_MAX, FILTER_BYTES_MAX = 5, 150, 256 * 1024
 NUMBER_MAX = 1_000_000_000  # of a number that a filter compares with
 SCOPES = {"attributes": "MessageAttributes", "data": "MessageBody", "body": "MessageBody"}
@@ -124,7 +124,7 @@ class Publisher(Struct, frozen=True):
         return self.name.endswith(FIFO)
 
 
-def subscribe(topic: Publisher, queue: str, filter: Filter | None, scope: str) -> str:
+def subscribe(topic: Publisher, queue: str, filter: FilterPolicy | None, scope: str) -> str:
     """As `Topic.subscribe`."""
     attributes = {"RawMessageDelivery": "true"}
     if filter is not None:

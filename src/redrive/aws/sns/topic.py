@@ -27,7 +27,7 @@ from ...stores.sqs.store import SqsStore
 from ...stores.sqs.url import SqsUrl
 from ...stores.sqs.wire import attribute, body_of, size_of
 from ...stores.validation import admit
-from .subscriptions import Filter, Publisher, filter_policy, subscribe
+from .subscriptions import FilterPolicy, Publisher, filter_policy, subscribe
 
 ENTRIES_MAX = 10
 BYTES_MAX, BYTES_MOST = 256 * 1024, 1024 * 1024  # of a message and of a batch: by default, and at most
@@ -38,7 +38,7 @@ _ARN = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]{1,25
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _TRAITS = Traits(name="sns", body_bytes_max=BYTES_MOST)
 
-Value = str | int | float | bool | Sequence[str | int | float | bool | None]
+AttributeValue = str | int | float | bool | Sequence[str | int | float | bool | None]
 
 
 class Event(Struct, frozen=True):
@@ -52,7 +52,7 @@ class Event(Struct, frozen=True):
 
     type: str
     data: Any = None
-    attributes: Mapping[str, Value] = {}
+    attributes: Mapping[str, AttributeValue] = {}
     group: str | None = None
     id: str | None = None
     correlation_id: str | None = None
@@ -118,7 +118,7 @@ class Topic:
         event: str | Event | Draft,
         data: Any = None,
         *,
-        attributes: Mapping[str, Value] | None = None,
+        attributes: Mapping[str, AttributeValue] | None = None,
         group: str | None = None,
     ) -> str:
         """Publish one event, by its type and data, as an Event, or as a task's draft; returns its id.
@@ -135,7 +135,7 @@ class Topic:
         event: str | Event | Draft,
         data: Any = None,
         *,
-        attributes: Mapping[str, Value] | None = None,
+        attributes: Mapping[str, AttributeValue] | None = None,
         group: str | None = None,
     ) -> str:
         """As `publish`, for asyncio code: a thread does it."""
@@ -219,7 +219,7 @@ class Topic:
             wanted |= {"MessageGroupId": message.group or message.id, "MessageDeduplicationId": message.id}
         return _Entry(message.id, wanted, size)
 
-    def _message(self, event: Event | Draft) -> tuple[Message, Mapping[str, Value]]:
+    def _message(self, event: Event | Draft) -> tuple[Message, Mapping[str, AttributeValue]]:
         now_ms, parent = int(time.time() * 1000), current()
         if isinstance(event, Event):
             draft = Draft(
@@ -252,7 +252,7 @@ class Topic:
         self,
         queue: str,
         *,
-        filter: Filter | None = None,
+        filter: FilterPolicy | None = None,
         scope: Literal["attributes", "data", "body"] = "attributes",
     ) -> str:
         """Let the app's queue of this name get what is published here; returns the subscription's ARN.
@@ -318,7 +318,7 @@ class _Entry(Struct, frozen=True):
 
 
 def _event(
-    event: str | Event | Draft, data: Any, attributes: Mapping[str, Value] | None, group: str | None
+    event: str | Event | Draft, data: Any, attributes: Mapping[str, AttributeValue] | None, group: str | None
 ) -> Event | Draft:
     if isinstance(event, str):
         return Event(event, data, attributes or {}, group)
@@ -327,7 +327,7 @@ def _event(
     return event
 
 
-def _check(draft: Draft, attributes: Mapping[str, Value]) -> None:
+def _check(draft: Draft, attributes: Mapping[str, AttributeValue]) -> None:
     if not draft.task:
         raise EnqueueError("an event needs a type, such as 'order.placed'; nothing was published")
     if draft.id is not None and not is_id(draft.id):
@@ -342,7 +342,7 @@ def _check(draft: Draft, attributes: Mapping[str, Value]) -> None:
     admit([draft], _TRAITS)
 
 
-def _attribute(name: str, value: Value) -> dict[str, str]:
+def _attribute(name: str, value: AttributeValue) -> dict[str, str]:
     if not _NAME.fullmatch(name) or name.startswith(".") or name.endswith(".") or ".." in name:
         raise EnqueueError(f"attribute {name!r}: a name has letters, digits, '-', '_' and '.', at most 256")
     if isinstance(value, str) and value:
@@ -356,7 +356,7 @@ def _attribute(name: str, value: Value) -> dict[str, str]:
     raise EnqueueError(f"attribute {name!r} is {value!r}; expected text that is not empty, a number, or a list of them")
 
 
-def _header(value: Value) -> str:
+def _header(value: AttributeValue) -> str:
     return value if isinstance(value, str) else to_json(value, "an attribute").decode()
 
 

@@ -23,7 +23,7 @@ from ...ids import new_id
 from ...message import Isolate, Swap
 from ...policy.backoff import draw
 from ...store import Cells
-from ..redriver import Move, Raw, Step
+from ..redriver import MoveStep, Raw, RedriveStep
 from .machine import TASK_S
 
 PART_BYTES = 300 * 1024  # of a cell; DynamoDB keeps 400 KB
@@ -34,14 +34,14 @@ class Unit(Struct):
     """Messages that go together: one, or all of a FIFO group."""
 
     wait_s: int
-    steps: list[tuple[Raw, Step]]
+    steps: list[tuple[Raw, RedriveStep]]
 
     @property
     def word(self) -> str:
         return "isolate" if all(isinstance(step, Isolate) for _, step in self.steps) else "redrive"
 
 
-class Chunk(Struct, frozen=True):
+class PageChunk(Struct, frozen=True):
     """What becomes a batch: units with one wait. `count` is of its messages, `moves` of those that go back."""
 
     wait_s: int
@@ -56,11 +56,11 @@ class Chunk(Struct, frozen=True):
         return [raw for unit in self.units for raw, _ in unit.steps]
 
     @property
-    def moves(self) -> list[tuple[Raw, Move]]:
-        return [(raw, step) for unit in self.units for raw, step in unit.steps if isinstance(step, Move)]
+    def moves(self) -> list[tuple[Raw, MoveStep]]:
+        return [(raw, step) for unit in self.units for raw, step in unit.steps if isinstance(step, MoveStep)]
 
 
-def chunks(units: Sequence[Unit], size: int) -> list[Chunk]:
+def chunks(units: Sequence[Unit], size: int) -> list[PageChunk]:
     """Units that have one wait and go the same way, in order, of up to so many messages; a larger unit by itself."""
     groups: list[list[Unit]] = []
     for unit in units:
@@ -70,24 +70,24 @@ def chunks(units: Sequence[Unit], size: int) -> list[Chunk]:
             last.append(unit)
         else:
             groups.append([unit])
-    return [Chunk(some[0].wait_s, some) for some in groups]
+    return [PageChunk(some[0].wait_s, some) for some in groups]
 
 
-def spaced(parts: Sequence[Chunk], auto: AutoRedrive, after_s: float) -> list[Chunk]:
+def spaced(parts: Sequence[PageChunk], auto: AutoRedrive, after_s: float) -> list[PageChunk]:
     """The chunks in the order in which they go, each with its wait: spread by its jitter, and so far behind the one
     before it that the rate holds. The first goes back in `after_s` at the soonest. Poison goes first, without a
     rate."""
     poison = [chunk for chunk in parts if not chunk.moves]
     waits = sorted(((_jittered_s(chunk, auto), n) for n, chunk in enumerate(parts) if chunk.moves))
-    going, free_s = list[Chunk](), after_s
+    going, free_s = list[PageChunk](), after_s
     for wait_s, n in waits:
         at_s = max(wait_s, free_s)
-        going.append(Chunk(math.floor(at_s), parts[n].units))
+        going.append(PageChunk(math.floor(at_s), parts[n].units))
         free_s = at_s + gap_s(parts[n], auto)
     return poison + going
 
 
-def gap_s(chunk: Chunk, auto: AutoRedrive) -> float:
+def gap_s(chunk: PageChunk, auto: AutoRedrive) -> float:
     """How long after it the next one may go."""
     return len(chunk.moves) / auto.rate
 
@@ -103,7 +103,7 @@ def ends_s(waits_s: Sequence[int], concurrency: int) -> list[int]:
     return ends
 
 
-def _jittered_s(chunk: Chunk, auto: AutoRedrive) -> float:
+def _jittered_s(chunk: PageChunk, auto: AutoRedrive) -> float:
     """Its wait by the draw of its first message. A long wait has been spent elsewhere but for this last part of it."""
     raw, step = chunk.moves[0]
     return chunk.wait_s * (1 + auto.jitter * (2 * draw(raw["MessageId"], step.attempt, 0) - 1))

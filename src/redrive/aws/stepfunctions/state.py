@@ -11,7 +11,7 @@ from msgspec import Struct
 from ...errors import ConfigError
 
 
-class Batch(Struct, kw_only=True):
+class PageBatch(Struct, kw_only=True):
     """Messages with one wait, by the key of their page; `step`: redrive or isolate."""
 
     key: str
@@ -20,7 +20,7 @@ class Batch(Struct, kw_only=True):
     count: int
 
 
-class Result(Struct, kw_only=True):
+class BatchResult(Struct, kw_only=True):
     """What became of a batch. `put_back`: left in the queue, as the breaker had opened, or health failed."""
 
     key: str
@@ -30,7 +30,7 @@ class Result(Struct, kw_only=True):
     put_back: int = 0
 
 
-class State(Struct, kw_only=True):
+class MachineState(Struct, kw_only=True):
     """What a machine knows from one state to the next; also what an execution may be started with.
 
     `chain`: the first execution of those that continue each other. `turns` of this execution; `checks` that found it
@@ -55,14 +55,14 @@ class State(Struct, kw_only=True):
     redriven: int = 0
     isolated: int = 0
     failed: int = 0
-    batches: list[Batch] = []
-    results: list[Result] = []
+    batches: list[PageBatch] = []
+    results: list[BatchResult] = []
 
 
-def state_of(event: Mapping[str, Any]) -> State:
+def state_of(event: Mapping[str, Any]) -> MachineState:
     """The state of an event; of a fresh execution, whatever started it, an empty one. Raises ConfigError."""
     given = event.get("state")
     try:
-        return msgspec.convert(given if isinstance(given, dict) else {}, State)
+        return msgspec.convert(given if isinstance(given, dict) else {}, MachineState)
     except msgspec.ValidationError as error:
         raise ConfigError(f"the state of the machine is not understood: {error}") from error

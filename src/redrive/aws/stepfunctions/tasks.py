@@ -1,6 +1,6 @@
 """The tasks of the state machine: check the breaker, fetch a page of dead messages, move or isolate a batch.
 
-Each task takes a `State` and returns the next one. A message is hidden in the dead-letter
+Each task takes a `MachineState` and returns the next one. A message is hidden in the dead-letter
 queue for as long as the machine may need until it is sent, and looked at again right before that: what is gone, or
 another's, is not sent.
 """
@@ -20,13 +20,13 @@ from ...store import Cells
 from ..cloudwatch import redriver_line
 from ..redriver import (
     BATCH_MAX,
-    Call,
     Gate,
-    Move,
-    Outcome,
+    MoveOutcome,
+    MoveStep,
     Raw,
-    Settings,
-    Step,
+    RedriverSettings,
+    RedriveStep,
+    SqsCall,
     count,
     group_of,
     hide,
@@ -38,8 +38,8 @@ from ..redriver import (
     send,
 )
 from .machine import RETRIES, TASK_S, batches_max
-from .pages import Chunk, Pages, Unit, chunks, ends_s, gap_s, spaced
-from .state import Batch, Result, State, state_of
+from .pages import PageChunk, Pages, Unit, chunks, ends_s, gap_s, spaced
+from .state import BatchResult, MachineState, PageBatch, state_of
 
 PAGE_MAX = 500  # messages
 PAGE_BYTES = 8 * 1024 * 1024
@@ -56,14 +56,14 @@ class Tasks:
     """The tasks of one machine. `approval_s`: how long a person is waited for, if one is asked."""
 
     def __init__(
-        self, call: Call, cells: Cells, settings: Settings, now_ms: Callable[[], int], approval_s: int = 0
+        self, call: SqsCall, cells: Cells, settings: RedriverSettings, now_ms: Callable[[], int], approval_s: int = 0
     ) -> None:
         self._call, self._cells, self._settings, self._now_ms = call, cells, settings, now_ms
         self._approval_s = approval_s
         self._pages = Pages(cells)
         self._gate = Gate(settings, cells, now_ms)
 
-    def check_breaker(self, event: Mapping[str, Any]) -> State:
+    def check_breaker(self, event: Mapping[str, Any]) -> MachineState:
         """Begin a turn: take up what the last one came to, and say whether this one may move anything."""
         known = state_of(event)
         state = replace(
@@ -91,7 +91,7 @@ class Tasks:
             return replace(state, open=True, why=shut.why, wait_s=wait_s, checks=state.checks + 1)
         return replace(state, checks=0, dead=self._count()[0] if asks else 0)
 
-    def fetch(self, event: Mapping[str, Any]) -> State:
+    def fetch(self, event: Mapping[str, Any]) -> MachineState:
         """Receive a page, decide for each message, and lay batches with one wait each aside."""
         state = state_of(event)
         raws = self._receive()
@@ -105,11 +105,11 @@ class Tasks:
             return replace(state, idle=0)
         return self._wait(state, now_ms, received=bool(raws))
 
-    def redrive(self, batch: Mapping[str, Any]) -> Result:
+    def redrive(self, batch: Mapping[str, Any]) -> BatchResult:
         """Send a batch back to its queue, now that it has waited; if breaker or health URL hold it now, let it be."""
         return self._carry(batch, gated=True)
 
-    def isolate(self, batch: Mapping[str, Any]) -> Result:
+    def isolate(self, batch: Mapping[str, Any]) -> BatchResult:
         """Send a batch to the poison queue."""
         return self._carry(batch, gated=False)
 
@@ -138,7 +138,7 @@ class Tasks:
     def _count(self) -> tuple[int, int, int]:
         return count(self._call, self._settings.dead)
 
-    def _wait(self, state: State, now_ms: int, *, received: bool) -> State:
+    def _wait(self, state: MachineState, now_ms: int, *, received: bool) -> MachineState:
         """There is nothing to move now: how long until the next look, or 0, as all is done."""
         if state.held_until_ms or received:
             wait_s = min(max(-(-(state.held_until_ms - now_ms) // 1000), 1), LOOK_S)
@@ -168,7 +168,7 @@ class Tasks:
         """What can go through the machine now, soonest first; and when the next one comes due of what cannot yet, which
         waits in the queue (0: none does)."""
         steps = self._long_waits([(raw, next_step(raw, now_ms, self._settings.auto)) for raw in raws], now_ms)
-        groups: dict[str, list[tuple[Raw, Step]]] = {}
+        groups: dict[str, list[tuple[Raw, RedriveStep]]] = {}
         for raw, step in steps:
             groups.setdefault(group_of(raw) if self._settings.fifo else raw["ReceiptHandle"], []).append((raw, step))
         units = [Unit(max(_wait_s(step) for _, step in group), group) for group in groups.values()]
@@ -177,7 +177,7 @@ class Tasks:
         held_ms = min((now_ms + 1000 * min(unit.wait_s, HIDE_MAX_S) for unit in far), default=0)
         return sorted((u for u in units if u.wait_s <= WAIT_MAX_S), key=lambda u: (u.wait_s, u.word)), held_ms
 
-    def _long_waits(self, steps: list[tuple[Raw, Step]], now_ms: int) -> list[tuple[Raw, Step]]:
+    def _long_waits(self, steps: list[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep]]:
         """Waits that may be too long for one receipt count from the first time the message was seen, which a cell
         knows; and none is so long that SQS would delete the message before."""
         auto = self._settings.auto
@@ -190,7 +190,7 @@ class Tasks:
         names = [f"redriver/due/{raw['MessageId']}" for raw, _ in steps]
         result, swaps = [], []
         for (raw, step), name, cell in zip(steps, names, self._cells.read(names), strict=True):
-            if isinstance(step, Move):
+            if isinstance(step, MoveStep):
                 sent_ms = int((raw.get("Attributes") or {}).get("SentTimestamp", now_ms))
                 last_ms = sent_ms + 1000 * max(0, kept_s - HIDE_MAX_S)
                 due_ms = int(cell.value) if cell else min(now_ms + 1000 * step.delay_s, max(last_ms, now_ms))
@@ -202,27 +202,27 @@ class Tasks:
             self._cells.swap(swaps)
         return result
 
-    def _lay(self, units: Sequence[Unit], now_ms: int) -> tuple[list[Batch], int]:
+    def _lay(self, units: Sequence[Unit], now_ms: int) -> tuple[list[PageBatch], int]:
         """Batches of what has one wait, in the order in which the Map takes them up; and how long the last one takes.
         What would not be reached in time goes back to the queue."""
         auto, cell = self._settings.auto, self._cells.read([self._gap])[0]
         parts = spaced(chunks(units, auto.batch), auto, int(cell.value) if cell else 0)
         ends = ends_s([chunk.wait_s for chunk in parts], auto.concurrency)
-        hidden, batches, laid = [], list[Batch](), list[Chunk]()
+        hidden, batches, laid = [], list[PageBatch](), list[PageChunk]()
         for n, (chunk, end_s) in enumerate(zip(parts, ends, strict=True)):
             raws = chunk.raws
             fits = n < batches_max(auto) and end_s + 2 * MARGIN_S <= HIDE_MAX_S
             hidden += [(raw, end_s + MARGIN_S if fits else 0) for raw in raws]
             if fits:
                 key = self._pages.write(raws, now_ms, 1000 * (end_s + MARGIN_S))
-                batches.append(Batch(key=key, step=chunk.word, wait_s=chunk.wait_s, count=len(raws)))
+                batches.append(PageBatch(key=key, step=chunk.word, wait_s=chunk.wait_s, count=len(raws)))
                 laid.append(chunk)
         self._hide(hidden)
         lasts_s = max(ends[: len(batches)], default=0)
         self._keep_gap(laid, lasts_s, version_of(cell))
         return batches, lasts_s
 
-    def _keep_gap(self, laid: Sequence[Chunk], lasts_s: int, version: int) -> None:
+    def _keep_gap(self, laid: Sequence[PageChunk], lasts_s: int, version: int) -> None:
         """How long the next page waits at least once this one is over, as its last batch has just gone then."""
         gap = math.ceil(gap_s(laid[-1], self._settings.auto)) if laid else 0
         if gap:
@@ -237,10 +237,10 @@ class Tasks:
 
     # -- a batch
 
-    def _carry(self, event: Mapping[str, Any], *, gated: bool) -> Result:
-        batch = msgspec.convert(event, Batch)
+    def _carry(self, event: Mapping[str, Any], *, gated: bool) -> BatchResult:
+        batch = msgspec.convert(event, PageBatch)
         raws = self._pages.read(batch.key)
-        result = Result(key=batch.key)
+        result = BatchResult(key=batch.key)
         if raws and gated and self._gate.shut() is not None:
             self._hide([(raw, 0) for raw in raws])
             result = replace(result, put_back=len(raws))
@@ -252,16 +252,16 @@ class Tasks:
         self._pages.remove(batch.key)
         return result
 
-    def _send(self, raws: Sequence[Raw]) -> Outcome:
+    def _send(self, raws: Sequence[Raw]) -> MoveOutcome:
         now_ms, auto = self._now_ms(), self._settings.auto
         steps = [(raw, next_step(raw, now_ms, auto)) for raw in raws]
-        waited = [(raw, replace(step, delay_s=0) if isinstance(step, Move) else step) for raw, step in steps]
+        waited = [(raw, replace(step, delay_s=0) if isinstance(step, MoveStep) else step) for raw, step in steps]
         done = send(self._call, self._settings, waited, now_ms)
         log_moves(done, now_ms)
         return done
 
-    def _result(self, key: str, done: Outcome) -> Result:
-        result = Result(key=key, redriven=done.redriven, isolated=done.isolated, failed=len(done.failures))
+    def _result(self, key: str, done: MoveOutcome) -> BatchResult:
+        result = BatchResult(key=key, redriven=done.redriven, isolated=done.isolated, failed=len(done.failures))
         whys = sorted({failure.why for failure in done.failures})[:5]
         line = redriver_line(
             self._settings.queue,
@@ -277,5 +277,5 @@ class Tasks:
         return result
 
 
-def _wait_s(step: Step) -> int:
-    return step.delay_s if isinstance(step, Move) else 0
+def _wait_s(step: RedriveStep) -> int:
+    return step.delay_s if isinstance(step, MoveStep) else 0

@@ -22,7 +22,7 @@ from ..terminal.output import Column, Output, bar
 from ..terminal.stderr import note
 
 if TYPE_CHECKING:
-    from ...aws.dead_letters import Counts, DeadQueue, Ingest, MoveTask, Source
+    from ...aws.dead_letters import DeadLetterIngest, DeadLetterSource, DeadQueue, IngestCounts, MoveTask
     from ...stores.sqs.store import SqsStore
 
 WATCH_S = 1.0
@@ -97,12 +97,12 @@ def ingest(
     return _followed(work, queues_of_sqs) if follow else _drained(store, work, queues_of_sqs, out, who)
 
 
-def _of_all(opened: OpenedStore, store: SqsStore) -> list[Source]:
+def _of_all(opened: OpenedStore, store: SqsStore) -> list[DeadLetterSource]:
     """The sources of the queues that the app names, or of all under the prefix if SQS allows to list them."""
     from ...aws.dead_letters import sources
 
     declared = sorted(declared_queues(opened))
-    known: list[Source] = []
+    known: list[DeadLetterSource] = []
     for queue in declared:
         try:
             known += sources(store, [queue])
@@ -116,7 +116,7 @@ def _of_all(opened: OpenedStore, store: SqsStore) -> list[Source]:
     return sources(store, names)
 
 
-def _total(store: SqsStore, some: Sequence[Source]) -> int:
+def _total(store: SqsStore, some: Sequence[DeadLetterSource]) -> int:
     """About how many messages wait; 0 if SQS forbids to ask."""
     try:
         return sum(store.sqs_queues.counts(source.url)[0] for source in some)
@@ -124,17 +124,23 @@ def _total(store: SqsStore, some: Sequence[Source]) -> int:
         return 0
 
 
-def _drained(store: SqsStore, work: Ingest, some_sources: Sequence[Source], out: Output, who: Mapping[str, Any]) -> int:
+def _drained(
+    store: SqsStore,
+    work: DeadLetterIngest,
+    some_sources: Sequence[DeadLetterSource],
+    out: Output,
+    who: Mapping[str, Any],
+) -> int:
     from concurrent.futures import ThreadPoolExecutor, wait
 
-    from ...aws.dead_letters import Counts
+    from ...aws.dead_letters import IngestCounts
 
     total = _total(store, some_sources) if sys.stderr.isatty() else 0
-    counts_by_source = {source: Counts() for source in some_sources}
+    counts_by_source = {source: IngestCounts() for source in some_sources}
     with bar(total, "ingesting") as moved, ThreadPoolExecutor(min(len(some_sources), AT_ONCE)) as pool:
 
-        def drained(source: Source) -> None:
-            def said(some: Counts) -> None:
+        def drained(source: DeadLetterSource) -> None:
+            def said(some: IngestCounts) -> None:
                 counts_by_source[source].add(some)
                 moved(some.received)
 
@@ -157,7 +163,7 @@ def _drained(store: SqsStore, work: Ingest, some_sources: Sequence[Source], out:
     return PARTIAL if left else DONE
 
 
-def _row(source: Source, counts: Counts) -> dict[str, Any]:
+def _row(source: DeadLetterSource, counts: IngestCounts) -> dict[str, Any]:
     return {
         "queue": source.queue,
         "from": source.name,
@@ -168,7 +174,7 @@ def _row(source: Source, counts: Counts) -> dict[str, Any]:
     }
 
 
-def _followed(work: Ingest, some: Sequence[Source]) -> int:
+def _followed(work: DeadLetterIngest, some: Sequence[DeadLetterSource]) -> int:
     from ...aws.dead_letters import Ingesting
 
     def tell(name: str, text: str, about: str = "", /, count: int = 1) -> None:

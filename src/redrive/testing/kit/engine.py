@@ -22,7 +22,7 @@ from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import fate
 from ...worker.execution import Execution, admit_execution
 from ...worker.flow.controller import Flow
-from ...worker.idempotency import Keys
+from ...worker.idempotency import KeyClaims
 from ...worker.redrive_outcome import with_redrive_outcome
 from ...worker.settlement import Outcome, outcome, refused
 from ..clock import ManualClock
@@ -89,7 +89,7 @@ class Engine:
         self.acts = Acts()
         self.runs: list[Ran] = []
         self._flows: dict[int, Flow] = {}  # by id of the app
-        self._keys = Keys(self.tasks, store, GRACE_S, LEASE_MS / 1000)
+        self._keys = KeyClaims(self.tasks, store, GRACE_S, LEASE_MS / 1000)
         self._limit: QueueLimit[Execution] = QueueLimit(1, WorkerLimit(1), store=store)
         self._redriving = KitRuns(store, clock, self.apps, lambda app: partial(self._tell, app), WORKER)
         self._busy = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ...events import Notify
-from ...triage.redrive.records import RunState, Status, index, read_plan, state_of
+from ...triage.redrive.records import RunState, RunStatus, index, read_plan, state_of
 from ...triage.redrive.runner import AWAITING, Runner
 from ..clock import ManualClock
 from .store import KitStore
@@ -88,7 +88,7 @@ class KitRuns:
     def _saw(self, run: Carried, state: RunState | None, now_ms: int) -> None:
         if state is None:
             return
-        run.awaits = state.status is Status.PAUSED or state.phase == AWAITING
+        run.awaits = state.status is RunStatus.PAUSED or state.phase == AWAITING
         news = (state.status, state.why, state.last_tick[2:], state.canary_over, state.undo, state.closed)
         if news != run.news:
             run.news, run.since_ms = news, now_ms

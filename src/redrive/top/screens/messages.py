@@ -13,7 +13,7 @@ from ...present.story import story
 from ...present.table import Column
 from ...redact import redact_record
 from ...triage import pauses
-from ...triage.select.match import Seen, matches
+from ...triage.select.match import Candidate, matches
 from ...triage.select.parser import parse
 from ...triage.select.terms import Term, as_node, both
 from ...triage.timeline import by_hand, timeline
@@ -140,7 +140,7 @@ class MessagesScreen(Screen):
         cursor, looked = None, 0
         while True:
             page = model.store.peek(self.lane, limit=SHOWN_MAX, cursor=cursor)
-            messages += [message for message in page.messages if matches(node, Seen(message, now_ms))]
+            messages += [message for message in page.messages if matches(node, Candidate(message, now_ms))]
             cursor, looked = page.cursor, looked + len(page.messages)
             if cursor is None or len(messages) >= SHOWN_MAX or looked >= LOOKED_MAX:
                 return messages[:SHOWN_MAX], cursor is not None

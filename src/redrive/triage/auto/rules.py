@@ -15,14 +15,14 @@ from ...message import decoded, required, version_of
 from ...store import Store
 
 RULES = "rules"
-Kind = Literal["hold", "auto", "discard"]
+RuleKind = Literal["hold", "auto", "discard"]
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
     """A standing rule. `hold` leaves the messages out of plans and bulk retries; `auto` redrives them automatically, by
     `auto`; `discard` removes them as they die."""
 
-    kind: Kind
+    kind: RuleKind
     by: str
     at_ms: int
     reason: str

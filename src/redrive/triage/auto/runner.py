@@ -35,7 +35,7 @@ from ...registry import Registry
 from ..redrive import run as runs
 from ..redrive.gates import closed, held_dependency
 from ..redrive.plan import draw_up
-from ..redrive.records import FINAL, Line, RedriveSettings, Status, state_of
+from ..redrive.records import FINAL, Line, RedriveSettings, RunStatus, state_of
 from ..select.terms import as_node
 from .machine import (
     FINGERPRINT,
@@ -57,7 +57,7 @@ ASK_MS = 1000  # how often to check a gate, or the run
 DISCARD_MAX = 100  # in one commit
 TICK_S = 0.25  # a tick starts no further step after that; the next one continues
 
-Count = Literal["isolated", "discarded"]  # of a machine, by the names of its fields
+MachineCount = Literal["isolated", "discarded"]  # of a machine, by the names of its fields
 
 
 class Assignment(NamedTuple):
@@ -227,7 +227,7 @@ class AutoRunner:
             )
         if machine.phase != "paused":
             after = replace(after, phase="looking")
-            if run is not None and run.status is Status.CANCELLED:  # by a person: do not start another at once
+            if run is not None and run.status is RunStatus.CANCELLED:  # by a person: do not start another at once
                 after = replace(after, phase="paused", why=f"run {machine.run} was cancelled: {run.why}")
                 line += "; paused until it is resumed"
         self._commit(cell, after, [line], now_ms)
@@ -295,7 +295,7 @@ class AutoRunner:
         some: Sequence[Message],
         verdict: Verdict,
         entry: Entry,
-        count: Count,
+        count: MachineCount,
     ) -> Sequence[bool]:
         """Apply the verdict, in one commit with the entry and the machine, which counts all messages; returns which
         messages were moved."""
@@ -307,7 +307,7 @@ class AutoRunner:
         return moved
 
     def _correct(
-        self, audit: Audit, entry: Entry, some: Sequence[Message], moved: Sequence[bool], count: Count
+        self, audit: Audit, entry: Entry, some: Sequence[Message], moved: Sequence[bool], count: MachineCount
     ) -> None:
         """Correct the counts for messages that others had moved."""
         audit.amend(entry, ids=[m.id for m, done in zip(some, moved, strict=True) if done])

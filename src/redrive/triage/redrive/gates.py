@@ -8,7 +8,7 @@ from ...flow import breaker as breakers
 from ...flow import dependency as flow
 from ...flow.breaker import Breaker
 from ...flow.budget import Budget
-from ...flow.dependency import Dependency, State
+from ...flow.dependency import Dependency, DependencyState
 from ...flow.gates import Gates, window_of
 from ...message import Handle
 from ...registry import Registry
@@ -35,7 +35,7 @@ def closed(
     return None if gates.health is None else app.healths.down(gates.health)
 
 
-def held(state: State, d: Dependency, about: str, now_ms: int) -> str | None:
+def held(state: DependencyState, d: Dependency, about: str, now_ms: int) -> str | None:
     """Why breaker or cool-down of a dependency forbid to move its messages; None if they do not. Pure."""
     if state.cool.until_ms > now_ms:
         return f"{about} asked to be left alone"

@@ -14,7 +14,7 @@ from ...errors import ConfigError
 from ...flow.gates import Gates
 from ...flow.limits import per_s
 from ...task import as_text
-from .pacing import CANARY, MAX_PER_S, NEVER, SLOW_START, STOP_IF, Stop
+from .pacing import CANARY, MAX_PER_S, NEVER, SLOW_START, STOP_IF, StopRule
 from .records import RedriveSettings
 
 COUNT_MAX = 1_000_000_000
@@ -195,7 +195,7 @@ def settings_words(settings: RedriveSettings) -> Iterator[str]:
 def _stop(rule: str | None) -> str:
     """The stop rule as it is stored; empty for never. None means the default."""
     word = STOP_IF if rule is None else rule.strip()
-    return "" if word in ("", NEVER) else str(Stop.parse(word))
+    return "" if word in ("", NEVER) else str(StopRule.parse(word))
 
 
 def _whole(value: int | None, option: PlanOption) -> int | None:

@@ -121,7 +121,7 @@ _LIMIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*(%?)\s*")
 _EXPECTED = "expected a share or a number, such as failed>20% or failed>100"
 
 
-class Stop(Struct, frozen=True):
+class StopRule(Struct, frozen=True):
     """When a run stops by itself: more than `limit` of its messages failed (with `reached`, that many); with `share`,
     `limit` is a percentage of the outcomes."""
 
@@ -130,7 +130,7 @@ class Stop(Struct, frozen=True):
     reached: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Stop:
+    def parse(cls, text: str) -> StopRule:
         """Parse "failed>20%" or "failed>100", or the same with `>=`. Raises StopError, which points at the mistake."""
         word = _match(_WORD, text, 0)
         if word[1] != "failed":
@@ -176,7 +176,7 @@ class Stop(Struct, frozen=True):
         return f"{failed:,} of {outcomes:,} failed ({percent(failed, outcomes)}): the run stops at {self}"
 
 
-CANARY_STOP: Final = Stop(20.0)  # for a canary whose stop rule is not a share
+CANARY_STOP: Final = StopRule(20.0)  # for a canary whose stop rule is not a share
 # How a plan moves messages unless somebody says otherwise. Every surface takes its defaults from here.
 CANARY: Final = 5
 SLOW_START: Final = True
@@ -184,7 +184,7 @@ STOP_IF: Final = str(CANARY_STOP)
 NEVER: Final = "never"  # a stop rule that stops nothing
 
 
-def canary(size: int, stop: Stop | None, done: int, failed: int) -> str:
+def canary(size: int, stop: StopRule | None, done: int, failed: int) -> str:
     """What a run does after these outcomes of its canary: GO_ON, WAIT for the rest, or why it stops.
 
     `size` is how many messages of the canary can have an outcome. Once all have one, the stop rule applies if it is a

@@ -26,7 +26,7 @@ from .records import (
     LEASE_MS,
     Failure,
     Line,
-    Mark,
+    PlanMark,
     RunState,
     encode,
     failures_cell,
@@ -87,7 +87,7 @@ class UnitOfWork:
         """The marks of chunk n, to be changed in place."""
         if n not in self._marks:
             (cell,) = store.cells.read([marks_cell(self.id, n)])
-            left = Mark.LEFT.encode() * size
+            left = PlanMark.LEFT.encode() * size
             self._marks[n] = bytearray(cell.value if cell is not None and len(cell.value) == size else left)
             self._versions[n] = version_of(cell)
         return self._marks[n]
@@ -150,7 +150,7 @@ class Progress:
         else:
             moved = self._tried[1]
         for position, done in zip(range(state.known, state.at), moved, strict=True):
-            self._mark(work, position, Mark.WAITING if done else Mark.CHANGED)
+            self._mark(work, position, PlanMark.WAITING if done else PlanMark.CHANGED)
         count = sum(moved)
         work.state = replace(
             state, known=state.at, moved=state.moved + count, changed=state.changed + len(moved) - count
@@ -196,11 +196,11 @@ class Progress:
     def _marks(self, work: UnitOfWork, n: int) -> bytearray:
         return work.marks_of(self._store, n, len(self.chunk(n)))
 
-    def _mark(self, work: UnitOfWork, position: int, mark: Mark) -> None:
+    def _mark(self, work: UnitOfWork, position: int, mark: PlanMark) -> None:
         n, k = divmod(position, CHUNK)
         self._marks(work, n)[k] = ord(mark)
         work.changed.add(n)
-        if mark is Mark.WAITING:
+        if mark is PlanMark.WAITING:
             waits = self._waits(work)
             waits[n] = waits.get(n, 0) + 1
 
@@ -214,7 +214,7 @@ class Progress:
                 numbers = range(at, min(at + MARKS_READ, tried))
                 cells = self._store.cells.read([marks_cell(self.id, n) for n in numbers])
                 for n, cell in zip(numbers, cells, strict=True):
-                    count = 0 if cell is None else cell.value.count(Mark.WAITING.encode())
+                    count = 0 if cell is None else cell.value.count(PlanMark.WAITING.encode())
                     if count:
                         self._open[n] = count
         return self._open
@@ -249,11 +249,11 @@ class Progress:
 
     def waiting_in(self, work: UnitOfWork, n: int) -> list[int]:
         """The offsets in chunk n of messages that wait for their outcome."""
-        return [k for k, mark in enumerate(self._marks(work, n)) if mark == ord(Mark.WAITING)]
+        return [k for k, mark in enumerate(self._marks(work, n)) if mark == ord(PlanMark.WAITING)]
 
     def _count(self, work: UnitOfWork, n: int, k: int, first: redrive_outcome.RedriveOutcome) -> None:
         done = first.outcome == redrive_outcome.DONE
-        self._marks(work, n)[k] = ord(Mark.DONE if done else Mark.FAILED)
+        self._marks(work, n)[k] = ord(PlanMark.DONE if done else PlanMark.FAILED)
         self._no_longer_waits(work, n)
         state = work.state
         work.state = replace(state, done=state.done + done, failed=state.failed + (not done))
@@ -290,7 +290,7 @@ class Progress:
         back = [k for k in lost if as_planned(current[k], self.chunk(n)[k])]
         self.returned(work, n, back)
         for k in sorted({*lost} - {*back}):
-            self._marks(work, n)[k] = ord(Mark.ENDED)
+            self._marks(work, n)[k] = ord(PlanMark.ENDED)
             self._no_longer_waits(work, n)
             work.state = replace(work.state, moved=work.state.moved - 1, ended=work.state.ended + 1)
         return len(lost)
@@ -321,7 +321,7 @@ class Progress:
     def returned(self, work: UnitOfWork, n: int, offsets: Iterable[int]) -> None:
         """Mark the messages at these offsets of chunk n as returned by an undo."""
         for k in offsets:
-            self._marks(work, n)[k] = ord(Mark.RETURNED)
+            self._marks(work, n)[k] = ord(PlanMark.RETURNED)
             self._no_longer_waits(work, n)
             work.state = replace(work.state, moved=work.state.moved - 1, returned=work.state.returned + 1)
 

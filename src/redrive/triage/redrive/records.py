@@ -4,7 +4,7 @@
   written first and the plan last: a plan that was cut off never existed, and its chunks expire.
 - `run/ID`: the state of the run. Every write that advances the run swaps this cell in the same commit, so that of two
   processes that work on one run only one succeeds.
-- `run/ID/r/N`: one letter for each message of chunk N, a `Mark`.
+- `run/ID/r/N`: one letter for each message of chunk N, a `PlanMark`.
 - `run/ID/story` and `run/ID/failed`: what happened, and which messages failed again. `runs`: which runs there are.
 """
 
@@ -189,7 +189,7 @@ def sealed(chunks: hashlib._Hash, plan: Plan) -> str:
 # -- the run
 
 
-class Status(StrEnum):
+class RunStatus(StrEnum):
     """The status of a run. It is stopped by its own rule, and cancelled by a person; these two and done are final."""
 
     RUNNING = "running"
@@ -199,10 +199,10 @@ class Status(StrEnum):
     DONE = "done"
 
 
-FINAL = frozenset({Status.STOPPED, Status.CANCELLED, Status.DONE})
+FINAL = frozenset({RunStatus.STOPPED, RunStatus.CANCELLED, RunStatus.DONE})
 
 
-class Mark(StrEnum):
+class PlanMark(StrEnum):
     """What became of one message of a plan."""
 
     LEFT = "."  # not tried yet
@@ -218,7 +218,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a run. `at` and `known` are positions in the plan's order: messages before `at` were tried, and for
     those before `known` their marks say which were moved. Times are ms of the store's clock."""
 
-    status: Status = Status.RUNNING
+    status: RunStatus = RunStatus.RUNNING
     phase: str = "starting"  # what it is doing, for people
     why: str = ""  # of the status, or of what it waits for
     actor: str = ""

@@ -29,7 +29,7 @@ from .records import (
     Line,
     Plan,
     RunState,
-    Status,
+    RunStatus,
     decode_index,
     decode_state,
     encode,
@@ -48,7 +48,7 @@ from .records import (
 )
 from .runner import Runner
 
-Act = Callable[[RunState, int], RunState | None]
+RunChange = Callable[[RunState, int], RunState | None]
 StoryAct = Callable[[RunState, int, str], RunState | None]  # the state, the time, and the line for the story
 Drive = Callable[[Callable[[], bool], float | None], None]  # of a test kit's store: until true, or so many seconds
 
@@ -142,9 +142,9 @@ class Run:
         """Move nothing until it is resumed; outcomes are still counted. Raises Refused once the run is over."""
 
         def act(state: RunState, now_ms: int, line: str) -> RunState | None:
-            if state.status is Status.PAUSED:
+            if state.status is RunStatus.PAUSED:
                 return None
-            return replace(state, status=Status.PAUSED, why=line, phase="paused", still_ms=state.still_ms or now_ms)
+            return replace(state, status=RunStatus.PAUSED, why=line, phase="paused", still_ms=state.still_ms or now_ms)
 
         self._change("pause", "paused", act, actor, reason)
 
@@ -152,9 +152,9 @@ class Run:
         """Continue after a pause. Raises Refused once the run is over."""
 
         def act(state: RunState, now_ms: int, line: str) -> RunState | None:
-            if state.status is not Status.PAUSED:
+            if state.status is not RunStatus.PAUSED:
                 return None
-            return replace(state, status=Status.RUNNING, why="", phase="moving")
+            return replace(state, status=RunStatus.RUNNING, why="", phase="moving")
 
         self._change("resume", "resumed", act, actor, reason)
 
@@ -292,7 +292,7 @@ def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "",
     audit.commit(entry, write)
 
 
-def change(store: Store, id: str, act: Act, action: str, text: str, actor: str, reason: str) -> RunState | None:
+def change(store: Store, id: str, act: RunChange, action: str, text: str, actor: str, reason: str) -> RunState | None:
     """Change the state of a run for a person: one commit with the audit entry and the story's line `text`.
 
     `act(state, now_ms)` returns the new state, or None to leave it. Returns the state after that; None if there is no
@@ -338,7 +338,7 @@ def views(store: Store, limit: int) -> list[RunView]:
 
 
 def _view(id: str, state: RunState, plan: Cell | None, now_ms: int) -> RunView:
-    moving = state.status is Status.RUNNING and state.phase == "moving" and not state.still_ms
+    moving = state.status is RunStatus.RUNNING and state.phase == "moving" and not state.still_ms
     return RunView(
         id=id,
         state=str(state.status),
@@ -359,7 +359,7 @@ def _view(id: str, state: RunState, plan: Cell | None, now_ms: int) -> RunView:
 
 
 def _cancelled(state: RunState, now_ms: int, why: str) -> RunState:
-    return replace(state, status=Status.CANCELLED, why=why, phase="over", over_ms=now_ms, still_ms=0)
+    return replace(state, status=RunStatus.CANCELLED, why=why, phase="over", over_ms=now_ms, still_ms=0)
 
 
 def _quiet(name: str, text: str, run: str = "", /, count: int = 1) -> None:

@@ -34,7 +34,7 @@ from .records import (
     Plan,
     RedriveSettings,
     RunState,
-    Status,
+    RunStatus,
     batched,
     encode,
     failures_cell,
@@ -176,12 +176,12 @@ class Runner:
             return
         why = self._why_stop(work, plan)
         if why is not None:
-            self._end(work, Status.STOPPED, why)
+            self._end(work, RunStatus.STOPPED, why)
             return
         state = work.state
         if state.at == state.known == state.total and not state.waiting:
             text = f"{state.done:,} done, {state.failed:,} failed"
-            self._end(work, Status.DONE, text + (f", {state.changed:,} had changed" if state.changed else ""))
+            self._end(work, RunStatus.DONE, text + (f", {state.changed:,} had changed" if state.changed else ""))
             return
         if state.speed is None:
             slowly = settings.slow_start and not settings.canary
@@ -193,7 +193,7 @@ class Runner:
     def _why_stop(self, work: UnitOfWork, plan: Plan) -> str | None:
         """Why the run has to stop, or None. Ends the canary if that went well."""
         settings, state = plan.settings, work.state
-        stop = pacing.Stop.parse(settings.stop_if) if settings.stop_if else None
+        stop = pacing.StopRule.parse(settings.stop_if) if settings.stop_if else None
         if settings.canary and not state.canary_over:
             tried = state.moved + state.ended
             if state.waiting or (state.at < state.total and tried < settings.canary):
@@ -212,7 +212,7 @@ class Runner:
         """Stop the clock of the run while a person paused it, or a gate is closed."""
         state, now_ms = work.state, work.now_ms
         why, phase = state.why, "paused"
-        if state.status is Status.RUNNING:
+        if state.status is RunStatus.RUNNING:
             why = self._why_closed(plan, state, now_ms)
             phase = _phase(plan, state, why)
             if why and why != state.why:
@@ -220,7 +220,7 @@ class Runner:
                 work.notify("run_waiting", why)
             elif state.why and not why:
                 work.say("goes on")
-        still = bool(why) or state.status is Status.PAUSED
+        still = bool(why) or state.status is RunStatus.PAUSED
         speed = state.speed
         if state.still_ms and speed is not None and not still:
             speed = pacing.rested(speed, now_ms - state.still_ms, now_ms)
@@ -248,7 +248,7 @@ class Runner:
             work.say(f"slower: {speed.per_s:.3g}/s, as more than a tenth failed within a second")
         work.state = replace(state, speed=speed)
 
-    def _end(self, work: UnitOfWork, status: Status, why: str) -> None:
+    def _end(self, work: UnitOfWork, status: RunStatus, why: str) -> None:
         work.state = replace(work.state, status=status, why=why, phase="over", over_ms=work.now_ms, still_ms=0)
         left = work.state.total - work.state.at
         work.say(f"{status}: {why}" + (f"; {left:,} were left where they are" if left else ""))
@@ -259,7 +259,7 @@ class Runner:
     def _batch(self, work: UnitOfWork, plan: Plan) -> list[Handle]:
         """The messages to move now."""
         state, settings = work.state, plan.settings
-        if state.status is not Status.RUNNING or state.still_ms or state.speed is None or self._app is None:
+        if state.status is not RunStatus.RUNNING or state.still_ms or state.speed is None or self._app is None:
             return []
         wanted = min(state.total - state.at, BATCH)
         if settings.canary and not state.canary_over:
@@ -287,7 +287,7 @@ class Runner:
             return IDLE_S
         awaited = state.waiting or state.known < state.at
         tick_s = SETTLING_S if awaited and self._quiet < QUIET_MAX else IDLE_S
-        if state.status is not Status.RUNNING or state.at >= state.total or state.speed is None:
+        if state.status is not RunStatus.RUNNING or state.at >= state.total or state.speed is None:
             return tick_s
         rate, at_once = (None, None) if self._plan is None else (self._plan.settings.rate, self._plan.settings.at_once)
         if at_once is not None and _under_way(state) >= at_once:  # outcomes make room
@@ -368,7 +368,7 @@ def _under_way(state: RunState) -> int:
 
 
 def _moving(state: RunState) -> bool:
-    return state.status is Status.RUNNING and state.at < state.total
+    return state.status is RunStatus.RUNNING and state.at < state.total
 
 
 def _split_dependencies(app: Registry | None, plan: Plan) -> SplitDependencies | None:

@@ -25,9 +25,9 @@ from .terms import (
     Number,
     Or,
     Pattern,
-    Point,
+    PointInTime,
     Term,
-    Value,
+    TermValue,
 )
 
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -46,7 +46,7 @@ class Unknown(Enum):
     BODY = "its body"
 
 
-class Seen:
+class Candidate:
     """A message to match. `fault` is the one it died of; some messages die without a fault."""
 
     __slots__ = ("_decoded", "body", "fault", "message", "now_ms")
@@ -75,7 +75,7 @@ class Seen:
         return self.body
 
 
-def matches(node: Node, seen: Seen) -> bool | None:
+def matches(node: Node, seen: Candidate) -> bool | None:
     """Whether the message matches; None if that depends on what is not known of it."""
     match node:
         case Term():
@@ -89,7 +89,7 @@ def matches(node: Node, seen: Seen) -> bool | None:
             return _first(nodes, seen, True)
 
 
-def _first(nodes: Iterable[Node], seen: Seen, decides: bool) -> bool | None:
+def _first(nodes: Iterable[Node], seen: Candidate, decides: bool) -> bool | None:
     """`decides` if a node returns it, else None if a node returns None, else the opposite."""
     known = True
     for node in nodes:
@@ -100,7 +100,7 @@ def _first(nodes: Iterable[Node], seen: Seen, decides: bool) -> bool | None:
     return not decides if known else None
 
 
-def _fits(term: Term, seen: Seen) -> bool | None:
+def _fits(term: Term, seen: Candidate) -> bool | None:
     field, message = term.field, seen.message
     if field in ("fingerprint", "error"):
         return _fault_fits(term, seen)
@@ -139,21 +139,21 @@ def _encrypted(field: str, part: str, message: Message) -> SelectorError:
     )
 
 
-def _text_fits(values: Iterable[Value], text: str) -> bool:
+def _text_fits(values: Iterable[TermValue], text: str) -> bool:
     return any(isinstance(value, Pattern) and value.fits(text) for value in values)
 
 
-def _number_fits(value: Value, number: int | Decimal) -> bool:
+def _number_fits(value: TermValue, number: int | Decimal) -> bool:
     return isinstance(value, Number) and _COMPARE[value.op](number, value.amount)
 
 
-def _time_fits(value: Value, at_ms: int, now_ms: int) -> bool:
+def _time_fits(value: TermValue, at_ms: int, now_ms: int) -> bool:
     if isinstance(value, Age):
         return _COMPARE[value.op](now_ms - at_ms, value.ms)
-    return isinstance(value, Point) and _COMPARE[value.op](at_ms, value.ms)
+    return isinstance(value, PointInTime) and _COMPARE[value.op](at_ms, value.ms)
 
 
-def _fault_fits(term: Term, seen: Seen) -> bool | None:
+def _fault_fits(term: Term, seen: Candidate) -> bool | None:
     """Whether the fault that it died of fits: the last one kept, or none."""
     fault = seen.message.faults[-1] if seen.fault is Unknown.FAULT else seen.fault
     if not isinstance(fault, Fault) or not _text_fits(term.values, getattr(fault, term.field)):
@@ -161,7 +161,7 @@ def _fault_fits(term: Term, seen: Seen) -> bool | None:
     return None if seen.fault is Unknown.FAULT else True
 
 
-def _argument_fits(body: Any, path: list[str], values: tuple[Value, ...]) -> bool:
+def _argument_fits(body: Any, path: list[str], values: tuple[TermValue, ...]) -> bool:
     part = body
     for name in path:
         if isinstance(part, dict) and name in part:
@@ -173,7 +173,7 @@ def _argument_fits(body: Any, path: list[str], values: tuple[Value, ...]) -> boo
     return any(_json_fits(value, part) for value in values)
 
 
-def _json_fits(value: Value, content: Any) -> bool:
+def _json_fits(value: TermValue, content: Any) -> bool:
     """A list fits if one of its items does; `*` fits anything."""
     if isinstance(content, list) and any(_json_fits(value, item) for item in content if not isinstance(item, list)):
         return True

@@ -28,9 +28,9 @@ from .terms import (
     Node,
     Number,
     Pattern,
-    Point,
+    PointInTime,
     Term,
-    Value,
+    TermValue,
     both,
     either,
     opposite,
@@ -52,7 +52,7 @@ def parse(text: str) -> Node:
     return _Parser(text).whole()
 
 
-class _Written(NamedTuple):
+class _RawValue(NamedTuple):
     """A value as written: its comparison, its text split at its stars, and its position."""
 
     op: str
@@ -167,7 +167,7 @@ class _Parser:
 
     # -- values
 
-    def _value(self, field: str, *, listed: bool = False) -> Value:
+    def _value(self, field: str, *, listed: bool = False) -> TermValue:
         if listed:
             self._skip()
         written = self._written(field)
@@ -190,7 +190,7 @@ class _Parser:
             self._fail(f"unknown reason '{plain}'", f"{meant}reasons: {', '.join(REASONS)}", *written[-2:])
         return Pattern(written.parts)
 
-    def _written(self, field: str) -> _Written:
+    def _written(self, field: str) -> _RawValue:
         begin = self.at
         op = self._op() if field in NUMBERS or field in TIMES or field.startswith(ARGS) else ""
         at, parts, quoted = self.at, [""], False
@@ -209,7 +209,7 @@ class _Parser:
             self._fail(f"a value is missing after {field}:{op}", 'expected text; "" means none', begin)
         if len(parts) > 2:
             parts = [parts[0], *filter(None, parts[1:-1]), parts[-1]]
-        return _Written(op, tuple(parts), quoted, begin, self.at)
+        return _RawValue(op, tuple(parts), quoted, begin, self.at)
 
     def _op(self) -> str:
         match = _OP.match(self.text, self.at)
@@ -225,7 +225,7 @@ class _Parser:
         self.at = match.end()
         return _ESCAPED.sub(r"\1", match[1])
 
-    def _number(self, field: str, written: _Written) -> Number:
+    def _number(self, field: str, written: _RawValue) -> Number:
         text = written.plain
         whole = field in NUMBERS
         if text is None or _NUMBER.fullmatch(text) is None or (whole and not text.isdigit()):
@@ -234,7 +234,7 @@ class _Parser:
         amount = Decimal(text).normalize() + 0  # never -0
         return Number(written.op or "=", amount)
 
-    def _time(self, field: str, written: _Written) -> Age | Point:
+    def _time(self, field: str, written: _RawValue) -> Age | PointInTime:
         text, span = written.plain, (written.at, written.end)
         if not written.op or written.op == "=":
             self._fail("earlier or later than that?", f"expected <, <=, > or >=, such as {field}:<6h", *span)
@@ -244,7 +244,7 @@ class _Parser:
             except ValueError:
                 pass
             try:
-                return Point(written.op, max(0, round(parse_time(text).timestamp() * 1000)))
+                return PointInTime(written.op, max(0, round(parse_time(text).timestamp() * 1000)))
             except (ValueError, OverflowError):
                 pass
         why = f"expected such as {field}:>2h, {field}:<1d12h or {field}:<2026-01-31T15:04:05Z"

@@ -79,7 +79,7 @@ class Age(Struct, frozen=True):
         return f"{self.op}{text or '0s'}"
 
 
-class Point(Struct, frozen=True):
+class PointInTime(Struct, frozen=True):
     """A comparison with when something happened, such as >=2026-01-31T15:04:05Z."""
 
     op: str
@@ -89,20 +89,20 @@ class Point(Struct, frozen=True):
         return self.op + rfc3339(self.ms)
 
 
-Value = Pattern | Number | Age | Point
+TermValue = Pattern | Number | Age | PointInTime
 
 
 class Term(Struct, frozen=True):
     """A field has one of these values."""
 
     field: str
-    values: tuple[Value, ...]
+    values: tuple[TermValue, ...]
 
     def __str__(self) -> str:
         texts = [self._text(value) for value in self.values]
         return f"{self.field}:{texts[0] if len(texts) == 1 else '(' + ','.join(texts) + ')'}"
 
-    def _text(self, value: Value) -> str:
+    def _text(self, value: TermValue) -> str:
         """Reasons of an application are quoted, so that a typo in a known reason is an error."""
         if self.field in NUMBERS:
             return str(value).removeprefix("=")
@@ -185,7 +185,7 @@ def as_node(where: Filter = Filter(), lane: Lane = Lane.DEAD) -> Node:
     if where.ids is not None:
         terms.append(exactly("id", *where.ids))
     bounds = ((">=", where.since_ms), ("<", where.until_ms))
-    terms += [Term("failed", (Point(op, ms),)) for op, ms in bounds if ms is not None]
+    terms += [Term("failed", (PointInTime(op, ms),)) for op, ms in bounds if ms is not None]
     if lane is not Lane.DEAD:
         terms.append(exactly("lane", lane.value))
     return both(terms)

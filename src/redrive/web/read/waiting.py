@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...message import Counts, Filter, Lane, Message
-from ...triage.select.match import Seen, matches
+from ...triage.select.match import Candidate, matches
 from ...triage.select.terms import Node
 from ..ask import PageRequest, Problem
 from ..sums import KeptValue
@@ -60,7 +60,7 @@ def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, 
             for message in read.messages
             if state in ("any", message.state_at(now_ms))
             and where.task in (None, message.task)
-            and matches(node, Seen(message, now_ms))
+            and matches(node, Candidate(message, now_ms))
         ]
         inner = read.cursor
         at += inner is None

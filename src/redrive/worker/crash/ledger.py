@@ -59,7 +59,7 @@ class Beats(NamedTuple):
     store_s: float
 
 
-class Death(NamedTuple):
+class WorkerDeath(NamedTuple):
     """How a worker process ended, as its supervisor learned it. `code` is its exit code, or minus the signal's number;
     `hung` says that the supervisor killed it for that."""
 
@@ -75,10 +75,10 @@ class _Left(NamedTuple):
     last: str | None = None
     started: list[Started] | None = None
     alone: bool = False
-    death: Death | None = None
+    death: WorkerDeath | None = None
 
 
-class Slots:
+class CrashSlots:
     """An identity, its lock and its slots. `worker` is the name under which its holder claims.
 
     `started` is what the identity's last holder had started and not settled, None if unknown; it claimed under the
@@ -165,7 +165,7 @@ class Slots:
         os.close(self._file)
 
 
-def hold(folder: Path, prefix: str) -> Slots:
+def hold(folder: Path, prefix: str) -> CrashSlots:
     """The first identity `prefix`-0, `prefix`-1, … that no living process holds.
 
     Raises Refused if a thousand hold one, OSError where the folder cannot be written or is somebody else's.
@@ -175,13 +175,13 @@ def hold(folder: Path, prefix: str) -> Slots:
     for number in range(_IDENTITIES_MAX):
         file = _lock(folder / f"{prefix}-{number}.slots", os.O_CREAT)
         if file is not None:
-            return Slots(f"{prefix}-{number}", file, here)
+            return CrashSlots(f"{prefix}-{number}", file, here)
     raise Refused(
         f"{_IDENTITIES_MAX} workers named {prefix!r} hold identities in {folder}; stop some or choose another name"
     )
 
 
-def left_behind(folder: Path) -> Iterator[Slots]:
+def left_behind(folder: Path) -> Iterator[CrashSlots]:
     """The other identities whose holders are dead and had not settled everything; each is held until the next is
     asked for."""
     if not folder.is_dir():
@@ -190,7 +190,7 @@ def left_behind(folder: Path) -> Iterator[Slots]:
     for path in sorted(folder.glob("*.slots")):
         if path.lstat().st_size == 0 or (file := _lock(path)) is None:
             continue
-        slots = Slots(path.stem, file, here)
+        slots = CrashSlots(path.stem, file, here)
         yield slots
         slots.close()
 
@@ -214,7 +214,7 @@ def all_beats(folder: Path) -> list[Beats]:
     return result
 
 
-def note_death(folder: Path, pid: int, born_s: float, death: Death) -> bool:
+def note_death(folder: Path, pid: int, born_s: float, death: WorkerDeath) -> bool:
     """Leave in the file of that process's identity how it died, for the worker that takes back what it held.
 
     False where there is none: it never began to work, or it ended in order. A pid may have been another's before;
@@ -230,7 +230,7 @@ def note_death(folder: Path, pid: int, born_s: float, death: Death) -> bool:
     return noted
 
 
-def fields_of(death: Death) -> dict[str, Any]:
+def fields_of(death: WorkerDeath) -> dict[str, Any]:
     """The fields of a Crash that a death determines."""
     fields: dict[str, Any] = {"cause": "exit", "code": death.code}
     if death.code < 0:
@@ -315,7 +315,7 @@ def _read(file: int, name: str) -> _Left:
         *_, pid, named = _HEADER.unpack_from(data)
         holder = named.rstrip(b"\0").decode(errors="replace")
         dead, code, peak_bytes, hung = _DEATH.unpack_from(data, _DEATH_AT)
-        death = Death(code, peak_bytes, bool(hung)) if dead == pid else None
+        death = WorkerDeath(code, peak_bytes, bool(hung)) if dead == pid else None
     same_boot = data[8:48].rstrip(b"\0").decode(errors="replace") == boot_id()
     whole = len(data) - (len(data) - size) % _SLOT.size
     slots = [slot for slot in _SLOT.iter_unpack(data[size:whole]) if slot[2] in (_STARTED, _ALONE)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from .ledger import Slots
+from .ledger import CrashSlots
 
 PULSE_EVERY_S = 0.5
 
@@ -13,7 +13,7 @@ PULSE_EVERY_S = 0.5
 class Pulse:
     """Writes a sign of life into the worker's ledger twice a second, by a thread of its own."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: CrashSlots) -> None:
         self._slots, self._stopped = slots, threading.Event()
         self._thread = threading.Thread(target=self._beat, name="redrive-pulse", daemon=True)
         self._thread.start()

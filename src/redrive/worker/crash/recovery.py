@@ -7,10 +7,10 @@ from ...fault import crash_fault
 from ...message import Lane
 from ...store import Store
 from ..delivery_events import Reporter
-from .ledger import Slots, left_behind
+from .ledger import CrashSlots, left_behind
 
 
-def recover(store: Store, slots: Slots | None, room: int, reporter: Reporter) -> None:
+def recover(store: Store, slots: CrashSlots | None, room: int, reporter: Reporter) -> None:
     """Take back the leases of this identity's last holder, open the slots for `room` messages, and take back those of
     all other identities here whose holders are dead.
 
@@ -26,7 +26,7 @@ def recover(store: Store, slots: Slots | None, room: int, reporter: Reporter) ->
             other.settle()
 
 
-def _take_from(slots: Slots, store: Store, reporter: Reporter) -> bool:
+def _take_from(slots: CrashSlots, store: Store, reporter: Reporter) -> bool:
     if not slots.same_boot:
         return False  # its slots may be older than its leases: those run out by themselves
     crash = slots.crash()

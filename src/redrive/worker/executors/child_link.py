@@ -16,7 +16,7 @@ from ...errors import StoreError
 from ...message import Receipt
 from ...run_context import Context
 from ...store import Traits
-from .ipc import READ_BYTES, Hello, Inbox, Keep, Kept, Stop, ToChild, ToWorker, Work, pack
+from .ipc import READ_BYTES, Checkpoint, CheckpointAnswer, ChildWork, FrameDecoder, Hello, Stop, ToChild, ToWorker, pack
 
 
 class ChildLink:
@@ -28,11 +28,11 @@ class ChildLink:
         self._incoming, self._outgoing = select.poll(), select.poll()
         self._incoming.register(channel, select.POLLIN)
         self._outgoing.register(channel, select.POLLOUT)
-        self._inbox: Inbox[ToChild] = Inbox(ToChild)
+        self._inbox: FrameDecoder[ToChild] = FrameDecoder(ToChild)
         self._reading, self._sending = threading.Lock(), threading.Lock()
-        self._answers: dict[int, Kept] = {}
+        self._answers: dict[int, CheckpointAnswer] = {}
         self._asked = 0
-        self.came: deque[Hello | Work] = deque()
+        self.came: deque[Hello | ChildWork] = deque()
         self.stopped: Callable[[Stop], None] = lambda _: None
         self.arrived: Callable[[], None] = lambda: None
         self.over = False
@@ -49,7 +49,7 @@ class ChildLink:
             except BlockingIOError:
                 self._outgoing.poll()
 
-    def next(self) -> Hello | Work | None:
+    def next(self) -> Hello | ChildWork | None:
         """The next message to run; None when the worker ends this process."""
         while not self.came and not self.over:
             with self._reading:  # a thread that a handler left behind may have read it meanwhile
@@ -66,12 +66,12 @@ class ChildLink:
             finally:
                 self._reading.release()
 
-    def keep(self, state: bytes, run: int) -> Kept:
+    def keep(self, state: bytes, run: int) -> CheckpointAnswer:
         """Keep a checkpoint of the message with this number, and wait for the answer."""
         with self._sending:
             self._asked += 1
             number = self._asked
-            self._send(Keep(number, state, run))
+            self._send(Checkpoint(number, state, run))
         while True:
             with self._reading:
                 if number in self._answers:
@@ -93,7 +93,7 @@ class ChildLink:
         for frame in self._inbox.feed(data):
             if isinstance(frame, Stop):
                 self.stopped(frame)
-            elif isinstance(frame, Kept):
+            elif isinstance(frame, CheckpointAnswer):
                 self._answers[frame.number] = frame
             else:
                 self.came.append(frame)
@@ -122,7 +122,7 @@ class ChildContext(Context, eq=False):
         Context.check(self)
 
     def _write_checkpoint(self, receipt: Receipt, state: bytes) -> bool:
-        kept: Kept = self._link.keep(state, self._number)
+        kept: CheckpointAnswer = self._link.keep(state, self._number)
         if kept.error:
             raise getattr(errors, kept.error, StoreError)(kept.text)
         return kept.held

@@ -35,7 +35,7 @@ from .app_import import become_child
 from .child_link import ChildContext, ChildLink
 from .child_process import WHERE
 from .child_setup import app_of, bound_memory, end_with, limit_memory
-from .ipc import Broken, Ended, Hello, Ready, Stop, Work
+from .ipc import Broken, ChildWork, Ended, Hello, Ready, Stop
 from .memory import peak_of
 
 THREADS_MAX = 10_000  # more than a worker lets run at once
@@ -60,7 +60,7 @@ class ChildServer:
     def serve(self) -> None:
         """Run messages until the worker ends this process."""
         work = self._link.next()
-        while isinstance(work, Work):
+        while isinstance(work, ChildWork):
             if work.together:
                 work = self._opened().run_until_complete(self._serve_together(work))
                 continue
@@ -73,7 +73,7 @@ class ChildServer:
 
     # -- one message
 
-    def _begin(self, work: Work) -> Execution:
+    def _begin(self, work: ChildWork) -> Execution:
         message, now_s = work.message, time.monotonic()
         task: TaskSpec = self._app.tasks[message.task]
         delivery = Delivery(message, Receipt(0, message.fence), 0)
@@ -87,11 +87,11 @@ class ChildServer:
         self._executions[work.number] = execution
         return execution
 
-    def _is_async(self, work: Work) -> bool:
+    def _is_async(self, work: ChildWork) -> bool:
         is_async: bool = self._app.tasks[work.message.task].is_async
         return is_async
 
-    def _unreadable(self, execution: Execution, work: Work) -> Unreadable | None:
+    def _unreadable(self, execution: Execution, work: ChildWork) -> Unreadable | None:
         """Set the arguments, or return why the body cannot be decoded."""
         message, task = work.message, execution.task
         try:
@@ -102,7 +102,7 @@ class ChildServer:
         execution.args = (execution.context, *args) if task.takes_context else args
         return None
 
-    def _run_sync(self, work: Work, execution: Execution) -> None:
+    def _run_sync(self, work: ChildWork, execution: Execution) -> None:
         unreadable, memory = None, False
         token = enter(execution.context)
         try:
@@ -118,7 +118,7 @@ class ChildServer:
         leave(token)
         self._end(work.number, execution, unreadable, memory)
 
-    async def _run_async(self, work: Work, execution: Execution) -> None:
+    async def _run_async(self, work: ChildWork, execution: Execution) -> None:
         unreadable, memory = None, False
         execution.handle = asyncio.current_task()
         enter(execution.context)
@@ -193,21 +193,21 @@ class ChildServer:
             self._link.arrived = self._arrived
         return self._loop
 
-    async def _serve_async(self, work: Work) -> Work | None:
+    async def _serve_async(self, work: ChildWork) -> ChildWork | None:
         """Run this message and the following ones, up to one whose handler must not have a running loop."""
-        following: Work | None = work
+        following: ChildWork | None = work
         while following is not None and self._is_async(following) and not following.together:
             running = self._run_async(following, self._begin(following))
             await asyncio.create_task(running)  # a task of its own, with a context of its own
             following = await self._next()
         return following
 
-    async def _serve_together(self, work: Work) -> Work | None:
+    async def _serve_together(self, work: ChildWork) -> ChildWork | None:
         """Run this message and the following ones side by side, up to one that needs the process for itself: that comes
         once all of them have ended."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS_MAX, "redrive-together")
-        following: Work | None = work
+        following: ChildWork | None = work
         while following is not None and following.together:
             execution = self._begin(following)
             if self._is_async(following):
@@ -219,14 +219,14 @@ class ChildServer:
             following = await self._next()
         return following
 
-    async def _run_beside(self, work: Work, execution: Execution) -> None:
+    async def _run_beside(self, work: ChildWork, execution: Execution) -> None:
         try:
             await self._run_async(work, execution)
         except BaseException as error:
             self._leave_fork(error)
             raise
 
-    def _run_in_thread(self, work: Work, execution: Execution) -> None:
+    def _run_in_thread(self, work: ChildWork, execution: Execution) -> None:
         try:
             self._run_sync(work, execution)
         except BaseException as error:
@@ -241,12 +241,12 @@ class ChildServer:
             code = error.code if isinstance(error, SystemExit) else 1
             os._exit(code if isinstance(code, int) else int(code is not None))
 
-    async def _next(self) -> Work | None:
+    async def _next(self) -> ChildWork | None:
         while not self._link.came and not self._link.over:
             self._came = asyncio.get_running_loop().create_future()
             await self._came
         work = self._link.next()
-        return work if isinstance(work, Work) else None
+        return work if isinstance(work, ChildWork) else None
 
     def _arrived(self) -> None:
         """On the thread that read it."""

@@ -20,7 +20,7 @@ from msgspec import Struct
 from ...fault import TRACEBACK_MAX
 from ..crash.company import ANY
 from ..execution import Execution
-from .ipc import READ_BYTES, Inbox, ToChild, ToWorker, pack
+from .ipc import READ_BYTES, FrameDecoder, ToChild, ToWorker, pack
 from .memory import peak_of
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -78,7 +78,7 @@ class Child:
             )
         self.channel.setblocking(False)
         self.pid_fd = _pid_fd(self.process.pid)
-        self._inbox: Inbox[ToWorker] = Inbox(ToWorker)
+        self._inbox: FrameDecoder[ToWorker] = FrameDecoder(ToWorker)
         self._unsent = bytearray()
 
     @property

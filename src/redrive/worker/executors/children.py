@@ -13,7 +13,7 @@ from .child_process import Child, Death
 from .event_thread import EventThread
 from .ipc import Hello, ToChild, ToWorker
 from .memory import available_bytes, fits, resident_of
-from .pool import Pool
+from .pool import ChildPool
 
 UNWIND_S = 0.4  # how long a handler that was told to end may take before its process is killed
 END_S = 2.0  # how long an idle child may take to end
@@ -44,7 +44,7 @@ class Children:
         overtime_s: float,
         on_frame: Callable[[Child, ToWorker], None],
         on_death: Callable[[Child, Death, str], None],
-        put_off: Callable[[Iterable[Execution], Pool], None],
+        put_off: Callable[[Iterable[Execution], ChildPool], None],
         notice: Callable[[str, str], None],
     ) -> None:
         self._thread, self._hello, self._limit, self._suspects_max = thread, hello, limit, suspects_max
@@ -53,18 +53,18 @@ class Children:
         self._child_bytes = resident_of("self") or 0  # the most memory that one child had
         self._room = 0.0, True  # when it was looked up, and whether there was memory for a child
         self._starting_max = max(2, os.cpu_count() or 1)
-        self._pools: dict[int | None, Pool] = {}
+        self._pools: dict[int | None, ChildPool] = {}
         self._look_at_s = _NEVER_S
 
-    def pools(self) -> Iterable[Pool]:
+    def pools(self) -> Iterable[ChildPool]:
         """All pools."""
         return self._pools.values()
 
-    def pool_of(self, memory: int | None) -> Pool:
+    def pool_of(self, memory: int | None) -> ChildPool:
         """The pool of the children with that memory limit."""
         pool = self._pools.get(memory)
         if pool is None:
-            pool = self._pools[memory] = Pool(memory, self._limit, self._suspects_max)
+            pool = self._pools[memory] = ChildPool(memory, self._limit, self._suspects_max)
         return pool
 
     def can_begin(self) -> bool:
@@ -86,13 +86,13 @@ class Children:
 
     # -- start
 
-    def grow(self, pool: Pool) -> None:
+    def grow(self, pool: ChildPool) -> None:
         """Start a child for each isolated execution that waits, no more at once than there are processors."""
         while pool.wants_isolated() and pool.starting < self._starting_max and not self._thread.closing:
             if not self._begin(pool, suspects=False):
                 return
 
-    def grow_shared(self, pool: Pool) -> None:
+    def grow_shared(self, pool: ChildPool) -> None:
         """Start the children that suspects need, as far as there is memory: a lack of it may have killed the worker.
         The first is started in any case."""
         while pool.wants_shared() and pool.starting < self._starting_max and not self._thread.closing:
@@ -101,11 +101,11 @@ class Children:
             if not self._begin(pool, suspects=True):
                 return
 
-    def _has_memory(self, pool: Pool) -> bool:
+    def _has_memory(self, pool: ChildPool) -> bool:
         """Whether one more child, and those that are starting, would leave enough."""
         return fits(pool.starting + 1, self._child_bytes, available_bytes())
 
-    def _begin(self, pool: Pool, *, suspects: bool) -> bool:
+    def _begin(self, pool: ChildPool, *, suspects: bool) -> bool:
         try:
             child = Child(pool.memory, suspects=suspects)
         except OSError as error:
@@ -126,7 +126,7 @@ class Children:
         pool = self._pools[child.memory]
         pool.failures, pool.not_before_s = 0, 0.0
 
-    def _failed(self, pool: Pool, text: str) -> None:
+    def _failed(self, pool: ChildPool, text: str) -> None:
         """A child could not start: release what waits for one, and try the next later each time."""
         pause_s = min(PAUSE_S[0] * 2**pool.failures, PAUSE_S[1])
         pool.failures += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from ..crash.ledger import Slots
+from ..crash.ledger import CrashSlots
 from ..execution import Execution
 from .processes import ProcessExecutor
 from .tasks import TaskExecutor
@@ -27,7 +27,7 @@ class Executors:
         threads_max: int,
         finish: Callable[[Sequence[Execution]], None],
         held: Callable[[], Iterable[Execution]],
-        slots: Slots | None,
+        slots: CrashSlots | None,
         margin_s: float,
         out_of_reach: Callable[[], bool],
         processes: Callable[[Callable[[Execution], None]], ProcessExecutor] | None,

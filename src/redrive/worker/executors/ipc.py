@@ -40,7 +40,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     tells_peak: bool = False
 
 
-class Work(Struct, frozen=True, array_like=True, tag="work"):
+class ChildWork(Struct, frozen=True, array_like=True, tag="work"):
     """Run this message. `number` rises with every message of the child; `deadline_s` is of the monotonic clock.
 
     A message that is not `together` comes only when the child runs nothing, and is the only one until it has ended.
@@ -63,7 +63,7 @@ class Stop(Struct, frozen=True, array_like=True, tag="stop"):
     why: str
 
 
-class Kept(Struct, frozen=True, array_like=True, tag="kept"):
+class CheckpointAnswer(Struct, frozen=True, array_like=True, tag="kept"):
     """The answer to Keep: whether the lease still held; or which error the store raised, and its text."""
 
     number: int
@@ -87,7 +87,7 @@ class Broken(Struct, frozen=True, array_like=True, tag="broken"):
     text: str
 
 
-class Keep(Struct, frozen=True, array_like=True, tag="keep"):
+class Checkpoint(Struct, frozen=True, array_like=True, tag="keep"):
     """A checkpoint of the message that runs as number `run`; `number` is the question's own."""
 
     number: int
@@ -111,8 +111,8 @@ class Ended(Struct, frozen=True, array_like=True, tag="ended"):
     unknown: tuple[str, ...] = ()  # the arguments that are not known here, if its body is unreadable for them
 
 
-ToChild = Hello | Work | Stop | Kept
-ToWorker = Ready | Broken | Keep | Ended
+ToChild = Hello | ChildWork | Stop | CheckpointAnswer
+ToWorker = Ready | Broken | Checkpoint | Ended
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -122,7 +122,7 @@ def pack(frame: ToChild | ToWorker) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class Inbox(Generic[T]):
+class FrameDecoder(Generic[T]):
     """Decodes frames from the pieces that a socket gives."""
 
     def __init__(self, kinds: Any) -> None:

@@ -22,7 +22,7 @@ class Waiting(NamedTuple):
     until_s: float
 
 
-class Pool:
+class ChildPool:
     """`limit` bounds the children for isolated executions, `suspects_max` those for suspects."""
 
     def __init__(self, memory: int | None, limit: int, suspects_max: int) -> None:

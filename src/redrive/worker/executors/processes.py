@@ -32,12 +32,12 @@ from .app_import import Origin
 from .child_process import Child, Death
 from .children import END_S, PAUSE_S, UNWIND_S, Children, how
 from .event_thread import EventThread
-from .ipc import Broken, Ended, Hello, Keep, Kept, Ready, Stop, ToWorker, Work
+from .ipc import Broken, Checkpoint, CheckpointAnswer, ChildWork, Ended, Hello, Ready, Stop, ToWorker
 from .memory import processors
-from .pool import Pool, Waiting
+from .pool import ChildPool, Waiting
 
 if TYPE_CHECKING:
-    from ..crash.ledger import Slots
+    from ..crash.ledger import CrashSlots
 
 SUSPECTS_EACH = 2  # children with suspects for each processor
 
@@ -86,7 +86,7 @@ class ProcessExecutor:
         limit: int,
         finish: Callable[[Sequence[Execution]], None],
         start_other: Callable[[Execution], None],
-        slots: Slots | None,
+        slots: CrashSlots | None,
         *,
         worker: str,
         grace_s: float,
@@ -179,7 +179,7 @@ class ProcessExecutor:
                     self._seat(pool, any_size=True)
                     self._put_off_late(pool, time.monotonic())
 
-    def _seat(self, pool: Pool, *, any_size: bool) -> None:
+    def _seat(self, pool: ChildPool, *, any_size: bool) -> None:
         waiting, pool.suspects = sorted(pool.suspects, key=lambda one: -one.execution.seats), []
         for one in waiting:
             child = pool.shared_child(one.execution, any_size=any_size)
@@ -188,7 +188,7 @@ class ProcessExecutor:
             else:
                 self._assign(child, one.execution)
 
-    def _put_off_late(self, pool: Pool, now: float) -> None:
+    def _put_off_late(self, pool: ChildPool, now: float) -> None:
         """Release suspects that have held up others for too long, uncounted."""
         late = [one for one in pool.suspects if now >= one.until_s]
         pool.suspects = [one for one in pool.suspects if now < one.until_s]
@@ -229,7 +229,9 @@ class ProcessExecutor:
             trace = tracing.begin(execution.context)
         self._children.send(
             child,
-            Work(number, message, execution.deadline_s, now_ms, body, execution.claim, together=together, trace=trace),
+            ChildWork(
+                number, message, execution.deadline_s, now_ms, body, execution.claim, together=together, trace=trace
+            ),
         )
         if execution.context is not None and execution.context._stop is not None:  # set between its start and now
             self._stop(child, number, execution.context._stop)
@@ -253,7 +255,7 @@ class ProcessExecutor:
         if isinstance(frame, Ended):
             if frame.number in child.executions:
                 self._ended(child, child.executions[frame.number], frame)
-        elif isinstance(frame, Keep):
+        elif isinstance(frame, Checkpoint):
             execution = child.executions.get(frame.run or min(child.executions, default=0))
             if execution is not None:
                 self._help(self._keep, child, execution, frame)
@@ -310,13 +312,13 @@ class ProcessExecutor:
         else:
             self._start_other(following)
 
-    def _put_off(self, execution: Execution, pool: Pool) -> None:
+    def _put_off(self, execution: Execution, pool: ChildPool) -> None:
         """There is no child to run it in: release it for a while, uncounted."""
         wait_ms = int(max(PAUSE_S[0], pool.not_before_s - time.monotonic()) * 1000)
         execution.decision = RetryAt.deferred(self._store.now_ms() + wait_ms, "no process")
         self._done(execution)
 
-    def _put_off_all(self, executions: Iterable[Execution], pool: Pool) -> None:
+    def _put_off_all(self, executions: Iterable[Execution], pool: ChildPool) -> None:
         for execution in executions:
             self._put_off(execution, pool)
 
@@ -373,10 +375,10 @@ class ProcessExecutor:
         self._done(execution)
         self._vacate(child, number)
 
-    def _keep(self, child: Child, execution: Execution, frame: Keep) -> None:
+    def _keep(self, child: Child, execution: Execution, frame: Checkpoint) -> None:
         """Write its checkpoint."""
         try:
-            kept = Kept(frame.number, self._store.checkpoint(execution.delivery.receipt, frame.state))
+            kept = CheckpointAnswer(frame.number, self._store.checkpoint(execution.delivery.receipt, frame.state))
         except Exception as error:  # the handler waits for an answer, whatever it is
-            kept = Kept(frame.number, False, type(error).__name__, str(error))
+            kept = CheckpointAnswer(frame.number, False, type(error).__name__, str(error))
         self._thread.call(partial(self._children.send, child, kept))

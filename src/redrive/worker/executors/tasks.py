@@ -15,7 +15,7 @@ from ..execution import Execution
 from ..settlement import fault_of
 
 if TYPE_CHECKING:
-    from ..crash.ledger import Slots
+    from ..crash.ledger import CrashSlots
 
 
 class TaskExecutor:
@@ -32,7 +32,7 @@ class TaskExecutor:
         finish: Callable[[Sequence[Execution]], None],
         start_other: Callable[[Execution], None],
         executions: Callable[[], Iterable[Execution]],
-        slots: Slots | None,
+        slots: CrashSlots | None,
         margin_s: float,
         out_of_reach: Callable[[], bool] = lambda: False,
     ) -> None:

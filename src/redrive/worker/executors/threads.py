@@ -16,7 +16,7 @@ from ..middleware import refuse_coroutine
 from ..settlement import fault_of
 
 if TYPE_CHECKING:
-    from ..crash.ledger import Slots
+    from ..crash.ledger import CrashSlots
 
 
 class ThreadExecutor:
@@ -28,7 +28,7 @@ class ThreadExecutor:
         limit: int,
         finish: Callable[[Sequence[Execution]], None],
         start_other: Callable[[Execution], None],
-        slots: Slots | None,
+        slots: CrashSlots | None,
     ) -> None:
         self._limit, self._finish, self._start_other, self._slots = limit, finish, start_other, slots
         self._queue: SimpleQueue[Execution | None] = SimpleQueue()

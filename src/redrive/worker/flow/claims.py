@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOOK_MS = 1000  # how often to look for unknown tasks that were routed to a queue
 TRY_MS = 10_000  # how often to see whether messages of a task that is held back are in groups
 GROUPED_SHARE = 4  # one place of so many goes to messages that are claimed to give up their groups' places
-Kind = tuple[tuple[LimitState, ...], set[str]]  # tasks, and the guards they share
+GuardedTasks = tuple[tuple[LimitState, ...], set[str]]  # tasks, and the guards they share
 _NONE: frozenset[str] = frozenset()
 
 
@@ -89,7 +89,7 @@ class ClaimLimits:
         return any(permits.barred(guard.state, guard.d, now_ms, guard.pool) for guard in guards)
 
     def _giving_way(
-        self, queue: str, held: Sequence[Kind], everything: frozenset[str], room: int
+        self, queue: str, held: Sequence[GuardedTasks], everything: frozenset[str], room: int
     ) -> tuple[int, frozenset[str]]:
         """The limit and the tasks of a claim for messages that are to give up their places in their groups: those that
         an outage holds back, in a queue with other tasks. They are put off, so that one tenant's outage of one
@@ -115,7 +115,7 @@ class ClaimLimits:
         self.looking.add(queue)
         return True
 
-    def _open(self, guard: LimitState, now_ms: int) -> permits.Allowance:
+    def _open(self, guard: LimitState, now_ms: int) -> permits.ClaimAllowance:
         """How many may be claimed now."""
         if guard.turn != guard.state.breaker.turn:
             guard.pool, guard.turn = 0, guard.state.breaker.turn  # the tokens were for an earlier turn

@@ -22,7 +22,7 @@ from .local_state import LimitState, LimitStates, of_queue
 from .shared_state import FRESH_MS, TRIES, SharedState
 
 if TYPE_CHECKING:
-    from ...flow.dependency import State
+    from ...flow.dependency import DependencyState
     from ...message import Message
     from ...registry import Registry
     from ...store import Store
@@ -110,7 +110,7 @@ class Flow:
 
     def _answer(
         self, guard: LimitState, messages: Sequence[Message], now_ms: int
-    ) -> tuple[State, State, permits.Answers]:
+    ) -> tuple[DependencyState, DependencyState, permits.Answers]:
         """The guard's state with what was seen, the state after these asked, and what they are answered."""
         base = self._shared.with_seen(guard, now_ms)
         free, pace_ms, tokens = guard.free(self._worker), guard.pace_ms, guard.pool

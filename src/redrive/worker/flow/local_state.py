@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ...flow import dependency as flow
 from ...flow.breaker import Breaker
 from ...flow.budget import Budget
-from ...flow.dependency import Dependency, Seen, State
+from ...flow.dependency import Dependency, DependencyState, PendingEvidence
 from ...message import Cell, GroupOrder, Message, version_of
 from ...registry import Registry
 
@@ -42,9 +42,9 @@ class LimitState:
 
     def __init__(self, d: Dependency, key: str) -> None:
         self.d, self.about, self.cell = d, flow.about_of(d.name, key), flow.cell_of(d.name, key)
-        self.state, self.read_ms = State(), -math.inf
+        self.state, self.read_ms = DependencyState(), -math.inf
         self.version: int | None = 0  # None: written, and not read since; a swap does not say the new version
-        self.seen = Seen()
+        self.seen = PendingEvidence()
         self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
         self.pool = self.promised = 0  # tokens taken and not used yet, and those of them promised to claims
         self.taken_ms, self.turn = 0.0, 0  # when, and in which turn of the breaker
@@ -53,9 +53,9 @@ class LimitState:
         """Its cell was read."""
         self.state, self.version, self.read_ms = flow.decode(cell), version_of(cell), now_ms
 
-    def wrote(self, state: State, now_ms: int) -> None:
+    def wrote(self, state: DependencyState, now_ms: int) -> None:
         """Its cell has this state now, with all that was seen."""
-        self.state, self.version, self.read_ms, self.seen = state, None, now_ms, Seen()
+        self.state, self.version, self.read_ms, self.seen = state, None, now_ms, PendingEvidence()
 
     def free(self, worker: str) -> float:
         """How many more calls its concurrency lets this worker begin."""

@@ -19,7 +19,7 @@ from ...duration import show
 from ...errors import StoreError, StoreUnavailable
 from ...flow import calls
 from ...flow import dependency as flow
-from ...flow.dependency import Seen, State
+from ...flow.dependency import DependencyState, PendingEvidence
 from ...message import Swap, decoded, version_of
 from .local_state import LimitState, LimitStates
 from .transitions import Transition, note
@@ -66,7 +66,7 @@ class SharedState:
         self.last_ms = now_ms
         return now_ms
 
-    def with_seen(self, guard: LimitState, now_ms: int) -> State:
+    def with_seen(self, guard: LimitState, now_ms: int) -> DependencyState:
         """The state as it will be written, with what was seen since."""
         return calls.apply(guard.state, guard.d, guard.seen, now_ms, self._worker) if guard.seen else guard.state
 
@@ -94,7 +94,7 @@ class SharedState:
             if not self.write([(guard, self.with_seen(guard, now_ms)) for guard in lost], now_ms):
                 return
 
-    def write(self, changes: Sequence[tuple[LimitState, State]], now_ms: int) -> set[LimitState]:
+    def write(self, changes: Sequence[tuple[LimitState, DependencyState]], now_ms: int) -> set[LimitState]:
         """Write these states, which include what was seen, all in one swap. Returns those that others changed
         meanwhile: they are read again."""
         swaps = [Swap(g.cell, g.version or 0, flow.encode(state), flow.ttl_ms(state)) for g, state in changes]
@@ -107,7 +107,7 @@ class SharedState:
             self._alone(error, now_ms)
             for guard, state in changes:
                 self._changed(guard, state)
-                guard.state, guard.seen = state, Seen()
+                guard.state, guard.seen = state, PendingEvidence()
             return set()
         self._together()
         for (guard, state), written in zip(changes, won, strict=True):
@@ -153,7 +153,7 @@ class SharedState:
             return  # with the next flush, then
         self._listed = True
 
-    def _changed(self, guard: LimitState, state: State) -> None:
+    def _changed(self, guard: LimitState, state: DependencyState) -> None:
         """Report a breaker's transition: this worker made it."""
         before, after = guard.state.breaker, state.breaker
         if guard.d.breaker is None or before.status == after.status:

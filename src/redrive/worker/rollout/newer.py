@@ -25,7 +25,7 @@ from ...store import Store
 from ...task import TaskSpec
 from ..execution import Execution, judge
 from ..services import Service
-from .pauses import EVERY_TASK, PAUSE_S, Pauses
+from .pauses import EVERY_TASK, PAUSE_S, TaskPauses
 
 FRESH_S = 1.0  # how old what is known of others may be when something is decided by it
 READ_S = 2.0  # how often it is read while a task is left to others
@@ -44,7 +44,7 @@ class Newer(Service):
         store: Store,
         tasks: Mapping[str, TaskSpec],
         held: Callable[[], Sequence[Execution]],
-        pauses: Pauses,
+        pauses: TaskPauses,
         *,
         burst: bool,
     ) -> None:

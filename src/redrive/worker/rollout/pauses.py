@@ -17,7 +17,7 @@ EVERY_TASK = ""  # of a queue, where a store cannot leave out some
 _NONE: frozenset[str] = frozenset()
 
 
-class Pause(Struct):
+class TaskPause(Struct):
     """Until when a task is not claimed (`math.inf`: while a worker that knows it is alive), and for how long the last
     pause was. `version`: of the oldest message of an unknown task."""
 
@@ -26,11 +26,11 @@ class Pause(Struct):
     version: int = 1
 
 
-class Pauses:
+class TaskPauses:
     """The tasks that one worker leaves to others, by queue. Used by the store thread."""
 
     def __init__(self) -> None:
-        self.by_queue: defaultdict[str, dict[str, Pause]] = defaultdict(dict)
+        self.by_queue: defaultdict[str, dict[str, TaskPause]] = defaultdict(dict)
         self._clogged_s: dict[str, float] = {}  # when a claim of that queue last met too many that it left out
         self.stopped: frozenset[str] = frozenset()  # queues that hang in this worker
 
@@ -39,12 +39,12 @@ class Pauses:
 
     def leave(self, queue: str, task: str, version: int) -> None:
         """Claim none of this unknown task until `forget`."""
-        self.by_queue[queue][task] = Pause(math.inf, version=version)
+        self.by_queue[queue][task] = TaskPause(math.inf, version=version)
 
     def rest(self, queue: str, task: str, *, mostly: bool) -> None:
         """Claim none of this task for a moment; for longer, if `mostly` newer ones came this time too."""
         first_s, most_s = QUEUE_PAUSE_S if task == EVERY_TASK else PAUSE_S
-        pause = self.by_queue[queue].setdefault(task, Pause(0.0, first_s / 2))
+        pause = self.by_queue[queue].setdefault(task, TaskPause(0.0, first_s / 2))
         pause.pause_s = min(most_s, 2 * pause.pause_s) if mostly else PAUSE_S[0]
         pause.until_s = time.monotonic() + uniform(0.5, 1.0) * pause.pause_s
 

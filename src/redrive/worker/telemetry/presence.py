@@ -11,12 +11,12 @@ from ...events import Notify
 from ...presence import LISTED_MAX, HeldMessage, Keeper, LoopLag, QueueWork, RateMeter, WorkerInfo, is_on
 from ...registry import Queue
 from ...store import Store
-from ..execution import Execution, InFlight
+from ..execution import Execution, InFlightExecutions
 from ..hang import Hangs
 from ..services import Service
 
 
-class Presence(Service):
+class WorkerPresence(Service):
     """Keeps a worker's record. `taken` counts what it holds by queue; `carried` are the redrive runs that it carries.
     `drain` makes it drain, when a person asks for that; `renewed` is called after each write of the record. What
     `hangs` is in the record at once. The store thread adds to `trips` how long each exchange with the store took, in
@@ -28,7 +28,7 @@ class Presence(Service):
         name: str,
         app: str | None,
         queues: Sequence[Queue],
-        in_flight: InFlight,
+        in_flight: InFlightExecutions,
         taken: Counter[str],
         draining: Callable[[], bool],
         carried: Callable[[], Sequence[str]],
