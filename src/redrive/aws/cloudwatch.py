@@ -95,7 +95,7 @@ def line(
     **properties: object,
 ) -> bytes:
     """One line of EMF. `values`: numbers, or up to 100 of them, by the name of a metric above. `sets`: which of the
-    dimensions make a metric together (default: all). `properties` stand in the log only. Ends with a line break."""
+    dimensions make a metric together (default: all). `properties` are in the log only. Ends with a line break."""
     metadata = {
         "Namespace": namespace,
         "Dimensions": [list(dimensions)] if sets is None else sets,
@@ -232,7 +232,7 @@ class _Sums:
 
     def __init__(self) -> None:
         self.counts = {"Runs": 0, "Failures": 0}  # always there, so that their ratio is
-        self.samples = {name: _MetricSample() for name, unit in UNITS.items() if unit != "Count"}
+        self.samples = {name: _EmfSample() for name, unit in UNITS.items() if unit != "Count"}
 
     def add(self, fate: DeliveryEvent) -> None:
         counts, samples = self.counts, self.samples
@@ -259,7 +259,7 @@ class _Sums:
         return self.counts | {name: sample.kept for name, sample in self.samples.items() if sample.kept}
 
 
-class _MetricSample:
+class _EmfSample:
     """At most VALUES_MAX of any number of values: all of them, or every second, fourth, eighth, …"""
 
     def __init__(self) -> None:

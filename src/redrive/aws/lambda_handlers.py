@@ -91,7 +91,7 @@ def _nothing() -> None: ...
 
 
 def redriver(event: Any, context: Any) -> dict[str, Any]:
-    """Drive back what lies in the dead-letter queue `REDRIVE_DLQ_URL`: to `REDRIVE_QUEUE_URL`, and from the sixth death
+    """Redrive the messages of the dead-letter queue `REDRIVE_DLQ_URL`: to `REDRIVE_QUEUE_URL`, and from the sixth death
     on (`REDRIVE_MAX_REDRIVES`) to `REDRIVE_POISON_URL`.
 
     Called by an alarm's notification, a rule or a schedule of EventBridge, or its own work queue; an alarm that ends

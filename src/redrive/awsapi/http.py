@@ -135,7 +135,7 @@ class QuickCalls:
 
 
 def host_of(url: SplitResult) -> str:
-    """As it stands in the header: with its port, if that is not the scheme's own."""
+    """As the header has it: with its port, if that is not the scheme's own."""
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname or ""
     return host if url.port in (None, {"http": 80, "https": 443}[url.scheme]) else f"{host}:{url.port}"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from .breaker_rule import Breaker
 from .window import CallWindow, sums
 
-FIRSTS_SHARE = 0.25  # of `min_calls`: with fewer first attempts in the window, retries stand alone
+FIRSTS_SHARE = 0.25  # of `min_calls`: with fewer first attempts in the window, only retries count
 FORGIVEN = 0.1  # of the successes that a rate asks for: with retries alone, 95 % must have failed where 50 % open it
 LATELY_WINDOWS = 6  # how long after the last success of any call a message's old failure is its own
 
@@ -29,7 +29,7 @@ def opens(firsts: CallWindow, retries: CallWindow, breaker: Breaker) -> bool:
 
     - With a quarter of `min_calls` first attempts or more, `failure_rate` is asked of them and the retries together;
       repeated failures count too if first attempts fail at that rate.
-    - With fewer, retries stand alone: of ten successes that `failure_rate` would ask for nine must be missing too.
+    - With fewer, only retries count: of ten successes that `failure_rate` would ask for nine must be missing too.
     """
     calls, failed, slow = sums(firsts)
     again, again_failed, repeated = sums(retries)

@@ -1,4 +1,4 @@
-"""The base class of stores that stand before another one, such as those that encrypt or move large bodies to blobs."""
+"""The base class of stores that wrap another one, such as those that encrypt or move large bodies to blobs."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def without_secrets(message: Message) -> Message:
     if key_of_text(error := message.headers.get("redrive-dead-error", "")) is not None:
         fields["headers"] = {**fields["headers"], "redrive-dead-error": error}
     fields["faults"] = tuple(map(_fault, message.faults))
-    if message.damage is not None and message.damage.raw:  # a row as it was, in which secrets cannot be told apart
+    if message.damage is not None and message.damage.raw:  # a row as it was, in which secrets cannot be recognized
         fields["damage"] = replace(message.damage, raw={})
     changed = {name: value for name, value in fields.items() if value != getattr(message, name)}
     return replace(message, **changed) if changed else message

@@ -58,7 +58,7 @@ def cancel(
     entry = audit.by_hand("cancel", "", actor, reason, "kill" if kill else "", ids=named)
 
     def write(swaps: list[Swap]) -> list[Cancel]:
-        if kill:  # in the same commit: a worker that is told to stop it looks for its cell then
+        if kill:  # in the same commit: a worker that is asked to stop it reads its cell then
             keys = [kill_cell(id) for id in named]
             cells = store.cells.read(keys)
             swaps = [*swaps, *(Swap(k, version_of(c), b"1", KILL_MS) for k, c in zip(keys, cells, strict=True))]

@@ -24,7 +24,7 @@ from .execution import Execution, InFlightExecutions
 from .executors.tasks import TaskExecutor
 from .executors.threads import ThreadExecutor
 
-LEASES = 1 / 3  # of a lease: how long something stands still until it hangs
+LEASES = 1 / 3  # of a lease: how long something makes no progress until it hangs
 LEAST_S = 1.0  # and at least so long, with the shortest leases
 LOOK_S = 0.25  # how often to look, at most
 PAUSED_S = 2.0  # a store thread that has not looked for so long stood still itself, or waited for its store
@@ -33,8 +33,8 @@ _HANDLERS = (TaskExecutor._run.__code__, ThreadExecutor._run.__code__)  # what c
 
 
 class Hang(Struct, frozen=True):
-    """What stands still: `since_s` (time.monotonic()), the queues that it stops, the execution that blocks them where
-    that is known, how many more do, and the stack of its thread."""
+    """A halt since `since_s` (time.monotonic()): the queues that it stops, the execution that blocks them where that
+    is known, how many more do, and the stack of its thread."""
 
     since_s: float
     queues: frozenset[str]

@@ -78,7 +78,7 @@ class _Child:
 
 
 class Supervisor:
-    """Keeps `processes` children of `argv` running until they are done or it is told to stop."""
+    """Keeps `processes` children of `argv` running until they are done or it is asked to stop."""
 
     def __init__(
         self,

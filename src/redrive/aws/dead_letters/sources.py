@@ -56,7 +56,7 @@ def sources(store: SqsStore, queues: Iterable[str]) -> list[DeadLetterSource]:
 
 
 def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> DeadLetterSource:
-    """A dead-letter queue by its own name or URL. `queue`: whose messages lie there; None: the one queue of this prefix
+    """A dead-letter queue by its own name or URL. `queue`: whose messages it holds; None: the one queue of this prefix
     that it serves. Raises ConfigError."""
     url = name_or_url if "://" in name_or_url else url_of(store, name_or_url)
     if queue is not None:

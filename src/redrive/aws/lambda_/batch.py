@@ -1,7 +1,7 @@
 """Messages of SQS in a Lambda function: claimed, admitted, run, decided and settled as by a worker, an event at a time.
 
-Lambda receives the messages and deletes those that it is not told of. So an ack is left to it, and everything else is
-sent or hidden here first; who is named as failed is not deleted.
+Lambda receives the messages and deletes those that are not reported to it. So an ack is left to it, and everything else
+is sent or hidden here first; a message named as failed is not deleted.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Batches:
         self._vetted: set[str] = set()
 
     def handle(self, event: Any, left_s: Callable[[], float]) -> dict[str, Any]:
-        """Work an event; `left_s` says how many seconds that may still take. What Lambda is to be told."""
+        """Work an event; `left_s` says how many seconds that may still take. Returns the report for Lambda."""
         records = records_of(event)
         whole = [record for record in records if is_whole(record)]
         failed = [record for record in records if not is_whole(record)]

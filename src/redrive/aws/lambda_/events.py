@@ -15,7 +15,7 @@ _VALUES = {"stringValue": "StringValue", "binaryValue": "BinaryValue", "dataType
 
 def records_of(event: Any) -> list[EventRecord]:
     """The records of an event of SQS. Raises ConfigError for any other event, and where a record has no `messageId`:
-    Lambda could not be told that it failed, and would delete it."""
+    its failure could not be reported to Lambda, which would delete it."""
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, list) or not all(_is_of_sqs(record) for record in records):
         raise ConfigError(

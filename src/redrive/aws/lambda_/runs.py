@@ -127,7 +127,7 @@ def never_began(execution: Execution) -> bool:
 
 
 def _failed(execution: Execution) -> bool:
-    """Whether what stands behind it in its group has to wait."""
+    """Whether those behind it in its group have to wait."""
     if execution.decision is not None:
         return isinstance(execution.decision, RetryAt)
     return execution.fault is not None

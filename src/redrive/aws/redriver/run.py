@@ -1,4 +1,4 @@
-"""The re-driver: moves what lies in a dead-letter queue back to its queue, or to the poison queue, in batches of ten.
+"""The re-driver: moves dead-lettered messages back to their queue, or to the poison queue, in batches of ten.
 
 Each batch is sent first and deleted after (`transfer.py`), at the seconds that its pace gives (`pace.py`). What cannot
 be moved in time, or not yet, goes on through a message in the work queue: an alarm acts only when its state changes, so

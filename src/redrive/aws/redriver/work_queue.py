@@ -97,7 +97,7 @@ class _TriggerBody(Struct):
 
 
 def body(word: str, why: str, looks: int, given: PaceSlots) -> str:
-    """The text of a message to the work queue: GO_ON or LOOK, and what is told along."""
+    """The text of a message to the work queue: GO_ON or LOOK, with what the next one needs to know."""
     more = ({"looks": looks} if looks else {}) | ({"slots": as_text(given)} if given else {})
     return json.dumps({"redrive": word, "why": why, **more})
 
@@ -159,7 +159,7 @@ def _of_records(records: list[Any]) -> Trigger:
 
 
 def _alarm(text: Any) -> str | None:
-    """The new state that an alarm's notification tells of, also inside a notification of SNS; None for other text."""
+    """The new state in an alarm's notification, also inside a notification of SNS; None for other text."""
     try:
         alarm = json.loads(text)
         if isinstance(alarm, dict) and isinstance(alarm.get("Message"), str):

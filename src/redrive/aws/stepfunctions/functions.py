@@ -65,7 +65,7 @@ def isolate(event: Mapping[str, Any], context: object) -> Any:
 def approve(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Answer an execution that asks for approval: {"token": …, "actor": who, "reason": why, "approved": true}.
 
-    `accepted` is False where it waits no longer. What was answered stands in the execution's history. Raises
+    `accepted` is False where it waits no longer. The execution's history has the answer. Raises
     ConfigError where the token, actor or reason is missing.
     """
     token, actor, reason = (event.get(name) for name in ("token", "actor", "reason"))

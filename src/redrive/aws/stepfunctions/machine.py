@@ -126,7 +126,7 @@ def definition(
     """The machine's definition: a dict, for a template's `Definition` or, as JSON, for `create_state_machine`.
 
     `functions`: the ARNs of the functions of CheckBreaker, Fetch, Redrive and Isolate; `ask`: the ARN of the topic, or
-    the URL of the queue, of an approval. What is not given stands there to be substituted (DefinitionSubstitutions):
+    the URL of the queue, of an approval. What is not given stays a placeholder to substitute (DefinitionSubstitutions):
     ${CheckBreakerArn}, ${FetchArn}, ${RedriveArn}, ${IsolateArn}, ${ApprovalTarget}. `partition` is aws-cn in China,
     and aws-us-gov for the US government.
     """

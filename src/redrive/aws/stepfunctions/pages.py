@@ -130,7 +130,7 @@ class Pages:
         return key
 
     def read(self, key: str) -> list[Raw]:
-        """What lies there; nothing where it was removed, or its time is over."""
+        """The page's messages; none where it was removed or has expired."""
         cells = [self._cells.read([name])[0] for name in _names(key)]
         packed = b"".join(cell.value for cell in cells if cell is not None)
         return [] if None in cells else msgspec.msgpack.decode(zlib.decompress(packed), type=list[dict[str, object]])

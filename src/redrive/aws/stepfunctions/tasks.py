@@ -44,7 +44,7 @@ from .state import BatchResult, MachineState, PageBatch, state_of
 PAGE_MAX = 500  # messages
 PAGE_BYTES = 8 * 1024 * 1024
 POLL_S = 1  # a long poll asks all of SQS's servers
-MARGIN_S = (RETRIES + 1) * TASK_S + 240  # for a batch's task with all its retries, and what lies between
+MARGIN_S = (RETRIES + 1) * TASK_S + 240  # for a batch's task with all its retries, and the time between them
 HIDE_MAX_S = 43_200 - 2 * TASK_S  # of SQS, from the receive on
 WAIT_MAX_S = HIDE_MAX_S // 2  # of a message in a machine; for longer it waits in the queue
 LOOK_S = 900  # how often the queue is looked at while what is left waits in it

@@ -108,7 +108,7 @@ class AutoRunner:
     def tick(self) -> None:
         """Do what is due now, or some of it. Call it about once a second. Raises StoreError."""
         assignments, now_ms = self._assignments(), self._store.now_ms()
-        set_back, self._ticked_ms = now_ms < self._ticked_ms - LATE_MS, now_ms  # what is remembered lies in the future
+        set_back, self._ticked_ms = now_ms < self._ticked_ms - LATE_MS, now_ms  # what is remembered is of the future
         for scope in self._memories.keys() - assignments.keys():
             self._end(self._memories.pop(scope))
         for scope, assignment in assignments.items():
