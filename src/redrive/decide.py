@@ -94,31 +94,31 @@ def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Ru
         why = f"its deadline passed {now_ms - message.deadline_ms} ms before it could run"
         return DeadLetter("deadline", why, counts=False)
     if signals.unroutable is not None:
-        return _parked(message, signals, signals.unroutable, now_ms)
+        return _park(message, signals, signals.unroutable, now_ms)
     if signals.unreadable is not None:
         return DeadLetter("unreadable", signals.unreadable, counts=False)
-    if message.crashes and _convicted(message, policy, now_ms):
+    if message.crashes and _crashes_too_often(message, policy, now_ms):
         last = next((fault for fault in reversed(message.faults) if fault.crash is not None), None)
         return Quarantine(_sentence(message.crashes, message.crashes_alone, last), counts=False)
     asked_ms = _asked_until_ms(message, policy.retry)
     if now_ms < asked_ms:
         return RetryAt.released(min(asked_ms, now_ms + _ceil_ms(policy.retry.max_retry_after_s)), "asked")
     if signals.refusal is not None:
-        return _refused(signals.refusal)
+        return _refuse(signals.refusal)
     if signals.unfetched is not None:
         wait_s = FETCH_AGAIN_S * (0.5 + draw(message.id, message.redrives, message.fence))
         return RetryAt.deferred(now_ms + _ceil_ms(wait_s), "blob unavailable")
     return RUN
 
 
-def _refused(refusal: Refusal) -> RetryAt | DeadLetter:
+def _refuse(refusal: Refusal) -> RetryAt | DeadLetter:
     deferral = refusal.deferral
     if refusal.dead:
         return DeadLetter("budget", f"no {deferral.why} left of {deferral.by}, and it is not to wait", counts=False)
     return RetryAt.deferred(refusal.at_ms, deferral.why, deferral)
 
 
-def _parked(message: Message, signals: Signals, why: str, now_ms: int) -> RetryAt | DeadLetter:
+def _park(message: Message, signals: Signals, why: str, now_ms: int) -> RetryAt | DeadLetter:
     """Leave it to a worker that knows it, if one is alive. Else retry it until `park_ms` after it was first seen, or
     after the last worker that knew it; then it is dead."""
     if signals.again_ms is not None:
@@ -150,11 +150,11 @@ def reports_key_missing(message: Message) -> bool:
 def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
     """Decide what happens to a message whose run ended in `fault`. The order: steered by the handler, crashed, the
     policy's override, permanent, attempts, elapsed, backoff."""
-    steered = _steered(fault, now_ms)
+    steered = _steer(fault, now_ms)
     if steered is not None:
         return steered
     if fault.crash is not None:
-        decide_crash = _crashed if fault.crash.alone else _crashed_in_company
+        decide_crash = _decide_crash if fault.crash.alone else _decide_crash_in_company
         return decide_crash(message, fault, policy, now_ms)
     retry = policy.retry
     chosen = retry.choose(fault)
@@ -163,7 +163,7 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
     if retry.override is not None:
         overridden = retry.override(message, fault, delay_s)
         if overridden is not None:
-            return _checked(overridden)
+            return _check(overridden)
     if not chosen.retryable:
         return DeadLetter("permanent", chosen.why)
     if message.attempt >= allowed:
@@ -217,17 +217,17 @@ def _decided_ms(fault: Fault, delay_ms: int, retry: Retry) -> int:
     return max(delay_ms, _ceil_ms(fault.retry_after_s))
 
 
-def _crashed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
+def _decide_crash(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
     """It killed its process while it ran alone: retry after its backoff, until it has crashed too often. Attempts and
     an override do not matter here."""
     chosen = policy.retry.choose(fault)
-    if not chosen.retryable or _convicted(message, policy, now_ms, more=1):
+    if not chosen.retryable or _crashes_too_often(message, policy, now_ms, more=1):
         return Quarantine(_sentence(message.crashes + 1, message.crashes_alone + 1, fault), crashed=True)
     delay_s = _delay_s(message, fault, policy.retry, chosen.backoff, message.crashes_alone)
     return RetryAt.after_crash(now_ms + _ceil_ms(delay_s))
 
 
-def _crashed_in_company(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
+def _decide_crash_in_company(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
     """A process died in which it ran beside others, most of them innocent: retry at once, before later messages, as
     when a worker's leases are reclaimed. Only the bound for all crashes quarantines it."""
     if message.crashes + 1 >= policy.crashes_max:
@@ -236,7 +236,7 @@ def _crashed_in_company(message: Message, fault: Fault, policy: Policy, now_ms: 
     return RetryAt.after_crash(min(now_ms, message.life_ms), in_company=True)
 
 
-def _convicted(message: Message, policy: Policy, now_ms: int, more: int = 0) -> bool:
+def _crashes_too_often(message: Message, policy: Policy, now_ms: int, more: int = 0) -> bool:
     """Whether its crashes, and `more` alone that are not counted yet, are enough to quarantine it. Those before the
     window do not count."""
     alone = message.crashes_alone + more
@@ -254,7 +254,7 @@ def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
     return text if last is None else f"{text}; the last: {last.text}"
 
 
-def _checked(decision: Any) -> Decision:
+def _check(decision: Any) -> Decision:
     """Check what the policy's override returned. Raises TypeError or ValueError for what no store could keep."""
     match decision:
         case RetryAt(at_ms=at_ms):
@@ -272,7 +272,7 @@ def _checked(decision: Any) -> Decision:
     return chosen
 
 
-def _steered(fault: Fault, now_ms: int) -> Decision | None:
+def _steer(fault: Fault, now_ms: int) -> Decision | None:
     if fault.kind is Kind.INTERRUPTED:
         return RetryAt.released(now_ms, "interrupted")
     if fault.steer == "snooze":
