@@ -3,10 +3,10 @@
 Copy this folder into a checkout of that commit, so that tracebacks name no folder of yours, and run it there:
 
     git worktree add /tmp/earlier COMMIT && cp -r scripts/stored_fixtures /tmp/earlier/scripts && cd /tmp/earlier
-    scripts/setup-venv http postgres redis dev aws
+    make setup-dev
     env XDG_STATE_HOME=/tmp/state .venv/bin/python /tmp/earlier/scripts/stored_fixtures OUT
 
-This code uses the names of that commit (d117619), private ones too. It does not run with later versions.
+This code uses the names of that commit (e314369c), private ones too. It does not run with later versions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the checkout's tests
 from contents import fill
 from killed import work_until_killed
 from queues import fill_sqs
-from redrive.testing.servers import PostgresServer, RedisServer
 from saving import save, save_postgres, save_redis, save_sqlite
+from tests.support.servers import PostgresServer, RedisServer
 
 SCHEMA = "stored_earlier"  # the loader puts another name in its place
 
@@ -44,6 +45,6 @@ def main(out: Path) -> None:
 if __name__ == "__main__":
     os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     if sys.argv[1] == "work-until-killed":
-        work_until_killed(sys.argv[2])
+        work_until_killed(*sys.argv[2:])
     else:
         main(Path(sys.argv[1]).absolute())

@@ -5,19 +5,23 @@ from __future__ import annotations
 import time
 
 import msgspec
-from declared import make_app
+from declared import make_app, make_closed_app
 from killed import kill_one
-from redrive.triage.carrier import Carrier
-from redrive.triage.run import Run
-from redrive.worker.first_runs import with_verdict
 
 from redrive import App, Draft, Gates
 from redrive.fault import Crash, Fault, Kind
 from redrive.message import Ack, Ask, DeadLetter, Deferral, Quarantine, RetryAt, Settlement, Started, Where
+from redrive.presence import Knowledge, waiting_tasks
+from redrive.triage.pauses import pause, paused_by
+from redrive.triage.redrive.records import recent_plans
+from redrive.triage.redrive.run import Run
+from redrive.triage.redrive.runner import Runner
+from redrive.worker.redrive_outcome import with_redrive_outcome
 
 GONE = "a-host/gone-0"
 LEASE_MS = 30_000
 HELD, FAILING = "fa" * 8, "fb" * 8  # fingerprints
+AT_ONCE = {"canary": 0, "slow_start": False, "stop_if": "never"}
 
 
 def fill(url: str) -> dict:
@@ -30,6 +34,8 @@ def fill(url: str) -> dict:
     _groups(app, names)
     _runs(app, names)
     _words(app)
+    assert app.flusher is not None
+    app.flusher.flush()
     manifest = {"names": names, **read(app, names["plan"])}
     app.store.close()
     return msgspec.to_builtins(manifest)
@@ -42,6 +48,11 @@ def _flow_and_keys(app: App, url: str, names: dict) -> None:
     """A breaker that opened, a cool-down, a budget that is spent, keys that are done and being worked on, an
     auto-redrive that waits, a killed worker."""
     tasks = app.tasks
+    tasks["kills"].enqueue(1)
+    kill_one(url, "kills")
+    app.run_worker(["kills"], burst=True)
+    assert app.history(task="kills").total.crashes
+    names["closed"] = make_closed_app(url).tasks["closed"].enqueue(5).id
     app.enqueue_many([tasks["mail"].draft(n) for n in range(8)])
     names["mail"] = [m.id for m in _all(app.store, queue="mail")]
     app.enqueue_many([tasks["fails"].draft(n) for n in range(3)])
@@ -54,7 +65,11 @@ def _flow_and_keys(app: App, url: str, names: dict) -> None:
     names["waiting_for_maps"] = tasks["look-up"].enqueue(1).id
     names["killing"] = tasks["charge"].enqueue(2, 700).id
     names["loading"] = tasks["load"].enqueue(1).id
-    kill_one(url)
+    names["awaiting"] = _put(app.store, 27, queue="later", version=7)
+    app.run_worker(["later"], burst=True)  # which leaves it to a worker of a later release
+    kill_one(url, "charges")
+    (worker,) = [info.name for info in app.workers() if "charges-worker" in info.name]
+    app.drain_worker(worker, reason="it hangs", actor="ann")
 
 
 def _schedules(app: App) -> None:
@@ -79,7 +94,9 @@ def _claim(store, queue: str, limit: int, lease_ms: int = LEASE_MS):
 def _settle(store, deliveries, decision, fault=None, result=None) -> None:
     now_ms = store.now_ms()
     settlements = [Settlement(d.receipt, decision, fault, result=result) for d in deliveries]
-    store.exchange([with_verdict(d.message, s, now_ms) for d, s in zip(deliveries, settlements, strict=True)], [])
+    store.exchange(
+        [with_redrive_outcome(d.message, s, now_ms) for d, s in zip(deliveries, settlements, strict=True)], []
+    )
 
 
 def _fault(fingerprint: str = HELD, attempt: int = 1, text: str = "no route to Zürich") -> Fault:
@@ -118,7 +135,7 @@ def _lanes(app: App, names: dict) -> None:
     crash = Fault(
         Kind.CRASHED, "WorkerDied", "by SIGKILL", "fc" * 8, worker=GONE, crash=Crash("signal", "SIGKILL", worker=GONE)
     )
-    assert store.release(GONE, [Started(one.message.id, one.message.fence)], fault=crash) == (0, 1)
+    assert store.reclaim(GONE, [Started(one.message.id, one.message.fence)], fault=crash) == (0, 1)
     (one,) = _claim(store, "work", 9)
     assert one.message.suspect
     _settle(store, [one], RetryAt(store.now_ms() + 600_000, "crashed", crashed=True), crash)
@@ -141,7 +158,7 @@ def _lanes(app: App, names: dict) -> None:
         *_put(store, 25, priority=0, keep_ms=365 * 86_400_000),
     ]
     names["paused"] = _put(store, 26, queue="paused")
-    store.configure("paused", paused=True)
+    pause(store, "paused", reason="maintenance", actor="ann")
 
 
 def _dead(app: App, names: dict) -> None:
@@ -184,7 +201,7 @@ def _groups(app: App, names: dict) -> None:
 
 def _runs(app: App, names: dict) -> None:
     store, select = app.store, app.dlq.select
-    for queue, count in (("redriven", 40), ("planned", 5), ("stopped", 4), ("over", 3), ("asked", 2)):
+    for queue, count in (("redriven", 40), ("planned", 5), ("stopped", 4), ("over", 3), ("asked", 2), ("canary", 6)):
         names[queue] = _dying(store, *range(count), queue=queue, task="again", fingerprint=f"{count:02x}" * 8)
     plan = select("queue:planned").plan(rate="20/s", canary=1, stop_if="failed>50%", note="later")
     names["plan"] = plan.id
@@ -192,16 +209,29 @@ def _runs(app: App, names: dict) -> None:
     paused = select("queue:stopped").plan().start(reason="it is mended", actor="ann")
     paused.pause(reason="lunch", actor="bob")
     asked = select("queue:asked").plan(gates=Gates(approval="ann")).start(reason="may I", actor="bob")
-    names |= {"run_paused": paused.id, "run_asked": asked.id, "run_half": _half(app)}
+    names |= {"run_paused": paused.id, "run_asked": asked.id, "run_half": _half(app), "run_canary": _canary(app)}
 
 
 def _over(app: App) -> str:
-    run = app.dlq.select("queue:over").plan(attempts=3).start(reason="it is mended", actor="ann")
-    carrier = _carrier(app, run)
+    run = app.dlq.select("queue:over").plan(attempts=3, **AT_ONCE).start(reason="it is mended", actor="ann")
+    runner = _runner(app, run)
     while not run.view().closed:
-        carrier.tick()
+        runner.tick()
         _settle(app.store, _claim(app.store, "over", 9), Ack())
         time.sleep(0.05)
+    return run.id
+
+
+def _canary(app: App) -> str:
+    """Of 6, which waits for its canary of two: one is done, the other has not run."""
+    run = app.dlq.select("queue:canary").plan(canary=2, slow_start=False).start(reason="it is mended", actor="ann")
+    runner = _runner(app, run)
+    _moved(runner, run, 2)
+    _settle(app.store, _claim(app.store, "canary", 1), Ack())
+    while run.counts["done"] < 1:
+        runner.tick()
+        time.sleep(0.05)
+    assert run.counts["moved"] == 2
     return run.id
 
 
@@ -209,11 +239,11 @@ def _half(app: App) -> str:
     """Of 40: some done, some failed and counted; some judged and not counted yet; some moved and leased; some moved;
     the others still dead. Who carried it is gone, and holds its lease."""
     store = app.store
-    run = app.dlq.select("queue:redriven").plan(rate="20/s").start(reason="it is mended", actor="ann")
-    carrier = _carrier(app, run)
-    _moved(carrier, run, 6)
+    run = app.dlq.select("queue:redriven").plan(rate="20/s", **AT_ONCE).start(reason="it is mended", actor="ann")
+    runner = _runner(app, run)
+    _moved(runner, run, 6)
     _judge(store, 4, 1)
-    _moved(carrier, run, 14)
+    _moved(runner, run, 14)
     assert run.counts["done"] == 4 and run.counts["failed"] == 1, run.counts
     _judge(store, 3, 2)
     assert len(_claim(store, "redriven", 2)) == 2
@@ -226,14 +256,14 @@ def _judge(store, done: int, failed: int) -> None:
     _settle(store, _claim(store, "redriven", failed), DeadLetter("exhausted"), _fault(FAILING))
 
 
-def _moved(carrier: Carrier, run: Run, count: int) -> None:
+def _moved(runner: Runner, run: Run, count: int) -> None:
     while run.counts["moved"] < count:
-        carrier.tick()
+        runner.tick()
         time.sleep(0.05)
 
 
-def _carrier(app: App, run: Run) -> Carrier:
-    return Carrier(app.store, run.id, GONE, lambda *_: None, app)
+def _runner(app: App, run: Run) -> Runner:
+    return Runner(app.store, run.id, GONE, lambda *_, **__: None, app)
 
 
 # -- what people say
@@ -246,9 +276,12 @@ def _words(app: App) -> None:
     dlq.mute(HELD, "30d", actor="ann", reason="known")
     dlq.rule(HELD, "hold", actor="ann", reason="until the router is back")
     app.flow.open("maps", reason="maintenance", actor="ann")
+    app.alerts.mute(queue="paused", for_="30d", reason="maintenance", actor="ann")
 
 
 # -- what is read of it
+
+HISTORIES = {"all": {}, "kills": {"task": "kills"}, "charges": {"queue": "charges", "step": "1m"}}
 
 
 def read(app: App, planned: str) -> dict:
@@ -262,7 +295,7 @@ def read(app: App, planned: str) -> dict:
         "paused": sorted(store.paused()),
         "groups": {queue: store.groups(queue) for queue in ("steps", "turns")},
         "failure_groups": [msgspec.structs.replace(group, sample_id="") for group in dlq.groups()],
-        "abouts": dlq.abouts([HELD, FAILING]),
+        "annotations": dlq.annotations([HELD, FAILING]),
         "rules": dlq.rules(),
         "plans": {id: dlq.plan(id).plan for id in plans},
         "frozen": {id: list(dlq.plan(id).handles()) for id in plans},
@@ -270,10 +303,25 @@ def read(app: App, planned: str) -> dict:
         "stories": {id: dlq.run(id).story() for id in runs},
         "failures": {id: dlq.run(id).failures() for id in runs},
         "autos": dlq.auto(),
-        "audit": list(dlq.audit()),
+        "recent_plans": recent_plans(store.cells),
+        "pauses": paused_by(store, ["paused"]),
+        "mutes": app.alerts.list(),
+        "audit": list(app.audit),
+        "audit_head": app.audit.verify().head,
+        "workers": app.workers(),
+        "waits": waiting_tasks(store),
+        "known_ms": _known_ms(store),
+        "history": {name: app.history(**of).points for name, of in HISTORIES.items()},
         "schedules": {name: schedule.state for name, schedule in app.schedules.items()},
         "flow": {name: app.flow.show(name) for name in ("api", "mail", "maps", "sms")},
     }
+
+
+def _known_ms(store) -> int | None:
+    """When a worker was last alive that knows a task."""
+    knowledge = Knowledge(store)
+    knowledge.read()
+    return knowledge.known_ms("charges", "charge", 1, ["order", "cents"])
 
 
 def _all(store, queue: str | None = None):

@@ -6,9 +6,10 @@ import os
 import signal
 import time
 
-from redrive import Aimd, App, AutoRedrive, Backoff, Breaker, Budget, Context, Idempotency, Retry, RetryAfter
+from redrive import Aimd, App, AutoRedrive, Backoff, Breaker, Budget, Context, Idempotency, Keys, Retry, RetryAfter
 
 FOR_LONG = Retry(max_attempts=8, backoff=Backoff.fixed("30s"))
+KEYS = Keys({"first": bytes(range(32))})
 
 
 def make_app(url: str) -> App:
@@ -56,6 +57,11 @@ def make_app(url: str) -> App:
             _die()
         return {"receipt": 1000 + order}
 
+    @app.task(name="kills", queue="kills", ctx=True, retry=FOR_LONG)
+    def kills(ctx: Context, n: int) -> None:
+        if ctx.message.crashes == 0:
+            _die()
+
     @app.task(name="load", queue="charges", ctx=True, retry=FOR_LONG)
     def load(ctx: Context, n: int) -> None:
         ctx.checkpoint({"rows": 7})
@@ -74,7 +80,17 @@ def make_app(url: str) -> App:
     return app
 
 
+def make_closed_app(url: str) -> App:
+    """One that encrypts what it enqueues."""
+    app = App(url, encrypt=KEYS)
+
+    @app.task(name="closed", queue="closed", retry=FOR_LONG)
+    def closed(n: int) -> None: ...
+
+    return app
+
+
 def _die() -> None:
-    """Once the other one keeps its checkpoint."""
-    time.sleep(1)
+    """Once the other one keeps its checkpoint, and the worker has told what it holds."""
+    time.sleep(2.5)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
 import boto3
 import msgspec
-from contents import FAILING, GONE
-
-sys.path.insert(0, str(Path.cwd()))  # the checkout's tests
-from redrive.triage.carrier import Carrier
-from tests.aws.places import Ministack
+from contents import AT_ONCE, FAILING, GONE
+from tests.support.aws.places import Ministack
 
 from redrive import App, Backoff, Idempotency, Retry
 from redrive.testing.sqs import SqsServer
+from redrive.triage.redrive.runner import Runner
 
 REGION, TABLE = "eu-central-1", "cells"
 
@@ -93,13 +90,15 @@ def _fill(app: App) -> dict:
     app.dlq.note(FAILING, "seen before", actor="ann")
     dead = [message.id for message in app.dlq]
     names["plan"] = app.dlq.select(" or ".join(f"id:{id}" for id in dead[:3])).plan().id
-    half = app.dlq.select(" or ".join(f"id:{id}" for id in dead[3:8])).plan(rate="4/s")
+    half = app.dlq.select(" or ".join(f"id:{id}" for id in dead[3:8])).plan(rate="4/s", **AT_ONCE)
     run = half.start(reason="it is mended", actor="ann")
-    carrier = Carrier(app.store, run.id, GONE, lambda *_: None, app)
+    runner = Runner(app.store, run.id, GONE, lambda *_, **__: None, app)
     while run.counts["moved"] < 2:
-        carrier.tick()
+        runner.tick()
         time.sleep(0.05)
     names["run_half"], names["planned"] = run.id, dead[:3]
+    assert app.flusher is not None
+    app.flusher.flush()
     return names
 
 
@@ -109,9 +108,11 @@ def _read(app: App, names: dict) -> dict:
         "now_ms": app.store.now_ms(),
         "messages": {message.id: message for message in dlq},
         "waiting": {id: app.job(id) for id in (*names["ready"], names["scheduled"], names["flaky"])},
-        "abouts": dlq.abouts([FAILING]),
+        "annotations": dlq.annotations([FAILING]),
         "plans": {id: dlq.plan(id).plan for id in (names["plan"], names["run_half"])},
         "runs": {view.id: view for view in dlq.runs()},
-        "audit": list(dlq.audit()),
+        "audit": list(app.audit),
+        "audit_head": app.audit.verify().head,
+        "history": app.history().points,
         "flow": app.flow.show("maps"),
     }

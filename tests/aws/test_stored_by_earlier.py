@@ -102,10 +102,12 @@ def test_everything_is_read_as_it_was(stored: Stored) -> None:
     found = {
         "messages": {message.id: message for message in dlq},
         "waiting": {id: app.job(id) for id in known["waiting"]},
-        "abouts": dlq.abouts(["fb" * 8]),
+        "annotations": dlq.annotations(["fb" * 8]),
         "plans": {id: dlq.plan(id).plan for id in known["plans"]},
         "runs": {view.id: view for view in dlq.runs()},
-        "audit": list(dlq.audit()),
+        "audit": list(app.audit),
+        "audit_head": app.audit.verify().head,
+        "history": app.history().points,
         "flow": app.flow.show("maps"),
     }
     now = lasting(json.loads(msgspec.json.encode(found)))

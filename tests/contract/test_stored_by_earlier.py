@@ -13,8 +13,19 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
-from tests.support.stored import Stored, as_known, lasting, load_postgres, load_redis, load_sqlite, messages, read
+from tests.support.stored import (
+    Stored,
+    as_known,
+    closed_app,
+    lasting,
+    load_postgres,
+    load_redis,
+    load_sqlite,
+    messages,
+    read,
+)
 
+from redrive import App
 from redrive.message import Draft, Handle, Lane
 from redrive.stores import open_store
 from redrive.stores.upkeep import upgrade
@@ -181,6 +192,63 @@ def test_a_plan_is_applied_and_runs_are_steered(stored: Stored) -> None:
 
 
 @pytest.mark.turns(3)
+def test_a_run_held_by_its_canary_goes_on_once_that_is_done(stored: Stored) -> None:
+    run = stored.app.dlq.run(stored.names["run_canary"])
+    assert (run.counts["moved"], run.counts["done"], run.counts["waiting"]) == (2, 1, 1)
+    stored.clock.advance(31)
+    stored.clock.go()
+    stored.work_until(lambda: run.view().closed, "canary")
+    assert (run.state, run.counts["moved"], run.counts["done"]) == ("done", 6, 6)
+    assert len(stored.ran["again"]) == len({*stored.ran["again"]}) == 5
+
+
+@pytest.mark.turns(3)
+def test_what_is_encrypted_is_read_with_its_key(stored: Stored) -> None:
+    ran: list[int] = []
+    closed_app(stored.store, ran).run_worker(["closed"], burst=True)
+    assert ran == [5]
+
+
+@pytest.mark.turns(3)
+def test_what_waits_for_a_later_release_is_run_by_it(stored: Stored) -> None:
+    stored.work("later")
+    assert stored.ran["work"] == []
+    later, ran = App(store=stored.store), list[int]()
+
+    @later.task(name="work", queue="later", version=7)
+    def work(n: int) -> None:
+        ran.append(n)
+
+    later.run_worker(["later"], burst=True)
+    assert ran == [27]
+
+
+@pytest.mark.turns(3)
+def test_a_killed_worker_is_listed_with_what_is_left_of_it(stored: Stored) -> None:
+    (killed,) = [info for info in stored.app.workers() if "charges" in info.name]
+    assert killed.drain_asked and {each.id for each in killed.messages} == {
+        stored.names["killing"],
+        stored.names["loading"],
+    }
+    stored.clock.advance(31)
+    stored.work("charges")
+    (gone,) = [info for info in stored.app.workers() if "charges" in info.name]
+    assert gone.gone and gone.messages == ()
+
+
+@pytest.mark.turns(3)
+def test_the_history_goes_on_from_its_counts(stored: Stored) -> None:
+    before = stored.app.history(task="kills").total
+    stored.app.tasks["kills"].enqueue(2)
+    stored.work("kills")
+    assert stored.app.flusher is not None
+    stored.app.flusher.flush()
+    after = stored.app.history(task="kills").total
+    assert (after.enqueued, after.done, after.crashes) == (before.enqueued + 1, before.done + 1, before.crashes)
+    assert sum(before.crashes.values()) == 1
+
+
+@pytest.mark.turns(3)
 def test_dead_messages_are_driven_back_by_hand(stored: Stored) -> None:
     app, names = stored.app, stored.names
     held = app.dlq.retry(select="queue:work", reason="it is mended")
@@ -279,7 +347,7 @@ def test_a_pause_holds_and_the_audit_log_goes_on(stored: Stored) -> None:
     assert (about.note, about.owner) == ("a new router", "ops")
     first, *others = app.audit
     assert (first.action, others) == ("note", before)
-    assert app.audit.verify().problems == ()
+    assert app.audit.verify(stored.known["audit_head"]).problems == ()
 
 
 @pytest.mark.turns(3)

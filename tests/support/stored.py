@@ -1,7 +1,5 @@
 """Stores that an earlier version wrote, opened by this one: the files of tests/data/stored-COMMIT, made by
 scripts/stored_fixtures, and the app that worked on them.
-
-Only public names stand here: what a store holds outlives where its code is.
 """
 
 from __future__ import annotations
@@ -32,20 +30,30 @@ from redrive import (
     Budget,
     Context,
     Idempotency,
+    Keys,
     Retry,
 )
 from redrive.files import boot_id
 from redrive.message import Filter, Message
+from redrive.presence import Knowledge, waiting_tasks
 from redrive.store import Store
 from redrive.stores.postgres.store import PostgresStore
 from redrive.stores.redis.store import RedisStore
 from redrive.stores.sqlite.store import SqliteStore
+from redrive.triage.pauses import paused_by
+from redrive.triage.redrive.records import recent_plans
 
-FILES = Path(__file__).parents[1] / "data" / "stored-d117619"
+FILES = Path(__file__).parents[1] / "data" / "stored-e314369c"
 NAME = "stored_earlier"  # of the schema and the namespace that were saved
 PATIENCE_S = 30.0
 BOOT_AT = 8  # of a file of slots, behind its magic: which start of which machine it was written in
-OF_A_MOMENT = {"now_ms", "names", "oldest_age_s", "budget_left", "cool_s", "next_ms", "carried_by", "per_s"}
+OF_A_MOMENT = {"now_ms", "names", "oldest_age_s", "budget_left", "cool_s", "found_ms", "next_ms", "carried_by", "per_s"}
+KEYS = Keys({"first": bytes(range(32))})
+HISTORIES: dict[str, dict[str, Any]] = {
+    "all": {},
+    "kills": {"task": "kills"},
+    "charges": {"queue": "charges", "step": "1m"},
+}
 LONG = Retry(max_attempts=8, backoff=Backoff.fixed("30s"))
 
 
@@ -162,6 +170,7 @@ class Stored:
         declare("call", "api", dependency="api")
         declare("sms", "sms", dependency="sms", retry=Retry(max_attempts=8, backoff=Backoff.fixed("10ms")))
         declare("load", "charges")
+        declare("kills", "kills")
         declare("again", "redriven", retry=once)
         declare("fails", "auto", retry=once)
 
@@ -177,6 +186,17 @@ class Stored:
         app.periodic("0 3 * * *", tz="Europe/Berlin", name="nightly", queue="ticks", args=(0,))(work)
         app.periodic(every="2s", name="quiet", queue="ticks", args=(0,))(work)
         return app
+
+
+def closed_app(store: Store, ran: list[int]) -> App:
+    """An app that has the key of what is encrypted."""
+    app = App(store=store, encrypt=KEYS)
+
+    @app.task(name="closed", queue="closed")
+    def closed(n: int) -> None:
+        ran.append(n)
+
+    return app
 
 
 def load_sqlite(path: Path) -> Callable[[Clock], Store]:
@@ -210,7 +230,7 @@ def read(app: App, planned: str) -> dict[str, Any]:
         "paused": sorted(store.paused()),
         "groups": {queue: store.groups(queue) for queue in ("steps", "turns")},
         "failure_groups": [msgspec.structs.replace(group, sample_id="") for group in dlq.groups()],
-        "abouts": dlq.abouts(["fa" * 8, "fb" * 8]),
+        "annotations": dlq.annotations(["fa" * 8, "fb" * 8]),
         "rules": dlq.rules(),
         "plans": {id: dlq.plan(id).plan for id in plans},
         "frozen": {id: list(dlq.plan(id).handles()) for id in plans},
@@ -218,12 +238,27 @@ def read(app: App, planned: str) -> dict[str, Any]:
         "stories": {id: dlq.run(id).story() for id in runs},
         "failures": {id: dlq.run(id).failures() for id in runs},
         "autos": dlq.auto(),
-        "audit": list(dlq.audit()),
+        "recent_plans": recent_plans(store.cells),
+        "pauses": paused_by(store, ["paused"]),
+        "mutes": app.alerts.list(),
+        "audit": list(app.audit),
+        "audit_head": app.audit.verify().head,
+        "workers": app.workers(),
+        "waits": waiting_tasks(store),
+        "known_ms": _known_ms(store),
+        "history": {name: app.history(**of).points for name, of in HISTORIES.items()},
         "schedules": {name: schedule.state for name, schedule in app.schedules.items()},
         "flow": {name: app.flow.show(name) for name in ("api", "mail", "maps", "sms")},
     }
     built: dict[str, Any] = json.loads(msgspec.json.encode(found))
     return built
+
+
+def _known_ms(store: Store) -> int | None:
+    """When a worker was last alive that knows a task."""
+    knowledge = Knowledge(store)
+    knowledge.read()
+    return knowledge.known_ms("charges", "charge", 1, ["order", "cents"])
 
 
 def messages(store: Store, queue: str | None = None) -> list[Message]:
