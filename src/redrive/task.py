@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, get_args
 
 from msgspec import Struct
@@ -330,11 +328,3 @@ def _name(handler: Callable[..., Any]) -> str:
 def _is_any(kind: Callable[[Any], bool], handler: Callable[..., Any]) -> bool:
     """Whether the handler, or what calling it as an object runs, is a function of that kind."""
     return kind(handler) or kind(type(handler).__call__)
-
-
-def __getattr__(name: str) -> Any:
-    """Serve `Task`, `Bound` and `Ref` under their old path, with a warning."""
-    if name not in ("Task", "Bound", "Ref"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"redrive.task.{name} is redrive.enqueue.{name} now", DeprecationWarning, stacklevel=2)
-    return getattr(import_module("redrive.enqueue"), name)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -43,17 +41,3 @@ assert "msgspec" not in sys.modules
 def test_an_unknown_name_names_the_known_ones() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'Ap'; it has SLO, Aimd, App, AutoRedrive"):
         _ = redrive.Ap  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("name", ["Task", "Bound", "Ref"])
-def test_names_that_moved_are_there_under_their_old_path_with_a_warning(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"redrive.task.{name} is redrive.enqueue.{name} now"):
-        assert getattr(redrive.task, name) is getattr(redrive.enqueue, name)
-
-
-def test_every_deprecation_names_the_old_and_another_new_name() -> None:
-    sources = sorted(Path(redrive.__file__).parent.rglob("*.py"))
-    told = [text for path in sources for text in re.findall(r'warn\(\s*f?"([^"]+)", Depr', path.read_text())]
-    named = [re.fullmatch(r"(\S+) is (?:now )?(\S+?)(?: now)?", text) for text in told]
-    assert len(named) >= 5 and all(named), told
-    assert [found[0] for found in named if found is not None and found[1] == found[2]] == []

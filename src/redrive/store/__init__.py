@@ -9,8 +9,6 @@ Small on purpose. A third party writes a store in a day and tests it with `redri
 
 from __future__ import annotations
 
-import warnings
-
 from .admin import AdminOperations
 from .base import LargeBodies, StoreBase, Usage
 from .cells import Cells, OpenCells
@@ -45,8 +43,3 @@ class Store(DeliveryOperations, QueryOperations, AdminOperations):
     def engine(self) -> Store:
         """The store that holds the messages: this one, or the innermost one of a wrapper."""
         return self
-
-    def about(self) -> dict[str, str | int]:
-        """The old name of `info`."""
-        warnings.warn("store.about() is now store.info()", DeprecationWarning, stacklevel=2)
-        return self.info()

@@ -6,7 +6,6 @@ Both outlive the messages, so that they apply when the failure comes back.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import get_args
 
@@ -73,11 +72,6 @@ class Annotations:
     def annotations(self, fingerprints: Sequence[str]) -> dict[str, Annotation]:
         """The annotations of these groups; groups without one are left out. Raises StoreError."""
         return read_annotations(self._store, fingerprints)
-
-    def abouts(self, fingerprints: Sequence[str]) -> dict[str, Annotation]:
-        """Deprecated: `annotations`."""
-        warnings.warn("dlq.abouts() is now dlq.annotations()", DeprecationWarning, stacklevel=2)
-        return self.annotations(fingerprints)
 
     def rules(self) -> dict[str, Rule]:
         """All standing rules, by fingerprint."""
