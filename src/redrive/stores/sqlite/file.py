@@ -301,7 +301,7 @@ class SqliteFile(Store):
 
     def _migrate(self, reader: sqlite3.Connection) -> None:
         schema.require_known(reader.execute, self.path)
-        if schema.version(reader.execute) < len(schema.MIGRATIONS):
+        if schema.version(reader.execute) < schema.MIGRATIONS[-1]:
             self._writer.run(lambda c: schema.migrate(c, self._sql, self.path))
 
     def now_ms(self) -> int:

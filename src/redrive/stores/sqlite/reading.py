@@ -110,7 +110,7 @@ def _length(path: Path) -> int:
 def require_schema(c: sqlite3.Connection, path: Path, why: str) -> None:
     """Raises SchemaError unless the file is one that can be looked at as it is."""
     schema.require_known(c.execute, path)
-    at, known = schema.version(c.execute), len(schema.MIGRATIONS)
+    at, known = schema.version(c.execute), schema.MIGRATIONS[-1]
     if at < known:
         has = f"has schema {at}" if at else "holds nothing of redrive's"
         raise SchemaError(

@@ -20,7 +20,7 @@ from ...message import SKIP_LOOKED
 from .errors import store_error
 from .rows import COLUMNS
 
-MIGRATIONS = ("migration_1", "migration_2", "migration_3", "migration_4", "migration_5", "migration_6")
+MIGRATIONS = (5, 6)  # the first makes the schema in an empty file; no release had one before it
 # What a redrive or an isolation takes from a message, as its column `before` keeps it: see `message.Before`.
 _TAKEN = (
     *("lane", "redrives", "queue", "reason", "rested_ms", "attempt", "crashes", "crashes_alone", "suspect", "life_ms"),
@@ -53,16 +53,16 @@ def statements() -> dict[str, str]:
     return named | {f"{name}_by_lane": _LEFT_ALONE.sub(rf"\g<0> and {_OURS}", named[name]) for name in _BY_LANE}
 
 
-ClaimRequest = Callable[[str], Iterable[tuple[Any, ...]]]  # a statement that reads: its rows
+Read = Callable[[str], Iterable[tuple[Any, ...]]]  # a statement that reads: its rows
 
 
-def needed(ask: ClaimRequest) -> int:
+def needed(ask: Read) -> int:
     """The version that a program must know to work the file; 0 where there is nothing of ours."""
     ((at,),) = ask("pragma user_version")
     return int(at)
 
 
-def version(ask: ClaimRequest) -> int:
+def version(ask: Read) -> int:
     """The version that the file is at; 0 where there is nothing of ours."""
     at = needed(ask)
     if not list(ask("select 1 from sqlite_master where name = 'schema_at' and type = 'table'")):
@@ -71,23 +71,31 @@ def version(ask: ClaimRequest) -> int:
     return max(at, beyond or 0)
 
 
-def require_known(ask: ClaimRequest, path: Path) -> None:
-    """Raises SchemaError for a file of a newer redrive that this one must not work."""
-    if (at := needed(ask)) > len(MIGRATIONS):
-        raise SchemaError(f"{path} has schema {at}, this redrive knows up to {len(MIGRATIONS)}; upgrade redrive")
+def require_known(ask: Read, path: Path) -> None:
+    """Raises SchemaError for a file that this redrive must not work: of a newer one, or of one before any release."""
+    at, first, last = needed(ask), MIGRATIONS[0], MIGRATIONS[-1]
+    if at > last:
+        raise SchemaError(f"{path} has schema {at}, this redrive knows up to {last}; upgrade redrive")
+    if 0 < at < first:
+        raise SchemaError(
+            f"{path} has schema {at}, which no release had, this redrive knows {first} and later; let the redrive that "
+            "made it work what is in it, and name a new file"
+        )
 
 
 def migrate(c: sqlite3.Connection, sql: Mapping[str, str], path: Path) -> None:
     """Run the migrations that are missing, in the transaction that is open. Raises SchemaError."""
     require_known(c.execute, path)
     at = version(c.execute)
-    for number, name in enumerate(MIGRATIONS[at:], at + 1):
-        for statement in _split(_step(sql[name], number)):
-            c.execute(statement)
+    for number in MIGRATIONS:
+        if number > at:
+            for statement in _split(_step(sql, number)):
+                c.execute(statement)
 
 
-def _step(migration: str, number: int) -> str:
+def _step(sql: Mapping[str, str], number: int) -> str:
     """A migration, and the note that it is done."""
+    migration = sql[f"migration_{number}"]
     note = _SET_AT % number if migration.startswith(_BESIDE_OLDER) else f"pragma user_version={number};\n"
     return f"{migration}\n{note}"
 
@@ -104,8 +112,8 @@ def version_of(path: Path) -> int:
 def ddl() -> str:
     """All that is run on an empty file, to read: redrive makes and changes its file by itself."""
     sql = statements()
-    steps = [f"begin;\n{_step(sql[name], number)}commit;\n" for number, name in enumerate(MIGRATIONS, 1)]
-    return f"-- redrive: an SQLite file at schema {len(MIGRATIONS)}\npragma journal_mode=wal;\n\n" + "\n".join(steps)
+    steps = [f"begin;\n{_step(sql, number)}commit;\n" for number in MIGRATIONS]
+    return f"-- redrive: an SQLite file at schema {MIGRATIONS[-1]}\npragma journal_mode=wal;\n\n" + "\n".join(steps)
 
 
 def _split(script: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 -- Batches travel as one JSON argument and come back as one JSON value. sqlite3 gives up the interpreter lock at every step of a
 -- statement, and beside a busy event loop it waits up to 5 ms to get it back: a batch must be a few steps, not one per message.
 
--- name: migration_1
+-- name: migration_5
 create table message (
   seq integer primary key autoincrement,  -- the receipt's handle, so never used twice; puts of one commit keep their order by it
   id text not null,
@@ -38,12 +38,32 @@ create table message (
   faults text,                            -- JSON: fault history, oldest first
   body blob not null,
   progress blob,
-  result blob
+  result blob,
+  turn integer,                           -- of a grouped message: null out of line, 0 with a place, above that parked in this order
+  wake_ms integer,                        -- of a grouped message without a place: when it may be due
+  parked_ms integer,                      -- of a parked message: since when; its group holds it from then on
+  expires_ms integer,                     -- of a done message: when it is removed
+  deferral text,                          -- JSON: why flow control holds it back
+  -- what a redrive by a run, or an isolation, took from it: JSON, and of a done one its checkpoint and result
+  before text,
+  before_progress blob,
+  before_result blob
 );
 -- lane stands last so that counts read this index alone
 create index message_due on message(queue, priority, due_ms, lane) where due_ms is not null;
 create unique index message_id on message(id);
+create index message_group on message(queue, grp, turn) where turn is not null;
+create index message_wake on message(queue, wake_ms) where wake_ms is not null and turn is null;
+create index message_expires on message(expires_ms) where expires_ms is not null;
+-- Pages of what rests, by each field that a filter names. Each begins with a column that changes only where a message comes to rest, or
+-- leaves: claims and acks do not touch them.
 create index message_rest on message(lane, rested_ms) where rested_ms is not null;
+create index message_rest_queue on message(queue, lane, rested_ms) where rested_ms is not null;
+create index message_rest_fingerprint on message(fingerprint, lane, rested_ms) where fingerprint is not null;
+create index message_rest_task on message(task, lane, rested_ms) where rested_ms is not null;
+create index message_rest_error on message(error, lane, rested_ms) where error is not null;
+create index message_rest_reason on message(reason, lane, rested_ms) where reason is not null;
+create index message_rest_group on message(lane, fingerprint, task, rested_ms) where rested_ms is not null;
 create table unique_key (
   task text not null,
   key text not null,
@@ -57,66 +77,30 @@ create trigger message_gone after delete on message when old.key is not null beg
 end;
 create table queue (
   name text primary key,
-  paused integer not null default 0
+  paused integer not null default 0,
+  group_width integer,
+  group_order text,
+  on_dead text
 ) without rowid;
-create table cell (
-  key text primary key,
-  version integer not null,
-  value blob,                             -- null: deleted; the row stays so that its versions are never used twice
-  expires_ms integer
-) without rowid;
-
--- name: migration_2
-alter table message add column turn integer;       -- of a grouped message: null out of line, 0 with a place, above that parked in this order
-alter table message add column wake_ms integer;    -- of a grouped message without a place: when it may be due
-alter table message add column parked_ms integer;  -- of a parked message: since when; its group holds it from then on
-alter table message add column expires_ms integer; -- of a done message: when it is removed
-create index message_group on message(queue, grp, turn) where turn is not null;
-create index message_wake on message(queue, wake_ms) where wake_ms is not null and turn is null;
-create index message_expires on message(expires_ms) where expires_ms is not null;
-alter table queue add column group_width integer;
-alter table queue add column group_order text;
-alter table queue add column on_dead text;
 create table group_width (
   queue text not null,
   name text not null,                     -- of the group; empty: of every group of the queue
   width integer not null,
   primary key (queue, name)
 ) without rowid;
-update message set expires_ms = rested_ms + 86400000 where lane = 'done';
--- Messages of a group that stand here already stay as they are: each is due by itself, as when it was put.
-
--- name: migration_3
--- Pages of what rests. Files made while these were being written have them at schema 2 already.
-create index if not exists message_rest_queue on message(queue, lane, rested_ms) where rested_ms is not null;
-create index if not exists message_failure on message(fingerprint, rested_ms) where fingerprint is not null;
-
--- name: migration_4
-alter table message add column deferral text;      -- JSON: why flow control holds it back
--- Cells go away. A deleted one (value null) is an expired one; what had the highest version of those that went stands in cell_gone.
-update cell set expires_ms = 0 where value is null;
+create table cell (
+  key text primary key,
+  version integer not null,
+  value blob,                             -- null: deleted, which is an expired one
+  expires_ms integer
+) without rowid;
 create index cell_expires on cell(expires_ms) where expires_ms is not null;
-create table cell_gone (version integer not null);
+create table cell_gone (version integer not null);  -- the highest of those that went, so that none is used twice
 insert into cell_gone values (0);
-
--- name: migration_5
--- What a redrive by a run, or an isolation, took from a message: JSON, and of a done one its checkpoint and result.
-alter table message add column before text;
-alter table message add column before_progress blob;
-alter table message add column before_result blob;
--- Pages of what rests, by each field that a filter names. Each begins with a column that changes only where a message comes to rest, or
--- leaves: claims and acks do not touch them.
-drop index message_failure;
-create index message_rest_fingerprint on message(fingerprint, lane, rested_ms) where fingerprint is not null;
-create index message_rest_task on message(task, lane, rested_ms) where rested_ms is not null;
-create index message_rest_error on message(error, lane, rested_ms) where error is not null;
-create index message_rest_reason on message(reason, lane, rested_ms) where reason is not null;
-create index message_rest_group on message(lane, fingerprint, task, rested_ms) where rested_ms is not null;
 
 -- name: migration_6
 -- older programs go on beside it
--- Those that have failed before and may be claimed: a claim gives some of its places to them first. Builds between two releases made this
--- index as message_retry, and can do so still.
+-- Those that have failed before and may be claimed: a claim gives some of its places to them first.
 create index if not exists message_again on message(queue, priority, due_ms) where lane = 'ready' and attempt > 0 and due_ms is not null;
 
 -- name: put
