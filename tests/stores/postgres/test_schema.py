@@ -19,21 +19,10 @@ from redrive.errors import Refused, SchemaError, StoreUnavailable
 from redrive.message import (
     Ack,
     ClaimRequest,
-    DeadLetter,
-    Decision,
     Draft,
-    Handle,
-    Isolate,
-    Lane,
-    Message,
-    Quarantine,
-    Readmit,
-    Redrive,
-    Return,
     Settled,
     Settlement,
     Swap,
-    Verdict,
 )
 from redrive.stores.postgres import schema as postgres_schema
 from redrive.stores.postgres.doctor import doctor, preflight
@@ -109,6 +98,21 @@ def test_without_migrating_a_missing_version_is_told(open_link: Open) -> None:
     assert open_schema(open_link("migrate=off"), ONE) == Version(1, 1)
     with pytest.raises(SchemaError, match="version 1, this redrive needs 2"):
         open_schema(open_link("migrate=off"), TWO)
+
+
+@pytest.mark.parametrize("options", ["", "migrate=off"])
+def test_a_version_of_before_the_first_release_is_refused_and_left_alone(
+    link: Session, open_link: Open, schema: str, options: str, postgres_server: PostgresServer
+) -> None:
+    open_schema(link, ONE)
+    first = migrations(statements())[0].number
+    for open_it in (
+        lambda: open_schema(open_link(options)),
+        lambda: upgrade(f"{postgres_server.url}?schema={schema}&{options}"),
+    ):
+        with pytest.raises(SchemaError, match=rf"version 1, which no release had.*knows {first} and later.*\?schema="):
+            open_it()
+    assert version_of(link) == Version(1, 1)
 
 
 def test_a_migration_that_fails_leaves_nothing_of_it(link: Session) -> None:
@@ -311,10 +315,10 @@ def test_what_is_printed_for_an_administrator_is_what_opening_makes(
         c.execute(printed)
         by_hand = shape(link, schema)
         c.execute(f"drop schema {schema} cascade")
-    assert upgrade(f"{made}&migrate=off") == (0, len(migrations(statements())))
+    assert upgrade(f"{made}&migrate=off") == (0, migrations(statements())[-1].number)
     assert shape(link, schema) == by_hand
-    assert upgrade(made) == (len(migrations(statements())),) * 2
-    assert sql(made, since=len(migrations(statements()))).count("begin;") == 0
+    assert upgrade(made) == (migrations(statements())[-1].number,) * 2
+    assert sql(made, since=migrations(statements())[-1].number).count("begin;") == 0
 
 
 def test_a_worker_needs_no_more_rights_than_are_printed(
@@ -346,9 +350,9 @@ def test_old_and_new_stores_work_side_by_side_while_the_schema_grows(
 ) -> None:
     url = f"{postgres_server.url}?schema={schema}&synchronous_commit=off"
     stores = [PostgresStore(url) for _ in range(3)]
-    known = len(migrations(statements()))
+    known = migrations(statements())[-1].number
     grown = statements() | {
-        f"migration_{known + 1}": "-- compatible from 1\n"
+        f"migration_{known + 1}": f"-- compatible from {known}\n"
         "alter table {s}.message add column later bigint not null default 7;\n"
         "create index message_later on {s}.message(later);"
     }
@@ -373,7 +377,7 @@ def test_old_and_new_stores_work_side_by_side_while_the_schema_grows(
         worker.start()
     time.sleep(0.3)
     try:
-        assert open_schema(open_link(), grown) == Version(known + 1, 1)
+        assert open_schema(open_link(), grown) == Version(known + 1, known)
         stores.append(PostgresStore(url))  # an old program that starts beside the newer schema
         assert len(stores[-1].put([Draft(task="push", queue="other")])) == 1
         time.sleep(0.3)
@@ -387,99 +391,3 @@ def test_old_and_new_stores_work_side_by_side_while_the_schema_grows(
     assert min(acked) > 0
     for store in stores:
         store.close()
-
-
-# How a program that knows version 1 only swaps a cell: versions of its own, one after the other, and deleted ones stay.
-OLD_SWAP = """insert into {s}.cell as c (key, version, value, expires_ms)
-select $1::text, 1, $3::bytea, 1000 + $4::bigint
-where $2::bigint = 0 or exists (select from {s}.cell where key = $1::text)
-on conflict (key) do update set version = c.version + 1, value = excluded.value, expires_ms = excluded.expires_ms
-where case when $2::bigint = 0 then c.value is null or c.expires_ms <= 1000
-  else c.version = $2::bigint and c.value is not null and (c.expires_ms is null or c.expires_ms > 1000) end
-returning true"""
-
-
-def test_cells_of_older_programs_keep_their_versions_and_none_is_used_twice(
-    postgres_server: PostgresServer, link: Session, schema: str
-) -> None:
-    parts = statements()
-    open_schema(link, {"migration_1": parts["migration_1"]})
-
-    def old_swap(key: str, version: int, value: bytes | None, ttl_ms: int | None = None) -> bool:
-        sql = OLD_SWAP.replace("{s}", schema).encode()
-        return link.run(lambda c: psycopg.RawCursor(c).execute(sql, [key, version, value, ttl_ms]).fetchone()) == (
-            True,
-        )
-
-    for version in range(50):
-        assert old_swap("often", version, b"%d" % version)
-    assert old_swap("gone", 0, b"1") and old_swap("gone", 1, None) and old_swap("brief", 0, b"1", 500)
-    store = PostgresStore(f"{postgres_server.url}?schema={schema}", clock_ms=lambda: 1000)
-    assert version_of(link) == Version(len(migrations(parts)), 1)
-    rows = f"select key, version, sweep_ms from {schema}.cell order by key"
-    assert link.look(rows) == [("brief", 1, 60_000), ("often", 50, None)]
-
-    def at(key: str) -> int:
-        (cell,) = store.cells.read([key])
-        return 0 if cell is None else cell.version
-
-    seen = [50]
-    for _ in range(3):  # ours, theirs, and theirs again
-        assert store.cells.swap([Swap("often", at("often"), b"new")]) == [True]
-        seen.append(at("often"))
-        for value in (b"old", b"old again"):
-            assert old_swap("often", at("often"), value, 500)
-            seen.append(at("often"))
-    assert store.cells.swap([Swap("often", at("often"), None)]) == [True]
-    assert old_swap("often", 0, b"made anew")
-    seen.append(at("often"))
-    assert seen == sorted(set(seen))
-    assert old_swap("often", at("often"), None) and at("often") == 0
-    assert store.cells.swap([Swap("often", 0, b"1", ttl_ms=500)]) == [True]
-    assert at("often") > seen[-1] + 1
-    assert old_swap("left", 0, b"1") and old_swap("left", at("left"), None)
-    store._swept_ms = -120_000
-    store.exchange([], [])
-    assert [key for key, *_ in link.look(rows)] == ["brief", "often"]
-    store.close()
-
-
-# How a program that knows version 2 only redrives and isolates: what is kept beside a message stays as it was.
-OLD_VERDICTS = {
-    "redrive": "lane = 'ready', redrives = coalesce(redrives, 0) + 1, attempt = 0, run = null, reason = null, "
-    "rested_ms = null, fingerprint = null, error = null, due_ms = 1",
-    "isolate": "lane = 'quarantine', reason = 'an older one', rested_ms = 2",
-}
-
-
-def test_what_an_older_program_leaves_beside_a_message_is_not_given_back(
-    postgres_server: PostgresServer, link: Session, schema: str
-) -> None:
-    store = PostgresStore(f"{postgres_server.url}?schema={schema}")
-
-    def died(decision: Decision) -> Message:
-        store.exchange([Settlement(d.receipt, decision) for d in store.exchange([], [ASK]).deliveries], [])
-        (message,) = store.peek(None).messages
-        return message
-
-    def judge(verdict: Verdict) -> list[bool]:
-        (message,) = store.peek(None).messages
-        return store.triage([Handle(message.id, message.redrives, message.lane)], verdict)
-
-    def old(verdict: str) -> None:
-        link.run(lambda c: c.execute(f"update {schema}.message set {OLD_VERDICTS[verdict]}".encode()))
-
-    store.put([Draft(task="t")])
-    died(DeadLetter("exhausted"))
-    assert judge(Redrive(run="r")) == [True]
-    died(DeadLetter("permanent"))
-    old("isolate")
-    assert judge(Readmit("it is mended")) == [True]
-    assert store.peek(Lane.DEAD).messages[0].reason == "an older one"
-    assert judge(Isolate("away")) == [True]
-    old("redrive")
-    assert judge(Return("r")) == [False]
-    died(Quarantine(reason="crashed"))
-    assert judge(Readmit("it is mended")) == [True]
-    assert store.peek(Lane.DEAD).messages[0].reason == "crashed"
-    store.close()

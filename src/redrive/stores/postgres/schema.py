@@ -3,7 +3,8 @@
 A migration is a part `migration_N` of statements.sql. Its first line says which programs may go on beside it:
 `-- compatible from V` means every redrive that knows version V or later. So migrations add, and what an older program
 needs is removed once no process runs it. Each is a transaction of its own under an advisory lock: one that comes
-second waits, and finds it done. A crash in one leaves nothing of it.
+second waits, and finds it done. A crash in one leaves nothing of it. The first makes the schema: no release had one
+before it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def statements() -> dict[str, str]:
 def migrations(parts: dict[str, str]) -> list[Migration]:
     """The migrations among these parts, in order."""
     found = []
-    for number in range(1, 1 + sum(name.startswith("migration_") for name in parts)):
+    for number in sorted(int(name.removeprefix("migration_")) for name in parts if name.startswith("migration_")):
         sql = parts[f"migration_{number}"]
         said = re.match(r"-- compatible from (\d+)\n", sql)
         found.append(Migration(number, int(said[1]) if said else number, sql))
@@ -74,15 +75,16 @@ def open_schema(link: Session, parts: dict[str, str] | None = None) -> Version:
     """The version in the database once it is one this program can use: brought up to date, unless the URL says
     `migrate=off`. Raises SchemaError."""
     known = migrations(statements() if parts is None else parts)
-    found = version_of(link)
-    if found.number < len(known) and found.read_only:
+    found, last = version_of(link), known[-1].number
+    _require_released(link, found, known)
+    if found.number < last and found.read_only:
         raise SchemaError(
-            f"{link.where}, schema {link.schema!r} is at version {found.number}, this redrive reads {len(known)}, and "
+            f"{link.where}, schema {link.schema!r} is at version {found.number}, this redrive reads {last}, and "
             f"{found.read_only}; let somebody who may write run `redrive store upgrade`"
         )
-    if found.number < len(known) and link.url.migrate:
+    if found.number < last and link.url.migrate:
         return _migrate(link, known)
-    return _usable(link, found, len(known))
+    return _usable(link, found, last)
 
 
 def upgrade(url: str) -> tuple[int, int]:
@@ -90,10 +92,11 @@ def upgrade(url: str) -> tuple[int, int]:
     link = Session(parse(url))
     try:
         link.open()
-        found = version_of(link)
+        found, known = version_of(link), migrations(statements())
         if found.read_only:
             raise ReadOnly(f"{link.where}: {found.read_only}; nothing was changed")
-        return found.number, _migrate(link, migrations(statements())).number
+        _require_released(link, found, known)
+        return found.number, _migrate(link, known).number
     finally:
         link.close()
 
@@ -112,12 +115,14 @@ def sql(url: str, *, since: int = 0) -> str:
     """All DDL that redrive would run on an empty database (or on one at version `since`), for somebody who may."""
     schema = parse(url).schema
     known = migrations(statements())
-    head = f"-- redrive: schema {schema!r}, from version {since} to {len(known)}. A worker needs no more than:\n"
+    head = f"-- redrive: schema {schema!r}, from version {since} to {known[-1].number}. A worker needs no more than:\n"
     head += "".join(f"--   {line}\n" for line in _GRANTS.replace("{s}", schema).splitlines())
     head += "-- Who only looks at it (queue list, dlq list, job show, store doctor) needs no more than:\n"
     head += "".join(f"--   {line}\n" for line in _GRANTS_TO_LOOK.replace("{s}", schema).splitlines())
     steps = "\n".join(
-        "begin;\n" + (_SCHEMA + _META if m.number == 1 else "") + _script(m) + "commit;\n" for m in known[since:]
+        "begin;\n" + (_SCHEMA + _META if m is known[0] else "") + _script(m) + "commit;\n"
+        for m in known
+        if m.number > since
     )
     return head + "\n" + steps.replace("{s}", schema)
 
@@ -157,6 +162,15 @@ def version_of(link: Session) -> Version:
     return Version(number, compatible_from, why)
 
 
+def _require_released(link: Session, found: Version, known: list[Migration]) -> None:
+    if 0 < found.number < known[0].number:
+        raise SchemaError(
+            f"{link.where}, schema {link.schema!r} is at version {found.number}, which no release had, this redrive "
+            f"knows {known[0].number} and later; let the redrive that made it work what is in it, and name a new one "
+            "(?schema=)"
+        )
+
+
 def _usable(link: Session, found: Version, known: int) -> Version:
     where = f"{link.where}, schema {link.schema!r}"
     if found.number < known:
@@ -185,7 +199,7 @@ def _migrate(link: Session, known: list[Migration]) -> Version:
             c.deadline_s = deadline_s
             while (found := _step(c, link.url, known)) is None:
                 pass
-            return _usable(link, found, len(known))
+            return _usable(link, found, known[-1].number)
         except psycopg.errors.LockNotAvailable as error:
             tries += 1
             if tries >= LOCK_TRIES:
@@ -216,9 +230,9 @@ def _step(c: Connection, url: PostgresUrl, known: list[Migration]) -> Version | 
         c.execute("set local idle_in_transaction_session_timeout = 0")
         _wait_turn(c, url.schema)
         found = _version(c, url.schema)
-        if found.number >= len(known):
+        step = next((step for step in known if step.number > found.number), None)
+        if step is None:
             return found
-        step = known[found.number]
         meta = (_META if _exists(c, url.schema) else _SCHEMA + _META) if found.number == 0 else ""
         c.execute((meta + _script(step)).replace("{s}", url.schema).encode())
     return None

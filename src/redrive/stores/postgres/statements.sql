@@ -5,7 +5,7 @@
 -- parts p of the due index, where floors are kept (postgres/floor.py). {due p $n} is then what lies in a part and is due by that time.
 -- Batches travel as arrays. What a statement changed comes back as a count and, only where somebody was left out, as a list.
 
--- name: migration_1
+-- name: migration_9
 create sequence {s}.message_seq;
 create table {s}.message (
   -- What every message has stands first, and what few have last: the server reads a row from its front.
@@ -48,6 +48,8 @@ create table {s}.message (
   meta text,                              -- JSON: what rarely differs from its default (headers, correlation, content, …)
   progress bytea,
   result bytea,
+  deferral text,                          -- JSON: why flow control holds it back
+  before jsonb,                           -- what the redrive or the isolation replaced (message.Before)
   constraint message_id primary key (id) with (fillfactor = 45, deduplicate_items = off)
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, autovacuum_vacuum_cost_delay = 0);
@@ -55,8 +57,17 @@ create table {s}.message (
 create index message_due on {s}.message(queue, priority, due_ms, lane, seq) with (deduplicate_items = off) where due_ms is not null;
 create index message_rest on {s}.message(lane, rested_ms, seq) where rested_ms is not null;
 create index message_rest_queue on {s}.message(queue, lane, rested_ms, seq) where rested_ms is not null;
--- what failure groups are told from is all in there
-create index message_failure on {s}.message(fingerprint, rested_ms, seq) include (task, id) where lane = 'dead';
+-- what failure groups and counts of dead letters are told from is all in there
+create index message_failure on {s}.message(fingerprint, rested_ms, seq) include (task, id, queue, reason, error) where lane = 'dead';
+-- What a page of dead letters is looked up by. That the column is there is said, and that they are dead said in other words, so that the
+-- planner has no use of any of them but that which a query is made for.
+create index message_task on {s}.message(task, rested_ms, seq) where lane between 'dead' and 'dead' and task is not null;
+create index message_error on {s}.message(error, rested_ms, seq) where lane between 'dead' and 'dead' and error is not null;
+create index message_reason on {s}.message(reason, rested_ms, seq) where lane between 'dead' and 'dead' and reason is not null;
+-- What has failed before and is due, for claims that take some of it first. (The lane is said in words that only `claim_sharing` says, so that
+-- no other statement has a use of this index, and that one no use of another.)
+create index message_retry on {s}.message(queue, priority, due_ms, seq)
+  where lane between 'ready' and 'ready' and attempt > 0 and due_ms is not null;
 create index message_expires on {s}.message(expires_ms) where expires_ms is not null;
 create unique index message_place on {s}.message(queue, grp, place) where place is not null;
 create index message_line on {s}.message(queue, grp, turn) where turn is not null;
@@ -81,74 +92,22 @@ create table {s}.line (
   queue text collate "C" not null,
   name text collate "C" not null,         -- of the group; empty: of every group of the queue
   width integer,                          -- its own; null: the queue's
+  -- After a change of how a queue's groups are served, those who are parked are admitted in steps: up to which group, by name, in the row that
+  -- stands for every group. Null: no more to do.
+  admitting text collate "C",
   primary key (queue, name)
 );
+create index line_admitting on {s}.line(queue) where admitting is not null;
+-- Cells go away with their time, so their versions come from the sequence of messages, which every role may use already. Doubled: some
+-- schemas have a trigger that replaces a version which is one more than the last.
 create table {s}.cell (
   key text collate "C" primary key,
   version bigint not null,
-  value bytea,                            -- null: deleted; the row stays so that its versions are never used twice
-  expires_ms bigint
+  value bytea,                            -- null counts as deleted
+  expires_ms bigint,
+  sweep_ms bigint                         -- about when it expires, and not before; rarely another, so that most swaps touch no index
 ) with (fillfactor = 70);
-
--- name: migration_2
--- compatible from 1
--- Cells go away with their time, so their versions come from the sequence of messages, doubled: an older program, which adds one, makes an
--- odd one, and is corrected by a trigger. (That sequence, because every role may use it already.)
-alter table {s}.message add column deferral text;  -- JSON: why flow control holds it back
-alter table {s}.cell add column sweep_ms bigint;   -- about when it expires, and not before; rarely another, so that most swaps touch no index
-create function {s}.swapped_by_older() returns trigger language plpgsql as $body$
-begin
-  new.version := 2 * nextval('{s}.message_seq');
-  new.sweep_ms := case when new.value is null then 0 else (new.expires_ms / 60000 + 1) * 60000 end;
-  return new;
-end $body$;
-create trigger made_by_older before insert on {s}.cell for each row when (new.version = 1) execute function {s}.swapped_by_older();
-create trigger swapped_by_older before update on {s}.cell for each row when (new.version = old.version + 1)
-  execute function {s}.swapped_by_older();
-delete from {s}.cell where value is null;
-update {s}.cell set sweep_ms = (expires_ms / 60000 + 1) * 60000 where expires_ms is not null;
--- (others may take numbers meanwhile, so it is not set)
-select count(nextval('{s}.message_seq')) from generate_series((select last_value from {s}.message_seq), (select max(version) from {s}.cell));
 create index cell_sweep on {s}.cell(sweep_ms) where sweep_ms is not null;
-
--- name: migration_3
--- compatible from 1
-alter table {s}.message add column before jsonb;   -- what the redrive or the isolation replaced (message.Before)
-
--- name: migration_4
--- compatible from 1
--- What a page of dead letters is looked up by. Each is a migration of its own: building it holds up who writes. That the column is there is
--- said, and that they are dead said in other words, so that the planner has no use of any of them but that which a query is made for.
-create index message_task on {s}.message(task, rested_ms, seq) where lane between 'dead' and 'dead' and task is not null;
-
--- name: migration_5
--- compatible from 1
-create index message_error on {s}.message(error, rested_ms, seq) where lane between 'dead' and 'dead' and error is not null;
-
--- name: migration_6
--- compatible from 1
-create index message_reason on {s}.message(reason, rested_ms, seq) where lane between 'dead' and 'dead' and reason is not null;
-
--- name: migration_7
--- compatible from 1
--- What failure groups and counts of dead letters are told from is all in there.
-create index message_dead on {s}.message(fingerprint, rested_ms, seq) include (task, id, queue, reason, error) where lane = 'dead';
-drop index {s}.message_failure;
-alter index {s}.message_dead rename to message_failure;
-
--- name: migration_8
--- compatible from 1
--- What has failed before and is due, for claims that take some of it first. (The lane is said in words that only `claim_sharing` says, so that
--- no other statement has a use of this index, and that one no use of another.)
-create index message_retry on {s}.message(queue, priority, due_ms, seq)
-  where lane between 'ready' and 'ready' and attempt > 0 and due_ms is not null;
-
--- name: migration_9
--- compatible from 1
--- After a change of how a queue's groups are served, those who are parked are admitted in steps: up to which group, by name, in the row that
--- stands for every group. Null: no more to do.
-alter table {s}.line add column admitting text collate "C";
-create index line_admitting on {s}.line(queue) where admitting is not null;
 
 -- name: put
 -- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 dues, $6 delays, $7 deadlines, $8 versions, $9 keys, $10 groups, $11 producers, $12 metas,
