@@ -108,19 +108,19 @@ def test_cells_take_little_memory_and_none_once_their_time_is_over(redis_server:
         assert cell is not None and cell.version > 30_000
 
 
-def test_versions_of_older_programs_are_not_used_again(redis_server: RedisServer, store: RedisStore) -> None:
-    """They began at 1 with each cell, counted for themselves, and left what was deleted."""
-
-    def old(key: str, version: int, there: int) -> None:
-        packed = struct.pack(">QQB", version, 0, there) + b"x" * there
+def test_versions_above_a_counter_that_was_lost_are_not_used_again(
+    redis_server: RedisServer, store: RedisStore
+) -> None:
+    def above(key: str, version: int, expires_ms: int) -> None:
+        packed = struct.pack(">QQB", version, expires_ms, 1) + b"x"
         assert redis_server.command("HSET", f"{{{store._link.namespace}}}:c", key, packed.decode("latin-1")) == 1
 
     def at(key: str) -> int:
         (cell,) = store.cells.read([key])
         return 0 if cell is None else cell.version
 
-    old("often", 70, 1)
-    old("gone", 90, 0)
+    above("often", 70, 0)
+    above("gone", 90, 1)
     assert at("often") == 70 and at("gone") == 0
     assert store.cells.swap([Swap("often", 70, b"2"), Swap("new", 0, b"1")]) == [True, True]
     assert at("often") > 70 and at("new") > 0
@@ -283,10 +283,9 @@ def test_a_page_of_what_rests_is_whole_over_many_queues(store: RedisStore) -> No
 
 
 @pytest.mark.parametrize("skip", [frozenset[str](), frozenset({"other"})], ids=["", "skipping"])
-def test_what_an_older_program_left_among_the_retries_is_neither_given_nor_kept(
+def test_what_is_among_the_retries_and_not_due_is_neither_given_nor_kept(
     redis_server: RedisServer, store: RedisStore, skip: frozenset[str]
 ) -> None:
-    """It claims, settles and cancels without looking at them."""
     store.put([draft() for _ in range(6)])
     held = store.exchange([], [ask()]).deliveries
     store.exchange([Settlement(d.receipt, RetryAt(n)) for n, d in enumerate(held)], [])

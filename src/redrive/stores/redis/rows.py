@@ -262,7 +262,7 @@ def fatal_of(message: Message, state: bytes | None) -> Fault | None:
         return None
     cold = _cold(state[_HEAD.size :])
     fingerprint, of_error, error = (cold.error or "").partition("\0")
-    if not of_error or fingerprint != cold.fingerprint:  # (an older program left it over)
+    if not of_error:
         return message.faults[-1] if cold.fingerprint is not None else None
     return died_of(message.faults, fingerprint, error)
 

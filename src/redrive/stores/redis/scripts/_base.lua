@@ -41,8 +41,8 @@ local function comes_before(one, other)
 end
 
 local function due_key(priority, queue) return root .. 'd' .. priority .. ':' .. queue end
--- Those of the due ones that have failed before, once more, so that a claim finds them beside a backlog. A hint: an
--- older program that claims or cancels one leaves it here, and a claim that meets it drops it.
+-- Those of the due ones that have failed before, once more, so that a claim finds them beside a backlog. A hint: a claim
+-- that meets one which is not due drops it.
 local function retry_key(priority, queue) return root .. 'a' .. priority .. ':' .. queue end
 local function lease_key(priority, queue) return root .. 'l' .. priority .. ':' .. queue end
 local function rest_key(lane, queue) return root .. 'r' .. lane .. ':' .. queue end

@@ -1,6 +1,5 @@
--- Cells: version, when it expires (0: never), whether it is there, value. (Deleted ones that stay are those of older
--- programs.) Swaps are tried on `cells` first and written by `write_cells`, as a script cannot take back. Versions come
--- from one counter, so that none is used twice though cells go.
+-- Cells: version, when it expires (0: never), 1, value. Swaps are tried on `cells` first and written by `write_cells`,
+-- as a script cannot take back. Versions come from one counter, so that none is used twice though cells go.
 local CELL, CELLS, CELL_VERSIONS = '>I8I8B', root .. 'c', root .. 'cn'
 local cells, swapped, counted = {}, {}, nil
 local cell_of, read_cells, swap_cell
@@ -10,9 +9,9 @@ do -- (a script has 200 local names at most)
 local function unpack_cell(packed)
   if not packed then return {version = 0, live = false} end
   if #packed < 17 then return {version = 0, live = false, stored = true} end
-  local version, expires, there = struct.unpack(CELL, packed)
+  local version, expires = struct.unpack(CELL, packed)
   if version > 2 ^ 52 then return {version = 0, live = false, stored = true} end
-  return {version = version, live = there == 1 and (expires == 0 or expires > now), stored = true}
+  return {version = version, live = expires == 0 or expires > now, stored = true}
 end
 
 function cell_of(key)
@@ -35,7 +34,7 @@ local function last_version()
   return last and last >= 0 and last <= 2 ^ 52 and math.floor(last) or now * 16
 end
 
--- A version above all that the counter gave, and above this one, which an older program may have made.
+-- A version above all that the counter gave, and above this one, should the counter have been lost.
 local function next_version(above)
   counted = math.max(counted or last_version(), above) + 1
   return counted

@@ -3,8 +3,8 @@ local found = {}
 for i, packed in ipairs(each('HMGET', root .. 'c', asked[1])) do
   found[i] = false
   if packed and #packed >= 17 then
-    local version, expires, there = struct.unpack('>I8I8B', packed)
-    if there == 1 and version <= 2 ^ 52 and (expires == 0 or expires > now) then found[i] = {version, sub(packed, 18)} end
+    local version, expires = struct.unpack('>I8I8B', packed)
+    if version <= 2 ^ 52 and (expires == 0 or expires > now) then found[i] = {version, sub(packed, 18)} end
   end
 end
 return {now, found}

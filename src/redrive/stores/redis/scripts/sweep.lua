@@ -12,9 +12,9 @@ local function sweep_cells()
     for i = 1, #page[2], 2 do
       seen, bytes = seen + 1, bytes + #page[2][i + 1]
       if #page[2][i + 1] >= 17 then -- else it stays, and a check names it
-        local version, expires, there = struct.unpack(CELL, page[2][i + 1])
+        local version, expires = struct.unpack(CELL, page[2][i + 1])
         if version <= 2 ^ 52 then last = math.max(last, version) end
-        if there == 0 or (expires > 0 and expires <= now) then gone[#gone + 1] = page[2][i] end
+        if expires > 0 and expires <= now then gone[#gone + 1] = page[2][i] end
       end
     end
   until cursor == '0' or seen >= 2 * SWEPT_ONCE or bytes >= SWEPT_BYTES

@@ -4,7 +4,7 @@
 -- keep_deadline} | {'discard'} | {'hasten'} | {'isolate', why} | {'return', run} | {'readmit'} | {'replace', drafts, zones, ARGV index
 -- of their ids}.
 -- What a run or an isolation takes from a message is the map `b` in its state, with the names of there; `n` is how often
--- it had been redriven, by which one that an older program left is told.
+-- it had been redriven, by which what a run took is told from what an isolation took.
 local handles, verdict, swaps = asked[1], asked[2], asked[3]
 local kind, words, woken = verdict[1], {}, {}
 
