@@ -66,13 +66,12 @@ class ChainLink(Struct, frozen=True):
 class Verified(Struct, frozen=True):
     """The result of checking the chain. `problems` is empty for an intact chain; `pruned` counts entries that were
     dropped for their age. `head` is `SEQ:HASH:DATE` of the last entry: kept elsewhere, it detects a log that was
-    rewritten or emptied. `outside`: entries of an older version."""
+    rewritten or emptied."""
 
     problems: tuple[str, ...]
     entries: int
     pruned: int
     head: str
-    outside: int = 0
 
 
 records = msgspec.json.Decoder(tuple[ChainRecord, ...]).decode

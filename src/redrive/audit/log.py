@@ -4,9 +4,6 @@ The cell `audit/log` is the head (`chain.Head`): it holds the newest entries, at
 When it is full they move to the cells `audit/log/1`, `audit/log/2`, …, so a change swaps one more cell, however many
 write. An entry is never rewritten: if it claims too much, a second entry corrects it, and `entries` merges the two.
 Entries are kept for 400 days; the head keeps the hash of those that were dropped.
-
-Versions before the chain wrote the cells `audit` and `audit/N`, and dropped fields that they did not know. These cells
-are still read; they are outside the chain.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from heapq import merge
 from itertools import count as numbers_from
 from typing import TypeVar
 
@@ -38,7 +34,7 @@ AMENDED_MS = 3_600_000  # how long after an entry it may be corrected
 TRIES = 100  # of a commit; each one that fails is another's success
 PAUSE_S = 0.05  # between two tries, at most
 PROBED = 100  # cells that are read at a time, where the head was lost
-HEAD, OLD = "audit/log", "audit"
+HEAD = "audit/log"
 
 T = TypeVar("T")
 
@@ -49,7 +45,7 @@ class Entry(Struct, frozen=True, omit_defaults=True):
 
     `actor` is the user by the operating system, `claimed` the name that was given (`--actor`, `actor=`), of a person or
     a machine. `seq` and `prev` are its number in the chain and the hash of the entry before it; 0 for one that is not
-    written yet, or that an older version wrote. `amends`: the entry that this one corrects.
+    written yet. `amends`: the entry that this one corrects.
     """
 
     at_ms: int
@@ -73,7 +69,6 @@ class Entry(Struct, frozen=True, omit_defaults=True):
 
 
 _decode = msgspec.json.Decoder(Entry).decode
-_decode_old = msgspec.json.Decoder(list[Entry]).decode
 
 
 class Audit:
@@ -227,10 +222,8 @@ class Audit:
         """Yield the entries since then and, if given, not later than `until_ms`, newest first, with their corrections,
         cell by cell. Raises StoreError."""
         since_ms = max(since_ms, self._store.now_ms() - KEPT_MS)
-        chained = self._walk(since_ms, None if until_ms is None else until_ms + AMENDED_MS)
-        both = merge(chained, self._outside(since_ms), key=lambda entry: entry.at_ms, reverse=True)
         amended: dict[tuple[str, str], Entry] = {}  # by the entry and who made it: only that one corrects it
-        for entry in both:
+        for entry in self._walk(since_ms, None if until_ms is None else until_ms + AMENDED_MS):
             if entry.amends:
                 amended.setdefault((entry.amends, entry.who), entry)
             elif until_ms is not None and entry.at_ms > until_ms:
@@ -267,27 +260,9 @@ class Audit:
                 low = middle
         return min(low + 1, head.last + 1)  # entries are nearly in the order of their times
 
-    def _outside(self, since_ms: int = 0) -> Iterator[Entry]:
-        """The entries that versions before the chain wrote."""
-        (last,) = self._store.cells.read([OLD])
-        for number in range(_number(last), 0, -1):
-            (cell,) = self._store.cells.read([f"{OLD}/{number}"])
-            entries = [] if cell is None else _decode_old(cell.value)
-            yield from (entry for entry in reversed(entries) if entry.at_ms >= since_ms)
-            # No cell: it has expired, and so have those before it.
-            if cell is None or (entries and all(entry.at_ms < since_ms for entry in entries)):
-                return
-
-    def outside(self) -> Iterator[Entry]:
-        """The entries outside the chain, which versions before it wrote, the newest first. Raises StoreError."""
-        return self._outside()
-
     def lines(self) -> Iterator[bytes]:
-        """The log as JSON, `{"hash": …, "entry": {…}}`, as it is stored, the oldest first: those outside the chain
-        without a hash, then the chain, amendments among it. Cells that cannot be read are left out. Raises
-        StoreError."""
-        for entry in reversed([*self._outside()]):
-            yield chain.encode(ChainRecord("", Raw(chain.encode(entry))))
+        """The log as JSON, `{"hash": …, "entry": {…}}`, as it is stored, the oldest first, amendments
+        among it. Cells that cannot be read are left out. Raises StoreError."""
         head = self._head(self._store.cells.read([HEAD])[0])
         for _, records in self._cells(head, range(head.first, head.last + 2)):
             yield from map(chain.encode, records)
@@ -308,7 +283,7 @@ class Audit:
         (now,) = self._store.cells.read([HEAD])
         if self._head(now).first != head.first:  # pruned meanwhile
             return self.verify(anchor)
-        return replace(verifier.end(), outside=sum(1 for _ in self._outside()))
+        return verifier.end()
 
     def _cells(self, head: Head, numbers: range) -> Iterator[tuple[int | None, tuple[ChainRecord, ...]]]:
         """Yield the number and the records of these cells; the head comes after the last one. A cell that is missing or
@@ -348,10 +323,6 @@ def _records(cell: Cell | None) -> tuple[ChainRecord, ...]:
         return () if cell is None else chain.records(cell.value)
     except UNREADABLE:
         return ()
-
-
-def _number(cell: Cell | None) -> int:
-    return int(cell.value) if cell is not None and cell.value.isdigit() and len(cell.value) < 10 else 0
 
 
 def _entry(record: ChainRecord) -> Entry | None:

@@ -13,16 +13,13 @@ from ...audit.log import Audit
 from ...config import is_shared
 from ...errors import ConfigError
 from ...files import output
-from ...present.commands import command, onward
+from ...present.commands import command
 from ...present.failure import DONE, FAILED, USAGE, Failure
-from ...present.formats import timestamp
 from ..dlq.groups import audit as list_
 from ..opening import OpenedStore, at_store
 from ..subcommands import Subcommands
 from ..terminal.output import Output
 from ..terminal.stderr import note
-
-OUTSIDE_SHOWN = 20
 
 
 @click.group(cls=Subcommands)
@@ -46,8 +43,6 @@ def verify(opened: OpenedStore, out: Output, anchor: str) -> int:
 
     Each entry holds the hash of the one before, and the head the hash of the last. Anyone who may write to the store
     can also rewrite the whole log: store the `head` that this prints elsewhere, and give it as --anchor next time.
-
-    Entries from before the log had hashes are counted as `outside`, and the first ones are named.
     """
     log = Audit(opened.store)
     try:
@@ -60,10 +55,6 @@ def verify(opened: OpenedStore, out: Output, anchor: str) -> int:
         record,
         table=lambda: [*(verdict.problems or ["ok"]), *(f"{name}: {value}" for name, value in counts.items() if value)],
     )
-    for _, entry in zip(range(OUTSIDE_SHOWN), log.outside(), strict=False):
-        note(f"outside the chain: {entry.action} by {entry.actor} at {timestamp(entry.at_ms)}")
-    if verdict.outside > OUTSIDE_SHOWN:
-        note(f"and {verdict.outside - OUTSIDE_SHOWN:,} more: {onward('audit export')}")
     if verdict.problems:
         note(f"the audit log of {opened.url} does not hold what was written")
         return FAILED
@@ -77,7 +68,7 @@ def export(opened: OpenedStore, out: Output, file: Path | None) -> None:
     """Write the whole log as JSON lines, the oldest first, as it is stored: {"hash": …, "entry": {…}}.
 
     `hash` is the SHA-256 of the bytes of `entry`, and `prev` in it is the hash of the line before. A correction is an
-    entry of its own (`amends`). Entries outside the chain come first, with an empty hash.
+    entry of its own (`amends`).
     """
     log = Audit(opened.store)
     if file is None or str(file) == "-":

@@ -111,7 +111,6 @@ def _verified(ask: PageRequest) -> Record:
         "problems": list(verdict.problems),
         "entries": verdict.entries,
         "pruned": verdict.pruned,
-        "outside": verdict.outside,
         "head": verdict.head,
         "age_s": kept.age_s,
     }
