@@ -184,19 +184,15 @@ def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
     Other time does not count: before the first claim, while no worker is free, and while flow control holds the
     message. Each fault carries the sum so far, so that none is lost with the middle of a long history.
     """
-    sum_ms, known = fault.ran_ms, False
     for earlier in reversed(message.faults):
         if earlier.at_ms < message.life_ms:
             break
         if earlier.kind is Kind.UNROUTABLE or earlier.delay_ms is None:
             continue  # it was parked, or its worker died: nothing was decided about a next try
-        known = True
-        sum_ms += earlier.tried_ms + _decided_ms(earlier, earlier.delay_ms, retry)
-        if earlier.tried_ms:  # 0 also where an older worker wrote it: then the delays are what is known
-            break
-    if known or message.attempt == 1:
-        return sum_ms
-    return max(sum_ms, min(now_ms - message.life_ms - message.held_ms, _guessed_ms(message, fault, retry)))
+        return fault.ran_ms + earlier.tried_ms + _decided_ms(earlier, earlier.delay_ms, retry)
+    if message.attempt == 1:
+        return fault.ran_ms
+    return max(fault.ran_ms, min(now_ms - message.life_ms - message.held_ms, _guessed_ms(message, fault, retry)))
 
 
 def _guessed_ms(message: Message, fault: Fault, retry: Retry) -> int:
@@ -324,16 +320,8 @@ def with_fate(fault: Fault, message: Message, decision: Decision, now_ms: int, w
     """Return the fault as it is kept: with its time, attempt and worker, and the delay that followed. If the decision
     gives the attempt back, the fault has the number that the message then has."""
     delay_ms = max(0, decision.at_ms - now_ms) if isinstance(decision, RetryAt) else None
-    held_ms = _untried_ms(message, fault.tried_ms, now_ms)
     attempt = message.attempt - is_free(decision)
-    return replace(fault, at_ms=now_ms, attempt=attempt, worker=worker, delay_ms=delay_ms, held_ms=held_ms)
-
-
-def _untried_ms(message: Message, tried_ms: int, now_ms: int) -> int:
-    """The rest of the life's time that is not in `held_ms` of the message or of its earlier faults. Workers of an older
-    release, which may run beside this one, use these sums."""
-    recorded_ms = message.held_ms + sum(f.held_ms for f in message.faults if f.at_ms >= message.life_ms)
-    return max(0, now_ms - message.life_ms - recorded_ms - tried_ms)
+    return replace(fault, at_ms=now_ms, attempt=attempt, worker=worker, delay_ms=delay_ms)
 
 
 def is_free(decision: Decision) -> bool:

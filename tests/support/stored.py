@@ -54,6 +54,7 @@ HISTORIES: dict[str, dict[str, Any]] = {
     "kills": {"task": "kills"},
     "charges": {"queue": "charges", "step": "1m"},
 }
+UNREAD_OF_A_FAULT = {"held_ms"}
 LONG = Retry(max_attempts=8, backoff=Backoff.fixed("30s"))
 
 
@@ -281,7 +282,8 @@ def as_known(now: Any, then: Any) -> Any:
 
 
 def lasting(value: Any) -> Any:
-    """Without what changes from one look to the next."""
+    """Without what changes from one look to the next, and what no version after it reads."""
     if isinstance(value, dict):
-        return {name: lasting(each) for name, each in value.items() if name not in OF_A_MOMENT}
+        without = OF_A_MOMENT | UNREAD_OF_A_FAULT if "fingerprint" in value and "kind" in value else OF_A_MOMENT
+        return {name: lasting(each) for name, each in value.items() if name not in without}
     return [lasting(each) for each in value] if isinstance(value, list) else value

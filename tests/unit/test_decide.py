@@ -291,10 +291,6 @@ ELAPSED = [  # life, faults before, this one: whether its next attempt, 10 s lat
     ("tried before, the delay and this run", {}, (failed(20_000),), {"ran_ms": 20_000}, True),
     ("a millisecond more of them", {}, (failed(20_001),), {"ran_ms": 20_000}, False),
     ("only the last sum counts", {}, (failed(39_000, 9000), failed(39_999)), {}, True),
-    ("faults of an older worker: their delays", {}, tuple(failed(0, 9000 - n) for n in range(5)), {}, True),
-    ("and one more of them", {}, tuple(failed(0, 9000 - n) for n in range(6)), {}, False),
-    ("an older worker's after one that knows", {}, (failed(30_000, 9000), failed(0)), {}, True),
-    ("the same, a millisecond more", {}, (failed(30_001, 9000), failed(0)), {}, False),
     ("a wait for a newer worker", {}, (failed(39_999, 9000), failed(0, 8000, kind=Kind.UNROUTABLE)), {}, True),
     ("a worker that died", {}, (failed(39_999, 9000), failed(0, 8000, None, crash=Crash())), {}, True),
     ("an earlier life", {"life_ms": NOW - 500}, (failed(59_000),), {}, True),
@@ -344,20 +340,6 @@ def test_a_kept_fault_sums_up_what_was_tried_also_when_the_middle_of_a_history_i
         faults = (*waiting.faults, kept)
         waiting = replace(waiting, attempt=n + 2, faults=faults if len(faults) <= 20 else (*faults[:10], *faults[-10:]))
     assert waiting.faults[-1].tried_ms == 100 + 59 * 600
-
-
-def test_a_worker_of_an_older_release_reads_the_same_sum_off_what_was_held() -> None:
-    def lived_ms(m: Message, now_ms: int) -> int:
-        """What such a worker takes a life to be."""
-        return now_ms - m.life_ms - m.held_ms - sum(f.held_ms for f in m.faults if f.at_ms >= m.life_ms)
-
-    waiting, now_ms = message(life_ms=NOW - 3_600_000, held_ms=1000), NOW
-    for n in range(15):
-        sum_ms = tried_ms(waiting, fault(ran_ms=100), TRYING.retry, now_ms)
-        kept = with_fate(fault(ran_ms=100, tried_ms=sum_ms), waiting, RetryAt(now_ms + 500), now_ms, "w")
-        waiting = replace(waiting, attempt=n + 2, faults=(*waiting.faults, kept))
-        assert lived_ms(waiting, now_ms) == sum_ms
-        now_ms += 70_000  # it was late
 
 
 def test_what_was_asked_is_a_floor_spread_over_a_fifth_more() -> None:

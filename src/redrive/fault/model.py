@@ -89,7 +89,6 @@ class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     delay_ms: int | None = None
     ran_ms: int = 0  # how long the run took
     tried_ms: int = 0  # spent on trying in this life: runs that failed, and the delays between them
-    held_ms: int = 0  # spent on neither in this life, beyond the message's own `held_ms`
     crash: Crash | None = None  # if the process died
     due_ms: int = 0  # when the message was first due in this life, where that was later than its beginning
     traceparent: str = ""  # of the span of its run, where runs are traced: the next attempt links to it

@@ -143,12 +143,12 @@ def tried(message: Message, fault: Fault, plan: Plan, now: int) -> tuple[int, in
             max(fault.ran_ms, min(age_ms, ran_ms + sum(column))) for column in zip(*waits, strict=True)
         )
         return least_ms, most_ms
-    sum_ms = 0
-    for each in told:
+    sum_ms = fault.ran_ms
+    for each in told[-1:]:
         asked_s = each.retry_after_s or 0
         either_ms = [each.delay_ms or 0, asked_s * 1000 if asked_s > plan.max_retry_after_s else 0]
-        sum_ms = (each.tried_ms or sum_ms) + int(max(either_ms))
-    return sum_ms + fault.ran_ms, sum_ms + fault.ran_ms
+        sum_ms += each.tried_ms + int(max(either_ms))
+    return sum_ms, sum_ms
 
 
 def waited(fault: Fault, plan: Plan, n: int) -> tuple[int, int]:
