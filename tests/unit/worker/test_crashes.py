@@ -22,7 +22,6 @@ from redrive.files import boot_id
 from redrive.ids import new_id
 from redrive.message import ClaimRequest, Lane
 from redrive.worker.crash.ledger import (
-    _SLOT,
     CrashSlots,
     WorkerDeath,
     all_beats,
@@ -158,15 +157,6 @@ def test_what_was_held_under_another_name_is_taken_back_under_it(tmp_path: Path)
     after.close()
 
 
-def test_the_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    head = struct.pack("<8s40sdddI", b"redrive2", boot_id().encode(), 0.0, 0.0, 0.0, 1).ljust(128, b"\0")
-    (tmp_path / "w-0.slots").write_bytes(head + _SLOT.pack(IDS[0].encode(), 7, 1) + _SLOT.pack(IDS[1].encode(), 7, 0))
-    slots = hold(tmp_path, "w")
-    assert (slots.last, slots.started) == (f"{os.uname().nodename}/w-0", [(IDS[0], 7)])
-    slots.open(1)
-    slots.close()
-
-
 def test_beats_of_another_container_in_the_same_folder_are_not_ours(tmp_path: Path) -> None:
     slots = opened(tmp_path)
     assert len(all_beats(tmp_path)) == 1
@@ -175,7 +165,7 @@ def test_beats_of_another_container_in_the_same_folder_are_not_ours(tmp_path: Pa
     slots.close()
 
 
-@given(st.binary(max_size=900), st.sampled_from([b"", b"redrive2", b"redrive3", b"redrive3" + boot_id().encode()]))
+@given(st.binary(max_size=900), st.sampled_from([b"", b"redrive3", b"redrive3" + boot_id().encode()]))
 def test_a_damaged_file_holds_nobody_up(tail: bytes, head: bytes) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder)

@@ -36,7 +36,6 @@ _MAGIC = b"redrive3"
 # Magic, boot id, the process's beat, end of the last running timeout, event loop's beat, pid, holder's name.
 _HEADER = struct.Struct("<8s40sdddI400s")
 _HEADER_SIZE = 512
-_EARLIER, _EARLIER_SIZE = b"redrive2", 128  # had no name: it was that of the host and the identity
 _BEAT = struct.Struct("<d")
 _PULSE_AT, _BUSY_AT, _LOOP_AT, _STORE_AT = 48, 56, 64, 504
 _DEATH, _DEATH_AT = struct.Struct("<IiQB"), 480  # pid, exit code or minus the signal, peak bytes, whether it hung
@@ -89,7 +88,7 @@ class CrashSlots:
     def __init__(self, name: str, file: int, place: str) -> None:
         self.name, self._file = name, file
         self.worker = f"{place}/{name}"
-        left = self._left = _read(file, name)
+        left = self._left = _read(file)
         self.same_boot, self.started = left.same_boot, left.started
         self.last = left.last or self.worker
         self._map: Any = None
@@ -305,19 +304,16 @@ def _open(path: Path, flags: int) -> int:
     return open_file(path, flags, shared=is_shared())
 
 
-def _read(file: int, name: str) -> _Left:
+def _read(file: int) -> _Left:
     data = os.pread(file, os.fstat(file).st_size, 0)
-    size = {_MAGIC: _HEADER_SIZE, _EARLIER: _EARLIER_SIZE}.get(data[:8])
-    if size is None or len(data) < size:
+    if not data.startswith(_MAGIC) or len(data) < _HEADER_SIZE:
         return _Left()
-    holder, death = f"{os.uname().nodename}/{name}", None
-    if size == _HEADER_SIZE:
-        *_, pid, named = _HEADER.unpack_from(data)
-        holder = named.rstrip(b"\0").decode(errors="replace")
-        dead, code, peak_bytes, hung = _DEATH.unpack_from(data, _DEATH_AT)
-        death = WorkerDeath(code, peak_bytes, bool(hung)) if dead == pid else None
+    *_, pid, named = _HEADER.unpack_from(data)
+    holder = named.rstrip(b"\0").decode(errors="replace")
+    dead, code, peak_bytes, hung = _DEATH.unpack_from(data, _DEATH_AT)
+    death = WorkerDeath(code, peak_bytes, bool(hung)) if dead == pid else None
     same_boot = data[8:48].rstrip(b"\0").decode(errors="replace") == boot_id()
-    whole = len(data) - (len(data) - size) % _SLOT.size
-    slots = [slot for slot in _SLOT.iter_unpack(data[size:whole]) if slot[2] in (_STARTED, _ALONE)]
+    whole = len(data) - (len(data) - _HEADER_SIZE) % _SLOT.size
+    slots = [slot for slot in _SLOT.iter_unpack(data[_HEADER_SIZE:whole]) if slot[2] in (_STARTED, _ALONE)]
     started = [Started(id.decode(errors="replace"), fence) for id, fence, _ in slots]
     return _Left(same_boot, holder, started, any(state == _ALONE for *_, state in slots), death)
