@@ -52,8 +52,8 @@ class AutoRedrive:
     concurrency: int
     attempts: int | None
     gates: Gates
-    rate: float = RATE_PER_S  # defaults: stored values may be older than these fields
-    jitter: float = JITTER
+    rate: float
+    jitter: float
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ _pause = msgspec.json.Decoder(Pause).decode
 
 
 def paused_by(store: Store, queues: Sequence[str]) -> dict[str, Pause]:
-    """Who paused these queues; without those that were paused otherwise, as by an older version. Raises StoreError."""
+    """Who paused these queues; without those that were paused otherwise, as by `Store.configure`. Raises StoreError."""
     if not queues or not store.traits.cells:
         return {}
     cells = store.cells.read([cell_of(queue) for queue in queues])

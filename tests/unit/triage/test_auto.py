@@ -71,12 +71,6 @@ def test_a_rate_is_a_text_or_a_number_a_second(rate: str | float, per_s: float) 
     assert AutoRedrive(rate=rate).rate == per_s
 
 
-def test_what_was_kept_before_there_was_a_pace_has_the_default_one() -> None:
-    kept = msgspec.json.decode(msgspec.json.encode(AutoRedrive("5s", rate=3, jitter=0)))
-    del kept["rate"], kept["jitter"]
-    assert msgspec.convert(kept, AutoRedrive) == AutoRedrive("5s", rate="10/s", jitter=0.2)
-
-
 @given(
     redrives=st.integers(0, 10**6),
     base_s=st.floats(0, YEAR_S),
