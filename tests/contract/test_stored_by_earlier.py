@@ -5,7 +5,9 @@ The files were made by the commit that their folder is named for (scripts/stored
 
 from __future__ import annotations
 
+import re
 import secrets
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
+from tests.support.servers import PostgresServer
 from tests.support.stored import (
     Stored,
     as_known,
@@ -391,3 +394,38 @@ def test_the_schema_is_upgraded_by_the_command_too(engine: str, request: pytest.
     assert 0 < before <= after == upgrade(url).before
     with closing(open_store(url)) as store:
         assert store.check() == [] and store.counts("planned").dead == 5
+
+
+def test_a_new_file_has_the_columns_and_indexes_of_one_that_an_earlier_version_made(tmp_path: Path) -> None:
+    load_sqlite(tmp_path / "earlier.db")
+    open_store(f"sqlite:///{tmp_path / 'new.db'}").close()
+
+    def shape(name: str) -> list[object]:
+        with closing(sqlite3.connect(tmp_path / name)) as c:
+            columns = "select m.name, c.* from sqlite_master m join pragma_table_info(m.name) c where m.type = 'table'"
+            rest = "select name, sql from sqlite_master where type in ('index', 'trigger')"
+            return [c.execute(f"{sql} order by 1, 2").fetchall() for sql in (columns, rest)]
+
+    assert shape("new.db") == shape("earlier.db")
+
+
+def test_a_new_schema_has_the_columns_and_indexes_of_one_that_an_earlier_version_made(
+    postgres_server: PostgresServer,
+) -> None:
+    names = [f"stored_{secrets.token_hex(4)}" for _ in range(2)]
+    load_postgres(postgres_server, names[0])
+    open_store(f"{postgres_server.url}?schema={names[1]}").close()
+    columns = "select table_name, column_name, ordinal_position, data_type, is_nullable, column_default"
+    asked = [
+        f"{columns} from information_schema.columns where table_schema = %s order by 1, 3",
+        "select indexname, indexdef from pg_indexes where schemaname = %s order by 1",
+        "select relname, reloptions from pg_class where relnamespace = %s::regnamespace order by 1",
+    ]
+    with psycopg.connect(postgres_server.url, autocommit=True) as c:
+        shapes = [
+            [str(c.execute(sql.encode(), [name]).fetchall()).replace(name, "") for sql in asked] for name in names
+        ]
+        for name in names:
+            c.execute(f"drop schema {name} cascade".encode())
+    earlier, new = ([re.sub("[()]", "", text) for text in shape] for shape in shapes)  # what was dumped has fewer
+    assert new == earlier
