@@ -22,11 +22,11 @@ def total(counts: Collection[Counts]) -> Counts:
 
 def counted(messages: Iterable[Message], now: int) -> Counts:
     """The messages by lane; the age is that of the oldest ready one."""
-    found = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
+    numbers = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
     oldest_ms = now
     for message in messages:
         lane = "done" if message.lane is Lane.DONE else message.state_at(now)
-        found[lane] += 1
+        numbers[lane] += 1
         if lane == "ready":
             oldest_ms = min(oldest_ms, message.due_ms or 0)
-    return Counts(**found, oldest_age_s=(now - oldest_ms) / 1000)
+    return Counts(**numbers, oldest_age_s=(now - oldest_ms) / 1000)

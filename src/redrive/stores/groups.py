@@ -89,7 +89,7 @@ def admitted(message: Message, parked_ms: int, now_ms: int) -> Message:
     return replace(message, due_ms=max(now_ms, message.due_ms or 0), held_ms=held_ms)
 
 
-def setting_told(queue: str, group: str, name: str, value: object) -> str:
+def setting_line(queue: str, group: str, name: str, value: object) -> str:
     """A setting that no version of ours writes, in the words of a check."""
     of = f", group {group!r}" if group else ""
     return f"queue {queue!r}{of}: its {name} cannot be {value}; set it anew"

@@ -263,9 +263,9 @@ def matches(message: Message, fault: Fault | None, where: Filter) -> bool:
     )
 
 
-def fits(wanted: str | tuple[str, ...] | None, found: str | None) -> bool:
+def fits(wanted: str | tuple[str, ...] | None, value: str | None) -> bool:
     """Whether a value passes this field of a filter."""
-    return wanted is None or (found in wanted if isinstance(wanted, tuple) else wanted == found)
+    return wanted is None or (value in wanted if isinstance(wanted, tuple) else wanted == value)
 
 
 def _history(faults: tuple[Fault, ...], fault: Fault | None) -> tuple[Fault, ...]:

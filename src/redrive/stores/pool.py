@@ -78,9 +78,9 @@ class Pool(Generic[C]):
                         "raise ?pool= of the store's URL"
                     )
             self._out += 1
-            found = self._pop_idle()
+            idle = self._pop_idle()
         try:
-            connection = found or self._connect(deadline_s)
+            connection = idle or self._connect(deadline_s)
         except BaseException:
             self._left()
             raise

@@ -13,14 +13,14 @@ def chosen(retries: Iterable[Place], backlog: Iterable[Place], ask: ClaimRequest
     """The seqs to claim, in order. Both are due, and in the order of their due times within a priority: `retries` have
     failed before, at least `ask.retries` of each priority if there are so many; `backlog` is what the claim would take
     otherwise, the first `ask.limit` by priority."""
-    found: dict[int, None] = {}
+    seqs: dict[int, None] = {}
     first, rest = [[*of] for of in (retries, backlog)]
     retries_left = ask.retries
     for priority in PRIORITIES:
-        going = [seq for at, seq in first if at == priority][: min(retries_left, ask.limit - len(found))]
+        going = [seq for at, seq in first if at == priority][: min(retries_left, ask.limit - len(seqs))]
         retries_left -= len(going)
-        found |= dict.fromkeys(going)
-        found |= dict.fromkeys(seq for at, seq in rest if at == priority)
-        if len(found) >= ask.limit:
+        seqs |= dict.fromkeys(going)
+        seqs |= dict.fromkeys(seq for at, seq in rest if at == priority)
+        if len(seqs) >= ask.limit:
             break
-    return [*found][: ask.limit]
+    return [*seqs][: ask.limit]

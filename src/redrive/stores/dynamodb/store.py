@@ -258,19 +258,19 @@ class DynamoCells:
                 "ProjectionExpression": "k, v, n, e",
             }
         }
-        found: dict[str, Item] = {}
+        by_key: dict[str, Item] = {}
         tries = 0
         while asked:
             answer = self._calls.call("BatchGetItem", RequestItems=asked)
             items = answer.get("Responses", {}).get(self._table, ())
-            found |= {unkey(item["k"]["S"]): item for item in items}
+            by_key |= {unkey(item["k"]["S"]): item for item in items}
             asked = answer.get("UnprocessedKeys") or {}
             tries = 0 if items else tries + 1
             if asked and tries == TRIES:
                 raise StoreUnavailable(f"cells of table {self._table!r}: throttled, {TRIES} times in a row")
             if asked:
                 self._calls.pause(tries)
-        return found
+        return by_key
 
     def _each(self, work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
         """Do it to each part, up to `threads` of them at once; all are done before an error is raised."""
@@ -319,5 +319,5 @@ class DynamoCells:
             )
 
     def _is_tidied(self) -> bool:
-        told = self._calls.call("DescribeTimeToLive", TableName=self._table).get("TimeToLiveDescription", {})
-        return told.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") and told.get("AttributeName") == "ttl"
+        answer = self._calls.call("DescribeTimeToLive", TableName=self._table).get("TimeToLiveDescription", {})
+        return answer.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") and answer.get("AttributeName") == "ttl"

@@ -227,20 +227,20 @@ class MemoryStore(Store):
         lane = validation.lane_of(lane)
         after = validation.read_cursor(cursor)
         with self._look() as (tables, _):
-            found = sorted(
+            places = sorted(
                 (message.rested_ms or 0, int(seq))
                 for seq, (message, fault, *_) in tables.kept.items()
                 if lane in (None, message.lane) and lifecycle.matches(message, fault, where)
             )
-            page = list(islice((place for place in found if place > after), limit))
-            more = f"{page[-1][0]}.{page[-1][1]}" if page and page[-1] != found[-1] else None
+            page = list(islice((place for place in places if place > after), limit))
+            more = f"{page[-1][0]}.{page[-1][1]}" if page and page[-1] != places[-1] else None
             return Page([tables.kept[seq].message for _, seq in page], more)
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         with self._look() as (tables, now):
             dead = [(kept.message, kept.fault) for kept in tables.kept.values() if kept.message.lane is Lane.DEAD]
-        found = (death for death in dead if lifecycle.matches(*death, where))
-        return grouped(found, now if trend else None)
+        deaths = (death for death in dead if lifecycle.matches(*death, where))
+        return grouped(deaths, now if trend else None)
 
     # -- changing by hand
 
@@ -262,9 +262,9 @@ class MemoryStore(Store):
     def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         with self._commit() as (tables, now):
             tables.swap_all(swaps, now)
-            found = {id: writes.cancel(tables, id, now) for id in dict.fromkeys(ids)}
+            words = {id: writes.cancel(tables, id, now) for id in dict.fromkeys(ids)}
             tables.admit(now)
-            return [found[id] for id in ids]
+            return [words[id] for id in ids]
 
     def configure(
         self,
@@ -331,8 +331,8 @@ class MemoryStore(Store):
             alive = [kept for kept in tables.kept.values() if kept.message.lane in (Lane.READY, Lane.LEASED)]
             due = sum(kept.message.group is None or kept.turn == PLACE for kept in alive)
             stand = tables.in_line()
-            found = [] if due == stand else [f"{due} messages can become due, but {stand} stand in line"]
-            return found + [
+            problems = [] if due == stand else [f"{due} messages can become due, but {stand} stand in line"]
+            return problems + [
                 f"queue {queue!r}, group {name!r}: a message is parked though a place is free"
                 for (queue, name), line in tables.groups.items()
                 if line.parked and len(line.taken) < tables.width(queue, name)

@@ -66,8 +66,8 @@ def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: in
         return False
     tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)
     tables.admit(now)
-    found, clogged = due(tables, ask, now)  # listed first: leasing changes the lines
-    for seq in found:
+    seqs, clogged = due(tables, ask, now)  # listed first: leasing changes the lines
+    for seq in seqs:
         kept = tables.kept[seq]
         message = lifecycle.leased(kept.message, ask, kept.alone, now)
         tables.write(seq, kept._replace(message=message, alone=False))
@@ -88,8 +88,8 @@ def due(tables: Tables, ask: ClaimRequest, now: int) -> tuple[list[int], bool]:
                 clogged = True
             elif not ask.leaves(tables.kept[seq].message.lane, due_ms):
                 backlog.append((priority, seq))
-    found = chosen(tables.retries_due(ask, now), backlog, ask)
-    return found, clogged and len(found) < ask.limit
+    seqs = chosen(tables.retries_due(ask, now), backlog, ask)
+    return seqs, clogged and len(seqs) < ask.limit
 
 
 def settle(tables: Tables, settlement: Settlement, now: int) -> Settled:
@@ -237,15 +237,15 @@ def group(tables: Tables, queue: str, name: str) -> Group:
 
 
 def retain(tables: Tables, queue: str, lane: Lane, keep: Keep, now: int) -> int:
-    found = sorted(
+    done = sorted(
         (message.rested_ms or 0, int(seq))
         for seq, (message, *_) in tables.kept.items()
         if message.lane is lane and message.queue == queue
     )
-    kept = len(found) if keep.count is None else keep.count
-    beyond = [seq for _, seq in found[: max(0, len(found) - kept)]]
-    old = [seq for rested_ms, seq in found if keep.age_ms is not None and rested_ms < now - keep.age_ms]
-    going = [seq for _, seq in found if seq in {*beyond, *old}][:RETAIN_MAX]
+    kept = len(done) if keep.count is None else keep.count
+    beyond = [seq for _, seq in done[: max(0, len(done) - kept)]]
+    old = [seq for rested_ms, seq in done if keep.age_ms is not None and rested_ms < now - keep.age_ms]
+    going = [seq for _, seq in done if seq in {*beyond, *old}][:RETAIN_MAX]
     for seq in going:
         tables.write(seq, None)
     return len(going)

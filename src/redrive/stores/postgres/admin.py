@@ -30,7 +30,7 @@ from ...message import (
     Verdict,
 )
 from .. import validation
-from ..groups import setting_told
+from ..groups import setting_line
 from ..validation import judged_lanes, key_is_held
 from . import cells, groups
 from . import writes as changes
@@ -48,7 +48,7 @@ from .rows import (
 )
 from .statements import Connection, Statements
 
-TOLD_MOST = 100
+REPORTED_MAX = 100
 
 
 _CANCEL = {
@@ -64,10 +64,10 @@ class PostgresAdmin(PostgresDatabase):
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         handles = validation.admit_verdict(handles, verdict, self.traits)
-        told: set[str] = set()
+        wakes: set[str] = set()
 
         def work(c: Connection) -> list[bool]:
-            words = judge(self._st, c, handles, verdict, swaps, told, self._st.now())
+            words = judge(self._st, c, handles, verdict, swaps, wakes, self._st.now())
             if self._st.by_server:  # so that a selection made next contains what this moves
                 sent_s = time.monotonic()
                 ((server_ms,),) = self._st.rows(c, "time")
@@ -75,9 +75,9 @@ class PostgresAdmin(PostgresDatabase):
             self.failpoint("triaged")
             return words
 
-        # Whether it took place cannot be told by a second try where its swaps, or what it put, are in the way.
+        # A second try cannot report whether the first took place where its swaps, or what it put, are in the way.
         once = bool(swaps) or isinstance(verdict, Replace)
-        return self._link.run(work, wake=told, again=not once) if handles or swaps else []
+        return self._link.run(work, wake=wakes, again=not once) if handles or swaps else []
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         messages = validation.admit_restored(messages, self.traits)
@@ -91,26 +91,26 @@ class PostgresAdmin(PostgresDatabase):
         return self._link.run(work, again=not swaps) if messages or swaps else []
 
     def cancel(self, ids_: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
-        told: set[str] = set()
+        wakes: set[str] = set()
 
         def work(c: Connection) -> list[Cancel]:
             now, listed = self._st.now(), ids(sorted(set(ids_)))
             names: groups.Names = set()
             while True:
                 rows = self._st.rows(c, "lanes", listed)
-                found = {(queue, group) for _, _, queue, group in rows if group is not None}
-                if found <= names:
+                freed = {(queue, group) for _, _, queue, group in rows if group is not None}
+                if freed <= names:
                     break  # none of them was redriven to another queue meanwhile
-                names |= found
+                names |= freed
                 groups.lock(self._st, c, names, (), now)
             ended = dict(self._st.rows(c, "cancel", listed, now))
             groups.admit(self._st, c, names, now)
-            told.update(queue for queue, _ in names)
+            wakes.update(queue for queue, _ in names)
             known = {id for id, _, _, _ in rows}
             cells.swap_all(self._st, c, swaps, now)
             return [_CANCEL[ended.get(id, "rests" if id in known else None)] for id in ids_]
 
-        return self._link.run(work, wake=told, again=not swaps) if ids_ or swaps else []
+        return self._link.run(work, wake=wakes, again=not swaps) if ids_ or swaps else []
 
     def configure(
         self,
@@ -178,40 +178,42 @@ class PostgresAdmin(PostgresDatabase):
         return self._link.run(work, wake=[queue])
 
     def check(self) -> list[str]:
-        found = [f"message {id} in lane {lane} stands where it should not" for id, lane in self._look("misplaced")]
+        problems = [f"message {id} in lane {lane} stands where it should not" for id, lane in self._look("misplaced")]
         stuck = self._look("stuck_groups")
-        told = "a message is parked though a place is free"
-        found += [f"queue {queue!r}, group {name!r}: {told}" for queue, name in stuck]
-        found += [setting_told(*row) for row in self._look("odd_settings")]
+        why = "a message is parked though a place is free"
+        problems += [f"queue {queue!r}, group {name!r}: {why}" for queue, name in stuck]
+        problems += [setting_line(*row) for row in self._look("odd_settings")]
         damaged = self._damaged()
-        found += [f"message {m.id}: {m.damage.why if m.damage else ''}" for m in damaged[:TOLD_MOST]]
-        return found + ([f"and {len(damaged) - TOLD_MOST:,} more messages"] if len(damaged) > TOLD_MOST else [])
+        problems += [f"message {m.id}: {m.damage.why if m.damage else ''}" for m in damaged[:REPORTED_MAX]]
+        return problems + (
+            [f"and {len(damaged) - REPORTED_MAX:,} more messages"] if len(damaged) > REPORTED_MAX else []
+        )
 
     def _damaged(self) -> list[Message]:
         """The messages that cannot be read, or were set aside."""
         page = self.peek(None, limit=1000)
-        found = [m for m in page.messages if m.damage is not None]
+        damaged = [m for m in page.messages if m.damage is not None]
         while page.cursor is not None:
             page = self.peek(None, limit=1000, cursor=page.cursor)
-            found += [m for m in page.messages if m.damage is not None]
-        return found
+            damaged += [m for m in page.messages if m.damage is not None]
+        return damaged
 
     def repair(self, keep: Callable[[Message], None]) -> list[str]:
-        told, now = [], self._st.now()
+        report, now = [], self._st.now()
         for message in self._damaged():
             keep(message)
             (row,) = self._look("find", ids([message.id]))
             wrong = texts([*stand_in(row)[1]])
             self._link.run(lambda c, id=message.id, wrong=wrong: self._st.do(c, "repair", id, wrong, now))  # type: ignore[misc]
-            told.append(f"message {message.id} is dead, as {DAMAGED}, without what could not be read of it")
+            report.append(f"message {message.id} is dead, as {DAMAGED}, without what could not be read of it")
         for id, _ in self._look("misplaced"):
-            (found,) = self.find([id])
-            if found is None or found.lane not in (Lane.READY, Lane.LEASED):
+            (stored,) = self.find([id])
+            if stored is None or stored.lane not in (Lane.READY, Lane.LEASED):
                 continue
-            keep(replace(found, damage=Damage("it stands in no lane")))
-            queue = {found.queue}
+            keep(replace(stored, damage=Damage("it stands in no lane")))
+            queue = {stored.queue}
             if self._link.run(lambda c, id=id: self._st.rows(c, "put_back", id, now), wake=queue):  # type: ignore[misc]
-                told.append(f"message {id} is back in queue {found.queue!r}")
+                report.append(f"message {id} is back in queue {stored.queue!r}")
         stuck = {(queue, name) for queue, name in self._look("stuck_groups")}
 
         def admit_stuck(c: Connection) -> None:
@@ -220,7 +222,7 @@ class PostgresAdmin(PostgresDatabase):
 
         if stuck:
             self._link.run(admit_stuck, wake={queue for queue, _ in stuck})
-        return told
+        return report
 
     def doctor(self) -> list[str]:
         return doctor(self._link)
@@ -237,10 +239,10 @@ def judge(
     handles: Sequence[Handle],
     verdict: Verdict,
     swaps: Sequence[Swap],
-    told: set[str],
+    wakes: set[str],
     now: int | None,
 ) -> list[bool]:
-    """Whether each verdict held. Adds to `told` the queues where something comes, or may be let in."""
+    """Whether each verdict held. Adds to `wakes` the queues where something comes, or may be let in."""
     rows = st.rows(c, "lanes", ids([handle.id for handle in handles])) if handles else []
     queues = {queue for _, _, queue, _ in rows}
     names = {(queue, group) for _, _, queue, group in rows if group is not None}
@@ -253,7 +255,7 @@ def judge(
             queues.add(draft.queue)
         case _:
             pass
-    told |= queues
+    wakes |= queues
     if names:
         lock(st, c, names, (), now)
     words = _words(st, c, handles, verdict, now)

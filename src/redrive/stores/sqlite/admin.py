@@ -20,7 +20,7 @@ from ...message import (
     Verdict,
 )
 from .. import validation
-from ..groups import setting_told
+from ..groups import setting_line
 from ..meta import text
 from . import cells, schema
 from .file import SqliteFile
@@ -74,13 +74,13 @@ class SqliteAdmin(SqliteFile):
             rows = c.execute(
                 "select id, seq, lane from message where id in (select value from json_each(?))", (listed,)
             ).fetchall()
-            found = {id: lane for id, _, lane in rows}
+            lanes = {id: lane for id, _, lane in rows}
             touched = self._groups.touched(c, [seq for _, seq, lane in rows if lane == Lane.READY])
             c.execute(self._sql["cancel"], (now, listed))
             c.execute(self._sql["request_cancel"], (listed,))
             self._groups.admit(c, touched, now)
             cells.swap_all(c, self._sql, swaps, now)
-            return [_CANCEL.get(found.get(id), Cancel.TOO_LATE) for id in ids]
+            return [_CANCEL.get(lanes.get(id), Cancel.TOO_LATE) for id in ids]
 
         cancelled = self._write(work, self._of_ids(ids))
         self._waker.wake_all()  # it may have let others of its group in
@@ -144,26 +144,26 @@ class SqliteAdmin(SqliteFile):
 
     def check(self) -> list[str]:
         try:
-            found = [row[0] for row in self._read("pragma integrity_check")]
-            found += [stuck for queue in self.queues() for stuck in self._stuck_groups(queue)]
-            found += [setting_told(*row) for row in self._read(self._sql["odd_settings"])]
-            found += [f"cell {row[0]!r} is not what redrive writes" for row in self._read(self._sql["odd_cells"])]
+            problems = [row[0] for row in self._read("pragma integrity_check")]
+            problems += [stuck for queue in self.queues() for stuck in self._stuck_groups(queue)]
+            problems += [setting_line(*row) for row in self._read(self._sql["odd_settings"])]
+            problems += [f"cell {row[0]!r} is not what redrive writes" for row in self._read(self._sql["odd_cells"])]
             bad = bad_rows(self._read, self._sql)
-            found += [one.told for one in islice(bad, CHECKED_MAX)]
+            problems += [one.line for one in islice(bad, CHECKED_MAX)]
             if more := sum(1 for _ in bad):
-                found.append(f"and {more:,} more messages that are damaged")
+                problems.append(f"and {more:,} more messages that are damaged")
         except StoreUnavailable:
             raise
         except StoreError as error:  # too damaged to be looked through
             return [str(error)]
-        return [line for line in found if line != "ok"]
+        return [line for line in problems if line != "ok"]
 
     def repair(self, keep: Callable[[Message], None]) -> list[str]:
-        told, repairs = [], Repairs(self._damages)
+        report, repairs = [], Repairs(self._damages)
         for bad in [*bad_rows(self._read, self._sql)]:
             keep(bad.message)
-            told.append(self._writer.run(lambda c, bad=bad: repairs.mend(c, bad, self._clock_ms())))  # type: ignore[misc]
-        told += [f"cell {row[0]!r} is gone" for row in self._read(self._sql["odd_cells"])]
+            report.append(self._writer.run(lambda c, bad=bad: repairs.mend(c, bad, self._clock_ms())))  # type: ignore[misc]
+        report += [f"cell {row[0]!r} is gone" for row in self._read(self._sql["odd_cells"])]
 
         def rest(c: sqlite3.Connection) -> None:
             c.execute(self._sql["mend_cells"])
@@ -172,7 +172,7 @@ class SqliteAdmin(SqliteFile):
 
         self._writer.run(rest)
         self._waker.wake_all()
-        return told
+        return report
 
     def _stuck_groups(self, queue: str) -> list[str]:
         width = self._read(self._sql["group_settings"], queue)[0][0]

@@ -34,8 +34,8 @@ class Swaps:
 
     def __init__(self, c: sqlite3.Connection, sql: Mapping[str, str], swaps: Iterable[Swap], now: int) -> None:
         self._c, self._sql, self._now = c, sql, now
-        self._gone, found = c.execute(sql["cells_now"], (text([swap.key for swap in swaps]), now)).fetchone()
-        rows = msgspec.json.decode(found)
+        self._gone, stored = c.execute(sql["cells_now"], (text([swap.key for swap in swaps]), now)).fetchone()
+        rows = msgspec.json.decode(stored)
         self._last: dict[str, int] = {key: version for key, version, _ in rows}  # of every row, live or not
         self._live: dict[str, int] = {key: version for key, version, live in rows if live}
         self._new: dict[str, Swap] = {}
@@ -80,9 +80,9 @@ class Swaps:
         self._c.execute(self._sql["write_cells"], (text(rows), b"".join(values)))
 
 
-def to_cells(found: str) -> dict[str, Cell]:
+def to_cells(stored: str) -> dict[str, Cell]:
     """By key, from what `read_cells` gives."""
-    return {key: Cell(version, bytes.fromhex(value)) for key, version, value in _read(found)}
+    return {key: Cell(version, bytes.fromhex(value)) for key, version, value in _read(stored)}
 
 
 def swap_all(c: sqlite3.Connection, sql: Mapping[str, str], swaps: Sequence[Swap], now: int) -> None:
@@ -130,8 +130,8 @@ class SqliteCells:
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
         rows = self._read(self._sql["read_cells"], text(list(keys)), self._now_ms())
-        found = to_cells(rows[0][0])
-        return [found.get(key) for key in keys]
+        cells = to_cells(rows[0][0])
+        return [cells.get(key) for key in keys]
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         def work(c: sqlite3.Connection) -> list[bool]:

@@ -194,10 +194,10 @@ class HeldClock:
         self._was_set = self._mark is not None and self._mark.is_off(wall, steady)
         return bool(self._host.start)
 
-    def sync(self, found: bytes | None, is_quiet: Callable[[], bool]) -> bytes | None:
+    def sync(self, stored: bytes | None, is_quiet: Callable[[], bool]) -> bytes | None:
         """Go by the mark that the store has now, and return what to keep in its place, if anything. Only where
         no other process can write it meanwhile; if it is not written, `forget` must be called."""
-        kept, (steady, wall) = read(found), self._read()
+        kept, (steady, wall) = read(stored), self._read()
         self._unsaved = (self._mark,)
         mark = next_mark(kept, self._host.start, wall, steady, lambda: self._ask(is_quiet, steady))
         self._take(mark)
@@ -223,9 +223,9 @@ class HeldClock:
         """Whether to look at the store's mark, where nothing is committed."""
         return self._steady_s() * 1000 - self._looked_ms >= LOOK_EVERY_MS and bool(self._host.start)
 
-    def look(self, found: bytes | None) -> None:
+    def look(self, stored: bytes | None) -> None:
         """Go by the mark that the store had a moment ago, unless this process knows a newer one."""
-        kept, mark, (steady, wall) = read(found), self._mark, self._read()
+        kept, mark, (steady, wall) = read(stored), self._mark, self._read()
         self._looked_ms = steady
         if kept is None or kept.start != self._host.start:
             if mark is None:
@@ -250,10 +250,10 @@ _encode = msgspec.json.encode
 _decode = msgspec.json.Decoder(Mark).decode
 
 
-def read(found: bytes | None) -> Mark | None:
+def read(stored: bytes | None) -> Mark | None:
     """The mark that the store has; one that cannot be read counts as none."""
     try:
-        return None if found is None else _decode(found)
+        return None if stored is None else _decode(stored)
     except (msgspec.DecodeError, ValueError, TypeError):
         return None
 
@@ -324,5 +324,5 @@ class StoreClock:
 
     def findings(self) -> list[str]:
         """What a doctor says of it."""
-        found = finding(self._held.ahead_ms()) if self._is_held else None
-        return [] if found is None else [found]
+        one = finding(self._held.ahead_ms()) if self._is_held else None
+        return [] if one is None else [one]

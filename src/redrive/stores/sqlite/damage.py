@@ -91,7 +91,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
 Read = Callable[..., list[tuple[Any, ...]]]
 
 
-class Found:
+class RawRow:
     """One row, column by column: `values` as they are, or their defaults; `wrong` says why, by column."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
@@ -152,10 +152,10 @@ _ALIKE = (
 def read_each(read: Read, seqs: Sequence[int]) -> Iterator[tuple[int, Message]]:
     """These messages in their order, each row by itself: one that cannot be read is what of it can, with its damage."""
     for seq in seqs:
-        found = look(read, seq)
-        if found is not None and found.wrong:
-            yield seq, found.message(seq)
-        elif found is not None:
+        stored = look(read, seq)
+        if stored is not None and stored.wrong:
+            yield seq, stored.message(seq)
+        elif stored is not None:
             rows = read(f"select json_array(json_array({COLUMNS})) from message where seq = ?", seq)
             yield from ((row[0], to_message(row)) for (one,) in rows for row in read_rows(one))
 
@@ -164,14 +164,14 @@ def raw_of(message: Message) -> Mapping[str, str]:
     return {} if message.damage is None else message.damage.raw
 
 
-def look(read: Read, seq: int) -> Found | None:
+def look(read: Read, seq: int) -> RawRow | None:
     """The row of this number; None if there is none."""
     names = [row[0] for row in read("select name from pragma_table_info('message')")]
     parts = ", ".join(f"typeof({name}), hex({name})" for name in names)
     rows = read(f"select {parts} from message where seq = ?", seq)
     if not rows:
         return None
-    return Found({name: _value(*rows[0][2 * n : 2 * n + 2]) for n, name in enumerate(names) if name != "seq"})
+    return RawRow({name: _value(*rows[0][2 * n : 2 * n + 2]) for n, name in enumerate(names) if name != "seq"})
 
 
 class Damages:
@@ -188,17 +188,17 @@ class Damages:
 
         moved = []
         for seq in seqs:
-            found = look(read, seq)
-            if found is None or not found.wrong:
+            row = look(read, seq)
+            if row is None or not row.wrong:
                 continue
-            moved.append(self._move(c, seq, found, now))
+            moved.append(self._move(c, seq, row, now))
         return moved
 
-    def _move(self, c: sqlite3.Connection, seq: int, found: Found, now: int) -> Message:
-        message = found.message(seq)
-        held = found.values["turn"] == 0 and type(message.group) is str
+    def _move(self, c: sqlite3.Connection, seq: int, row: RawRow, now: int) -> Message:
+        message = row.message(seq)
+        held = row.values["turn"] == 0 and type(message.group) is str
         values = {
-            **{name: found.values[name] for name in found.wrong},
+            **{name: row.values[name] for name in row.wrong},
             "id": message.id,
             "lane": Lane.QUARANTINE.value,
             "reason": DAMAGED,
@@ -209,14 +209,14 @@ class Damages:
             "expires_ms": None,
             "turn": 0 if held else None,
             "deferral": None,
-            "before": text({"damaged": found.raw, "why": found.why, "wrong": [*found.wrong]}),
+            "before": text({"damaged": row.raw, "why": row.why, "wrong": [*row.wrong]}),
         }
         words = ", ".join(f"{name} = ?" for name in values)
         c.execute(f"update message set {words} where seq = ?", (*values.values(), seq))
         if message.group is not None:
             touched = {(message.queue, message.group)}
             self._groups.settled(c, [seq] if held else [], touched, now)
-        if found.wrong.keys() & {"queue", "grp", "turn"}:
+        if row.wrong.keys() & {"queue", "grp", "turn"}:
             self._groups.admit_everywhere(c, now)
         return msgspec.structs.replace(message, lane=Lane.QUARANTINE, due_ms=None, rested_ms=now, deferral=None)
 
@@ -236,35 +236,35 @@ def _anything(value: Any) -> None:
 
 def _value(kind: str, hexed: str) -> Any:
     """A column from its type and its bytes; a text that is not UTF-8 is `Garbled`."""
-    found = bytes.fromhex(hexed)
+    raw = bytes.fromhex(hexed)
     match kind:
         case "null":
             return None
         case "integer":
-            return int(found)
+            return int(raw)
         case "real":
-            return float(found)
+            return float(raw)
         case "text":
             try:
-                return found.decode()
+                return raw.decode()
             except UnicodeDecodeError:
-                return Garbled(found)
+                return Garbled(raw)
         case _:
-            return found
+            return raw
 
 
 class Garbled:
     """A text whose bytes are no UTF-8."""
 
-    def __init__(self, found: bytes) -> None:
-        self.found = found
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
 
 
 def _literal(value: Any) -> str:
     """As SQL writes it, so that it could be put back as it was."""
     match value:
         case Garbled():
-            return f"cast(x'{value.found.hex()}' as text)"
+            return f"cast(x'{value.raw.hex()}' as text)"
         case bytes():
             return f"x'{value.hex()}'"
         case str() if "\0" in value:

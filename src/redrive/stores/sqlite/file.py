@@ -316,10 +316,10 @@ class SqliteFile(Store):
         except (StoreError, msgspec.MsgspecError, UnicodeError) as error:
             if isinstance(error, StoreUnavailable | StoreFull | Conflict):
                 raise
-            found = self._writer.run(lambda c: self._damages.set_aside(c, seqs(c), self._clock_ms()))
-            if not found:
+            damaged = self._writer.run(lambda c: self._damages.set_aside(c, seqs(c), self._clock_ms()))
+            if not damaged:
                 raise
-            self._set_aside = [*self._set_aside, *found][:SET_ASIDE_MAX]
+            self._set_aside = [*self._set_aside, *damaged][:SET_ASIDE_MAX]
         return self._writer.run(work, synced=synced)
 
     def _of_ids(self, ids: Iterable[str]) -> Seqs:
@@ -397,5 +397,5 @@ os.register_at_fork(
 )
 
 
-def _lenient(found: bytes) -> str:
-    return found.decode(errors="backslashreplace")
+def _lenient(raw: bytes) -> str:
+    return raw.decode(errors="backslashreplace")

@@ -122,13 +122,13 @@ class Groups:
 
     def touched(self, c: sqlite3.Connection, seqs: Iterable[int | str]) -> Touched:
         """The groups in which these hold places. Asked before they change."""
-        found = msgspec.json.decode(c.execute(self._sql["touched"], (text([*seqs]),)).fetchone()[0])
-        return {(queue, group) for queue, group in found}
+        pairs = msgspec.json.decode(c.execute(self._sql["touched"], (text([*seqs]),)).fetchone()[0])
+        return {(queue, group) for queue, group in pairs}
 
     def touched_by_rest(self, c: sqlite3.Connection, lane: str, queue: str, bounds: tuple[Any, ...]) -> Touched:
         """The groups held by dead messages that retention is about to remove."""
-        found = msgspec.json.decode(c.execute(self._sql["touched_by_rest"], (lane, queue, *bounds)).fetchone()[0])
-        return {(queue, group) for queue, group in found}
+        pairs = msgspec.json.decode(c.execute(self._sql["touched_by_rest"], (lane, queue, *bounds)).fetchone()[0])
+        return {(queue, group) for queue, group in pairs}
 
     def settled(self, c: sqlite3.Connection, seqs: Iterable[int | str], touched: Touched, now: int) -> None:
         """After a settlement: who of these keeps its place, and who comes next."""

@@ -88,8 +88,8 @@ class Reading:
         return self._still is not None and self._still != self._seen()
 
     def _seen(self) -> tuple[int, ...]:
-        found, (log, _) = self._path.stat(), _beside(self._path)
-        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size, int(_length(log) > 0)
+        file, (log, _) = self._path.stat(), _beside(self._path)
+        return file.st_ino, file.st_mtime_ns, file.st_ctime_ns, file.st_size, int(_length(log) > 0)
 
 
 def passes(error: Exception) -> bool:

@@ -18,7 +18,7 @@ from ...message import DAMAGED, Damage, Lane, Message
 from .damage import (
     UNREADABLE,
     Damages,
-    Found,
+    RawRow,
     Read,
     damage_of,
     look,
@@ -45,7 +45,7 @@ class Bad(NamedTuple):
         return [name for name in BEYOND_MENDING if name in self.wrong]
 
     @property
-    def told(self) -> str:
+    def line(self) -> str:
         m, why = self.message, "" if self.message.damage is None else self.message.damage.why
         where = "set aside in quarantine, " if self.aside else ""
         end = f"; it cannot be mended without its {' and '.join(self.lost)}" if self.lost else ""
@@ -62,14 +62,14 @@ def bad_rows(read: Read, sql: Mapping[str, str]) -> Iterator[Bad]:
         if not _readable(read, seqs):
             yield from _looked_at(read, seqs)
         for seq, before in read(sql["set_aside_among"], seqs[0], seqs[-1]):
-            found, damage = look(read, seq), damage_of(before)
-            if found is not None and damage is not None and not found.wrong:
-                message = msgspec.structs.replace(found.message(seq), damage=damage)
+            stored, damage = look(read, seq), damage_of(before)
+            if stored is not None and damage is not None and not stored.wrong:
+                message = msgspec.structs.replace(stored.message(seq), damage=damage)
                 yield Bad(seq, message, frozenset(msgspec.json.decode(before).get("wrong", ())), aside=True)
         for (seq,) in read(sql["stranded_among"], seqs[0], seqs[-1]):
-            found = look(read, seq)
-            if found is not None and not found.wrong:
-                message = msgspec.structs.replace(found.message(seq), damage=Damage(_STRANDED, found.raw))
+            stored = look(read, seq)
+            if stored is not None and not stored.wrong:
+                message = msgspec.structs.replace(stored.message(seq), damage=Damage(_STRANDED, stored.raw))
                 yield Bad(seq, message, frozenset(("due_ms",)))
         last = seqs[-1]
 
@@ -77,8 +77,8 @@ def bad_rows(read: Read, sql: Mapping[str, str]) -> Iterator[Bad]:
 def _readable(read: Read, seqs: list[int]) -> bool:
     bounds = seqs[0], seqs[-1]
     try:
-        found = read(f"select json_group_array(json_array({COLUMNS})) from message where seq between ? and ?", *bounds)
-        rows = read_rows(found[0][0])
+        raw = read(f"select json_group_array(json_array({COLUMNS})) from message where seq between ? and ?", *bounds)
+        rows = read_rows(raw[0][0])
         for row in rows:
             to_message(row)
     except StoreUnavailable:
@@ -91,9 +91,9 @@ def _readable(read: Read, seqs: list[int]) -> bool:
 
 def _looked_at(read: Read, seqs: list[int]) -> Iterator[Bad]:
     for seq in seqs:
-        found = look(read, seq)
-        if found is not None and found.wrong:
-            yield Bad(seq, found.message(seq), frozenset(found.wrong))
+        row = look(read, seq)
+        if row is not None and row.wrong:
+            yield Bad(seq, row.message(seq), frozenset(row.wrong))
 
 
 class Repairs:
@@ -108,8 +108,8 @@ class Repairs:
         def read(sql: str, *args: Any) -> list[tuple[Any, ...]]:
             return c.execute(sql, args).fetchall()
 
-        id, found = bad.message.id, look(read, bad.seq)
-        if found is None:
+        id, row = bad.message.id, look(read, bad.seq)
+        if row is None:
             return f"message {id} is gone meanwhile"
         if bad.lost:
             if not bad.aside:
@@ -117,15 +117,15 @@ class Repairs:
             return f"message {id} stays in quarantine: its {' and '.join(bad.lost)} cannot be read"
         live = bad.message.lane in (Lane.READY, Lane.LEASED)
         if bad.wrong <= PLACES and live:
-            self._put_back(c, bad.seq, found, now)
+            self._put_back(c, bad.seq, row, now)
             return f"message {id} is back in queue {bad.message.queue!r}"
         if not bad.aside:
             self._damages.set_aside(c, [bad.seq], now)
         c.execute("update message set lane = 'dead', before = null where seq = ?", (bad.seq,))
         return f"message {id} is dead, as {DAMAGED}, without its {', '.join(sorted(bad.wrong))}"
 
-    def _put_back(self, c: sqlite3.Connection, seq: int, found: Found, now: int) -> None:
-        priority = found.values["priority"]
+    def _put_back(self, c: sqlite3.Connection, seq: int, row: RawRow, now: int) -> None:
+        priority = row.values["priority"]
         c.execute(
             "update message set due_ms = ?, priority = ?, wake_ms = null, turn = null, parked_ms = null where seq = ?",
             (now, priority, seq),

@@ -187,8 +187,8 @@ def to_failure_group(fingerprint: str, task: str, error: str | None, faults: str
     except ValueError:  # the sample's row is damaged, the others of the group are not
         fault = None
     times = [ms if isinstance(ms, int) else 0 for ms in numbers[1:3]]  # a damaged row may hold anything
-    told: tuple[Any, ...] = (numbers[0], *times, *numbers[3:])
-    return FailureGroup(fingerprint, task, error or "", fault.text if fault else "", *told)
+    figures: tuple[Any, ...] = (numbers[0], *times, *numbers[3:])
+    return FailureGroup(fingerprint, task, error or "", fault.text if fault else "", *figures)
 
 
 LEASE_MOST_MS = 3_600_000  # a lease that ends later counts among what comes due
@@ -200,25 +200,25 @@ class SqliteQueries(SqliteFile):
     def _messages(self, where: str, *args: Any) -> list[tuple[int, Message]]:
         sql = f"select json_group_array(json_array({COLUMNS})) from (select * from message {where})"
         try:
-            found = [(row[0], to_message(row)) for row in read_rows(self._read(sql, *args)[0][0])]
+            messages = [(row[0], to_message(row)) for row in read_rows(self._read(sql, *args)[0][0])]
         except StoreUnavailable:
             raise
         except (StoreError, *UNREADABLE):
             seqs = [row[0] for row in self._read(f"select seq from message {where}", *args)]
-            found = [*read_each(self._read, seqs)]
-        aside = [seq for seq, message in found if message.reason == DAMAGED and message.damage is None]
-        return self._with_damage(found, aside) if aside else found
+            messages = [*read_each(self._read, seqs)]
+        aside = [seq for seq, message in messages if message.reason == DAMAGED and message.damage is None]
+        return self._with_damage(messages, aside) if aside else messages
 
-    def _with_damage(self, found: list[tuple[int, Message]], aside: Sequence[int]) -> list[tuple[int, Message]]:
+    def _with_damage(self, rows: list[tuple[int, Message]], aside: Sequence[int]) -> list[tuple[int, Message]]:
         """They with what is kept of the rows of those that were set aside."""
         kept = dict(self._read(self._sql["kept_before"], text(list(aside))))
         return [
-            (seq, replace(message, damage=damage_of(kept[seq])) if seq in kept else message) for seq, message in found
+            (seq, replace(message, damage=damage_of(kept[seq])) if seq in kept else message) for seq, message in rows
         ]
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        found = {m.id: m for _, m in self._messages("where id in (select value from json_each(?))", text(list(ids)))}
-        return [found.get(id) for id in ids]
+        messages = {m.id: m for _, m in self._messages("where id in (select value from json_each(?))", text(list(ids)))}
+        return [messages.get(id) for id in ids]
 
     def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
         rows = self._read("select id from message where id between ? and ? order by id limit ?", first, last, limit)
@@ -243,8 +243,8 @@ class SqliteQueries(SqliteFile):
 
     def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
         leases_ms = self.now_ms() + LEASE_MOST_MS
-        (found,) = self._read(self._sql["due_counts"], queue, text(list(bounds_ms)), leases_ms)[0]
-        return [DueCount(every, retries) for every, retries in msgspec.json.decode(found)]
+        (counts,) = self._read(self._sql["due_counts"], queue, text(list(bounds_ms)), leases_ms)[0]
+        return [DueCount(every, retries) for every, retries in msgspec.json.decode(counts)]
 
     def counts_by_queue(self) -> dict[str, Counts]:
         rows = self._read(self._sql["counts_by_queue"], self.now_ms())
@@ -260,17 +260,17 @@ class SqliteQueries(SqliteFile):
         since, after = validation.read_cursor(cursor)
         where, (since, after) = validation.begin(where, lane, (since, after))
         which, args = page_of(self._read, lane, where, (since, after), limit)
-        found = self._messages(which, *args)
-        more = f"{found[-1][1].rested_ms or 0}.{found[-1][0]}" if len(found) == limit and found else None
-        if more is not None and found[-1][1].rested_ms is None and "rested_ms" in raw_of(found[-1][1]):
+        rows = self._messages(which, *args)
+        more = f"{rows[-1][1].rested_ms or 0}.{rows[-1][0]}" if len(rows) == limit and rows else None
+        if more is not None and rows[-1][1].rested_ms is None and "rested_ms" in raw_of(rows[-1][1]):
             more = None  # behind all others: no place leads on from there
-        return Page([message for _, message in found], more)
+        return Page([message for _, message in rows], more)
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         clauses, args = where_of(where, Lane.DEAD)
-        told, since = trend_of(self.now_ms() if trend else None)
+        trend_sql, since = trend_of(self.now_ms() if trend else None)
         name = "all_failure_groups" if grouped_by_index(where) else "failure_groups"
-        sql = self._sql[name].replace("{trend}", told).replace("{where}", " and ".join(clauses))
+        sql = self._sql[name].replace("{trend}", trend_sql).replace("{where}", " and ".join(clauses))
         return [to_failure_group(*row) for row in self._read(sql, *since, *args)]
 
     def groups(self, queue: str) -> list[Group]:

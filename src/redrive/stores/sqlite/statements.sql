@@ -153,7 +153,7 @@ select json_group_array(json_array({columns})) from (select seq as place from (
 where not exists (select 1 from queue where name = ?1 and paused)
 
 -- name: retries_due
--- ?1 queue, ?2 now, ?3 limit of each priority: [[priority, seq], …] of those that have failed before, by due time, found in the index alone
+-- ?1 queue, ?2 now, ?3 limit of each priority: [[priority, seq], …] of those that have failed before, by due time, read from the index alone
 select json_group_array(json_array(priority, seq)) from (
   select * from (select priority, seq from message where queue = ?1 and priority = 0 and due_ms <= ?2
     and lane = 'ready' and attempt > 0 order by due_ms, seq limit ?3)
@@ -340,7 +340,7 @@ from json_each(?1) j
 where message.seq = json_extract(j.value, '$[0]') and message.lane = 'leased' and message.fence = json_extract(j.value, '$[1]')
 
 -- name: defer
--- ?1 [[seq, due, held, deferral], …]: `settle` for what flow control holds back, of claims that were just found to be held
+-- ?1 [[seq, due, held, deferral], …]: `settle` for what flow control holds back, of claims that are held as just checked
 update message set lane = 'ready', attempt = attempt - 1, suspect = min(suspect, 1), due_ms = json_extract(j.value, '$[1]'),
   held_ms = held_ms + json_extract(j.value, '$[2]'), deferral = json_extract(j.value, '$[3]')
 from json_each(?1) j where message.seq = json_extract(j.value, '$[0]')

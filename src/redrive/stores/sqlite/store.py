@@ -114,7 +114,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             return [int(s.receipt.handle) for s in settlements]
 
         def work(c: sqlite3.Connection) -> Exchange:
-            now, found = self._clock_ms(), self._set_aside
+            now, aside = self._clock_ms(), self._set_aside
             self._groups.admitted = 0
             grouped = bool(self._one(c, "grouped"))
             timed = settlements if plain else self._clock.timed_all(settlements)
@@ -124,7 +124,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             self.failpoint("settled")
             deliveries: list[Delivery] = []
             clogged: frozenset[str] = frozenset()
-            damaged = [*found]
+            damaged = [*aside]
             for ask in asks:
                 if ask.limit > 0:
                     if grouped:
@@ -157,11 +157,11 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             rows = self._claimable(c, ask, now)
             if ask.lapsed_by_ms is not None and ask.lapsed_by_ms < now:
                 rows = [row for row in rows if not ask.leaves(row[4], row[6])]
-            found = []
+            claimed = []
             for row in rows:
                 fence = row[7] + 1
                 receipt = _tuple(Receipt, (row[0], fence))  # half the time that Receipt(…) takes
-                found.append(Delivery(_claimed(row, fence, until, ask.worker), receipt, until, row[6] or 0))
+                claimed.append(Delivery(_claimed(row, fence, until, ask.worker), receipt, until, row[6] or 0))
         except sqlite3.DataError:  # together longer than SQLite takes for one value; a single one never is
             if ask.limit == 1:
                 raise
@@ -182,7 +182,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         lapsed = [row[0] for row in rows if row[4] is Lane.LEASED]
         if lapsed:
             c.execute(self._sql["claim_lapsed"], (text(lapsed),))
-        deliveries += found
+        deliveries += claimed
         return clogged
 
     def _passes_by_lane(self, error: Exception) -> bool:
@@ -196,10 +196,10 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         """The numbers of all that a claim would look at."""
         skip = (text(sorted(ask.skip)),) if ask.skip else ()
         but, asked = ("_but" if skip else ""), (ask.queue, now, ask.limit)
-        found = read_places(self._one(c, f"due{but}{self._by_lane}", *asked, *skip))
+        places = read_places(self._one(c, f"due{but}{self._by_lane}", *asked, *skip))
         if ask.retries:
-            found += read_places(self._one(c, f"retries_due{but}", *asked, *skip))
-        return [seq for _, seq in found]
+            places += read_places(self._one(c, f"retries_due{but}", *asked, *skip))
+        return [seq for _, seq in places]
 
     def _claimable(self, c: sqlite3.Connection, ask: ClaimRequest, now: int) -> list[Row]:
         skip = (text(sorted(ask.skip)),) if ask.skip else ()
@@ -274,14 +274,14 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
                 return
 
     def _next_due_ms(self, asks: Sequence[ClaimRequest]) -> float:
-        found = [
+        dues_ms = [
             self._read(self._sql[f"next_due_but{self._by_lane}"], ask.queue, text(sorted(ask.skip)))[0][0]
             if ask.skip
             else self._read(self._sql[f"next_due{self._by_lane}"], ask.queue)[0][0]
             for ask in asks
             if ask.limit
         ]
-        return min((due for due in found if isinstance(due, int)), default=float("inf"))
+        return min((due for due in dues_ms if isinstance(due, int)), default=float("inf"))
 
     def _waiter(self) -> Waiter:
         me = threading.get_ident()

@@ -18,12 +18,12 @@ _WAITING = "redrive: calls after the commit"  # in the info of a session
 def connection_of(tx: Any) -> sqlite3.Connection:
     """The sqlite3 connection of a sqlite3 connection, or of a connection or session of SQLAlchemy's. Raises
     Unsupported."""
-    found = driver_connection(tx) if is_of(tx, "sqlalchemy") else tx
-    if not isinstance(found, sqlite3.Connection):
+    connection = driver_connection(tx) if is_of(tx, "sqlalchemy") else tx
+    if not isinstance(connection, sqlite3.Connection):
         raise Unsupported(
             f"tx={type(tx).__name__}: expected a sqlite3.Connection, or a Connection or Session of SQLAlchemy on it"
         )
-    return found
+    return connection
 
 
 @contextlib.contextmanager

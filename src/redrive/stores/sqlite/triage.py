@@ -62,8 +62,8 @@ class Triage:
         if not wanted:
             return []
         ends = isinstance(verdict, Discard | Replace)
-        (found,) = c.execute(self._sql["as_seen"], (text([handles[at] for at in wanted]), ends)).fetchone()
-        seen = _read_seen(found)
+        (as_seen,) = c.execute(self._sql["as_seen"], (text([handles[at] for at in wanted]), ends)).fetchone()
+        seen = _read_seen(as_seen)
         if isinstance(verdict, Return):
             (mine,) = c.execute(self._sql["can_return"], (text([one.seq for one in seen]), verdict.run)).fetchone()
             seqs = frozenset(_read_seqs(mine))
@@ -116,8 +116,8 @@ class Triage:
             c.execute(self._sql["hold_key"], (*name, put.id, held[0]))
 
     def restore(self, c: sqlite3.Connection, messages: Sequence[Message], now: int) -> list[bool]:
-        (found,) = c.execute(self._sql["stored"], (text([message.id for message in messages]),)).fetchone()
-        stored = set(_read_ids(found))
+        (ids,) = c.execute(self._sql["stored"], (text([message.id for message in messages]),)).fetchone()
+        stored = set(_read_ids(ids))
         keyed: set[tuple[str, str]] = set()  # by earlier ones of this batch, whose rows are not written yet
         rows, words = [], []
         for message in messages:

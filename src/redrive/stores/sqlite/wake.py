@@ -128,18 +128,18 @@ class Waker:
 
     def _look(self) -> Folder | None:
         """The folder, if it is one of ours, and in `_names` the sockets in it."""
-        found = os.lstat(self._path)
-        folder, inode = self._folder, (found.st_dev, found.st_ino)
+        file = os.lstat(self._path)
+        folder, inode = self._folder, (file.st_dev, file.st_ino)
         if folder is None or folder.inode != inode:
-            looked = (*inode, found.st_ctime_ns)
+            looked = (*inode, file.st_ctime_ns)
             folder = None if looked == self._refused else self._open(looked)
         if folder is None:
             return None
-        if found.st_mtime_ns != self._seen_ns:
+        if file.st_mtime_ns != self._seen_ns:
             # A file made in the same clock tick as the listing would be missed for good: a young listing is read again.
             self._names = folder.sockets()
             changed_ns = os.fstat(folder.fd).st_mtime_ns
-            settled = changed_ns == found.st_mtime_ns and changed_ns < time.time_ns() - 50_000_000
+            settled = changed_ns == file.st_mtime_ns and changed_ns < time.time_ns() - 50_000_000
             self._seen_ns = changed_ns if settled else -1
         return folder
 
@@ -205,8 +205,8 @@ def _share(folder: Folder, name: str) -> None:
         return
     fd = os.open(name, path_only | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.fd)
     try:
-        found = os.fstat(fd)
-        if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid():
+        status = os.fstat(fd)
+        if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid():
             Path(f"{_DESCRIPTORS}/{fd}").chmod(GROUP_FILE)
     finally:
         os.close(fd)

@@ -162,8 +162,8 @@ class Writes:
 
     def held(self, c: sqlite3.Connection, fences: dict[int | str, int]) -> dict[tuple[int | str, int], int]:
         """Those that are the current claim, as (seq, fence), and whether a cancel was asked for."""
-        found = msgspec.json.decode(c.execute(self._sql["held_now"], (text(fences),)).fetchone()[0])
-        return {(seq, fence): cancel for seq, fence, cancel in found}
+        rows = msgspec.json.decode(c.execute(self._sql["held_now"], (text(fences),)).fetchone()[0])
+        return {(seq, fence): cancel for seq, fence, cancel in rows}
 
     def retain(self, c: sqlite3.Connection, lane: Lane, queue: str, keep: Keep, now: int) -> int:
         ends: list[tuple[int, int]] = []  # what lies before one of these goes
@@ -233,7 +233,7 @@ def move_row(s: Settlement, now: int) -> list[Any]:
             return [*s.receipt, Lane.DEAD, None, counts, 0, reason, fingerprint, error, fault, None, 0, 0]
         case Quarantine(reason=reason, counts=counts, crashed=crashed, in_company=in_company):
             counts, alone = counts and not crashed, crashed and not in_company
-            told = (reason, fingerprint, error, fault, None, crashed, alone)
-            return [*s.receipt, Lane.QUARANTINE, None, counts, 0, *told]
+            rest = (reason, fingerprint, error, fault, None, crashed, alone)
+            return [*s.receipt, Lane.QUARANTINE, None, counts, 0, *rest]
         case _:
             raise TypeError(f"{s.decision!r} moves no message: expected RetryAt, DeadLetter or Quarantine")
