@@ -305,7 +305,7 @@ def test_looks_that_never_come_back_are_forgotten() -> None:
     for _ in range(3 * LOOKS_MAX):
         process.wait(FRONT_EVERY_S)
         process.floor.looks(process.at_s, process.allowance)
-    assert len(process.floor._told_ms) == LOOKS_MAX
+    assert len(process.floor._expected_ms) == LOOKS_MAX
     process.wait(FRONT_EVERY_S)
     process.look()
     assert process.floor.place == (process.now_ms - LATE_MS, "", 0)

@@ -56,13 +56,13 @@ def _swap_once(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | 
 
 
 class Cells:
-    """Those that a batch of settlements would swap, locked until the commit: what of it applies is found out here, and
+    """Those that a batch of settlements would swap, locked until the commit: which of them apply is decided here, and
     written by a statement for all."""
 
     def __init__(self, st: Statements, c: Connection, keys: Sequence[str], now: int | None) -> None:
         self._st, self._c = st, c
-        found = st.do(c, "lock_cells", texts(sorted(set(keys))), now) if keys else None
-        self._locked = found
+        locked = st.do(c, "lock_cells", texts(sorted(set(keys))), now) if keys else None
+        self._locked = locked
         self._versions: dict[str, int | None] | None = None  # None: not known before it is written; gone are at 0
         self._there = set[str]()
         self._changes: dict[str, Swap] = {}

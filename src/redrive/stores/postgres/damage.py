@@ -63,9 +63,9 @@ class Beyond:
             return [id for (id,) in moved]
 
         moved = self._link.run(work, wake={queue for _, queue, _ in rows})
-        found = self._link.read(lambda c: self._st.rows(c, "find", ids(moved)))
+        stored = self._link.read(lambda c: self._st.rows(c, "find", ids(moved)))
         self._moved += [
-            replace(readable(row), damage=Damage("a number of it is at the end of its range")) for row in found
+            replace(readable(row), damage=Damage("a number of it is at the end of its range")) for row in stored
         ]
         return bool(moved)
 
@@ -112,6 +112,6 @@ def _reads(read: Callable[[Any], Any], value: Any, name: str, wrong: dict[str, s
 
 def with_kept(message: Message, kept: str) -> Message:
     """It with what its row was before it was set aside."""
-    found = msgspec.json.decode(kept)
-    raw = {name: value if isinstance(value, str) else str(value) for name, value in found["damaged"].items()}
-    return replace(message, damage=Damage(found["why"], {name: v for name, v in raw.items() if v != "None"}))
+    before = msgspec.json.decode(kept)
+    raw = {name: value if isinstance(value, str) else str(value) for name, value in before["damaged"].items()}
+    return replace(message, damage=Damage(before["why"], {name: v for name, v in raw.items() if v != "None"}))

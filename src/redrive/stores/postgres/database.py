@@ -100,8 +100,8 @@ class PostgresCells:
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
         rows = self._store._look("read_cells", texts(keys), self._store._st.now())
-        found = {key: Cell(version, value) for key, version, value in rows}
-        return [found.get(key) for key in keys]
+        cells = {key: Cell(version, value) for key, version, value in rows}
+        return [cells.get(key) for key in keys]
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         st = self._store._st

@@ -35,13 +35,13 @@ def preflight(link: Session) -> None:
 
 def doctor(link: Session) -> list[str]:
     """A line for each thing that is unsafe or slow, with what to do."""
-    found = [*_refusals(link), *_opted_out(link), *_settings(link), *_held_back(link), *_room(link), *_tables(link)]
+    warnings = [*_refusals(link), *_opted_out(link), *_settings(link), *_held_back(link), *_room(link), *_tables(link)]
     if link.pooled and not link.url.listen:
-        found.append(
+        warnings.append(
             f"a pooler is in between, which does not pass LISTEN on: idle workers poll every {POLL_EVERY_S:g} s; "
             "add ?listen=URL with the server's own address"
         )
-    return found
+    return warnings
 
 
 def _refusals(link: Session) -> Iterator[str]:

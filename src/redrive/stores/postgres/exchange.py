@@ -31,7 +31,7 @@ from ...message import (
 from . import groups
 from .cells import names_of, swap_all
 from .damage import UNREADABLE, Beyond, stand_in
-from .floor import Told, spots_of
+from .floor import Wakes, spots_of
 from .floors import Floors, Looking, Parts, wake_ms
 from .rows import (
     GROUPED,
@@ -81,21 +81,21 @@ class Exchanges:
         self._floors.meet(queues, self._look_behind, self._st.now_ms, self._link.url.timeout_s * 500)
         self._send(one)
         if one.kept_back and not one.waking:  # somebody waits to be woken: nothing was claimed there
-            left = [n for n, found in enumerate(one.deliveries) if not found]
+            left = [n for n, deliveries in enumerate(one.deliveries) if not deliveries]
             again = _One(self._st, self._floors, self._failpoint, (), [one.asks[n] for n in left], ())
             again.waking = True
             self._send(again)
-            for n, found in zip(left, again.deliveries, strict=True):
-                one.deliveries[n] = found
+            for n, deliveries in zip(left, again.deliveries, strict=True):
+                one.deliveries[n] = deliveries
             one.clogged = one.clogged - {ask.queue for ask in again.asks} | again.clogged
-        found = [d for found in one.deliveries for d in found]
+        claimed = [d for deliveries in one.deliveries for d in deliveries]
         damaged = (*self._beyond.take(), *(self._set_aside(one.bad) if one.bad else ()))
-        return Exchange(one.words, found, frozenset(one.clogged), damaged)
+        return Exchange(one.words, claimed, frozenset(one.clogged), damaged)
 
     def _set_aside(self, bad: Sequence[tuple[Any, ...]]) -> tuple[Message, ...]:
         """Claims that cannot be read, as rows of COLUMNS: out of the way of all others."""
-        found = [stand_in(row, claimed=True) for row in bad]
-        messages = [message for message, _ in found]
+        stand_ins = [stand_in(row, claimed=True) for row in bad]
+        messages = [message for message, _ in stand_ins]
         whys = [message.damage.why if message.damage else "" for message in messages]
         names = {(m.queue, m.group) for m in messages if m.group is not None}
         args = (ids([m.id for m in messages]), ints([row[3] for row in bad]), texts(whys))
@@ -104,7 +104,7 @@ class Exchanges:
             now = self._st.now()
             if names:
                 groups.lock(self._st, c, names, (), now)
-            self._st.do(c, "set_aside", *args, texts([",".join(wrong) for _, wrong in found]), now)
+            self._st.do(c, "set_aside", *args, texts([",".join(wrong) for _, wrong in stand_ins]), now)
             groups.admit(self._st, c, names, now)
 
         self._link.run(work, wake={queue for queue, _ in names})
@@ -114,10 +114,10 @@ class Exchanges:
         return self._link.read(lambda c: look_behind(self._st, c, looking).fetchall())
 
     def _send(self, one: _One) -> None:
-        sent_s, told = time.monotonic(), one.told()
-        for queue in told.dues_ms:  # so that its own claims find what it puts below a floor
-            self._floors.expect(queue, spots_of(told, queue))
-        self._link.pipeline(one.work, wake=told)
+        sent_s, wakes = time.monotonic(), one.wakes()
+        for queue in wakes.dues_ms:  # so that its own claims find what it puts below a floor
+            self._floors.expect(queue, spots_of(wakes, queue))
+        self._link.pipeline(one.work, wake=wakes)
         one.read()
         if self._st.by_server:
             self._link.saw_clock(one.now_ms, sent_s)
@@ -153,18 +153,18 @@ class _One:
         self.kept_back = False  # whether a message waited to be woken
         self.groups_seen = bool(self._names)
 
-    def told(self) -> Told:
+    def wakes(self) -> Wakes:
         """The queues to notify others about: where something comes, or may be let in, for which the settling process
         may have no room."""
-        told = Told(queue for queue, _ in self._names)
+        wakes = Wakes(queue for queue, _ in self._names)
         if self._acks is None:
             now_ms = self._st.now_ms()
             for s in self._settlements:
                 if type(s.decision) is RetryAt:
-                    told.due(queue_of(s.receipt.handle), s.decision.at_ms, now_ms)
+                    wakes.due(queue_of(s.receipt.handle), s.decision.at_ms, now_ms)
                 for draft in s.follow_ups:
-                    told.due(draft.queue, draft.due_ms, now_ms)
-        return told
+                    wakes.due(draft.queue, draft.due_ms, now_ms)
+        return wakes
 
     # -- sending
 
@@ -191,7 +191,7 @@ class _One:
         self._look = look(st, c, queues, now, parts)
         self._looking = self._floors.looking(queues)
         if self._looking is not None:
-            self._found = look_behind(st, c, self._looking)
+            self._looked = look_behind(st, c, self._looking)
 
     def _settle(self, c: Connection, now: int | None) -> None:
         st = self._st
@@ -223,7 +223,7 @@ class _One:
         assert row is not None
         self.now_ms, self.kept_back = row
         if self._looking is not None:
-            self._floors.saw(self._looking, self._found.fetchall(), self.now_ms)
+            self._floors.saw(self._looking, self._looked.fetchall(), self.now_ms)
         self.groups_seen = self.groups_seen or self.kept_back
         claims = zip(self.asks, self._claims, strict=True)
         self.deliveries = [self._deliveries(ask, claim.fetchall()) for ask, claim in claims]
@@ -233,10 +233,10 @@ class _One:
             return words_of(self._settlements, self._sent)
         if not self._swapping:
             return [word for _, word in self._decided]
-        found = dict(self._decided)  # no message is here twice
+        words = dict(self._decided)  # no message is here twice
         acked = words_of(self._swapping, self._sent[:1])
-        found.update(zip([s.receipt for s in self._swapping], acked, strict=True))
-        return [found[s.receipt] for s in self._settlements]
+        words.update(zip([s.receipt for s in self._swapping], acked, strict=True))
+        return [words[s.receipt] for s in self._settlements]
 
     def _deliveries(self, ask: ClaimRequest, rows: list[tuple[Any, ...]]) -> list[Delivery]:
         queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms
@@ -245,7 +245,7 @@ class _One:
             rows.pop()
             if len(rows) < ask.limit:
                 self.clogged.add(queue)
-        found = []
+        deliveries = []
         for row in rows:
             id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq, due = row
             mark = PLAIN
@@ -286,8 +286,8 @@ class _One:
             else:
                 end = queue
             handle = f"{id}{mark}{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}{end}"  # `hex_of`, without a call
-            found.append(Delivery(message, _tuple(Receipt, (handle, fence)), until, due or 0))
-        return found
+            deliveries.append(Delivery(message, _tuple(Receipt, (handle, fence)), until, due or 0))
+        return deliveries
 
 
 def claim(

@@ -86,13 +86,13 @@ class Floor:
     `scattered=False` is for an order whose claims read one range only: there a spot lowers the floor.
     """
 
-    __slots__ = ("_behind", "_front_s", "_number", "_scattered", "_told_ms", "place", "spots")
+    __slots__ = ("_behind", "_expected_ms", "_front_s", "_number", "_scattered", "place", "spots")
 
     def __init__(self, *, scattered: bool = True) -> None:
         self._scattered = scattered
         self._front_s = 0.0  # when to look at the front next
         self._number = 0
-        self._told_ms: dict[int, int] = {}  # of each look under way: the least due time expected since it was sent
+        self._expected_ms: dict[int, int] = {}  # of each look under way: the least due time expected since it was sent
         self._open()
 
     def _open(self) -> None:
@@ -108,7 +108,7 @@ class Floor:
     @property
     def asks(self) -> bool:
         """Whether a look is under way, which may not have seen what is expected now."""
-        return bool(self._told_ms)
+        return bool(self._expected_ms)
 
     def ranges(self, now_ms: int) -> list[Range]:
         """What a claim reads, in this order; no place is in two of them."""
@@ -118,8 +118,8 @@ class Floor:
 
     def expect(self, low_ms: int, until_ms: int) -> None:
         """A message with a due time in this range was or may have been written."""
-        for number, told_ms in self._told_ms.items():
-            self._told_ms[number] = min(told_ms, low_ms)
+        for number, expected_ms in self._expected_ms.items():
+            self._expected_ms[number] = min(expected_ms, low_ms)
         top_ms = self.place[0]
         if not self.kept or low_ms > top_ms:
             return
@@ -149,54 +149,56 @@ class Floor:
                 self._behind.end_at(place[0])
 
     def assume(self, now_ms: int, cost_ms: float, at_s: float) -> None:
-        """Keep a floor without a look at what lies below: it would take too long. What is there is found in pieces."""
-        told_ms = min(self._told_ms.values(), default=NEVER_MS)
-        self._told_ms.clear()
+        """Set a floor without looking at what is below it: it would take too long. Looks in pieces cover it later."""
+        expected_ms = min(self._expected_ms.values(), default=NEVER_MS)
+        self._expected_ms.clear()
         self.place = _from(now_ms - LATE_MS)
         self._behind = Pieces(self.place[0], cost_ms, at_s)
-        self.expect(told_ms, NEVER_MS)
+        self.expect(expected_ms, NEVER_MS)
 
     # -- looking
 
     def looks(self, at_s: float, allowance: Allowance) -> list[Look]:
         """What to look at now, in this order: the front comes last, so that pieces end where they did when it rises."""
-        found: list[Look] = []
+        all_looks: list[Look] = []
         if self._behind is not None:
-            found += [self._ask(Aim.SPOT, _from(low_ms), until_ms) for low_ms, until_ms in self.spots]
-            found += [
+            all_looks += [self._ask(Aim.SPOT, _from(low_ms), until_ms) for low_ms, until_ms in self.spots]
+            all_looks += [
                 Look(Aim.BEHIND, FIRST if low_ms is None else _from(low_ms), until_ms)
                 for low_ms, until_ms in self._behind.due(self.place[0], at_s, allowance)
             ]
         if at_s >= self._front_s:
             self._front_s = at_s + (FRONT_EVERY_S if self.kept else OPEN_EVERY_S)
-            found.append(self._ask(Aim.FRONT, self.place, NEVER_MS))
-        return found
+            all_looks.append(self._ask(Aim.FRONT, self.place, NEVER_MS))
+        return all_looks
 
     def _ask(self, aim: Aim, low: Place, until_ms: int) -> Look:
         self._number += 1
-        self._told_ms[self._number] = NEVER_MS
-        if len(self._told_ms) > LOOKS_MAX:  # as those whose exchanges failed
-            del self._told_ms[next(iter(self._told_ms))]
+        self._expected_ms[self._number] = NEVER_MS
+        if len(self._expected_ms) > LOOKS_MAX:  # as those whose exchanges failed
+            del self._expected_ms[next(iter(self._expected_ms))]
         return Look(aim, low, until_ms, self._number)
 
     def saw(
         self, look: Look, first: Place | None, cost_ms: float, now_ms: int, at_s: float, allowance: Allowance
     ) -> None:
-        """The first message that a look found, or None, and what the way to it cost the server. Other threads may have
-        moved the floor since: then the look is worth nothing. Nor does it know of what was expected since it was sent:
-        that may have been committed after it looked."""
-        told_ms = self._told_ms.pop(look.number, FIRST[0])
+        """Take in the first message that a look read, or None, and the cost of the way to it. Other threads may have
+        moved the floor since: then the look is worth nothing. It does not cover messages expected since it was sent:
+        they may have been committed after it ran."""
+        expected_ms = self._expected_ms.pop(look.number, FIRST[0])
         match look.aim:
             case Aim.FRONT:
-                self._raise(look, first, told_ms, cost_ms, now_ms, at_s)
+                self._raise(look, first, expected_ms, cost_ms, now_ms, at_s)
             case Aim.SPOT:
-                self._narrow(look, first, told_ms)
+                self._narrow(look, first, expected_ms)
             case Aim.BEHIND:
                 self._looked_behind(look, first, cost_ms, at_s, allowance)
 
-    def _raise(self, look: Look, first: Place | None, told_ms: int, cost_ms: float, now_ms: int, at_s: float) -> None:
+    def _raise(
+        self, look: Look, first: Place | None, expected_ms: int, cost_ms: float, now_ms: int, at_s: float
+    ) -> None:
         late = _from(now_ms - LATE_MS)
-        place = min(late if first is None else min(first, late), max(look.low, _from(told_ms)))
+        place = min(late if first is None else min(first, late), max(look.low, _from(expected_ms)))
         if look.low != self.place or (not self.kept and cost_ms < WORTH_MS):
             return
         if self._behind is None:
@@ -204,9 +206,9 @@ class Floor:
         self.place = place  # lower than before only where the clock was set back
         self._behind.end_at(place[0], at_s)
 
-    def _narrow(self, look: Look, first: Place | None, told_ms: int) -> None:
+    def _narrow(self, look: Look, first: Place | None, expected_ms: int) -> None:
         spot = look.low[0], look.until_ms
-        if spot in self.spots and told_ms > look.until_ms:
+        if spot in self.spots and expected_ms > look.until_ms:
             at = self.spots.index(spot)
             self.spots[at : at + 1] = [] if first is None else [(first[0], look.until_ms)]
 
@@ -254,13 +256,13 @@ class Pieces:
 
     def due(self, top_ms: int, at_s: float, allowance: Allowance) -> list[tuple[int | None, int]]:
         """The pieces to look through now, from None for what has no beginning, up to and with a time."""
-        found: list[tuple[int | None, int]] = []
+        pieces: list[tuple[int | None, int]] = []
         at = self._next
         while at_s >= self._pass_s and at < len(self._costs) and allowance.left_ms(at_s) > 0:
             allowance.spend(self._costs[at])
-            found.append(self._piece(at, top_ms))
+            pieces.append(self._piece(at, top_ms))
             at += 1
-        return found
+        return pieces
 
     def _piece(self, at: int, top_ms: int) -> tuple[int | None, int]:
         low_ms = self._bounds[at - 1] if at else None
@@ -312,11 +314,11 @@ def clustered(dues_ms: list[int], most: int) -> list[Spot]:
     times = sorted(set(dues_ms))
     gaps = sorted(((later - time, time) for time, later in pairwise(times)), reverse=True)[: most - 1]
     ends = sorted(time for gap, time in gaps if gap > 1)
-    found: list[Spot] = []
+    spots: list[Spot] = []
     for end in (*ends, *times[-1:]):
-        found.append((times[0], end))
+        spots.append((times[0], end))
         times = [time for time in times if time > end]
-    return found
+    return spots
 
 
 def _from(due_ms: int) -> Place:
@@ -324,13 +326,13 @@ def _from(due_ms: int) -> Place:
 
 
 SPOTS_MAX = 16  # in one notification
-NAME_MAX = 2000  # bytes of a queue's name in one; a longer one is told as any queue. The server takes 8000
+NAME_MAX = 2000  # bytes of a queue's name in one; for a longer one the payload names no queue. The server takes 8000
 NAMED_MAX = 8
 SLACK_MS = 100  # how far the estimate of the server's clock may be ahead of it
 
 
-class Told(set[str]):
-    """The queues whose waiters are told of a commit, with due times in the past that it wrote."""
+class Wakes(set[str]):
+    """The queues whose waiters a commit notifies, with due times in the past that it wrote."""
 
     def __init__(self, queues: Iterable[str] = ()) -> None:
         super().__init__(queues)
@@ -344,14 +346,14 @@ class Told(set[str]):
 
 
 def named(queues: Iterable[str]) -> list[str]:
-    """Those to name in notifications; more than a few are told as any queue, by one."""
-    found = sorted(set(queues))
-    return found if len(found) <= NAMED_MAX else [""]
+    """The queues to name in notifications; for more than a few, one notification that names none."""
+    names = sorted(set(queues))
+    return names if len(names) <= NAMED_MAX else [""]
 
 
-def spots_of(told: Iterable[str], queue: str) -> list[Spot]:
+def spots_of(queues: Iterable[str], queue: str) -> list[Spot]:
     """Of this queue, or of any."""
-    dues = told.dues_ms if isinstance(told, Told) else {}
+    dues = queues.dues_ms if isinstance(queues, Wakes) else {}
     return clustered(dues.get(queue, []) if queue else [ms for some in dues.values() for ms in some], SPOTS_MAX)
 
 

@@ -1,7 +1,7 @@
 """The floors of one process, and how claims, waits and looks of the PostgreSQL store go by them.
 
 An exchange takes the `parts` of each queue that it claims from, sends the looks that are due after its claims, and
-hands in what they found once it has committed. So a look sees what its own exchange claimed as gone, and what others
+hands in what they read once it has committed. So a look sees what its own exchange claimed as gone, and what others
 hold in transactions that are not committed as still there: no floor rises above a message that a rollback brings back.
 """
 
@@ -103,7 +103,7 @@ class Floors:
     ) -> None:
         """Look before the first claim from a queue: else a process that starts where much was deleted would pass all of
         it twice, in the claim and in a look. If the look is given up after that much patience, a claim would be too:
-        then claims begin near the end, and what lies below is found in pieces. Raises what a look raises at once."""
+        then claims begin near the end, and later looks cover the rest in pieces. Raises at once what a look raises."""
         new = [queue for queue in queues if queue not in self._queues]
         looking = self.looking(new) if new else None
         if looking is None:
@@ -144,7 +144,7 @@ class Floors:
         return made if made.looks else None
 
     def saw(self, looking: Looking, rows: Iterable[tuple[Any, ...]], now_ms: int) -> None:
-        """Take in what these looks found, once their transaction is committed."""
+        """Take in the results of these looks, once their transaction is committed."""
         at_s = self._at_s()
         with self._lock:
             for n, due_ms, lane, seq, cost_ms in rows:
@@ -166,12 +166,12 @@ class Floors:
 
 
 def _parts(floors: Sequence[Floor], now_ms: int) -> Parts:
-    found = [(order, part) for order in PRIORITIES for part in floors[order].ranges(now_ms)]
+    parts = [(order, part) for order in PRIORITIES for part in floors[order].ranges(now_ms)]
     (wake,) = floors[WAKE].ranges(now_ms)
     return Parts(
-        ints([order for order, _ in found]),
-        *_places([part.low for _, part in found]),
-        numbers([part.until_ms for _, part in found]),
+        ints([order for order, _ in parts]),
+        *_places([part.low for _, part in parts]),
+        numbers([part.until_ms for _, part in parts]),
         wake.low[0],
     )
 

@@ -130,10 +130,10 @@ def admit_step(st: Statements, c: Connection, queue: str, now: int | None) -> bo
     a group could be settled. A row of the queue says how far they came, also to who goes on after a crash.
     """
     st.do(c, "lock_queues", texts([queue]))
-    found = st.rows(c, "admitting", queue)
-    if not found:
+    rows = st.rows(c, "admitting", queue)
+    if not rows:
         return False
-    ((after, width),) = found
+    ((after, width),) = rows
     names = [row[0] for row in st.rows(c, "parked_groups", queue, after, max(1, STEP // width))]
     if not names:
         st.do(c, "admitted_to", queue, None)

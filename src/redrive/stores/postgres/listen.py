@@ -1,4 +1,4 @@
-"""Waiting for work: LISTEN on a connection of its own, and looking now and then for what no notification told.
+"""Waiting for work: LISTEN on a connection of its own, and a look now and then for work without a notification.
 
 The waiting thread itself sleeps on the connection's socket and on a pipe, so that a notification costs no second hop
 between threads. Of several threads that wait, one reads the connection and wakes the others through their pipes. A
@@ -199,7 +199,7 @@ class Listener:
             connection.pgconn.consume_input()
             while (notify := connection.pgconn.notifies()) is not None:
                 origin, queue, spots = read(notify.extra.decode(), self._now_ms)
-                if origin != self._link.origin:  # its own were told at once
+                if origin != self._link.origin:  # this process wakes its own waiters at once
                     self._link.on_late(queue, spots)
                     self.wake([queue] if queue else [name for w in list(self._waiting.values()) for name in w.queues])
         except psycopg.Error:

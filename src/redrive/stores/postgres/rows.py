@@ -149,23 +149,23 @@ def ids(values: Sequence[str]) -> Ids:
     if not values:
         return Ids(_start(UUID, 0))
     try:  # in one go: each behind its length, in hex
-        found = bytes.fromhex("00000010" + "00000010".join(values).replace("-", ""))
+        raw = bytes.fromhex("00000010" + "00000010".join(values).replace("-", ""))
     except ValueError:
-        found = b""
-    if len(found) != 20 * len(values):
+        raw = b""
+    if len(raw) != 20 * len(values):
         return ids([value if _FORM.fullmatch(value) else _NOBODY for value in values])
-    return Ids(_start(UUID, len(values)) + found)
+    return Ids(_start(UUID, len(values)) + raw)
 
 
 def seqs(values: Sequence[str]) -> Bigints:
     """From 16 hex digits each; what has not is no message's."""
     try:
-        found = bytes.fromhex("00000008" + "00000008".join(values)) if values else b""
+        raw = bytes.fromhex("00000008" + "00000008".join(values)) if values else b""
     except ValueError:
-        found = b""
-    if len(found) != 12 * len(values):
+        raw = b""
+    if len(raw) != 12 * len(values):
         return seqs([value if _HEX.fullmatch(value) else "0" * 16 for value in values])
-    return Bigints(_start(BIGINT, len(values)) + found)
+    return Bigints(_start(BIGINT, len(values)) + raw)
 
 
 def ints(values: Sequence[int]) -> Ints:

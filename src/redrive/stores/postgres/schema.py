@@ -63,28 +63,28 @@ def statements() -> dict[str, str]:
 
 def migrations(parts: dict[str, str]) -> list[Migration]:
     """The migrations among these parts, in order."""
-    found = []
+    steps = []
     for number in sorted(int(name.removeprefix("migration_")) for name in parts if name.startswith("migration_")):
         sql = parts[f"migration_{number}"]
         said = re.match(r"-- compatible from (\d+)\n", sql)
-        found.append(Migration(number, int(said[1]) if said else number, sql))
-    return found
+        steps.append(Migration(number, int(said[1]) if said else number, sql))
+    return steps
 
 
 def open_schema(link: Session, parts: dict[str, str] | None = None) -> Version:
     """The version in the database once it is one this program can use: brought up to date, unless the URL says
     `migrate=off`. Raises SchemaError."""
     known = migrations(statements() if parts is None else parts)
-    found, last = version_of(link), known[-1].number
-    _require_released(link, found, known)
-    if found.number < last and found.read_only:
+    at, last = version_of(link), known[-1].number
+    _require_released(link, at, known)
+    if at.number < last and at.read_only:
         raise SchemaError(
-            f"{link.where}, schema {link.schema!r} is at version {found.number}, this redrive reads {last}, and "
-            f"{found.read_only}; let somebody who may write run `redrive store upgrade`"
+            f"{link.where}, schema {link.schema!r} is at version {at.number}, this redrive reads {last}, and "
+            f"{at.read_only}; let somebody who may write run `redrive store upgrade`"
         )
-    if found.number < last and link.url.migrate:
+    if at.number < last and link.url.migrate:
         return _migrate(link, known)
-    return _usable(link, found, last)
+    return _usable(link, at, last)
 
 
 def upgrade(url: str) -> tuple[int, int]:
@@ -92,11 +92,11 @@ def upgrade(url: str) -> tuple[int, int]:
     link = Session(parse(url))
     try:
         link.open()
-        found, known = version_of(link), migrations(statements())
-        if found.read_only:
-            raise ReadOnly(f"{link.where}: {found.read_only}; nothing was changed")
-        _require_released(link, found, known)
-        return found.number, _migrate(link, known).number
+        version, known = version_of(link), migrations(statements())
+        if version.read_only:
+            raise ReadOnly(f"{link.where}: {version.read_only}; nothing was changed")
+        _require_released(link, version, known)
+        return version.number, _migrate(link, known).number
     finally:
         link.close()
 
@@ -162,29 +162,29 @@ def version_of(link: Session) -> Version:
     return Version(number, compatible_from, why)
 
 
-def _require_released(link: Session, found: Version, known: list[Migration]) -> None:
-    if 0 < found.number < known[0].number:
+def _require_released(link: Session, at: Version, known: list[Migration]) -> None:
+    if 0 < at.number < known[0].number:
         raise SchemaError(
-            f"{link.where}, schema {link.schema!r} is at version {found.number}, which no release had, this redrive "
+            f"{link.where}, schema {link.schema!r} is at version {at.number}, which no release had, this redrive "
             f"knows {known[0].number} and later; let the redrive that made it work what is in it, and name a new one "
             "(?schema=)"
         )
 
 
-def _usable(link: Session, found: Version, known: int) -> Version:
+def _usable(link: Session, at: Version, known: int) -> Version:
     where = f"{link.where}, schema {link.schema!r}"
-    if found.number < known:
-        has = f"is at version {found.number}" if found.number else "has no tables of redrive"
+    if at.number < known:
+        has = f"is at version {at.number}" if at.number else "has no tables of redrive"
         raise SchemaError(
             f"{where} {has}, this redrive needs {known}, and migrate=off; run `redrive store upgrade`, or "
             "`redrive store sql` for somebody who may"
         )
-    if found.compatible_from > known:
+    if at.compatible_from > known:
         raise SchemaError(
-            f"{where} is at version {found.number}, for redrive that knows {found.compatible_from} or later; this one "
+            f"{where} is at version {at.number}, for redrive that knows {at.compatible_from} or later; this one "
             f"knows {known}: upgrade redrive"
         )
-    return found
+    return at
 
 
 def _migrate(link: Session, known: list[Migration]) -> Version:
@@ -197,9 +197,9 @@ def _migrate(link: Session, known: list[Migration]) -> Version:
             raise open_error(error, link.where) from error
         try:
             c.deadline_s = deadline_s
-            while (found := _step(c, link.url, known)) is None:
+            while (version := _step(c, link.url, known)) is None:
                 pass
-            return _usable(link, found, known[-1].number)
+            return _usable(link, version, known[-1].number)
         except psycopg.errors.LockNotAvailable as error:
             tries += 1
             if tries >= LOCK_TRIES:
@@ -229,11 +229,11 @@ def _step(c: Connection, url: PostgresUrl, known: list[Migration]) -> Version | 
         c.execute("set local statement_timeout = 0")
         c.execute("set local idle_in_transaction_session_timeout = 0")
         _wait_turn(c, url.schema)
-        found = _version(c, url.schema)
-        step = next((step for step in known if step.number > found.number), None)
+        version = _version(c, url.schema)
+        step = next((step for step in known if step.number > version.number), None)
         if step is None:
-            return found
-        meta = (_META if _exists(c, url.schema) else _SCHEMA + _META) if found.number == 0 else ""
+            return version
+        meta = (_META if _exists(c, url.schema) else _SCHEMA + _META) if version.number == 0 else ""
         c.execute((meta + _script(step)).replace("{s}", url.schema).encode())
     return None
 
@@ -260,5 +260,5 @@ def _version(c: Connection, schema: str) -> Version:
     row = c.execute("select to_regclass(%s)", (f"{schema}.meta",)).fetchone()
     if row is None or row[0] is None:
         return Version()
-    found = c.execute(f"select version, compatible_from from {schema}.meta").fetchone()
-    return Version(*found) if found is not None else Version()
+    stored = c.execute(f"select version, compatible_from from {schema}.meta").fetchone()
+    return Version(*stored) if stored is not None else Version()

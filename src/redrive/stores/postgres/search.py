@@ -1,7 +1,7 @@
 """Filters of the PostgreSQL store as SQL, and what they find as values.
 
-What a page of dead letters is read by is chosen here, not by the planner: the narrowest of the filter's fields, found
-out by a look at their indexes. Each value of it is read off the index in the order of rest, as far as the page goes.
+The index for a page of dead letters is chosen here, not by the planner: the narrowest of the filter's fields, known
+from a look at their indexes. Each value of it is read off the index in the order of rest, as far as the page goes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # as the
 
 
 class Path(NamedTuple):
-    """A way by which messages are found in the order of rest: the field that it goes by, a condition, {} for a value,
+    """A way to read messages in the order of rest: the field that it goes by, a condition, {} for a value,
     and the values."""
 
     field: str
@@ -80,18 +80,18 @@ def paths_of(where: Filter, lane: Lane | None) -> list[Path]:
     """The ways that lead to these messages in the order of rest, those of more values first."""
     if where.ids is not None:
         return []
-    found: list[Path] = []
+    paths: list[Path] = []
     fields = values_of(where, *_FIELDS)
     if lane is Lane.DEAD:
-        found += [
+        paths += [
             Path(field, f"{_DEAD if field == 'fingerprint' else _LISTED} and m.{field} = {{}}", texts(values))
             for field, values in fields.items()
             if field != "queue"
         ]
     if lane in RESTED and "queue" in fields:
         queue = f"m.rested_ms is not null and m.lane = '{lane}' and m.queue = {{}}"
-        found.append(Path("queue", queue, texts(fields["queue"])))
-    return found
+        paths.append(Path("queue", queue, texts(fields["queue"])))
+    return paths
 
 
 def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> list[int]:
@@ -108,39 +108,39 @@ def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> 
 
 def where_of(where: Filter, lane: Lane | None) -> Clauses:
     """All of it, where no path leads to them."""
-    found = Clauses()
+    clauses = Clauses()
     if lane is Lane.LEASED:
-        found.add("m.due_ms is not null and m.lane = 'leased'")
+        clauses.add("m.due_ms is not null and m.lane = 'leased'")
     elif lane is Lane.READY:
-        found.add("m.rested_ms is null and m.lane = 'ready'")
+        clauses.add("m.rested_ms is null and m.lane = 'ready'")
     elif lane is Lane.DEAD and where.fingerprint is not None:
-        found.add(_DEAD)  # not that it rests, which would let the planner take the index of all that does
+        clauses.add(_DEAD)  # not that it rests, which would let the planner take the index of all that does
     elif lane is not None:
-        found.add(f"m.rested_ms is not null and m.lane = '{lane.value}'")
-    _add_fields(found, where, "{}")
-    _add_times(found, where, "m.rested_ms" if lane in RESTED else "coalesce(m.rested_ms, m.enqueued_ms)")
-    return found
+        clauses.add(f"m.rested_ms is not null and m.lane = '{lane.value}'")
+    _add_fields(clauses, where, "{}")
+    _add_times(clauses, where, "m.rested_ms" if lane in RESTED else "coalesce(m.rested_ms, m.enqueued_ms)")
+    return clauses
 
 
-def _add_fields(found: Clauses, where: Filter, said: str, but: str = "") -> None:
+def _add_fields(clauses: Clauses, where: Filter, said: str, but: str = "") -> None:
     """Those that the filter names, but that of a path; `said`: how, {} for the condition."""
     for field, values in values_of(where, *_FIELDS).items():
         if field != but:
             one = len(values) == 1
             fits = f"m.{field} = {{}}::text" if one else f"m.{field} = any({{}}::text[])"
-            found.add(said.replace("{}", fits), values[0] if one else texts(values))
+            clauses.add(said.replace("{}", fits), values[0] if one else texts(values))
     if where.redrives is not None:
-        found.add(said.replace("{}", "coalesce(m.redrives, 0) = {}::bigint"), where.redrives)
+        clauses.add(said.replace("{}", "coalesce(m.redrives, 0) = {}::bigint"), where.redrives)
     if where.run is not None:
-        found.add(said.replace("{}", "m.run = {}::text"), where.run)
+        clauses.add(said.replace("{}", "m.run = {}::text"), where.run)
     if where.ids is not None:
-        found.add("m.id = any({}::uuid[])", ids(where.ids))
+        clauses.add("m.id = any({}::uuid[])", ids(where.ids))
 
 
-def _add_times(found: Clauses, where: Filter, at: str) -> None:
+def _add_times(clauses: Clauses, where: Filter, at: str) -> None:
     for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
         if bound is not None:
-            found.add(f"{at} {sign} {{}}::bigint", bound)
+            clauses.add(f"{at} {sign} {{}}::bigint", bound)
 
 
 def page(
@@ -155,11 +155,11 @@ def page(
         return _page_by(c, schema, path, where, after, limit)
     if lane in _LIVE and isinstance(where.queue, str) and where == Filter(queue=where.queue):
         return _page_of_queue(c, schema, where.queue, lane, after, limit)
-    found = where_of(where, lane)
+    clauses = where_of(where, lane)
     at = "m.rested_ms" if lane in RESTED else "coalesce(m.rested_ms, 0)"
-    found.add(f"({at}, m.seq) > ({{}}::bigint, {{}}::bigint)", *after)
-    sql = f"select {COLUMNS}, m.seq, m.rested_ms from {schema}.message m where {found} order by {at}, m.seq limit "
-    return cursor(c).execute(f"{sql}{found.arg(limit)}::bigint".encode(), found.args, binary=True).fetchall()
+    clauses.add(f"({at}, m.seq) > ({{}}::bigint, {{}}::bigint)", *after)
+    sql = f"select {COLUMNS}, m.seq, m.rested_ms from {schema}.message m where {clauses} order by {at}, m.seq limit "
+    return cursor(c).execute(f"{sql}{clauses.arg(limit)}::bigint".encode(), clauses.args, binary=True).fetchall()
 
 
 def _page_by(
@@ -170,14 +170,14 @@ def _page_by(
     after: tuple[int, int],
     limit: int,
 ) -> list[tuple[Any, ...]]:
-    found = _on(path, where)
-    found.add("(m.rested_ms, m.seq) > ({}::bigint, {}::bigint)", *after)
+    clauses = _on(path, where)
+    clauses.add("(m.rested_ms, m.seq) > ({}::bigint, {}::bigint)", *after)
     order = "order by m.rested_ms, m.seq"
-    first = f"{order} limit {found.arg(limit)}::bigint"
-    of_each = f"select * from {schema}.message m where {found} {first}"
+    first = f"{order} limit {clauses.arg(limit)}::bigint"
+    of_each = f"select * from {schema}.message m where {clauses} {first}"
     sql = f"""select {COLUMNS}, m.seq, m.rested_ms from (
  select m.* from unnest($1::text[]) v(x) cross join lateral ({of_each}) m {first}) m {order}"""
-    return cursor(c).execute(sql.encode(), found.args, binary=True).fetchall()
+    return cursor(c).execute(sql.encode(), clauses.args, binary=True).fetchall()
 
 
 def _page_of_queue(
@@ -207,19 +207,19 @@ def _page_of_queue(
 
 def _on(path: Path, where: Filter) -> Clauses:
     """What messages on this path must be, the values first among the parameters."""
-    found = Clauses()
-    found.arg(path.values)
-    found.add(path.by.format("v.x"))
-    _add_others(found, where, path.field)
-    return found
+    clauses = Clauses()
+    clauses.arg(path.values)
+    clauses.add(path.by.format("v.x"))
+    _add_others(clauses, where, path.field)
+    return clauses
 
 
-def _add_others(found: Clauses, where: Filter, but: str = "") -> None:
+def _add_others(clauses: Clauses, where: Filter, but: str = "") -> None:
     """What else, said so that the planner has no use of another index for it."""
-    _add_fields(found, where, "({}) is true", but)
+    _add_fields(clauses, where, "({}) is true", but)
     for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
         if bound is not None:
-            found.add(f"(m.rested_ms, m.seq) {sign} ({{}}::bigint, -1)", bound)
+            clauses.add(f"(m.rested_ms, m.seq) {sign} ({{}}::bigint, -1)", bound)
 
 
 # -- failure groups
@@ -236,22 +236,22 @@ def find_groups(
     few = min(counts) < LOOKED
     path = paths[counts.index(min(counts))] if few else next((p for p in paths if p.field == "fingerprint"), None)
     if path is not None:
-        found = _on(path, where)
-        of_each = f"select m.fingerprint, m.task, m.rested_ms, m.id from {schema}.message m where {found} offset 0"
+        clauses = _on(path, where)
+        of_each = f"select m.fingerprint, m.task, m.rested_ms, m.id from {schema}.message m where {clauses} offset 0"
         source = f"unnest($1::text[]) v(x) cross join lateral ({of_each}) m"
     else:
-        found = Clauses()
-        found.add(_DEAD)
-        _add_others(found, where)
-        source = f"{schema}.message m where {found}"
+        clauses = Clauses()
+        clauses.add(_DEAD)
+        _add_others(clauses, where)
+        source = f"{schema}.message m where {clauses}"
     trend = "0::bigint, 0::bigint"
     if lately is not None:
-        now = f"coalesce({found.arg(lately[0])}::bigint, floor(extract(epoch from now()) * 1000)::bigint)"
+        now = f"coalesce({clauses.arg(lately[0])}::bigint, floor(extract(epoch from now()) * 1000)::bigint)"
         since = f"(select {now} - {TREND_MS})"
         trend = f"""count(*) filter (where m.rested_ms >= {since}),
  count(*) filter (where m.rested_ms >= {since} - {BEFORE_MS} and m.rested_ms < {since})"""
     asked = sql.replace("{source}", source).replace("{trend}", trend)
-    return cursor(c).execute(asked.encode(), found.args, binary=True).fetchall()
+    return cursor(c).execute(asked.encode(), clauses.args, binary=True).fetchall()
 
 
 def to_failure_group(
@@ -277,14 +277,14 @@ def to_failure_group(
 
 
 def to_counts(rows: list[tuple[str, int, int | None]]) -> Counts:
-    found = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
+    numbers = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
     oldest_ms = 0
     for lane, count, age_ms in rows:
-        if lane in found:  # a newer version may have more of them
-            found[lane] += count
+        if lane in numbers:  # a newer version may have more of them
+            numbers[lane] += count
         if lane == "ready":
             oldest_ms = age_ms or 0
-    return Counts(**found, oldest_age_s=oldest_ms / 1000)
+    return Counts(**numbers, oldest_age_s=oldest_ms / 1000)
 
 
 DUE_EXACT = 30_000  # messages that are counted one by one to say when they come due: 10 ms
@@ -297,8 +297,8 @@ class PostgresQueries(PostgresDatabase):
     _sampled: tuple[Sequence[int], float, dict[tuple[str, int], DueCount]] = (), 0.0, {}
 
     def find(self, ids_: Sequence[str]) -> list[Message | None]:
-        found = {row[0]: row for row in self._look("find", ids(ids_))}
-        messages = dict(zip(found, self._readable([*found.values()]), strict=True))
+        rows = {row[0]: row for row in self._look("find", ids(ids_))}
+        messages = dict(zip(rows, self._readable([*rows.values()]), strict=True))
         return [messages.get(id) for id in ids_]
 
     def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
@@ -328,16 +328,16 @@ class PostgresQueries(PostgresDatabase):
     def _due_sample(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
         """By a sample of the table's blocks. It has all queues: a caller that asks for one after the other takes it
         once. A small table is not sampled."""
-        asked, until_s, found = self._sampled
+        asked, until_s, sample = self._sampled
         if asked != bounds_ms or time.monotonic() > until_s:
-            blocks, found = self._look("blocks")[0][0], {}
+            blocks, sample = self._look("blocks")[0][0], {}
             if blocks > 2 * SAMPLED_BLOCKS:
                 share = SAMPLED_BLOCKS / blocks
                 for of, at, every, retries in self._look("due_sample", numbers(bounds_ms), share * 100):
-                    found[of, at] = DueCount(round(every / share), round(retries / share), exact=False)
-            self._sampled = bounds_ms, time.monotonic() + 1, found
+                    sample[of, at] = DueCount(round(every / share), round(retries / share), exact=False)
+            self._sampled = bounds_ms, time.monotonic() + 1, sample
         none = DueCount(0, 0, exact=False)
-        return [found.get((queue, at), none) for at in range(len(bounds_ms) - 1)]
+        return [sample.get((queue, at), none) for at in range(len(bounds_ms) - 1)]
 
     def counts_by_queue(self) -> dict[str, Counts]:
         rows = self._look("counts_by_queue", self._st.now())

@@ -82,7 +82,7 @@ class Session:
         self.read_only = ""  # why nothing can be written
         self.pooled = False  # whether a pooler stands between: then a session is not ours to set up
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
-        # and here who must know where in the due index something may have come (told.py)
+        # and the floors, which must know where in the due index something may have come
         self.on_late: Callable[[str, Sequence[Spot]], None] = lambda queue, spots: None
         self.store_ms: Callable[[], int] = self.now_ms  # the store's clock, which tests set by hand
         # Sets aside messages to which nothing can be added, after a statement failed for one; whether there were any.
@@ -99,7 +99,7 @@ class Session:
         """`work`'s value, once the transaction it ran in is committed. It is repeated as a whole where the server
         asks for that or the connection breaks; with `again=False`, not once the commit was sent.
 
-        `wake` names the queues whose waiters are told after the commit; `work` may fill it. `work` must not use the
+        `wake` names the queues whose waiters are woken after the commit; `work` may fill it. `work` must not use the
         link itself.
         """
 

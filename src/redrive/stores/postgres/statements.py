@@ -27,12 +27,12 @@ _PARTS = """unnest(${}::int[], ${}::bigint[], ${}::text[], ${}::bigint[], ${}::b
 
 def prepared(schema: str) -> dict[str, str]:
     """All of them, by name."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, sql in statements().items():
-        found[name] = _spelt(_whole(sql), schema)
+        texts[name] = _spelt(_whole(sql), schema)
         if "{parts" in sql:
-            found[name + ABOVE] = _spelt(_above(sql), schema)
-    return found
+            texts[name + ABOVE] = _spelt(_above(sql), schema)
+    return texts
 
 
 def _whole(sql: str) -> str:
@@ -59,8 +59,8 @@ def _above(sql: str) -> str:
     return re.sub(r"\{parts \$(\d+)\}", _parts, sql)
 
 
-def _parts(found: re.Match[str]) -> str:
-    first = int(found[1])
+def _parts(match: re.Match[str]) -> str:
+    first = int(match[1])
     return _PARTS.format(*range(first, first + 5))
 
 

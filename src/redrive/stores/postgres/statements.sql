@@ -138,7 +138,7 @@ left join {s}.queue q on q.name = r.queue
 
 -- name: tell
 -- $1 channel, $2 origin, $3 queue, $4 and $5 ranges of due times, $6 whether they are meant from now on, $7 now: a notification of messages that
--- were put in this transaction (postgres/told.py)
+-- were put in this transaction (`wake` in postgres/session.py)
 select pg_notify($1::text, $2::text || coalesce((
   select string_agg(format(';%s-%s', r.since + r.low_ms, r.since + r.until_ms), '') from (
     select low_ms, until_ms, case when relative then {now $7} else 0 end since
@@ -181,7 +181,7 @@ with due as materialized (
   select at from {parts $8} cross join lateral (
     select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p $5} and {free $7}
     order by due_ms, lane, seq limit $2::int for no key update skip locked
-  ) found limit case
+  ) place limit case
     when exists (select from {s}.queue where name = $1::text and paused) then 0
     when $6::boolean and exists (
       select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $13} and turn is null) then 0
@@ -204,7 +204,7 @@ due as materialized (
     select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and {due f $5}
       and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
       and task <> all($8::text[]) and {free $7} order by due_ms, lane, seq limit $2::int for no key update skip locked
-  ) found limit case
+  ) place limit case
     when $6::boolean and exists (
       select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $15} and turn is null) then 0
     else $2::int end),
@@ -241,14 +241,14 @@ turn(step, room, retries, at) as (
         select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and {due f $5}
           and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
           and task <> all($8::text[]) and {free $7} and ctid <> all(t.at) order by due_ms, lane, seq limit t.room for no key update skip locked
-      ) found where f.priority = t.step / 2 limit t.room)
+      ) place where f.priority = t.step / 2 limit t.room)
     else array(
       select at from fence f cross join lateral (
         select ctid at from {s}.message m where lane between 'ready' and 'ready' and attempt > 0 and m.queue = $1::text
           and m.priority = f.priority and {due f $5}
           and (due_ms, seq) < (coalesce(f.retry_ms, 9223372036854775807), coalesce(f.retry_seq, 0))
           and task <> all($8::text[]) order by due_ms, seq limit least(t.retries, t.room) for no key update skip locked
-      ) found where f.priority = (t.step + 1) / 2 limit least(t.retries, t.room))
+      ) place where f.priority = (t.step + 1) / 2 limit least(t.retries, t.room))
     end at) taken
   where t.room > 0 and t.step < 7),
 due as materialized (select unnest(at) at from turn),
@@ -290,7 +290,7 @@ select {now $2}, min(due_ms) from (
     select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p}
     order by due_ms limit 1) first
   union all
-  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null {woken $8} and turn is null order by wake_ms limit 1)) found
+  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null {woken $8} and turn is null order by wake_ms limit 1)) coming
 where not exists (select from {s}.queue where name = $1::text and paused)
 
 -- name: next_due_skipping
@@ -305,7 +305,7 @@ select {now $2}, min(due_ms) from (
       and (due_ms, lane, seq) < (coalesce(beyond.due_ms, 9223372036854775807), coalesce(beyond.lane, ''), coalesce(beyond.seq, 0))
       and task <> all($3::text[]) order by due_ms, lane, seq limit 1) wanted on true
   union all
-  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null {woken $10} and turn is null order by wake_ms limit 1)) found
+  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null {woken $10} and turn is null order by wake_ms limit 1)) coming
 where not exists (select from {s}.queue where name = $1::text and paused)
 
 -- name: ack
@@ -329,12 +329,12 @@ select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_a
 -- $1 ids, $2 fences, $3 seqs, and of each the one cell that it swaps: $4 keys in order, none twice, $5 expected versions, $6 values, $7 times
 -- to live, $8 now. As `ack`, of those whose swap applies. All cells are locked in the order of their keys before the first message is.
 with asked as (
-  select a.*, coalesce(c.version, 0) found, c.version is not null there
+  select a.*, coalesce(c.version, 0) actual, c.version is not null there
   from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::bytea[], $7::bigint[])
     a(id, fence, seq, key, version, value, ttl_ms) left join lateral (
     select case when value is not null and (expires_ms is null or expires_ms > {now $8}) then version else 0 end "version"
     from {s}.cell where key = a.key for no key update) c on true),
-fits as materialized (select * from asked where version = found order by id),
+fits as materialized (select * from asked where version = actual order by id),
 gone as (
   delete from {s}.message m using fits f
   where m.id = f.id and m.fence = f.fence and m.seq = f.seq and m.lane = 'leased' returning m.id, f.key, f.value, f.ttl_ms, f.there),
@@ -439,7 +439,7 @@ select floor(extract(epoch from clock_timestamp()) * 1000)::bigint
 select id::text, lane, queue, grp from {s}.message where id = any($1::uuid[])
 
 -- name: cancel
--- $1 ids, $2 now: what waits is done, what runs is told. One update for both: what is claimed or comes back while this waits for its row
+-- $1 ids, $2 now: what waits is done, what runs is asked to stop. One update for both: what is claimed or comes back while this waits for its row
 -- is then the other of the two, and must not slip between them.
 update {s}.message m set
   lane = case when m.lane = 'ready' then 'done' else m.lane end,
@@ -584,7 +584,7 @@ select pg_relation_size('{s}.message') / current_setting('block_size')::int
 -- $1 bounds, $2 per cent of the table's blocks: [queue, which span, how many of its messages lie in them, how many of these have failed before]
 select queue, (width_bucket(at_ms - 1, $1::bigint[]) - 1)::int, count(*), count(*) filter (where attempt > 0) from (
   select queue, attempt, coalesce(due_ms, wake_ms) at_ms from {s}.message tablesample system ($2::float8)
-  where lane = 'ready' and (due_ms is not null or (wake_ms is not null and turn is null))) found
+  where lane = 'ready' and (due_ms is not null or (wake_ms is not null and turn is null))) waiting
 group by 1, 2
 
 -- name: due_counts
@@ -599,7 +599,7 @@ left join lateral (
   where m.queue = $1::text and m.priority = p.priority and due_ms > low and due_ms <= high and lane between 'ready' and 'ready' and attempt > 0
   union all
   select count(*), count(*) filter (where attempt > 0) from {s}.message
-  where queue = $1::text and wake_ms > low and wake_ms <= high and turn is null) found on true
+  where queue = $1::text and wake_ms > low and wake_ms <= high and turn is null) counts on true
 where low is not null group by n order by n
 
 -- name: counts_by_queue
@@ -617,7 +617,7 @@ select queue, coalesce({now $1} - min(oldest), 0), sum(ready)::bigint, sum(sched
   union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where wake_ms is not null and turn is null group by queue
   union all select queue, 0, 0, 0, count(*) filter (where lane = 'dead'), count(*) filter (where lane = 'quarantine'),
     count(*) filter (where lane = 'done'), null from {s}.message where rested_ms is not null group by queue
-  union all select name, 0, 0, 0, 0, 0, 0, null from {s}.queue) found
+  union all select name, 0, 0, 0, 0, 0, 0, null from {s}.queue) counts
 group by queue
 
 -- name: queues
@@ -855,8 +855,8 @@ select queue from {s}.line where admitting is not null
 with recursive next as (
   (select grp, 1 n from {s}.message where queue = $1::text and grp > $2::text and turn is not null order by grp limit 1)
   union all
-  select found.grp, next.n + 1 from next cross join lateral (
-    select grp from {s}.message where queue = $1::text and grp > next.grp and turn is not null order by grp limit 1) found
+  select later.grp, next.n + 1 from next cross join lateral (
+    select grp from {s}.message where queue = $1::text and grp > next.grp and turn is not null order by grp limit 1) later
   where next.n < $3::int)
 select grp from next
 
@@ -962,11 +962,11 @@ select set_config('lock_timeout', '500', true), case when not $1::boolean then s
 -- $1 keys in order, none twice, $2 expected versions (0: there is none), $3 values, $4 times to live, $5 now: the keys of those that apply.
 -- What is there is locked first, all of it in one order, by everybody. (`any (array[…])` leaves the planner no way but to look each key up.)
 with asked as materialized (
-  select a.*, coalesce(c.version, 0) found, coalesce(c.live, false) live, c.version is not null there
+  select a.*, coalesce(c.version, 0) actual, coalesce(c.live, false) live, c.version is not null there
   from unnest($1::text[], $2::bigint[], $3::bytea[], $4::bigint[]) a(key, version, value, ttl_ms) left join lateral (
     select version, value is not null and (expires_ms is null or expires_ms > {now $5}) live from {s}.cell where key = a.key
     for no key update) c on true),
-fits as materialized (select * from asked where version = case when live then found else 0 end),
+fits as materialized (select * from asked where version = case when live then actual else 0 end),
 changed as (
   update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = f.value, expires_ms = {now $5} + f.ttl_ms,
     sweep_ms = (({now $5} + f.ttl_ms) / 60000 + 1) * 60000

@@ -33,7 +33,7 @@ from ..meta import text
 from . import exchange
 from . import writes as changes
 from .admin import PostgresAdmin
-from .floor import Told
+from .floor import Wakes
 from .rows import hex_of, ids, ints, seq_of
 from .search import PostgresQueries
 from .statements import Connection, Cursor
@@ -72,7 +72,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
                 if drafts:
                     tell(c, self._link, self._st, drafts)
             return puts
-        puts = self._link.pipeline(work, wake=changes.told_of(drafts, now_ms))
+        puts = self._link.pipeline(work, wake=changes.wakes_of(drafts, now_ms))
         self.failpoint("acknowledge")
         return puts
 
@@ -99,7 +99,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         return [_HOLD[held.get((seq_of(handle), fence))] for handle, fence in receipts]
 
     def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
-        told = Told()
+        wakes = Wakes()
 
         def work(c: Connection) -> tuple[int, int]:
             now, released = self._st.now(), []
@@ -109,10 +109,10 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
                 released = self._st.rows(c, "give_back", worker, *known, now)
             lapsed = self._st.rows(c, "lapse", worker, now, None if fault is None else text(fault))
             for queue, due_ms in (*released, *lapsed):
-                told.due(queue, due_ms, self.now_ms())
+                wakes.due(queue, due_ms, self.now_ms())
             return len(released), len(lapsed)
 
-        return self._link.run(work, wake=told)
+        return self._link.run(work, wake=wakes)
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         known = changes.named([receipt])
@@ -126,15 +126,15 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
 
     def _next_due_ms(self, asks: Sequence[ClaimRequest]) -> int | None:
         self._look_behind(asks)
-        found = []
+        dues_ms = []
         for ask in asks:
             sent_s = time.monotonic()
             now_ms, due_ms = self._link.read(partial(self._first_due, ask))
             if self._st.by_server:
                 self._link.saw_clock(now_ms, sent_s)
             if due_ms is not None:
-                found.append(due_ms)
-        return min(found, default=None)
+                dues_ms.append(due_ms)
+        return min(dues_ms, default=None)
 
     def _first_due(self, ask: ClaimRequest, c: Connection) -> tuple[Any, ...]:
         parts = self._floors.parts([ask.queue], self._st.now_ms).get(ask.queue)

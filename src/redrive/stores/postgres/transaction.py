@@ -32,23 +32,23 @@ _HERE = (
 def connection_of(tx: Any) -> psycopg.Connection[Any]:
     """The psycopg connection of a psycopg connection, of a connection or session of SQLAlchemy's, or of Django's.
     Raises Unsupported."""
-    found = tx
+    connection = tx
     if is_of(tx, "sqlalchemy"):
-        found = driver_connection(tx)
+        connection = driver_connection(tx)
     elif getattr(tx, "vendor", None) == "postgresql" and hasattr(tx, "ensure_connection"):
         tx.ensure_connection()
-        found = tx.connection
-    if not isinstance(found, psycopg.Connection):
-        raise Unsupported(f"tx={_name(tx)}{_driver(tx, found)}: {_EXPECTED}")
-    return found
+        connection = tx.connection
+    if not isinstance(connection, psycopg.Connection):
+        raise Unsupported(f"tx={_name(tx)}{_driver(tx, connection)}: {_EXPECTED}")
+    return connection
 
 
 def _name(thing: Any) -> str:
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
-def _driver(tx: Any, found: Any) -> str:
-    return f" on {_name(found)}" if found is not None and found is not tx else ""
+def _driver(tx: Any, connection: Any) -> str:
+    return f" on {_name(connection)}" if connection is not None and connection is not tx else ""
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def within(c: psycopg.Connection[Any], link: Session) -> Iterator[psycopg.Connec
 
 
 def tell(c: psycopg.Connection[Any], link: Session, st: Statements, drafts: Sequence[Draft]) -> None:
-    """Have waiters told once the caller commits, this process's too: it does not see that commit. It may come long
+    """Notify waiters once the caller commits, this process's too: it does not see that commit. It may come long
     after its transaction began, which is when the messages are due: so it says when that was."""
     for queue in named(draft.queue for draft in drafts):
         mine = [draft for draft in drafts if not queue or draft.queue == queue]

@@ -21,7 +21,7 @@ from ...message import (
     Settlement,
 )
 from .cells import Cells, swap_values
-from .floor import Told
+from .floor import Wakes
 from .rows import (
     ID,
     PLAIN,
@@ -81,13 +81,13 @@ def was_put(st: Statements, c: Connection, drafts: Sequence[Draft], given: Seque
     named all, every message is that no holder of its key kept out. Of those that are gone since only their keys may
     tell."""
     made = [id for id, draft in zip(given, drafts, strict=True) if draft.id is None]
-    found = {row[0] for row in st.rows(c, "stored", ids(made or given))}
+    stored = {row[0] for row in st.rows(c, "stored", ids(made or given))}
     keyed = [draft for draft in drafts if draft.key is not None]
     if keyed:
         keys = texts([draft.task for draft in keyed]), texts([str(draft.key) for draft in keyed])
-        found |= {row[0] for row in st.rows(c, "keyed", *keys, ids(made or given))}
+        stored |= {row[0] for row in st.rows(c, "keyed", *keys, ids(made or given))}
     needed = {id for id, draft in zip(given, drafts, strict=True) if draft.key is None}
-    return bool(found) and (bool(made) or needed <= found)
+    return bool(stored) and (bool(made) or needed <= stored)
 
 
 def holders(
@@ -139,13 +139,13 @@ def _second(
     server_ms: int,
 ) -> dict[int, PutResult]:
     """Drafts under a key that an earlier one of the same batch took."""
-    found = {}
+    results = {}
     for n, draft in enumerate(drafts):
         earlier = n if draft.key is None else first[draft.task, draft.key]
         if earlier != n:
             scheduled = drafts[earlier].group is not None or is_later(drafts[earlier], server_ms)
-            found[n] = held.get(earlier) or PutResult(given[earlier], True, "scheduled" if scheduled else "ready")
-    return found
+            results[n] = held.get(earlier) or PutResult(given[earlier], True, "scheduled" if scheduled else "ready")
+    return results
 
 
 def _state(lane: str | None, due_ms: int | None, reason: str | None, now_ms: int) -> str:
@@ -154,12 +154,12 @@ def _state(lane: str | None, due_ms: int | None, reason: str | None, now_ms: int
     return "cancelled" if reason == "cancelled" else lane or "done"
 
 
-def told_of(drafts: Iterable[Draft], now_ms: int) -> Told:
+def wakes_of(drafts: Iterable[Draft], now_ms: int) -> Wakes:
     """The queues that these drafts join, with the due times of those that are overdue already."""
-    told = Told()
+    wakes = Wakes()
     for draft in drafts:
-        told.due(draft.queue, draft.due_ms, now_ms)
-    return told
+        wakes.due(draft.queue, draft.due_ms, now_ms)
+    return wakes
 
 
 def is_later(draft: Draft, now_ms: int) -> bool:
@@ -325,8 +325,8 @@ def words_of(settlements: Sequence[Settlement], sent: Sequence[tuple[list[Receip
         assert row is not None
         _, cancelled, done = row
         if done is not None or row[0] < len(receipts):
-            found = set((done or "{}")[1:-1].split(","))
-            other.update((r, Settled.STALE) for r in receipts if str(r.handle)[:ID] not in found)
+            known = set((done or "{}")[1:-1].split(","))
+            other.update((r, Settled.STALE) for r in receipts if str(r.handle)[:ID] not in known)
         if cancelled is not None:
             ended = set(cancelled[1:-1].split(","))
             other.update((r, Settled.CANCELLED) for r in receipts if str(r.handle)[:ID] in ended)
