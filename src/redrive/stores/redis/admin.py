@@ -37,7 +37,7 @@ from .exchange import swap_rows
 from .namespace import RedisNamespace
 from .preflight import about, findings
 from .rows import LETTERS, id_bytes, id_text
-from .search import QUEUES_AT_ONCE, found_of
+from .search import QUEUES_AT_ONCE, with_faults
 
 CHECKED_MAX = 100  # damaged messages that `check` names
 ODD_MAX = 20  # and what sets hold that is no message's
@@ -57,13 +57,13 @@ class RedisAdmin(RedisNamespace):
         seen = [(handles[at].redrives, LETTERS[handles[at].lane], ms) for at, ms in zip(ours, delays_ms, strict=True)]
         made = [draft.id or new_id(self.now_ms()) for draft in _drafts(verdict)]
         asked = (seen, _words_of(verdict, made, arguments), swap_rows(swaps, arguments))
-        # Whether it took place cannot be told by a second try where its swaps, or what it put, are in the way.
+        # A second try cannot report whether the first took place where its swaps, or what it put, are in the way.
         once = bool(swaps) or isinstance(verdict, Replace)
         sent_s = time.monotonic()
         reply = self._link.call("triage", arguments.listed(self._now(), asked), again=not once)
         if reply[0] == b"held":
             raise validation.key_is_held(handles[0].id, _drafts(verdict)[0], id_text(reply[1].hex()))
-        words, now = self._told(reply, swaps)
+        words, now = self._check_written(reply, swaps)
         self._saw_clock(now, sent_s)
         moved = [False] * len(handles)
         for at, word in zip(ours, words, strict=True):
@@ -76,14 +76,14 @@ class RedisAdmin(RedisNamespace):
         arguments.blob(packed_ids([message.id for message in messages]))
         asked = restored_rows(messages, arguments), swap_rows(swaps, arguments)
         reply = self._link.call("restore", arguments.listed(self._now(), asked), again=not swaps)
-        return [word == 1 for word in self._told(reply, swaps)[0]]
+        return [word == 1 for word in self._check_written(reply, swaps)[0]]
 
     def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         known = [id for id in dict.fromkeys(ids) if is_id(id)]
         arguments = Arguments()
         arguments.blob(packed_ids(known))
         reply = self._link.call("cancel", arguments.listed(self._now(), swap_rows(swaps, arguments)), again=not swaps)
-        words = dict(zip(known, self._told(reply, swaps) if reply else reply, strict=True))
+        words = dict(zip(known, self._check_written(reply, swaps) if reply else reply, strict=True))
         return [_CANCELS[words.get(id, 0)] for id in ids]
 
     def configure(
@@ -105,7 +105,7 @@ class RedisAdmin(RedisNamespace):
         arguments = Arguments()
         asked = queue, changes, swap_rows(swaps, arguments)
         reply = self._link.call("configure", arguments.listed(self._now(), asked), again=not swaps)
-        self._refuse(queue, reply if reply == 1 else self._told(reply, swaps))
+        self._refuse(queue, reply if reply == 1 else self._check_written(reply, swaps))
 
     def configure_group(
         self,
@@ -121,7 +121,7 @@ class RedisAdmin(RedisNamespace):
         arguments = Arguments()
         asked = queue, group or "", width, resume, swap_rows(swaps, arguments)
         reply = self._link.call("configure_group", arguments.listed(self._now(), asked), again=not swaps)
-        self._refuse(queue, reply if reply == 1 else self._told(reply, swaps))
+        self._refuse(queue, reply if reply == 1 else self._check_written(reply, swaps))
 
     def _refuse(self, queue: str, reply: Any) -> None:
         if reply != 1:
@@ -139,19 +139,19 @@ class RedisAdmin(RedisNamespace):
 
     def check(self) -> list[str]:
         stored, stand, stuck, wrong = self._call("check", (self._queues(),))
-        found = [] if stored == stand else [f"{stored} messages are stored, but {stand} stand in a lane"]
+        problems = [] if stored == stand else [f"{stored} messages are stored, but {stand} stand in a lane"]
         for n in range(0, len(stuck), 2):
             queue, group = _shown(stuck[n]), _shown(stuck[n + 1])
-            found.append(f"queue {queue!r}, group {group!r}: a message is parked though a place is free")
+            problems.append(f"queue {queue!r}, group {group!r}: a message is parked though a place is free")
         for n in range(0, len(wrong), 3):
             what, queue, value = map(_shown, wrong[n : n + 3])
-            found.append((f"queue {queue!r}: " if queue else "") + f"{what} cannot be {value!r}")
-        found += [
+            problems.append((f"queue {queue!r}: " if queue else "") + f"{what} cannot be {value!r}")
+        problems += [
             f"set {_shown(key)!r} has {member!r}: {why}" for key, member, why, _, _ in islice(self._odd(), ODD_MAX)
         ]
         bad = self._bad()
-        found += [f"message {id_text(id.hex())}: {why}" for id, why in islice(bad.items(), CHECKED_MAX)]
-        return found + ([f"and {len(bad) - CHECKED_MAX:,} more messages"] if len(bad) > CHECKED_MAX else [])
+        problems += [f"message {id_text(id.hex())}: {why}" for id, why in islice(bad.items(), CHECKED_MAX)]
+        return problems + ([f"and {len(bad) - CHECKED_MAX:,} more messages"] if len(bad) > CHECKED_MAX else [])
 
     def _odd(self) -> Iterator[tuple[bytes, bytes, str, bytes, bytes]]:
         """What sets hold that is no message's: key, member, why, and the queue and group whose place it holds."""
@@ -159,9 +159,9 @@ class RedisAdmin(RedisNamespace):
         for first in range(0, max(len(queues), len(names), 1), QUEUES_AT_ONCE):
             last, at, cursor = first + QUEUES_AT_ONCE, 0, "0"
             while True:
-                at, leads_on, found = self._call("odd", (queues[first:last], names[first:last], at, cursor, not first))
-                for n in range(0, len(found), 5):
-                    key, member, why, queue, group = found[n : n + 5]
+                at, leads_on, odd = self._call("odd", (queues[first:last], names[first:last], at, cursor, not first))
+                for n in range(0, len(odd), 5):
+                    key, member, why, queue, group = odd[n : n + 5]
                     yield key, member, why.decode(), queue, group
                 cursor = leads_on.decode()
                 if not at:
@@ -172,9 +172,9 @@ class RedisAdmin(RedisNamespace):
         bad: dict[bytes, str] = {}
         cursor = "0"
         while True:
-            found, rows = self._call("verify", (cursor, False, None))
+            next_cursor, rows = self._call("verify", (cursor, False, None))
             bad |= {rows[n]: rows[n + 1].decode(errors="backslashreplace") for n in range(0, len(rows), 3)}
-            cursor = found.decode()
+            cursor = next_cursor.decode()
             if cursor == "0":
                 break
         page = self.peek(None, limit=500)
@@ -187,25 +187,25 @@ class RedisAdmin(RedisNamespace):
             page = self.peek(None, limit=500, cursor=page.cursor)
 
     def repair(self, keep: Callable[[Message], None]) -> list[str]:
-        told = []
+        report = []
         for key, member, *_, queue, group in [*self._odd()]:
             self._call("drop_odd", ((),), key, queue, group, member)
-            told.append(f"set {_shown(key)!r} is without {member!r}")
+            report.append(f"set {_shown(key)!r} is without {member!r}")
         queues = self._queues()
         for first in range(0, len(queues), QUEUES_AT_ONCE):
             self._call("drop_odd", (queues[first : first + QUEUES_AT_ONCE],))
         for id, why in self._bad().items():
-            (found,) = found_of(self._call, [id])
-            if found is None:
+            (stored,) = with_faults(self._call, [id])
+            if stored is None:
                 continue
-            message = found[0]
+            message = stored[0]
             keep(message if message.damage is not None else replace(message, damage=Damage(why)))
             done = ""
             for _ in range(2):  # one that is met for the first time is set aside, and mended then
                 _, rows = self._call("verify", ("0", True, True), id)
                 done = rows[2].decode() if rows else done
-            told.append(f"message {message.id}: {done or 'it cannot be mended: ' + why}")
-        return told
+            report.append(f"message {message.id}: {done or 'it cannot be mended: ' + why}")
+        return report
 
     def doctor(self) -> list[str]:
         return list(findings(self._link))

@@ -21,7 +21,7 @@ class Arguments:
         self._blobs: list[bytes] = []
 
     def blob(self, blob: bytes) -> int:
-        """The index in ARGV at which it will be found."""
+        """The index in ARGV at which scripts read it."""
         self._blobs.append(blob)
         return len(self._blobs) + 2
 

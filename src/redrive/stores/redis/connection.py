@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from .url import Address, RedisUrl
 
-# A peer that is gone without a word is found out after 10 + 3 × 5 s, on a connection that only listens too.
+# A peer that is gone without a word is noticed after 10 + 3 × 5 s, on a connection that only listens too.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 

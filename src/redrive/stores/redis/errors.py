@@ -1,4 +1,4 @@
-"""What an error of redis-py's means: whether to try again, on which connection, and what the caller is told."""
+"""What an error of redis-py's means: whether to try again, on which connection, and what to report to the caller."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def code_of(error: ex.RedisError) -> str:
     text = str(error)
     if any(words in text for words in _NOPERM):
         return "NOPERM"
-    found = _WITHIN.search(text)
-    return found[1] if found else text.partition(" ")[0]
+    match = _WITHIN.search(text)
+    return match[1] if match else text.partition(" ")[0]
 
 
 def passes(error: ex.RedisError) -> bool:
@@ -80,8 +80,8 @@ def store_error(error: ex.RedisError, where: str, *, opened: bool) -> RedriveErr
         kind = StoreFull if "No space left" in words else StoreUnavailable
         return kind(f"{text}; nothing was written. The server cannot write its data to disk: see its log, and its disk")
     if is_refusal(error):
-        told = f"{text}; {_advice(code)}"
-        return StoreUnavailable(told) if opened else ConfigError(told)
+        advised = f"{text}; {_advice(code)}"
+        return StoreUnavailable(advised) if opened else ConfigError(advised)
     if code == "READONLY":
         return StoreUnavailable(f"{text}; this is a replica: give the URL of the master")
     if code in ("ASK", "TRYAGAIN"):

@@ -138,9 +138,9 @@ class Settling:
             case Quarantine(reason=reason, counts=counts, crashed=crashed):
                 row[0] = POISON
                 row += [None, counts and not crashed, False, reason, fault, fingerprint, None]
-        told = _told(s.decision)
-        if s.swaps or s.follow_ups or told:
-            row += [swap_rows(s.swaps, self.arguments) or None, self._follow_ups(s), *told]
+        details = _crash_details(s.decision)
+        if s.swaps or s.follow_ups or details:
+            row += [swap_rows(s.swaps, self.arguments) or None, self._follow_ups(s), *details]
         return row
 
     def _follow_ups(self, s: Settlement) -> Any:
@@ -208,9 +208,9 @@ def _is_plain_retry(s: Settlement, retry: RetryAt) -> bool:
     return s.fault is not None and not s.follow_ups and not s.swaps
 
 
-def _told(decision: Decision) -> tuple[Any, ...]:
-    """A deferral, as the text it is kept as, whether its process died, and whether it was alone in it; nothing where
-    there is neither."""
+def _crash_details(decision: Decision) -> tuple[Any, ...]:
+    """The deferral as the text that is stored, whether its process died, and whether the message was alone in it; empty
+    where there is neither."""
     match decision:
         case RetryAt(deferral=deferral, crashed=crashed) if deferral is not None or crashed:
             return None if deferral is None else text(deferral), crashed, crashed and not decision.in_company

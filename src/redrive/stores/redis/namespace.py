@@ -76,7 +76,7 @@ class RedisNamespace(Store):
         self._wake.close()
         self._link.close()
 
-    def _told(self, reply: Any, swaps: Sequence[Swap]) -> Any:
+    def _check_written(self, reply: Any, swaps: Sequence[Swap]) -> Any:
         """The reply, unless it says why nothing was written."""
         if reply[0] == b"stored":
             raise EnqueueError(f"a message with id {id_text(reply[1].hex())} is already stored; nothing was written")
@@ -90,7 +90,7 @@ class RedisNamespace(Store):
         return sorted(held | said)
 
     def _named(self) -> tuple[set[str], set[str]]:
-        """The queues that ever held messages, and those that were told anything."""
+        """The queues that ever held messages, and those that have settings."""
         held, said = self._call("queues", None)
         return {*names_of(held)}, {*names_of(said)}
 
@@ -102,8 +102,8 @@ class RedisCells:
         self._store = store
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
-        found = self._timed("read_cells", Arguments(), (keys,))
-        return [None if cell is None else Cell(*cell) for cell in found]
+        cells = self._timed("read_cells", Arguments(), (keys,))
+        return [None if cell is None else Cell(*cell) for cell in cells]
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         arguments = Arguments()

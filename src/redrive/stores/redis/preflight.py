@@ -45,7 +45,7 @@ redis.call(redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH', KEYS[1] .. 'x:',
 return redis.call('TIME')
 """
 _LOOK_PROBE = "return redis.call('TIME')"
-_warned: set[str] = set()  # servers whose lack of an append-only file this process has been told of
+_warned: set[str] = set()  # servers whose lack of an append-only file this process has reported
 _log = logging.getLogger("redrive.stores")
 
 
@@ -73,7 +73,7 @@ def preflight(link: Session) -> Server:
     """
     link.add("probe", _PROBE)
     try:
-        link.call("probe", [])  # a call by the namespace's slot first: INFO is of the node that was found by that
+        link.call("probe", [])  # a call by the namespace's slot first: INFO then goes to the node of that slot
     except ConfigError as error:
         if not _only_looks(link, error):
             raise

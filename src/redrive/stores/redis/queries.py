@@ -20,7 +20,7 @@ from ...message import (
 from .. import validation
 from .namespace import RedisNamespace
 from .rows import id_bytes, id_text, names_of
-from .search import QUEUES_AT_ONCE, found_of
+from .search import QUEUES_AT_ONCE, with_faults
 
 GROUPS_AT_ONCE = 500
 ID_PAGES_MAX = 400  # of some 5,000 ids that the server looks through
@@ -32,22 +32,22 @@ class RedisQueries(RedisNamespace):
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         known = [id for id in dict.fromkeys(ids) if is_id(id)]
         raw = [id_bytes(id) for id in known]
-        parts = zip(known, found_of(self._call, raw), strict=True)
-        found = {id: one[0] for id, one in parts if one is not None}
-        return [found.get(id) for id in ids]
+        parts = zip(known, with_faults(self._call, raw), strict=True)
+        messages = {id: one[0] for id, one in parts if one is not None}
+        return [messages.get(id) for id in ids]
 
     def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
         low, high = id_bytes(first), id_bytes(last)
         common = next((n for n in range(16) if low[n] != high[n]), 16)
         pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", low[:common]) + b"*"
-        cursor, found = "0", set[bytes]()
+        cursor, matching = "0", set[bytes]()
         for _ in range(ID_PAGES_MAX):
             leads_on, ids = self._call("ids", (cursor,), pattern)
-            found.update(id for id in ids if low <= id <= high)
+            matching.update(id for id in ids if low <= id <= high)
             cursor = leads_on.decode()
             if cursor == "0":
                 break
-        return Ids(tuple(id_text(id.hex()) for id in sorted(found)[:limit]), cursor == "0")
+        return Ids(tuple(id_text(id.hex()) for id in sorted(matching)[:limit]), cursor == "0")
 
     def counts(self, queue: str | None = None) -> Counts:
         every = self._counts(self._queues() if queue is None else [queue])
@@ -88,12 +88,12 @@ class RedisQueries(RedisNamespace):
     def groups(self, queue: str) -> list[Group]:
         standing, own = self._call("group_names", (queue,))
         names = sorted({*names_of(standing), *names_of(own)} - {""})
-        found: list[Group] = []
+        answer: list[Group] = []
         for first in range(0, len(names), GROUPS_AT_ONCE):
             some = names[first : first + GROUPS_AT_ONCE]
             for name, (width, taken, parked, blocked) in zip(some, self._call("groups", (queue, some)), strict=True):
-                found.append(Group(queue, name, width, taken, parked, id_text(blocked.hex()) if blocked else None))
-        return found
+                answer.append(Group(queue, name, width, taken, parked, id_text(blocked.hex()) if blocked else None))
+        return answer
 
     def paused(self) -> frozenset[str]:
         return frozenset(names_of(self._call("paused", None)))

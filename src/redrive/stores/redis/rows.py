@@ -83,10 +83,10 @@ _faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 _NO_RARE, _NO_COLD = Rare(), Cold()
 
 
-def names_of(found: Iterable[bytes]) -> list[str]:
+def names_of(raw_names: Iterable[bytes]) -> list[str]:
     """The names of queues or groups in a set. What is not UTF-8 is no name that redrive wrote, and is left out."""
     names = []
-    for raw in found:
+    for raw in raw_names:
         with suppress(UnicodeDecodeError):
             names.append(raw.decode())
     return names
@@ -242,22 +242,22 @@ def _stand_in(
     """What of it can be read: its parts one by one, each as if the others were not."""
     raw = {"message": message.hex()} | ({} if state is None else {"state": state.hex()})
     raw |= {f"fault {n}": repr(fault) for n, fault in enumerate(faults or ())}
-    found = Message(id, "", "", b"", id)
+    readable_part = Message(id, "", "", b"", id)
     for part in ((message, state, None), (message, None, None), (_NOTHING_PUT, state, None)):
         try:
-            found = to_message(id, part[0], part[1], part[2], progress, result)
+            readable_part = to_message(id, part[0], part[1], part[2], progress, result)
             break
         except UNREADABLE:
             continue
-    told = f"{type(error).__name__}: {error}"
-    return replace(found, reason=DAMAGED, damage=Damage(told, raw))
+    why = f"{type(error).__name__}: {error}"
+    return replace(readable_part, reason=DAMAGED, damage=Damage(why, raw))
 
 
 _NOTHING_PUT = msgspec.msgpack.encode((0, 0, 2, 0, "", "", None, b""))
 
 
 def fatal_of(message: Message, state: bytes | None) -> Fault | None:
-    """The fault that brought a message to rest, by which it is found and grouped."""
+    """The fault that brought a message to rest, by which it is queried and grouped."""
     if message.damage is not None or state is None or not state[5] & COLD or not message.faults:
         return None
     cold = _cold(state[_HEAD.size :])
@@ -277,15 +277,15 @@ def claimed_of(
     except UNREADABLE:
         pass
     ask, priority, members, messages, rare, faults = part
-    known, found, bad = _known(rare, faults), list[Delivery](), list[tuple[bytes, str]]()
+    known, deliveries, bad = _known(rare, faults), list[Delivery](), list[tuple[bytes, str]]()
     for n, message in enumerate(messages):
         member = members[22 * n : 22 * n + 22]
         mine = ([], []) if n not in known else ([0, *known[n][:1], len(known[n][1]), *known[n][2:]], known[n][1])
         try:
-            found += deliveries_of((ask, priority, member, [message], *mine), queue, worker, until)
+            deliveries += deliveries_of((ask, priority, member, [message], *mine), queue, worker, until)
         except UNREADABLE as error:
             bad.append((member, f"{type(error).__name__}: {error}"))
-    return found, bad
+    return deliveries, bad
 
 
 def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> list[Delivery]:
@@ -294,7 +294,7 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
     hexed, where = members.hex(), f"{priority}{queue}"
     rows = _rows(b"\xdd" + (len(members) // 22).to_bytes(4, "big") + b"".join(messages))
     known = _known(rare, faults)
-    found: list[Delivery] = []
+    deliveries: list[Delivery] = []
     at = 0
     for number, row in enumerate(rows):
         handle = hexed[at : at + 44]
@@ -309,8 +309,8 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
             receipt = _tuple(Receipt, (handle + where, 1))  # half the time that Receipt(…) takes
         if message.queue != queue:
             raise ValueError(f"it stands in queue {queue!r} and names {message.queue!r}")
-        found.append(Delivery(message, receipt, until, due))
-    return found
+        deliveries.append(Delivery(message, receipt, until, due))
+    return deliveries
 
 
 def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[bytes], bytes | None, int]]:

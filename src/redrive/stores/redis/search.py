@@ -1,7 +1,7 @@
 """Looking through the Redis store: pages of messages, and dead ones by what killed them.
 
-A page is found in two steps: the places of messages in the order of rest, then those messages, which are filtered here.
-What does not rest lies by due time, so a page of it looks through all that waits.
+A page is read in two steps: the places of messages in the order of rest, then those messages, which are filtered here.
+Messages not at rest are ordered by due time, so a page of it looks through all that waits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .rows import LETTERS, fatal_of, id_text, member_number, names_of, readable
 
 Call = Callable[..., Any]  # call(script, asked, *blobs)
 Place = tuple[int, bytes]  # when it came to rest (0: it does not rest), its member
-Found = tuple[Message, Fault | None]
+WithFault = tuple[Message, Fault | None]
 PAGE, FIND_AT_ONCE = 500, 1000
 RESTING_AT_ONCE = 10_000  # places of messages at rest that one script looks at
 LOOKED = 20_000  # and so many where they are sifted there
@@ -43,43 +43,43 @@ _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _LAST_MS = 2**53
 
 
-def found_of(call: Call, ids: Sequence[bytes]) -> list[Found | None]:
+def with_faults(call: Call, ids: Sequence[bytes]) -> list[WithFault | None]:
     """The messages with these ids, each with the fault that brought it to rest."""
-    return [None if found is None else found[1] for found in _placed(call, ids)]
+    return [None if pair is None else pair[1] for pair in _with_places(call, ids)]
 
 
-def _placed(call: Call, ids: Sequence[bytes]) -> list[tuple[Place, Found] | None]:
+def _with_places(call: Call, ids: Sequence[bytes]) -> list[tuple[Place, WithFault] | None]:
     """Each of them with its place."""
-    found: list[tuple[Place, Found] | None] = []
+    entries: list[tuple[Place, WithFault] | None] = []
     while True:  # as many at a time as one answer holds
-        some = ids[len(found) : len(found) + FIND_AT_ONCE]
+        some = ids[len(entries) : len(entries) + FIND_AT_ONCE]
         _, messages, states, *beside = call("find", None, b"".join(some))
         if some and not messages:
             raise StoreError(f"the server answered nothing for {len(some):,} messages")
         for id, message, state, *rest in zip(some, messages, states, *beside, strict=False):
             if message is None:
-                found.append(None)
+                entries.append(None)
                 continue
             whole = readable(id_text(id.hex()), message, state, *rest)
-            found.append(((whole.rested_ms or 0, message[4:10] + id), (whole, fatal_of(whole, state))))
-        if len(found) >= len(ids):  # asked first: a closed store refuses even nothing
-            _tell_damage(call, ids, found)
-            return found
+            entries.append(((whole.rested_ms or 0, message[4:10] + id), (whole, fatal_of(whole, state))))
+        if len(entries) >= len(ids):  # asked first: a closed store refuses even nothing
+            _add_damage(call, ids, entries)
+            return entries
 
 
-def _tell_damage(call: Call, ids: Sequence[bytes], found: list[tuple[Place, Found] | None]) -> None:
+def _add_damage(call: Call, ids: Sequence[bytes], entries: list[tuple[Place, WithFault] | None]) -> None:
     """What was set aside says why, and what its state was."""
-    aside = [n for n, one in enumerate(found) if one is not None and one[1][0].reason == DAMAGED]
+    aside = [n for n, one in enumerate(entries) if one is not None and one[1][0].reason == DAMAGED]
     if not aside:
         return
     for n, why, kept in zip(aside, *call("damage", None, b"".join(ids[n] for n in aside)), strict=True):
-        one = found[n]
+        one = entries[n]
         if one is None or why is None:
             continue
         place, (message, fault) = one
         raw = {} if message.damage is None else message.damage.raw
         damage = Damage(why.decode(errors="backslashreplace"), {**raw, "state": (kept or b"")[22:].hex()})
-        found[n] = place, (replace(message, damage=damage), fault)
+        entries[n] = place, (replace(message, damage=damage), fault)
 
 
 class Search:
@@ -109,10 +109,12 @@ class Search:
         groups = self._indexed(where, now_ms is not None) if plain else self._looked_through(where, now_ms)
         return sorted(groups, key=lambda group: (-group.count, group.fingerprint, group.task))
 
-    def _candidates(self, lane: Lane | None, where: Filter, after: Place, page: int) -> Iterator[tuple[Place, Found]]:
+    def _candidates(
+        self, lane: Lane | None, where: Filter, after: Place, page: int
+    ) -> Iterator[tuple[Place, WithFault]]:
         if where.ids is not None:
             ids = [bytes.fromhex(id.replace("-", "")) for id in dict.fromkeys(where.ids) if is_id(id)]
-            yield from sorted(self._by_id(ids, after), key=lambda found: found[0])
+            yield from sorted(self._by_id(ids, after), key=lambda entry: entry[0])
             return
         named = where.queue
         queues = self._queues() if named is None else [named] if isinstance(named, str) else [*dict.fromkeys(named)]
@@ -130,14 +132,16 @@ class Search:
 
     def _pages(
         self, next_places: Callable[[Place], tuple[list[Place], Place | None]], after: Place
-    ) -> Iterator[tuple[Place, Found]]:
+    ) -> Iterator[tuple[Place, WithFault]]:
         """`next_places` says also up to where it looked, unless that is the end."""
         while True:
             places, looked = next_places(after)
-            for place, found in zip(places, found_of(self._call, [member[6:] for _, member in places]), strict=True):
-                if found is not None and (found[0].damage is not None or (found[0].rested_ms or 0) == place[0]):
+            for place, stored in zip(
+                places, with_faults(self._call, [member[6:] for _, member in places]), strict=True
+            ):
+                if stored is not None and (stored[0].damage is not None or (stored[0].rested_ms or 0) == place[0]):
                     # else it moved meanwhile
-                    yield place, found
+                    yield place, stored
             if not places and looked is None:
                 return
             before, after = after, looked or places[-1]
@@ -146,8 +150,8 @@ class Search:
                     f"what follows {before[1].hex()} in its set comes before it: `redrive store check` says more"
                 )
 
-    def _by_id(self, ids: Sequence[bytes], after: Place) -> Iterator[tuple[Place, Found]]:
-        yield from (found for found in _placed(self._call, ids) if found is not None and found[0] > after)
+    def _by_id(self, ids: Sequence[bytes], after: Place) -> Iterator[tuple[Place, WithFault]]:
+        yield from (entry for entry in _with_places(self._call, ids) if entry is not None and entry[0] > after)
 
     def _live(self, lanes: Sequence[Lane], queues: Sequence[str], after: Place, limit: int) -> list[Place]:
         """The next places of messages that do not rest, in the order of putting."""
@@ -165,9 +169,9 @@ class Search:
         cursor = "0"
         while True:
             before = first[-1] if len(first) == limit else b""
-            found, members = self._call("scan", (key, cursor), after, before)
+            next_cursor, members = self._call("scan", (key, cursor), after, before)
             first = nsmallest(limit, {*first, *members})  # a scan may tell one twice
-            cursor = found.decode()
+            cursor = next_cursor.decode()
             if cursor == "0":
                 return first
 
@@ -181,9 +185,9 @@ class Search:
         names = dict[str, None]()
         cursor = "0"
         while True:
-            found, page = self._call("failures", (cursor, _map(where.fingerprint), _map(where.task)))
+            next_cursor, page = self._call("failures", (cursor, _map(where.fingerprint), _map(where.task)))
             names |= dict.fromkeys(names_of(page))
-            cursor = found.decode()
+            cursor = next_cursor.decode()
             if cursor == "0" or (most is not None and len(names) >= most):
                 return list(names)
 
@@ -214,10 +218,10 @@ class Search:
         rows: dict[bytes, list[Any]] = {}
         cursor = "0"
         while True:
-            found, page = self._call("failure_groups", (cursor, TREND_MS, BEFORE_MS))
+            next_cursor, page = self._call("failure_groups", (cursor, TREND_MS, BEFORE_MS))
             for n in range(0, len(page), 7):
                 rows[page[n]] = page[n + 1 : n + 7]
-            cursor = found.decode()
+            cursor = next_cursor.decode()
             if cursor == "0":
                 break
         named = [(*name.split("\0", 1), *rows[name.encode()]) for name in names_of(rows) if "\0" in name]
@@ -226,20 +230,20 @@ class Search:
         groups: list[FailureGroup] = []
         for first in range(0, len(named), PAGE):
             some = named[first : first + PAGE]
-            samples = found_of(self._call, [row[5][6:] for row in some])
+            samples = with_faults(self._call, [row[5][6:] for row in some])
             for (fingerprint, task, count, first_ms, last_ms, member, *came), sample in zip(some, samples, strict=True):
                 fault = sample[1] if sample is not None else None
-                told = (fault.error, fault.text) if fault is not None else ("", "")
+                error_text = (fault.error, fault.text) if fault is not None else ("", "")
                 id = id_text(member[6:].hex())
                 lately = came if trend else ()
-                groups.append(FailureGroup(fingerprint, task, *told, count, first_ms, last_ms, id, *lately))
+                groups.append(FailureGroup(fingerprint, task, *error_text, count, first_ms, last_ms, id, *lately))
         return groups
 
     def _looked_through(self, where: Filter, now_ms: int | None) -> list[FailureGroup]:
-        found = (death for _, death in self._candidates(Lane.DEAD, where, (-1, b""), PAGE))
+        deaths = (death for _, death in self._candidates(Lane.DEAD, where, (-1, b""), PAGE))
         dead = (
             (message, fault)
-            for message, fault in found
+            for message, fault in deaths
             if message.lane is Lane.DEAD and lifecycle.matches(message, fault, where)
         )
         return grouped(dead, now_ms)

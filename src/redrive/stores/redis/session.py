@@ -104,13 +104,13 @@ class Session:
         """
         if self.read_only and script not in LOOKS:
             raise ReadOnly(f"{self.where}: {self.read_only}; nothing was changed")
-        found = self._scripts.get(script) or self.add(script, script_text(script))
+        known = self._scripts.get(script) or self.add(script, script_text(script))
         lost = False
 
         def do(c: Connection) -> Any:
             nonlocal lost
             try:
-                return self._evaluate(c, found, repeated() if lost and repeated else args)
+                return self._evaluate(c, known, repeated() if lost and repeated else args)
             except redis.RedisError:
                 lost = lost or c.sent
                 raise
@@ -122,9 +122,9 @@ class Session:
 
     def add(self, name: str, text: str) -> Script:
         """Let `call` know a script by this name."""
-        found = Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-        self._scripts[name] = found
-        return found
+        script = Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+        self._scripts[name] = script
+        return script
 
     def _evaluate(self, c: Connection, script: Script, args: Sequence[Arg]) -> Any:
         """A server does not know a script after SCRIPT FLUSH, a restart, or where it has just become the master. It is
@@ -253,7 +253,7 @@ class Nodes:
         self.at: Address | None = self._known[0] if self._known else None
 
     def follow(self, error: redis.RedisError, at: Address | None) -> bool:
-        """Whether the error, met at `at`, told where our keys are now; or, if it said that this node is gone, go to
+        """Whether the error, met at `at`, reported where our keys are now; or, if it said that this node is gone, go to
         another one, unless another thread did."""
         if at is None or not self._cluster:
             return False
@@ -280,6 +280,6 @@ class Nodes:
                 raise ConfigError(f"{c.address}: this server is not a cluster; write redis:// (rediss://)") from error
             return  # not allowed to ask: the nodes of the URL, and those that MOVED names, must do
         nodes = [node for slot in slots for node in slot[2:]]
-        found = [Address(node[0].decode() if node[0] else c.address.host, node[1]) for node in nodes]
-        self._known = list(dict.fromkeys([*self._given, *found]))
+        addresses = [Address(node[0].decode() if node[0] else c.address.host, node[1]) for node in nodes]
+        self._known = list(dict.fromkeys([*self._given, *addresses]))
         self._stale = False

@@ -32,7 +32,7 @@ from .arguments import Arguments, draft_rows, packed_ids
 from .exchange import Held, Settling, skip_row, swap_rows
 from .queries import RedisQueries
 from .rows import NO_NAME, claimed_of, id_bytes, id_text
-from .search import QUEUES_AT_ONCE, found_of
+from .search import QUEUES_AT_ONCE, with_faults
 
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
 SET_ASIDE_MAX = 100
@@ -63,7 +63,7 @@ class RedisStore(RedisQueries, RedisAdmin):
 
         self.failpoint("put")
         sent_s = time.monotonic()
-        reply = self._told(self._link.call("put", asked(), repeated=lambda: asked(True)), swaps)
+        reply = self._check_written(self._link.call("put", asked(), repeated=lambda: asked(True)), swaps)
         self.failpoint("acknowledge")
         now, duplicates = reply
         self._saw_clock(now, sent_s)
@@ -83,7 +83,7 @@ class RedisStore(RedisQueries, RedisAdmin):
         self.failpoint("settled")
         self.failpoint("claim")
         sent_s = time.monotonic()
-        reply = self._told(self._link.call("exchange", settling.arguments.listed(self._now(), asked)), swaps)
+        reply = self._check_written(self._link.call("exchange", settling.arguments.listed(self._now(), asked)), swaps)
         now, stale, other, words, parts, clogged, aside = reply
         self._saw_clock(now, sent_s)
         if parts:
@@ -91,8 +91,8 @@ class RedisStore(RedisQueries, RedisAdmin):
         deliveries = []
         for part in parts:
             ask = asks[part[0]]
-            found, bad = claimed_of(part, ask.queue, ask.worker, now + ask.lease_ms)
-            deliveries += found
+            claimed, bad = claimed_of(part, ask.queue, ask.worker, now + ask.lease_ms)
+            deliveries += claimed
             if bad:
                 asked = (ask.queue, part[1], [why for _, why in bad])
                 self._call("set_aside", asked, b"".join(member for member, _ in bad))
@@ -104,7 +104,7 @@ class RedisStore(RedisQueries, RedisAdmin):
     def _damaged(self, aside: Sequence[bytes]) -> tuple[Message, ...]:
         if not aside:
             return ()
-        return tuple(found[0] for found in found_of(self._call, aside[:SET_ASIDE_MAX]) if found is not None)
+        return tuple(stored[0] for stored in with_faults(self._call, aside[:SET_ASIDE_MAX]) if stored is not None)
 
     def _sweep(self, now: int) -> None:
         if now - self._swept_ms >= SWEEP_EVERY_MS:
@@ -132,8 +132,8 @@ class RedisStore(RedisQueries, RedisAdmin):
             cursor = "0"
             while True:  # a page of the leases at a time
                 asked = (worker or NO_NAME, priority, queue, cursor, started is not None, None if fault is None else 4)
-                found, given_back, run_out = self._call("release", asked, packed, *died)
-                released, lapsed, cursor = released + given_back, lapsed + run_out, found.decode()
+                next_cursor, given_back, run_out = self._call("release", asked, packed, *died)
+                released, lapsed, cursor = released + given_back, lapsed + run_out, next_cursor.decode()
                 if cursor == "0":
                     break
         return released, lapsed
@@ -143,8 +143,8 @@ class RedisStore(RedisQueries, RedisAdmin):
         queues = self._queues()
         for first in range(0, len(queues), QUEUES_AT_ONCE):
             some = queues[first : first + QUEUES_AT_ONCE]
-            found = self._call("leased", (some,))
-            yield from ((found[n + 1], some[found[n]]) for n in range(0, len(found), 2))
+            leased = self._call("leased", (some,))
+            yield from ((leased[n + 1], some[leased[n]]) for n in range(0, len(leased), 2))
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         held = Held([receipt])

@@ -101,13 +101,13 @@ def _options(url: str, pairs: list[tuple[str, str]], known: tuple[str, ...]) -> 
 
 
 def _addresses(url: str, authority: str) -> tuple[Address, ...]:
-    found = []
+    addresses = []
     for one in authority.split(",") if authority else ["localhost"]:
         match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]*))(?::([0-9]{1,5}))?", one)
         if not match or not 0 < int(match[3] or DEFAULT_PORT) < 65536:
             raise _refused(url, f"{one!r} is not an address, expected HOST:PORT")
-        found.append(Address(unquote(match[1] or match[2]) or "localhost", int(match[3] or DEFAULT_PORT)))
-    return tuple(found)
+        addresses.append(Address(unquote(match[1] or match[2]) or "localhost", int(match[3] or DEFAULT_PORT)))
+    return tuple(addresses)
 
 
 def _db(url: str, text: str) -> int:
@@ -139,11 +139,11 @@ def _pool(url: str, text: str) -> int:
 
 
 def _tls_options(url: str, options: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: options[name] for name in TLS if name in options}
-    if found.get("ssl_cert_reqs", "required") not in ("required", "optional", "none"):
-        raise _refused(url, f"ssl_cert_reqs={found['ssl_cert_reqs']!r}, expected required, optional or none")
-    if (check := found.get("ssl_check_hostname")) is not None:
+    tls: dict[str, Any] = {name: options[name] for name in TLS if name in options}
+    if tls.get("ssl_cert_reqs", "required") not in ("required", "optional", "none"):
+        raise _refused(url, f"ssl_cert_reqs={tls['ssl_cert_reqs']!r}, expected required, optional or none")
+    if (check := tls.get("ssl_check_hostname")) is not None:
         if check.lower() not in ("true", "false"):
             raise _refused(url, f"ssl_check_hostname={check!r}, expected true or false")
-        found["ssl_check_hostname"] = check.lower() == "true"
-    return found
+        tls["ssl_check_hostname"] = check.lower() == "true"
+    return tls

@@ -65,15 +65,15 @@ class Wake:
             due_s = math.inf
             if channels:
                 waiter.listen(channels)
-                found = look()
-                due_s = math.inf if found is None else found
+                due = look()
+                due_s = math.inf if due is None else due
             left_s = min(end_s - time.monotonic(), due_s)
             if left_s <= 0 or waiter.hears(channels, min(left_s, self._look_every_s)) or left_s <= self._look_every_s:
                 waiter.nudged(self)
                 return
 
     def busy(self) -> None:
-        """This thread found work: until it waits again the server need not tell it of more."""
+        """This thread found work: until it waits again the server need not notify it of more."""
         waiter: Waiter | None = getattr(self._own, "waiter", None)
         if waiter is not None:
             waiter.leave()

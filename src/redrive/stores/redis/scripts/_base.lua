@@ -21,14 +21,14 @@ local function each(command, key, args)
   local n = #args
   if n == 0 then return {} end
   if n <= CHUNK then return call(command, key, unpack(args)) end
-  local found = {}
+  local values = {}
   for first = 1, n, CHUNK do
     local part = call(command, key, unpack(args, first, math.min(first + CHUNK - 1, n)))
     if type(part) == 'table' then
-      for i = 1, #part do found[#found + 1] = part[i] end
+      for i = 1, #part do values[#values + 1] = part[i] end
     end
   end
-  return found
+  return values
 end
 
 -- Whether a text comes before another, byte by byte, as Redis sorts members: Lua's own `<` goes by the server's locale.

@@ -115,10 +115,10 @@ function lease(ask, priority, members, first, last, answer)
   add_all(lease_key(priority, queue), leases)
   each('ZREM', retry_key(priority, queue), again)
   answer.count = answer.count + n
-  local found = answer.messages
-  local at = #found
+  local taken = answer.messages
+  local at = #taken
   for i = 1, n do
-    found[at + i] = messages[i]
+    taken[at + i] = messages[i]
     answer.bytes = answer.bytes + #messages[i]
   end
   answer.members[#answer.members + 1] = table.concat(members, '', first, last)
@@ -132,9 +132,9 @@ end
 -- As `claim_front`, where leases ran out or tasks are skipped. The first that it did not look at, if there is one.
 local function claim_chosen(ask, priority, limit, answer)
   local due, leases = due_key(priority, ask[1]), lease_key(priority, ask[1])
-  local found, beyond = first_of(due, leases, now, ask[5], limit, ask[5] and SKIP_PAGE or limit, lapsed_by(ask))
+  local firsts, beyond = first_of(due, leases, now, ask[5], limit, ask[5] and SKIP_PAGE or limit, lapsed_by(ask))
   local members, waited = {}, {}
-  for i, one in ipairs(found) do
+  for i, one in ipairs(firsts) do
     members[i] = one[2]
     if not one[3] then waited[#waited + 1] = one[2] end
   end

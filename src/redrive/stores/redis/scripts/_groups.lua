@@ -6,15 +6,15 @@ local touched, rules_of, admitted, admitted_to = {}, {}, 0, {}
 local function places_key(queue, group) return root .. 't:' .. queue .. '\0' .. group end
 
 local function rules(queue)
-  local found = rules_of[queue]
-  if not found then
+  local known = rules_of[queue]
+  if not known then
     local said = settings_of(call('HGET', root .. 'set', queue))
     local strict = said.order == 'strict'
-    found = {said = said, paused = said.paused, strict = strict, block = strict and said.on_dead == 'block',
+    known = {said = said, paused = said.paused, strict = strict, block = strict and said.on_dead == 'block',
       width = said.width or 1}
-    rules_of[queue] = found
+    rules_of[queue] = known
   end
-  return found
+  return known
 end
 
 local function width_of(queue, group)

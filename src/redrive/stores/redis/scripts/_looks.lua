@@ -22,19 +22,19 @@ end
 
 -- Up to `many` more of the two, merged.
 local function merged(one, other, many)
-  local found = {}
+  local both = {}
   local score, member = one()
   local later, lease = other()
-  while #found < many and (score or later) do
+  while #both < many and (score or later) do
     if score and (not later or score < later or (score == later and comes_before(member, lease))) then
-      found[#found + 1] = {score, member}
+      both[#both + 1] = {score, member}
       score, member = one(true)
     else
-      found[#found + 1] = {later, lease, true}
+      both[#both + 1] = {later, lease, true}
       later, lease = other(true)
     end
   end
-  return found
+  return both
 end
 
 -- The first `limit` of both sets up to `last`, as {score, member, whether it is leased} each, none of a task in `skip`;
@@ -43,19 +43,19 @@ end
 function first_of(due, leases, last, skip, limit, page, lapsed)
   local one, other = reader(due, last, page), reader(leases, lapsed or last, page)
   if not skip then return merged(one, other, limit) end
-  local found, looked, bytes = {}, 0, 0
-  while #found < limit do
+  local firsts, looked, bytes = {}, 0, 0
+  while #firsts < limit do
     local some = merged(one, other, math.min(page, SKIP_LOOKED - looked))
     if #some == 0 then break end
     local ids = {}
     for i, each_one in ipairs(some) do ids[i] = sub(each_one[2], 7) end
     for i, message in ipairs(each('HMGET', MESSAGES, ids)) do
       bytes = bytes + (message and #message or 0)
-      if #found < limit and not (message and skip[task_of(message)]) then found[#found + 1] = some[i] end
+      if #firsts < limit and not (message and skip[task_of(message)]) then firsts[#firsts + 1] = some[i] end
     end
     looked = looked + #some
     if looked >= SKIP_LOOKED or bytes >= SKIP_BYTES then break end
   end
-  return found, #found < limit and (merged(one, other, 1)[1] or {})[1]
+  return firsts, #firsts < limit and (merged(one, other, 1)[1] or {})[1]
 end
 end

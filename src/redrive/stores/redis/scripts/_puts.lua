@@ -3,7 +3,7 @@
 -- due, key, group only where it has them; `own` says that its id is not one the store made. A zone is {priority, queue}.
 local KEYS_OF, KEYS_UNTIL = root .. 'k', root .. 'ku'
 local given_up = {} -- by key: the message that gives it up in this script
-local settled_lanes = {} -- by id: what this script makes of messages that it found; GONE: nothing
+local settled_lanes = {} -- by id: what this script makes of stored messages; GONE: nothing
 local GONE = 'X'
 
 local function key_name(task, key) return task .. '\0' .. key end

@@ -13,11 +13,11 @@ local function number_of(member) return (struct.unpack('>I6', member)) end
 local function is_member(member) return #member == 22 end
 
 local function members_of(members)
-  local found = {}
+  local valid = {}
   for _, member in ipairs(members) do
-    if is_member(member) then found[#found + 1] = member end
+    if is_member(member) then valid[#valid + 1] = member end
   end
-  return found
+  return valid
 end
 
 local function has(state, flag) return bit.band(state.flags, flag) ~= 0 end

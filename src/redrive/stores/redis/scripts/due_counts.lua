@@ -4,7 +4,7 @@
 -- whether they have failed.
 local LOOKED = 20000
 local queue, bounds = asked[1], asked[2]
-local found, looked = {}, 0
+local counts, looked = {}, 0
 
 for i = 1, #bounds - 1 do
   local low, high = '(' .. text_of(bounds[i]), text_of(bounds[i + 1])
@@ -25,6 +25,6 @@ for i = 1, #bounds - 1 do
       end
     end
   end
-  found[i] = {every + waiting, retries, seen == waiting and 1 or 0}
+  counts[i] = {every + waiting, retries, seen == waiting and 1 or 0}
 end
-return found
+return counts

@@ -5,9 +5,9 @@ local FIND_BYTES, FIND_CHUNK = 4 * 1024 * 1024, 50
 local total, bytes, at = #ARGV[3] / 16, 0, 0
 local messages, states, faults, progress, results = {}, {}, {}, {}, {}
 local function beside(hash, ids, into)
-  for i, found in ipairs(call('HMGET', hash, unpack(ids))) do
-    into[at + i] = found
-    bytes = bytes + (found and #found or 0)
+  for i, value in ipairs(call('HMGET', hash, unpack(ids))) do
+    into[at + i] = value
+    bytes = bytes + (value and #value or 0)
   end
 end
 while at < total and bytes < FIND_BYTES do

@@ -1,6 +1,6 @@
 -- needs: states groups
 -- {queue, names}: per group {width, taken, parked, id of the last dead message that holds a place, or ''}.
-local found = {}
+local rows = {}
 for i, group in ipairs(asked[2]) do
   local places, blocked = places_key(asked[1], group), ''
   if rules(asked[1]).block then
@@ -10,6 +10,6 @@ for i, group in ipairs(asked[2]) do
       if (lane == DEAD or lane == QUARANTINE) and comes_before(blocked, id) then blocked = id end
     end
   end
-  found[i] = {width_of(asked[1], group), call('SCARD', places), call('ZCARD', parked_key(asked[1], group)), blocked}
+  rows[i] = {width_of(asked[1], group), call('SCARD', places), call('ZCARD', parked_key(asked[1], group)), blocked}
 end
-return found
+return rows

@@ -14,8 +14,8 @@ for _, ask in ipairs(asked[1]) do
     for priority = 0, 3 do
       local due, leases = due_key(priority, queue), lease_key(priority, queue)
       if skip then
-        local found, beyond = first_of(due, leases, '+inf', skip, 1, SKIP_PAGE)
-        sooner(found[1] and found[1][1] or beyond)
+        local first, beyond = first_of(due, leases, '+inf', skip, 1, SKIP_PAGE)
+        sooner(first[1] and first[1][1] or beyond)
       else
         first_in(due)
         first_in(leases)

@@ -4,7 +4,7 @@
 -- group's name. `wanted`: {reasons, fingerprints, tasks, redrives, run}, each but those two a map, or nil. Of each it takes
 -- twice its share, and looks at so many only; if that was not the end, it says up to which place it did: {…, rested, member}.
 local LOOKED_EACH, PAGE_MOST = 50, 2000
-local found, limit, wanted = {}, asked[4], asked[6]
+local places, limit, wanted = {}, asked[4], asked[6]
 local at_most = math.max(LOOKED_EACH, math.floor(asked[5] / #asked[1]))
 local share = math.min(limit, math.max(20, math.ceil(2 * limit / #asked[1])))
 local last_at, last_member
@@ -60,7 +60,7 @@ local function take(key)
       if is_member(rows[i]) and (at_ms > asked[2] or comes_before(ARGV[3], rows[i])) then some[#some + 1] = {at_ms, rows[i]} end
     end
     for _, place in ipairs(chosen(some)) do
-      found[#found + 1] = place
+      places[#places + 1] = place
       taken = taken + 1
     end
     if #rows < 2 * page then return end
@@ -72,12 +72,12 @@ end
 for _, place in ipairs(asked[1]) do
   take(place[1] == '' and root .. 'f:' .. place[2] or rest_key(place[1], place[2]))
 end
-table.sort(found, function(a, b)
+table.sort(places, function(a, b)
   if a[1] ~= b[1] then return a[1] < b[1] end
   return comes_before(a[2], b[2])
 end)
 local answer = {}
-for i = 1, math.min(limit, #found) do
-  answer[2 * i - 1], answer[2 * i] = found[i][1], found[i][2]
+for i = 1, math.min(limit, #places) do
+  answer[2 * i - 1], answer[2 * i] = places[i][1], places[i][2]
 end
 return {answer, last_at, last_member}

@@ -21,13 +21,13 @@ end
 
 local function before(record)
   local state, cold = record.state, record.state.cold
-  local found = {n = state.redrives, l = state.lane, q = record.queue, r = cold.r, rm = cold.rm, a = state.attempt,
+  local earlier = {n = state.redrives, l = state.lane, q = record.queue, r = cold.r, rm = cold.rm, a = state.attempt,
     c = state.crashes, ca = state.alone, s = has(state, SUSPECT), lf = state.life, h = state.held, dl = cold.dl,
     aa = cold.aa, fp = cold.fp, er = error_of(record), run = cold.run, bl = cold.t == PLACE, ex = cold.ex}
   if state.lane == DONE then
     local progress, result = laid_aside(record.id)
     local had = call('HGET', PROGRESS, record.id) -- its flag may be that of what an earlier run laid aside
-    found.p, found.res = had and true or false, cold.res
+    earlier.p, earlier.res = had and true or false, cold.res
     for field, value in pairs({[progress] = had, [result] = call('HGET', RESULTS, record.id)}) do
       if value then
         keep_field(PROGRESS, field, value)
@@ -35,7 +35,7 @@ local function before(record)
       end
     end
   end
-  return found
+  return earlier
 end
 
 local function redrive(record, delay)
@@ -165,7 +165,7 @@ local function unread(id, packed)
 end
 
 -- The record of a handle that is as it says; what it was read from.
-local function found(i)
+local function record_of_handle(i)
   local id = sub(ARGV[3], 16 * i - 15, 16 * i)
   local message = call('HGET', MESSAGES, id)
   local packed = message and call('HGET', STATES, id)
@@ -198,7 +198,7 @@ end
 
 local list
 if kind == 'replace' then
-  local record = found(1)
+  local record = record_of_handle(1)
   if not record then return {{0}, now} end
   local refused
   list, refused = planned(record)
@@ -208,7 +208,7 @@ local conflict = swap_all(swaps)
 if conflict then return {'conflict', conflict} end
 
 for i, handle in ipairs(handles) do
-  local record, packed, message = found(i)
+  local record, packed, message = record_of_handle(i)
   words[i] = record and 1 or 0
   if record then
     woken[record.queue] = true
