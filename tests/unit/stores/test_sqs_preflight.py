@@ -149,8 +149,8 @@ def test_what_is_shared_by_cells_is_refused_without_them() -> None:
 
 
 def test_dead_letters_must_have_somewhere_to_go() -> None:
-    assert "acme-crm-dlq does not exist" in refused(facts(dead_found=False), FIVE)
-    assert refusals(facts(dead_found=False, triage=True), [FIVE]) == []
+    assert "acme-crm-dlq does not exist" in refused(facts(dead_exists=False), FIVE)
+    assert refusals(facts(dead_exists=False, triage=True), [FIVE]) == []
 
 
 def test_a_function_that_outlasts_the_visibility_is_refused_and_six_times_is_advised() -> None:
@@ -166,7 +166,7 @@ def test_a_function_that_outlasts_the_visibility_is_refused_and_six_times_is_adv
         ({"dead_retention_s": 345_600}, "for 4d, less than the 14d"),
         ({"dead_sources": ("acme-bulk",)}, "takes those of acme-bulk"),
         ({"dead_from_sns": True}, "AWS refuses to move from a queue that SNS fills"),
-        ({"poison_found": False}, "-poison queue does not exist"),
+        ({"poison_exists": False}, "-poison queue does not exist"),
         ({"visibility_s": 30}, "30 s, below the 5m"),
         ({"denied": ("DeleteMessage", "SendMessage")}, "sqs:DeleteMessage, sqs:SendMessage"),
         ({"in_flight": 110_000}, "110,000 messages are in flight"),

@@ -52,27 +52,27 @@ class SplitCells:
     @property
     def requests(self) -> Counter[str]:
         """Those of the shared cells, where they are billed."""
-        found = getattr(self._shared, "requests", None)
-        return found if isinstance(found, Counter) else Counter()
+        counter = getattr(self._shared, "requests", None)
+        return counter if isinstance(counter, Counter) else Counter()
 
     def _of(self, key: str) -> Cells:
         return self._triage if key.startswith(WITH_TRIAGE) else self._shared
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
-        found: dict[str, Cell | None] = {}
+        by_key: dict[str, Cell | None] = {}
         for cells in (self._shared, self._triage):
             mine = [key for key in keys if self._of(key) is cells]
             if mine:
-                found.update(zip(mine, cells.read(mine), strict=True))
-        return [found[key] for key in keys]
+                by_key.update(zip(mine, cells.read(mine), strict=True))
+        return [by_key[key] for key in keys]
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
-        told: dict[int, bool] = {}
+        results: dict[int, bool] = {}
         for cells in (self._triage, self._shared):
             mine = [at for at, swap in enumerate(swaps) if self._of(swap.key) is cells]
             if mine:
-                told.update(zip(mine, cells.swap([swaps[at] for at in mine], durable=durable), strict=True))
-        return [told[at] for at in range(len(swaps))]
+                results.update(zip(mine, cells.swap([swaps[at] for at in mine], durable=durable), strict=True))
+        return [results[at] for at in range(len(swaps))]
 
 
 def need(triage: Resting | None) -> Resting:
@@ -86,16 +86,16 @@ def check_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
     """Raises Conflict if a swap would not apply now. Checked before anything is sent, as SQS has no shared commit."""
     if not swaps:
         return
-    found = cells.read([swap.key for swap in swaps])
-    for swap, cell in zip(swaps, found, strict=True):
+    current = cells.read([swap.key for swap in swaps])
+    for swap, cell in zip(swaps, current, strict=True):
         if version_of(cell) != swap.version:
             raise Conflict(f"cell {swap.key!r} has another version than {swap.version}; nothing was written")
 
 
 def apply_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
     """Write these, the audit log last; raises Conflict where one does not apply."""
-    told = [swap for swap in swaps if swap.key.startswith("audit")]
-    for some in ([swap for swap in swaps if not swap.key.startswith("audit")], told):
+    audit_swaps = [swap for swap in swaps if swap.key.startswith("audit")]
+    for some in ([swap for swap in swaps if not swap.key.startswith("audit")], audit_swaps):
         if some and not all(cells.swap(some)):
             raise Conflict("a cell was changed meanwhile; what was sent stays sent, as SQS commits nothing with it")
 

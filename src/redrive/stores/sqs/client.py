@@ -33,11 +33,11 @@ class Sqs:
         self, region: str, endpoint: str | None = None, *, connections: int = THREADS, boto3: bool = False
     ) -> None:
         self.requests: Counter[str] = Counter()
-        found = opened("sqs", region=region, endpoint=endpoint, pool=connections)
-        self._client = found.client
+        api = opened("sqs", region=region, endpoint=endpoint, pool=connections)
+        self._client = api.client
         self._quick: QuickCalls | None = None
-        if found.direct and not boto3:
-            self._quick = QuickCalls(found.client, found.credentials, counted=self._counted, ca=found.ca)
+        if api.direct and not boto3:
+            self._quick = QuickCalls(api.client, api.credentials, counted=self._counted, ca=api.ca)
         self._client.meta.events.register("before-send.sqs", self._count)
         self._errors = errors()
         self._crew = Crew("redrive-sqs", THREADS)
@@ -204,23 +204,23 @@ def _batch(sqs: Sqs, job: Job, part: Sequence[int]) -> None:
         try:
             failed = sqs.call(job.action, QueueUrl=job.url, Entries=entries).get("Failed") or ()
         except Exception as error:  # of any kind: an entry without an answer is not done
-            told = error if isinstance(error, StoreError | ConfigError) else StoreUnavailable(f"SQS: {error!r}")
+            answer = error if isinstance(error, StoreError | ConfigError) else StoreUnavailable(f"SQS: {error!r}")
             for at in part:
-                job.answers[at] = told
+                job.answers[at] = answer
             return
         for at in part:
             job.answers[at] = None
         for each in failed:
-            job.answers[int(each["Id"])] = _told(job, each)
+            job.answers[int(each["Id"])] = _entry_error(job, each)
         part = [int(each["Id"]) for each in failed if not each.get("SenderFault")]
         if not part:
             return
 
 
-def _told(job: Job, failure: dict[str, Any]) -> StoreError:
+def _entry_error(job: Job, failure: dict[str, Any]) -> StoreError:
     where = job.url.rpartition("/")[2]
-    told = f"SQS {job.action} {where}: {failure.get('Code')}: {failure.get('Message') or 'no reason given'}"
-    return EntryRefused(told) if failure.get("SenderFault") else StoreUnavailable(told)
+    text = f"SQS {job.action} {where}: {failure.get('Code')}: {failure.get('Message') or 'no reason given'}"
+    return EntryRefused(text) if failure.get("SenderFault") else StoreUnavailable(text)
 
 
 class EntryRefused(StoreError):

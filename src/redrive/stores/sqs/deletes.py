@@ -71,9 +71,9 @@ class Deletes:
 
     def over(self, handles: Collection[str]) -> list[End]:
         """The deletes of these messages that were left out so far."""
-        found = [self._undeleted.pop(handle) for handle in handles if handle in self._undeleted]
-        self._adopted.difference_update(end.handle for end in found)
-        return found
+        ends = [self._undeleted.pop(handle) for handle in handles if handle in self._undeleted]
+        self._adopted.difference_update(end.handle for end in ends)
+        return ends
 
     def forget(self, handles: Collection[str]) -> None:
         """They are adopted no more."""

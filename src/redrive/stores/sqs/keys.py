@@ -34,7 +34,7 @@ from .wire import RECORD_TTL_MS as TTL_MS
 
 PATIENCE_S, LOOK_S = 1.0, 0.02  # how long a put waits to learn whether the holder of its key is sent
 
-Told = str | StoreError | ConfigError | None
+Sending = str | StoreError | ConfigError | None
 Send = Callable[[Sequence[Message]], Sequence[StoreError | ConfigError | None]]
 
 
@@ -68,14 +68,14 @@ class TrackedSends:
         keys_for_ms: Sequence[int] = (),
         ending: Collection[str] = (),
         keyed: bool = True,
-    ) -> list[Told]:
+    ) -> list[Sending]:
         """Send these. Returns for each None, the id of the message that holds its key, or the error, after which it
         holds no key.
 
         The keys of messages `ending` are free. Raises StoreError where the cells cannot be reached: nothing more was
         sent.
         """
-        told: list[Told] = [None] * len(messages)
+        results: list[Sending] = [None] * len(messages)
         first: dict[str, int] = {}
         twins: list[tuple[int, int]] = []
         for at, message in enumerate(messages):
@@ -87,13 +87,13 @@ class TrackedSends:
         cell_of = {at: cell for cell, at in first.items()}
         begun, end_s = set[int](), time.monotonic() + PATIENCE_S
         while left:
-            going, waiting = self._begin(messages, left, cell_of, keys_for_ms, ending, told, begun)
+            going, waiting = self._begin(messages, left, cell_of, keys_for_ms, ending, results, begun)
             if going:
-                self._send([messages[at] for at in going], going, send, told)
+                self._send([messages[at] for at in going], going, send, results)
             if waiting and time.monotonic() > end_s:
                 self.forget([messages[at] for at in waiting if at in begun])
                 for at in waiting:
-                    told[at] = StoreUnavailable(
+                    results[at] = StoreUnavailable(
                         f"another message of task {messages[at].task!r} took the key {messages[at].key!r} just now, "
                         "and it is not known whether it was sent; try again: within a minute it is, or the key is free"
                     )
@@ -101,10 +101,10 @@ class TrackedSends:
             if waiting:
                 time.sleep(LOOK_S)
             left = waiting
-        self.forget([messages[at] for at in begun if isinstance(told[at], str)], keys=False)
+        self.forget([messages[at] for at in begun if isinstance(results[at], str)], keys=False)
         for at, before in twins:
-            told[at] = messages[before].id if told[before] is None else told[before]
-        return told
+            results[at] = messages[before].id if results[before] is None else results[before]
+        return results
 
     def _begin(
         self,
@@ -113,14 +113,14 @@ class TrackedSends:
         cell_of: dict[int, str],
         keys_for_ms: Sequence[int],
         ending: Collection[str],
-        told: list[Told],
+        results: list[Sending],
         begun: set[int],
     ) -> tuple[list[int], list[int]]:
         """Take keys and write records; returns the messages that may be sent, and those to look at again."""
         now, keyed = self._now_ms(), [at for at in left if at in cell_of]
-        found = self._cells.read([RECORDS + messages[at].id for at in left] + [cell_of[at] for at in keyed])
-        own = dict(zip(left, found, strict=False))
-        holds = dict(zip(keyed, found[len(left) :], strict=True))
+        current = self._cells.read([RECORDS + messages[at].id for at in left] + [cell_of[at] for at in keyed])
+        own = dict(zip(left, current, strict=False))
+        holds = dict(zip(keyed, current[len(left) :], strict=True))
         words = self._words({at: read_held(cell.value) for at, cell in holds.items() if cell}, messages, ending, now)
         going, waiting, swaps = list[int](), list[int](), list[Swap]()
         takes: list[int] = []
@@ -129,7 +129,7 @@ class TrackedSends:
             if words.get(at) is Word.UNSURE:
                 waiting.append(at)
             elif words.get(at) is Word.HELD and cell is not None:
-                told[at] = read_held(cell.value).id
+                results[at] = read_held(cell.value).id
             else:
                 going.append(at)
                 if at in cell_of and (cell is None or read_held(cell.value).id != message.id):
@@ -175,7 +175,7 @@ class TrackedSends:
                 words[at] = Word.UNSURE
         return words
 
-    def _send(self, messages: Sequence[Message], ats: Sequence[int], send: Send, told: list[Told]) -> None:
+    def _send(self, messages: Sequence[Message], ats: Sequence[int], send: Send, results: list[Sending]) -> None:
         try:
             errors = send(messages)
         except Exception:
@@ -183,14 +183,16 @@ class TrackedSends:
             raise
         self._failpoint("mark")
         for at, error in zip(ats, errors, strict=True):
-            told[at] = error
+            results[at] = error
         self.forget([message for message, error in zip(messages, errors, strict=True) if error is not None])
         with suppress(StoreError):  # it is sent, and the next settlement marks it
             self._mark([message.id for message, error in zip(messages, errors, strict=True) if error is None])
 
     def _mark(self, ids: Sequence[str]) -> None:
         for _ in range(TRIES):
-            todo = [(id, *found) for id, found in self._track.records(ids).items() if not found[0].sent] if ids else []
+            todo = (
+                [(id, *stored) for id, stored in self._track.records(ids).items() if not stored[0].sent] if ids else []
+            )
             swaps = [Swap(RECORDS + id, n, encode(replace(one, sent=True)), TTL_MS) for id, one, n in todo]
             if not swaps or all(self._cells.swap(swaps)):
                 return
@@ -200,8 +202,8 @@ class TrackedSends:
         if not messages:
             return
         with suppress(StoreError):
-            found = self._track.records([message.id for message in messages])
-            swaps = [Swap(RECORDS + id, n, None) for id, (record, n) in found.items() if not record.sent]
+            records = self._track.records([message.id for message in messages])
+            swaps = [Swap(RECORDS + id, n, None) for id, (record, n) in records.items() if not record.sent]
             if keys:
                 keyed = [(key_cell(m.task, m.key), m.id) for m in messages if m.key is not None]
                 cells = self._cells.read([cell for cell, _ in keyed])

@@ -295,7 +295,7 @@ def lay(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> li
     end_s, at = monotonic() + SETTLE_S, [k for k, word in enumerate(words) if word is Laid.LEFT]
     while at:
         rows = dict(zip(at, triage.find([letters[k].id for k in at]), strict=True))
-        known = {k for k, row in rows.items() if _is_told(letters[k], row)}
+        known = {k for k, row in rows.items() if _has_death(letters[k], row)}
         way = [k for k in at if k not in known and _makes_way(triage, letters[k], rows[k])]
         for k, word in zip(way, _restored(triage, [letters[k] for k in way]), strict=True):
             if word:
@@ -332,7 +332,7 @@ def _makes_way(triage: Store, message: Message, row: Message | None) -> bool:
     return False
 
 
-def _is_told(message: Message, row: Message | None) -> bool:
+def _has_death(message: Message, row: Message | None) -> bool:
     """Whether the row already has this death, or a later life."""
     if row is None or row.redrives < message.redrives:
         return False

@@ -54,11 +54,11 @@ class QueueFacts(Struct, frozen=True, kw_only=True):
     in_flight: int = 0
     dead: str | None = None
     dead_declared: str | None = None
-    dead_found: bool = True
+    dead_exists: bool = True
     dead_retention_s: int | None = None
     dead_sources: tuple[str, ...] = ()
     dead_from_sns: bool = False
-    poison_found: bool = True
+    poison_exists: bool = True
     denied: tuple[str, ...] = ()
     function_s: float | None = None
 
@@ -111,7 +111,7 @@ def _refusals(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
     yield from _received_too_often(facts, works)
     yield from _expired(facts, works)
     yield from _without_cells(facts, works)
-    if not facts.dead_found and not facts.triage:
+    if not facts.dead_exists and not facts.triage:
         dead = facts.dead_declared or facts.dead or f"{facts.name}-dlq"
         yield (
             f"its dead-letter queue {dead} does not exist, and no triage= store is named: "
@@ -241,7 +241,7 @@ def _dead_letter_queue(facts: QueueFacts) -> Iterator[str]:
             + ("AWS refuses to move from a queue that SNS fills" if sns else "a move task takes them all")
             + "; give each source a dead-letter queue of its own"
         )
-    if not facts.poison_found and not facts.triage:
+    if not facts.poison_exists and not facts.triage:
         yield "its -poison queue does not exist: what is quarantined goes to the dead-letter queue; create it"
 
 
@@ -276,7 +276,7 @@ def _timing(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
 # -- the facts
 
 # Calls that SQS refuses as invalid, unless it refuses them for missing rights first. Where it checks the other way
-# round, a missing right is not found here; a right that exists is never reported as missing.
+# round, a missing right is not noticed here; a right that exists is never reported as missing.
 _PROBES: tuple[tuple[str, dict[str, object]], ...] = (
     ("SendMessageBatch", {"Entries": [{"Id": "probe", "MessageBody": "\x00"}]}),
     ("ReceiveMessage", {"MaxNumberOfMessages": 11}),
@@ -296,20 +296,20 @@ class Preflight:
         """Why these works cannot be done, each line with its fix; with `advise` also warnings. `function_s`: the
         timeout of the Lambda function that does them. Raises ConfigError for a queue that does not exist,
         StoreUnavailable."""
-        found: list[str] = []
+        problems: list[str] = []
         for queue in dict.fromkeys(work.queue for work in works):
             facts = self.facts(queue, probe=advise)
             facts = facts if function_s is None else replace(facts, function_s=function_s)
-            found += refusals(facts, works)
-            found += warnings(facts, works) if advise else []
-        return found
+            problems += refusals(facts, works)
+            problems += warnings(facts, works) if advise else []
+        return problems
 
     def doctor(self) -> list[str]:
         """Warnings about every queue under the prefix, and those that the app names. Dead-letter queues of these, which
         may have any name, are not among them."""
-        found = [self.facts(queue, probe=True) for queue in self._queues.names()]
-        dead = {facts.dead for facts in found}
-        return [line for facts in found if facts.name not in dead for line in warnings(facts)]
+        all_facts = [self.facts(queue, probe=True) for queue in self._queues.names()]
+        dead = {facts.dead for facts in all_facts}
+        return [line for facts in all_facts if facts.name not in dead for line in warnings(facts)]
 
     def facts(self, queue: str, *, probe: bool = False) -> QueueFacts:
         """Read the facts of a queue; with `probe` also who else uses its dead-letter queue, and missing rights."""
@@ -331,8 +331,8 @@ class Preflight:
             in_flight=int(attributes.get("ApproximateNumberOfMessagesNotVisible", 0)),
             dead=target or declared,
             dead_declared=declared,
-            dead_found=self._triage or dead is not None,
-            poison_found=self._triage or self._rests(queue, Lane.QUARANTINE) != dead,
+            dead_exists=self._triage or dead is not None,
+            poison_exists=self._triage or self._rests(queue, Lane.QUARANTINE) != dead,
         )
         return self._probed(facts, sqs_queue) if probe else facts
 

@@ -12,7 +12,7 @@ from ...message import Draft, Message, PutResult, Swap
 from ...store import Cells, Traits
 from .. import lifecycle, validation
 from .cells import NO_CELLS, apply_swaps, check_swaps
-from .keys import Send, Told, TrackedSends
+from .keys import Send, Sending, TrackedSends
 from .search import Search
 
 
@@ -53,22 +53,22 @@ class Puts:
         messages = [lifecycle.enqueued(draft, draft.id or new_id(now), now) for draft in drafts]
         check_swaps(self._cells, swaps)
         self._failpoint("put")
-        told = self._told(messages, drafts)
+        results = self._results(messages, drafts)
         self._failpoint("acknowledge")
-        failed = [word for word in told if word is not None and not isinstance(word, str)]
+        failed = [word for word in results if word is not None and not isinstance(word, str)]
         if failed:
-            sent = len(told) - len(failed)
-            raise type(failed[0])(f"{failed[0]}; {sent} of {len(told)} messages were sent, the others were not")
+            sent = len(results) - len(failed)
+            raise type(failed[0])(f"{failed[0]}; {sent} of {len(results)} messages were sent, the others were not")
         apply_swaps(self._cells, swaps)
-        states = self._states([word for word in told if isinstance(word, str)])
+        states = self._states([word for word in results if isinstance(word, str)])
         return [
             PutResult(word, True, states[word])
             if isinstance(word, str)
             else PutResult(message.id, state=message.state_at(now))
-            for message, word in zip(messages, told, strict=True)
+            for message, word in zip(messages, results, strict=True)
         ]
 
-    def _told(self, messages: Sequence[Message], drafts: Sequence[Draft]) -> Sequence[Told]:
+    def _results(self, messages: Sequence[Message], drafts: Sequence[Draft]) -> Sequence[Sending]:
         if self._tracked_sends is None:
             return self._send(messages)
         known = [message for message, draft in zip(messages, drafts, strict=True) if draft.id is not None]
@@ -76,7 +76,7 @@ class Puts:
         return self._tracked_sends.put(messages, self._send, keys_for_ms=[draft.key_for_ms for draft in drafts])
 
     def _states(self, ids: Sequence[str]) -> dict[str, str]:
-        """The states of messages that hold a key. One that is not found any more holds its key for longer: it is
+        """The states of messages that hold a key. One that is not stored any more holds its key for longer: it is
         done."""
-        now, found = self._now_ms(), self._search.find(ids) if ids else []
-        return {id: "done" if one is None else one.state_at(now) for id, one in zip(ids, found, strict=True)}
+        now, messages = self._now_ms(), self._search.find(ids) if ids else []
+        return {id: "done" if one is None else one.state_at(now) for id, one in zip(ids, messages, strict=True)}

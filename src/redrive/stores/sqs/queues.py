@@ -89,15 +89,15 @@ class Queues:
         """Every queue of SQS that may hold dead or quarantined messages of this one: those of `resting`, the
         dead-letter queue of its redrive policy, and the one of its name. Raises ConfigError if the queue does not
         exist."""
-        source, found = self.of(queue), dict[str, tuple[SqsQueue, Lane]]()
+        source, by_url = self.of(queue), dict[str, tuple[SqsQueue, Lane]]()
         for lane in (Lane.DEAD, Lane.QUARANTINE):
             with suppress(ConfigError):
                 rests = self.resting(queue, lane)
-                found.setdefault(rests.url, (rests, lane))
+                by_url.setdefault(rests.url, (rests, lane))
         for also in (self.by_policy(queue), self._known(source, _suffixed(source.sqs_name, DEAD))):
             if also is not None:
-                found.setdefault(also.url, (also, Lane.DEAD))
-        return [*found.values()]
+                by_url.setdefault(also.url, (also, Lane.DEAD))
+        return [*by_url.values()]
 
     def by_policy(self, queue: str) -> SqsQueue | None:
         """The dead-letter queue that the queue's redrive policy names; None without a policy. Raises ConfigError."""
@@ -148,8 +148,8 @@ class Queues:
         names = [name + FIFO] if fifo else [name, name + FIFO]
         with self._lock:
             url = next((url for one in names if (url := self._url(one)) is not None), None)
-            self._queues[queue] = found = _queue(base, url or self._made_all(base, names[0]))
-            return found
+            self._queues[queue] = source = _queue(base, url or self._made_all(base, names[0]))
+            return source
 
     def _dead(self, queue: str) -> SqsQueue:
         source, declared = self.of(queue), self.declared_dead(queue)
@@ -161,10 +161,10 @@ class Queues:
     def _poison(self, queue: str) -> SqsQueue:
         source = self.of(queue)
         name = _suffixed(source.sqs_name, POISON)
-        found = self._known(source, name)
-        if found is None:
-            found = self._added(source, name) if self._at.create else self.resting(queue, Lane.DEAD)
-        return found
+        poison = self._known(source, name)
+        if poison is None:
+            poison = self._added(source, name) if self._at.create else self.resting(queue, Lane.DEAD)
+        return poison
 
     def _known(self, source: SqsQueue, name: str) -> SqsQueue | None:
         url = self._url(name)
@@ -211,9 +211,9 @@ class Queues:
     def bounds(self, queue: SqsQueue) -> Bounds:
         """The bounds of a queue, read once."""
         if queue.url not in self._bounds:
-            found = self.attributes(queue.url, "RedrivePolicy", "MessageRetentionPeriod")
-            retention_s = int(found.get("MessageRetentionPeriod", DEFAULT_RETENTION_S))
-            self._bounds[queue.url] = Bounds(redrive_policy(found)[1], retention_s * 1000)
+            attributes = self.attributes(queue.url, "RedrivePolicy", "MessageRetentionPeriod")
+            retention_s = int(attributes.get("MessageRetentionPeriod", DEFAULT_RETENTION_S))
+            self._bounds[queue.url] = Bounds(redrive_policy(attributes)[1], retention_s * 1000)
         return self._bounds[queue.url]
 
     def _arn(self, url: str) -> str:
@@ -222,13 +222,13 @@ class Queues:
     def attributes(self, url: str, *names: str) -> dict[str, str]:
         """The queue's attributes of these names, or all."""
         answer = self._sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(names) or ["All"])
-        found: dict[str, str] = answer.get("Attributes") or {}
-        return found
+        values: dict[str, str] = answer.get("Attributes") or {}
+        return values
 
     def counts(self, url: str) -> tuple[int, int, int]:
         """About how many messages of it are visible, in flight and delayed."""
-        found = self.attributes(url, *COUNTED)
-        visible, flying, delayed = (int(found.get(name, 0)) for name in COUNTED)
+        attributes = self.attributes(url, *COUNTED)
+        visible, flying, delayed = (int(attributes.get(name, 0)) for name in COUNTED)
         return visible, flying, delayed
 
     def names(self) -> list[str]:
@@ -246,9 +246,9 @@ class Queues:
                     names.add(name + FIFO if name + FIFO in self._queues else name)  # as it was asked for
             token = answer.get("NextToken")
             if not token:
-                return sorted({*names, *self._named_and_found()})
+                return sorted({*names, *self._declared_that_exist()})
 
-    def _named_and_found(self) -> Iterator[str]:
+    def _declared_that_exist(self) -> Iterator[str]:
         for queue, given in self._given.items():
             if given.sqs is not None and any(self._url(name) for name in (given.sqs, f"{given.sqs}{FIFO}")):
                 yield queue

@@ -57,7 +57,7 @@ class Inbox:
         self.begun_s = 0.0  # when the last receive began
         self.error: StoreError | ConfigError | None = None  # of the last receive
         self.failures = 0  # in a row
-        self.waking = self.told = False  # the error ends a wait; it was reported by a notice
+        self.waking = self.reported = False  # the error ends a wait; it was reported by a notice
         self.early = 0  # empty answers in a row that came too early
         self.not_before_s = 0.0
 
@@ -105,7 +105,7 @@ class Receivers:
             given = [self._take(inbox, ask.limit) for (ask, _), inbox in zip(asks, inboxes, strict=True)]
             if patient and not any(given):
                 self._raise(inboxes)
-            self._tell_of(inboxes)
+            self._report_errors(inboxes)
             return given
 
     def _inbox(self, queue: SqsQueue) -> Inbox:
@@ -142,14 +142,14 @@ class Receivers:
             raise StoreUnavailable(str(errors[0])) from errors[0]
         raise errors[0]
 
-    def _tell_of(self, inboxes: Sequence[Inbox]) -> None:
+    def _report_errors(self, inboxes: Sequence[Inbox]) -> None:
         """Report queues that cannot be received from while others can."""
         for inbox in inboxes:
-            if inbox.error is not None and not inbox.told:
-                inbox.told = True
+            if inbox.error is not None and not inbox.reported:
+                inbox.reported = True
                 self._tell(inbox.queue.name, f"nothing can be received, tried again and again: {inbox.error}")
-            elif inbox.error is None and inbox.told:
-                inbox.told = False
+            elif inbox.error is None and inbox.reported:
+                inbox.reported = False
                 self._tell(inbox.queue.name, "it can be received from again")
 
     def wait(self, queues: Sequence[SqsQueue], *, timeout_ms: int) -> None:
@@ -248,8 +248,8 @@ class Receivers:
                 ).get("Messages")
                 or []
             )
-        except (StoreError, ConfigError) as told:
-            error = told
+        except (StoreError, ConfigError) as failure:
+            error = failure
         except Exception as odd:  # of any kind: the receive is over
             error = StoreUnavailable(f"SQS ReceiveMessage {inbox.queue.sqs_name}: {odd!r}")
         took_s, now = time.monotonic() - begun_s, self._now_ms()

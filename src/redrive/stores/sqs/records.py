@@ -40,8 +40,8 @@ class Records:
         if tracked is not None:
             ids = (read(one.raw, queue=tracked, routes=self._routes)[0].id for one in received)
             names |= {(key := TRACKS + id): key for id in ids}
-        found = self._cells.read([*names.values()]) if names else []
-        return {id: cell for id, cell in zip(names, found, strict=True) if cell is not None}
+        current = self._cells.read([*names.values()]) if names else []
+        return {id: cell for id, cell in zip(names, current, strict=True) if cell is not None}
 
     def held(self, queue: SqsQueue, one: Received, ask: ClaimRequest, record: Cell | None) -> Held:
         """A received message with the state in its record."""

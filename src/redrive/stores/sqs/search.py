@@ -1,6 +1,6 @@
 """Find, cancel and count the messages of a store on SQS, as far as SQS and what is beside it can tell.
 
-Messages that run in this process and those in the triage store are found. All others are only with `track=true`
+Finds messages that run in this process and those in the triage store, and all others only with `track=true`
 (`track.py`). SQS counts what a queue holds, but not which of it runs and which waits for a retry.
 """
 
@@ -33,14 +33,14 @@ class Search:
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         """As `Store.find`."""
-        found: list[Message | None] = self._triage.find(ids) if self._triage is not None else [None] * len(ids)
+        messages: list[Message | None] = self._triage.find(ids) if self._triage is not None else [None] * len(ids)
         held = self._running()
-        found = [held.get(id, message) for id, message in zip(ids, found, strict=True)]
+        messages = [held.get(id, message) for id, message in zip(ids, messages, strict=True)]
         if self._track is not None:
-            left = [id for id, message in zip(ids, found, strict=True) if message is None]
-            told = dict(zip(left, self._track.find(left), strict=True))
-            found = [told[id] if message is None else message for id, message in zip(ids, found, strict=True)]
-        return found
+            left = [id for id, message in zip(ids, messages, strict=True) if message is None]
+            tracked = dict(zip(left, self._track.find(left), strict=True))
+            messages = [tracked[id] if message is None else message for id, message in zip(ids, messages, strict=True)]
+        return messages
 
     def _running(self) -> dict[str, Message]:
         return {held.message.id: held.message for held in self._in_flight.all()}

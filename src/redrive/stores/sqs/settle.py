@@ -113,10 +113,10 @@ class Settlements:
             return
         ending = {step.held.message.id for step in todo if step.gives_key_back}
         keys_for_ms = [send.key_for_ms for _, send in sends]
-        told = tracked_sends.put(
+        results = tracked_sends.put(
             [send.message for _, send in sends], self._send, keys_for_ms=keys_for_ms, ending=ending
         )
-        for (step, send), word in zip(sends, told, strict=True):
+        for (step, send), word in zip(sends, results, strict=True):
             if word is None or isinstance(word, str):
                 step.sends.remove(send)
             elif is_final(word):
@@ -261,20 +261,20 @@ class Settling:
             if self._track is not None:
                 swaps += self._track.changes([step.outcome for step in plain])
             words = self._cells.swap(swaps) if swaps else []
-            told = iter(words)
+            answers = iter(words)
         except StoreError as error:
             for step in todo:
                 step.error = error
             return
         for step in todo:
             # An outcome that exists is that of a duplicate of this message: the first one counts.
-            applied = [next(told) or is_verdict(swap) for swap in step.swaps]
+            applied = [next(answers) or is_verdict(swap) for swap in step.swaps]
             if step.record is not None:
-                applied.append(next(told))
+                applied.append(next(answers))
             step.word = Settled.OK if all(applied) else Settled.STALE
             step.kept = True
         if self._track is not None:
-            self._keep_track(tracked, plain if all(told) else [])
+            self._keep_track(tracked, plain if all(answers) else [])
         self._failpoint("kept")
 
     def _keep_track(self, tracked: Sequence[Step], written: Sequence[Step]) -> None:

@@ -1,4 +1,4 @@
-"""Records of messages beside SQS (`track=true`), by which a message is found and cancelled. SQS can look none up.
+"""Records of messages beside SQS (`track=true`), to find and cancel messages by. SQS cannot look one up.
 
 A record is the cell `sqs/t/ID`. It is written before its message is sent and again by each settlement. A claim reads it
 and writes nothing, so a record cannot tell whether a message is due or runs elsewhere. The holder of a unique key is a
@@ -31,7 +31,7 @@ from .wire import RECORD_TTL_MS as TTL_MS
 RECORDS, KEYS = "sqs/t/", "sqs/k/"
 KEY_TTL_MS = 400 * 86_400_000  # more than the longest wait of a message; no cell stays for ever
 CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long, once it is gone from SQS
-UNSENT_MS = 60_000  # after that a message without the mark of being sent is not found
+UNSENT_MS = 60_000  # after that a message without the mark of being sent counts as gone
 SURELY_WAITS_MS = 2000  # how far ahead its time must be, as clocks differ
 TRIES = 8
 
@@ -134,8 +134,8 @@ class Track:
 
     def records(self, ids: Sequence[str]) -> dict[str, tuple[Record, int]]:
         """The records that exist, with their versions."""
-        found = self._cells.read([RECORDS + id for id in ids]) if ids else []
-        return {id: (read_record(cell.value), cell.version) for id, cell in zip(ids, found, strict=True) if cell}
+        current = self._cells.read([RECORDS + id for id in ids]) if ids else []
+        return {id: (read_record(cell.value), cell.version) for id, cell in zip(ids, current, strict=True) if cell}
 
     # -- settling
 
@@ -155,10 +155,10 @@ class Track:
         now, messages = self._now_ms(), [message for message, _ in left]
         names = [key_cell(m.task, m.key) if m.key is not None else None for m in messages]
         keyed = [name for name in names if name is not None]
-        found = self._cells.read([*(RECORDS + m.id for m in messages), *keyed])
-        keys = dict(zip(keyed, found[len(messages) :], strict=True))
+        current = self._cells.read([*(RECORDS + m.id for m in messages), *keyed])
+        keys = dict(zip(keyed, current[len(messages) :], strict=True))
         swaps = list[Swap]()
-        for (message, after), name, cell in zip(left, names, found, strict=False):
+        for (message, after), name, cell in zip(left, names, current, strict=False):
             before = read_record(cell.value) if cell else None
             swaps += _record_change(after, message.id, cell, before, now)
             if name is not None:
@@ -169,22 +169,22 @@ class Track:
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         """Each message by its record; None for one that may never have been sent."""
-        now, found = self._now_ms(), self.records(ids)
-        told = {
+        now, records = self._now_ms(), self.records(ids)
+        by_id = {
             id: message_of(id, record)
-            for id, (record, _) in found.items()
+            for id, (record, _) in records.items()
             if record.sent or now - record.begun_ms < UNSENT_MS
         }
-        return [told.get(id) for id in ids]
+        return [by_id.get(id) for id in ids]
 
     def cancel(self, ids: Sequence[str], running: Mapping[str, Message]) -> dict[str, Cancel]:
         """Cancel these messages. `running`: those that this process holds. One that may run is asked to end; one that
         surely waits is cancelled, though SQS delivers it once more at its time."""
         words, left = dict[str, Cancel](), list(dict.fromkeys(ids))
         for _ in range(TRIES):
-            now, found, swaps, names = self._now_ms(), self.records(left), list[Swap](), list[str]()
+            now, records, swaps, names = self._now_ms(), self.records(left), list[Swap](), list[str]()
             for id in left:
-                record, version = found.get(id, (None, 0))
+                record, version = records.get(id, (None, 0))
                 if record is None and id in running:
                     record = record_of(running[id])
                 words[id] = _word(record, id in running, now)
@@ -195,7 +195,7 @@ class Track:
                     names.append(id)
             written = self._cells.swap(swaps) if swaps else []
             left = [id for id, won in zip(names, written, strict=True) if not won]
-            self._free([(id, found[id][0]) for id in names if id not in left and words[id] is Cancel.CANCELLED])
+            self._free([(id, records[id][0]) for id in names if id not in left and words[id] is Cancel.CANCELLED])
             if not left:
                 return words
         raise StoreUnavailable(f"the records of {len(left)} messages were changed all the time; cancel them again")

@@ -84,10 +84,10 @@ class Triage:
 
     def outgoing(self) -> dict[str, Counts]:
         """As `Store.outgoing`."""
-        found = self._store.counts_by_queue()
+        by_queue = self._store.counts_by_queue()
         return {
             queue: replace(counts, oldest_age_s=self._waits_s(queue))
-            for queue, counts in found.items()
+            for queue, counts in by_queue.items()
             if counts.ready + counts.scheduled + counts.leased
         }
 
@@ -113,11 +113,11 @@ class Triage:
 
     def _send_back(self, messages: Sequence[Message]) -> list[Exception | None]:
         """Send; returns the error of each, EnqueueError for one that SQS would refuse again."""
-        found: list[Exception | None] = [_too_large(message) for message in messages]
-        going = [at for at, error in enumerate(found) if error is None]
+        errors: list[Exception | None] = [_too_large(message) for message in messages]
+        going = [at for at, error in enumerate(errors) if error is None]
         for at, error in zip(going, self._sent([messages[at] for at in going]), strict=True):
-            found[at] = EnqueueError(str(error)) if isinstance(error, EntryRefused) else error
-        return found
+            errors[at] = EnqueueError(str(error)) if isinstance(error, EntryRefused) else error
+        return errors
 
     def _sent(self, messages: Sequence[Message]) -> Sequence[StoreError | ConfigError | None]:
         if self._tracked_sends is None:

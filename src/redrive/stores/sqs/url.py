@@ -40,7 +40,7 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
     create: bool = False  # make the queues that are missing
     max_receives: int = RECEIVES  # of those that it makes
     boto3: bool = False  # make every call with it, also those that are made all the time
-    track: bool = False  # keep a record of each message in the cells, by which it is found, cancelled and unique
+    track: bool = False  # keep a record of each message in the cells, to find, cancel and deduplicate it by
 
     @classmethod
     def parse(cls, url: str) -> SqsUrl:
