@@ -49,9 +49,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def _load(spec: str) -> Any:
     module_name, _, path = spec.partition(":")
     try:
-        found: Any = import_module(module_name)
+        loaded: Any = import_module(module_name)
         for name in path.split("."):
-            found = getattr(found, name)
+            loaded = getattr(loaded, name)
     except (ImportError, AttributeError, ValueError) as error:
         raise pytest.UsageError(
             f"{APP} = {spec!r} names no app: {error}; expected MODULE:APP, such as 'tasks:app', where the tests can "
@@ -59,6 +59,6 @@ def _load(spec: str) -> Any:
         ) from error
     from ..app import App
 
-    if not isinstance(found, App):
-        raise pytest.UsageError(f"{APP} = {spec!r} names a {type(found).__name__}; expected a redrive.App")
-    return found
+    if not isinstance(loaded, App):
+        raise pytest.UsageError(f"{APP} = {spec!r} names a {type(loaded).__name__}; expected a redrive.App")
+    return loaded

@@ -95,7 +95,7 @@ _later = count()
 
 
 def _later_id(store: Store) -> str:
-    """One that sorts after all before it, so that `told_apart` finds the order of putting again."""
+    """An id that sorts after all before it, so that `in_order` restores the order of putting."""
     return f"{fresh_id(store)[:14]}7000-8000-{next(_later):012x}"
 
 
@@ -111,10 +111,10 @@ def ask(
 
 def claim(store: Store, *args: Any, **parts: Any) -> list[Delivery]:
     """Return the deliveries of one claim, sorted by enqueue if the store promises no order."""
-    return told_apart(store, store.exchange([], [ask(*args, **parts)]).deliveries)
+    return in_order(store, store.exchange([], [ask(*args, **parts)]).deliveries)
 
 
-def told_apart(store: Store, deliveries: list[Delivery]) -> list[Delivery]:
+def in_order(store: Store, deliveries: list[Delivery]) -> list[Delivery]:
     """Return deliveries as the store gave them; sorted by enqueue if it promises no order."""
     return deliveries if store.traits.priorities else sorted(deliveries, key=lambda d: d.message.id)
 
@@ -166,7 +166,7 @@ def given(store: Store, id: str) -> Message:
     return seen(store, id) or next(d.message for d in claim(store) if d.message.id == id)
 
 
-def told(store: Store, message: Message, *faults: Fault) -> bool:
+def has_history(store: Store, message: Message, *faults: Fault) -> bool:
     """Return whether this is its history; a part of it is enough if a store keeps none beside a waiting message."""
     return message.faults == faults or (not store.traits.cells and {*message.faults} < {*faults})
 
@@ -220,7 +220,7 @@ def fresh_id(store: Store) -> str:
 
 def values(store: Store, *keys: str) -> list[bytes | None]:
     """Of these cells."""
-    return [None if found is None else found.value for found in store.cells.read(keys)]
+    return [None if cell is None else cell.value for cell in store.cells.read(keys)]
 
 
 def in_threads(*works: Callable[[], object]) -> None:

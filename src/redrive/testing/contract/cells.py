@@ -22,9 +22,9 @@ Forget = Callable[[], None]
 
 
 def cell(cells: Cells, key: str) -> Cell:
-    (found,) = cells.read([key])
-    assert found is not None, f"cell {key!r} is gone"
-    return found
+    (stored,) = cells.read([key])
+    assert stored is not None, f"cell {key!r} is gone"
+    return stored
 
 
 def version(cells: Cells, key: str) -> int:
@@ -32,7 +32,7 @@ def version(cells: Cells, key: str) -> int:
 
 
 def values(cells: Cells, *keys: str) -> list[bytes | None]:
-    return [None if found is None else found.value for found in cells.read(keys)]
+    return [None if stored is None else stored.value for stored in cells.read(keys)]
 
 
 class CellRules:
@@ -122,7 +122,7 @@ class CellRules:
         keys = ["", 'it\'s "quoted" ключ 🗝', "a" * 1000, "%_*", "A", "a"]
         contents = [b"", bytes(range(256)), b"x" * 100_000, b"{}", b"A", b"a"]
         for durable in (True, False):
-            at = [found.version if found else 0 for found in cells.read(keys)]
+            at = [stored.version if stored else 0 for stored in cells.read(keys)]
             swaps = [Swap(*parts) for parts in zip(keys, at, contents, strict=True)]
             assert cells.swap(swaps, durable=durable) == [True] * 6
             assert values(cells, *keys) == contents
@@ -244,8 +244,8 @@ def _increment(cells: Cells, times: int) -> Callable[[], None]:
         for _ in range(times):
             won = False
             while not won:
-                (found,) = cells.read(["n"])
-                at, value = (found.version, int(found.value)) if found else (0, 0)
+                (stored,) = cells.read(["n"])
+                at, value = (stored.version, int(stored.value)) if stored else (0, 0)
                 (won,) = cells.swap([Swap("n", at, str(value + 1).encode())])
 
     return increment

@@ -36,12 +36,12 @@ from .base import (
     fault,
     given,
     handle,
+    has_history,
     look,
     put,
     put_one,
     seen,
     settle,
-    told,
 )
 from .waiting import FAR_MS, returns, waits_out
 from .weaker import takes
@@ -91,11 +91,11 @@ class DeferRules(Contract):
         settle(store, delivery, Ack())
         assert claim(store) == []
         clock.advance("5s")
-        found = []
+        claimed = []
         while deliveries := claim(store):
-            found += [d.message.id for d in deliveries]
+            claimed += [d.message.id for d in deliveries]
             store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], [])
-        assert sorted(found) == sorted(held)
+        assert sorted(claimed) == sorted(held)
 
     def test_the_next_deferral_replaces_it(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)
@@ -178,23 +178,23 @@ class DeferRules(Contract):
         assert store.exchange(settlements, []).settled == [Settled.OK] * 8
         if store.traits.finds:
             visible = [n for n in range(7) if n != 5 or store.traits.triages]
-            found = [look(store, ids[n]) for n in visible]
+            messages = [look(store, ids[n]) for n in visible]
             dues = [10, 20, 30, 40, 50, None, 60]
-            assert [m.due_ms and m.due_ms - clock() for m in found] == [dues[n] for n in visible]
-            assert [m.attempt for m in found] == [[0, 0, 1, 0, 0, 1, 0][n] for n in visible]
+            assert [m.due_ms and m.due_ms - clock() for m in messages] == [dues[n] for n in visible]
+            assert [m.attempt for m in messages] == [[0, 0, 1, 0, 0, 1, 0][n] for n in visible]
         clock.advance("1s")
         again = {d.message.id: d.message for d in claim(store)}
         dead = seen(store, ids[5], Lane.DEAD)
-        found = [again[id] for id in ids if id in again] + ([dead] if dead else [])
-        of = (0, 1, 2, 3, 4, 6, 5)[: len(found)]
-        assert [m.id for m in found] == [ids[n] for n in of]
+        messages = [again[id] for id in ids if id in again] + ([dead] if dead else [])
+        of = (0, 1, 2, 3, 4, 6, 5)[: len(messages)]
+        assert [m.id for m in messages] == [ids[n] for n in of]
         deferrals, alone = (BROKEN, LIMITED, None, None, LIMITED, None, None), (0, 0, 0, 1, 1, 0, 0)
-        assert [(m.deferral, m.crashes_alone) for m in found] == [(deferrals[n], alone[n]) for n in of]
-        assert [m.attempt for m in found] == [2 if n == 2 else 1 for n in of]
+        assert [(m.deferral, m.crashes_alone) for m in messages] == [(deferrals[n], alone[n]) for n in of]
+        assert [m.attempt for m in messages] == [2 if n == 2 else 1 for n in of]
         if store.traits.counts_crashes:
-            assert [m.crashes for m in found] == [m.crashes_alone for m in found]
-        for n, message in zip(of, found, strict=True):
-            assert told(store, message, *[one for one in (why[n],) if one is not None])
+            assert [m.crashes for m in messages] == [m.crashes_alone for m in messages]
+        for n, message in zip(of, messages, strict=True):
+            assert has_history(store, message, *[one for one in (why[n],) if one is not None])
 
 
 class CrashRules(Contract):
@@ -216,7 +216,7 @@ class CrashRules(Contract):
             clock.advance("1s")
         message = claim_one(store).message
         assert (message.attempt, message.suspect, message.crashes_alone) == (1, True, 3)
-        assert told(store, message, *(KILLED,) * 3)
+        assert has_history(store, message, *(KILLED,) * 3)
 
     def test_the_attempt_is_given_back_once_whatever_counts_says(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)
@@ -299,17 +299,17 @@ class CrashRules(Contract):
             settle(store, claim_one(store), RetryAt(clock()), fault=fault(str(n)))
         claim_one(store, worker="dead")
         store.reclaim("dead", None, fault=KILLED)
-        told = [*map(str, range(10)), *map(str, range(12, 21)), KILLED.text]
-        assert [one.text for one in look(store, id).faults] == told
-        assert [one.text for one in claim_one(store).message.faults] == told
+        texts = [*map(str, range(10)), *map(str, range(12, 21)), KILLED.text]
+        assert [one.text for one in look(store, id).faults] == texts
+        assert [one.text for one in claim_one(store).message.faults] == texts
 
     def test_without_a_fault_the_history_stays(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)
         settle(store, claim_one(store), RetryAt(clock()), fault=fault())
         claim_one(store, worker="dead")
         die(store, clock, "dead", None)
-        assert told(store, look(store, id), fault())
-        assert told(store, claim_one(store).message, fault())
+        assert has_history(store, look(store, id), fault())
+        assert has_history(store, claim_one(store).message, fault())
 
 
 class SkipRules(Contract):
@@ -347,7 +347,7 @@ class SkipRules(Contract):
         asks = (ask(skip=["a"], limit=2), ask("other", skip=["a"]))
         assert self._exchange(store, *asks) == ([low, elsewhere], clogged)
         assert self._exchange(store, *asks) == ([], clogged)
-        assert self._exchange(store, ask(skip=["nothing"], limit=1))[1] == frozenset()  # it found what it was to
+        assert self._exchange(store, ask(skip=["nothing"], limit=1))[1] == frozenset()  # it claimed its whole limit
         assert self._exchange(store, ask(limit=1))[1] == frozenset()
         assert self._exchange(store, ask(skip=["a"], limit=0)) == ([], frozenset())
         store.configure("default", paused=True)

@@ -81,8 +81,8 @@ class LeaseRules(Contract):
         assert store.extend([held.receipt], lease_ms=LEASE_MS) == [LeaseStatus.HELD]
         clock.advance(LEASE_MS / 1000)
         all_of_them = replace(one, lapsed_by_ms=clock())
-        found = store.exchange([], [all_of_them]).deliveries
-        assert sorted(d.message.id for d in found) == sorted([earlier, later, new])
+        claimed = store.exchange([], [all_of_them]).deliveries
+        assert sorted(d.message.id for d in claimed) == sorted([earlier, later, new])
 
     def test_a_lost_lease_is_claimed_again_and_counted_as_a_crash(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)

@@ -20,8 +20,8 @@ class LookRules(Contract):
         if not store.traits.finds:
             assert store.traits.cancels or store.find([b, a]) == [None, None]
             claim(store)  # it finds what it holds
-        found = store.find([b, fresh_id(store), a, b, 'it\'s "none"'])
-        assert [message and message.task for message in found] == ["b", None, "a", "b", None]
+        messages = store.find([b, fresh_id(store), a, b, 'it\'s "none"'])
+        assert [message and message.task for message in messages] == ["b", None, "a", "b", None]
         assert store.find([]) == []
 
     def test_ids_from_a_beginning_on_are_sorted_and_bounded(self, store: Store) -> None:
@@ -64,8 +64,8 @@ class LookRules(Contract):
         put(store, draft(group="g"), draft(group="g"))
         settle(store, claim_one(store), RetryAt(now + 15_000))
         put(store, draft(group="g", due_ms=now + 5000))
-        found = store.due_counts("default", [now, now + 10_000, now + 20_000])
-        assert found == [DueCount(1, 0), DueCount(1, 1)]
+        due = store.due_counts("default", [now, now + 10_000, now + 20_000])
+        assert due == [DueCount(1, 0), DueCount(1, 1)]
 
     def test_messages_are_counted_by_lane_and_queue(self, store: Store) -> None:
         assert store.counts() == Counts()
@@ -85,7 +85,7 @@ class LookRules(Contract):
             assert counts[1] == Counts(ready=2, scheduled=2, leased=1, dead=1, quarantine=1, done=1)
             assert counts[2] == Counts(ready=1, scheduled=1, dead=1)
             assert counts[3] == Counts()
-        assert all(number >= 0 for found in counts for number in _numbers(found))
+        assert all(number >= 0 for count in counts for number in _numbers(count))
 
     def test_counts_by_queue_say_what_counts_says_of_each(self, store: Store, clock: ManualClock) -> None:
         if store.traits.exact_counts:
@@ -103,10 +103,10 @@ class LookRules(Contract):
         if store.traits.cells:
             store.configure("quiet", paused=True)
         clock.advance("5s")
-        found = store.counts_by_queue()
-        assert sorted(found) == store.queues()
+        counts = store.counts_by_queue()
+        assert sorted(counts) == store.queues()
         if store.traits.exact_counts:
-            assert found == {queue: store.counts(queue) for queue in store.queues()}
+            assert counts == {queue: store.counts(queue) for queue in store.queues()}
 
     def test_scheduled_messages_become_ready_with_time(self, store: Store, clock: ManualClock) -> None:
         put(store, draft(due_ms=clock() + 1000), draft(due_ms=clock() + 2000))
@@ -251,11 +251,11 @@ class LookRules(Contract):
             groups.setdefault((name, task), []).append(bury(store, why=why, task=task))
             clock.advance("1s")
         bury(store, Lane.QUARANTINE, why=fault(fingerprint="x" * 16), task="a")
-        found = store.failure_groups()
-        assert [(g.fingerprint[0], g.task, g.count) for g in found] == [("x", "a", 3), ("y", "b", 2), ("y", "a", 1)]
-        assert [(g.first_ms - start, g.last_ms - start) for g in found] == [(0, 4000), (3000, 5000), (1000, 1000)]
-        assert [(g.error, g.text) for g in found] == [("Errorx", "text x"), ("Errory", "text y"), ("Errory", "text y")]
-        assert all(g.sample_id in groups[g.fingerprint[0], g.task] for g in found)
+        listed = store.failure_groups()
+        assert [(g.fingerprint[0], g.task, g.count) for g in listed] == [("x", "a", 3), ("y", "b", 2), ("y", "a", 1)]
+        assert [(g.first_ms - start, g.last_ms - start) for g in listed] == [(0, 4000), (3000, 5000), (1000, 1000)]
+        assert [(g.error, g.text) for g in listed] == [("Errorx", "text x"), ("Errory", "text y"), ("Errory", "text y")]
+        assert all(g.sample_id in groups[g.fingerprint[0], g.task] for g in listed)
         assert [g.count for g in store.failure_groups(where=Filter(task="b"))] == [2]
 
     @takes("triages")
@@ -274,7 +274,7 @@ class LookRules(Contract):
         assert (group.count, group.sample_id) == (1, id)
         if store.traits.atomic_moves:
             assert (group.fingerprint, group.error) == ("", "")
-        else:  # it may lie there as if it had been imported: found by the last fault it had
+        else:  # it may be stored as if imported: listed under the last fault it had
             assert (group.fingerprint, group.error) in [("", ""), ("f" * 16, "ValueError")]
 
     # -- the set-up

@@ -219,8 +219,8 @@ class RestoreRules(Contract):
         id, away = put_one(store), Swap("away", 7, b"1")
         with pytest.raises(Conflict):
             store.cancel([id], swaps=[Swap("x", 0, b"1"), away])
-        (found,) = store.find([id])
-        assert found is not None and found.lane is Lane.READY and values(store, "x") == [None]
+        (message,) = store.find([id])
+        assert message is not None and message.lane is Lane.READY and values(store, "x") == [None]
         assert store.cancel([id], swaps=[Swap("x", 0, b"1")]) == [Cancel.CANCELLED]
         assert store.cancel([id], swaps=[Swap("y", 0, b"1")]) == [Cancel.TOO_LATE]
         assert store.cancel([], swaps=[Swap("z", 0, b"1")]) == []
@@ -270,11 +270,11 @@ class TrendRules(Contract):
             bury(store, why=fault(fingerprint=why * 16))
             clock.advance(wait)
         # Of x 60, 10 and 0 minutes ago, of y 9.
-        told = {g.fingerprint[0]: (g.count, g.recent, g.earlier) for g in store.failure_groups(trend=True)}
-        assert told == {"x": (3, 2, 1), "y": (1, 1, 0)}
+        numbers = {g.fingerprint[0]: (g.count, g.recent, g.earlier) for g in store.failure_groups(trend=True)}
+        assert numbers == {"x": (3, 2, 1), "y": (1, 1, 0)}
         clock.advance("1ms")
-        told = {g.fingerprint[0]: (g.count, g.recent, g.earlier) for g in store.failure_groups(trend=True)}
-        assert told == {"x": (3, 1, 1), "y": (1, 1, 0)}
+        numbers = {g.fingerprint[0]: (g.count, g.recent, g.earlier) for g in store.failure_groups(trend=True)}
+        assert numbers == {"x": (3, 1, 1), "y": (1, 1, 0)}
         assert [(g.recent, g.earlier) for g in store.failure_groups()] == [(0, 0), (0, 0)]
         (only,) = store.failure_groups(where=Filter(fingerprint="x" * 16), trend=True)
         assert (only.recent, only.earlier, only.hour) == (1, 1, 2)

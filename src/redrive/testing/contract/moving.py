@@ -71,7 +71,7 @@ def handle_of(store: Store, id: str) -> Handle:
 
 
 def redrive(store: Store, **parts: Any) -> Redrive:
-    """One that can be undone: where what is due leaves at once, and is found no more, one that is not due yet."""
+    """A redrive that can be undone: with a delay where due messages leave at once and cannot be read any more."""
     return Redrive(**parts, delay_ms=0 if store.traits.finds else WAY_MS)
 
 

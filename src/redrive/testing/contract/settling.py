@@ -21,6 +21,7 @@ from .base import (
     fault,
     fresh_id,
     given,
+    has_history,
     lanes,
     look,
     ordered,
@@ -29,7 +30,6 @@ from .base import (
     seen,
     settle,
     shown,
-    told,
     values,
 )
 from .cells import ELSEWHERE, version
@@ -279,26 +279,26 @@ class SettleRules(Contract):
         settle(store, claim_one(store), RetryAt(store.now_ms()), fault=whole)
         if message := seen(store, id):
             assert message.faults == (whole,)
-        assert told(store, claim_one(store).message, whole)
+        assert has_history(store, claim_one(store).message, whole)
 
     def test_the_first_and_the_last_ten_faults_are_kept_in_order(self, store: Store) -> None:
         id = put_one(store)
         failures = [fault(f"failure {n}", attempt=n) for n in range(25)]
         for n in range(25):
             delivery = claim_one(store)
-            assert told(store, delivery.message, *(failures[:n][:10] + failures[10:n][-10:]))
+            assert has_history(store, delivery.message, *(failures[:n][:10] + failures[10:n][-10:]))
             settle(store, delivery, RetryAt(store.now_ms()), fault=failures[n])
-        assert told(store, given(store, id), *failures[:10], *failures[15:])
+        assert has_history(store, given(store, id), *failures[:10], *failures[15:])
 
     def test_a_settlement_without_a_fault_leaves_the_history(self, store: Store) -> None:
         id = put_one(store)
         settle(store, claim_one(store), RetryAt(store.now_ms()), fault=fault("a"))
         settle(store, claim_one(store), RetryAt(store.now_ms()))
         delivery = claim_one(store)
-        assert told(store, delivery.message, fault("a"))
+        assert has_history(store, delivery.message, fault("a"))
         settle(store, delivery, DeadLetter("deadline"))
         message = seen(store, id, Lane.DEAD)
-        assert message is None or told(store, message, fault("a"))
+        assert message is None or has_history(store, message, fault("a"))
 
 
 class SettledSwapRules(Contract):
@@ -380,7 +380,7 @@ class SettledSwapRules(Contract):
         put(store, *[Draft(task="push") for _ in range(many)])
         held = claim(store, limit=many)
         for ttl_ms in (60_000, None):
-            at = [found.version if found else 0 for found in store.cells.read([d.message.id for d in held])]
+            at = [cell.version if cell else 0 for cell in store.cells.read([d.message.id for d in held])]
             swaps = [Swap(d.message.id, n, bytes([n % 256]), ttl_ms) for d, n in zip(held, at, strict=True)]
             if ttl_ms is None:
                 settlements = [Settlement(d.receipt, Ack(), swaps=(one,)) for d, one in zip(held, swaps, strict=True)]

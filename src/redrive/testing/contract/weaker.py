@@ -110,11 +110,11 @@ def by_record(store: Store) -> None:
     """It cannot tell what is due from what runs elsewhere, has no bodies, and lists nothing."""
     now = store.now_ms()
     due, later, runs, ends = put(store, draft(), draft(delay_ms=60_000), draft("r"), draft("r"))
-    found = [message for message in store.find([due, later]) if message is not None]
-    assert [(m.id, m.task, m.lane, m.attempt, m.body, m.content) for m in found] == [
+    messages = [message for message in store.find([due, later]) if message is not None]
+    assert [(m.id, m.task, m.lane, m.attempt, m.body, m.content) for m in messages] == [
         (id, "push", Lane.READY, 0, b"", ABSENT) for id in (due, later)
     ]
-    assert [(m.due_ms or 0) >= now + wait_ms for m, wait_ms in zip(found, (0, 60_000), strict=True)] == [True, True]
+    assert [(m.due_ms or 0) >= now + wait_ms for m, wait_ms in zip(messages, (0, 60_000), strict=True)] == [True, True]
     for lane in (Lane.READY, Lane.LEASED, Lane.DONE, None):
         with pytest.raises(Unsupported):
             store.peek(lane)
@@ -232,12 +232,12 @@ def no_order(store: Store) -> None:
     delivery, other = claim(store)
     settle(store, delivery, RetryAt(0))
     settle(store, other, RetryAt(0))
-    found = []
+    claimed = []
     for _ in ids:
         deliveries = store.exchange([], [replace(ask(limit=1), retries=1)]).deliveries
         assert len(deliveries) <= 1
-        found += [delivery.message.id for delivery in deliveries]
-    assert sorted(found) == sorted(ids)
+        claimed += [delivery.message.id for delivery in deliveries]
+    assert sorted(claimed) == sorted(ids)
 
 
 LESS: dict[str, Callable[[Store], None]] = {

@@ -32,9 +32,9 @@ class WordRules(Contract):
         settle(store, one, Ack(keep_ms=60_000))
         put_one(store)
         bury(store)
-        found = store.peek(lane)
-        assert found == store.peek(Lane(lane))
-        assert all(type(message.lane) is Lane and message.lane == lane for message in found.messages)
+        page = store.peek(lane)
+        assert page == store.peek(Lane(lane))
+        assert all(type(message.lane) is Lane and message.lane == lane for message in page.messages)
 
     @takes("triages")
     @pytest.mark.parametrize("word", NO_WORDS)
@@ -59,8 +59,8 @@ class WordRules(Contract):
         message = look(store, bury(store))
         store.triage([handle(store, message.id)], Discard("gone"))
         assert store.restore([replace(message, lane="dead")]) == [True]
-        found = look(store, message.id)
-        assert found == message and type(found.lane) is Lane
+        stored = look(store, message.id)
+        assert stored == message and type(stored.lane) is Lane
         assert store.triage([handle(store, message.id)], Redrive()) == [True]
         settle(store, claim_one(store), DeadLetter("permanent"))
 

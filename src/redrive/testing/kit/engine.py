@@ -70,12 +70,12 @@ class Tally(Struct):
         if ran.failed:
             self.last_failure = repr(ran).strip()
 
-    def add_unrun(self, told: DeliveryEvent) -> None:
-        self.done += told.outcome == "done"  # a duplicate of a done message
-        if told.outcome in _DEAD:
+    def add_unrun(self, event: DeliveryEvent) -> None:
+        self.done += event.outcome == "done"  # a duplicate of a done message
+        if event.outcome in _DEAD:
             self.dead += 1
-            self.last_failure = f"{told.task} {told.outcome} unrun ({told.reason})" + (
-                f": {told.text}" if told.text else ""
+            self.last_failure = f"{event.task} {event.outcome} unrun ({event.reason})" + (
+                f": {event.text}" if event.text else ""
             )
 
 
@@ -110,7 +110,7 @@ class Engine:
             raise RuntimeError("this test's messages are being run already; a handler cannot run them too")
         self._busy = True
         try:
-            idle = 0  # successive claims that found nothing
+            idle = 0  # successive claims that got nothing
             while not idle or self._jump(plan.end_ms, idle):
                 idle += 1
                 self._redriving.tick()
@@ -172,8 +172,8 @@ class Engine:
             self._clock.advance(rig.policy.timeout_s)
         if rig.escaped is not None and not isinstance(rig.escaped, Crash):
             raise rig.escaped
-        told, fault = self._settle(run, at_ms) if rig.escaped is None else (None, None)
-        ran = self._ran(run, rig.result, args, at_ms, told, fault)
+        event, fault = self._settle(run, at_ms) if rig.escaped is None else (None, None)
+        ran = self._ran(run, rig.result, args, at_ms, event, fault)
         self.runs.append(ran)
         tally.add_run(ran)
 
@@ -213,11 +213,11 @@ class Engine:
         except EnqueueError as error:  # as the worker does: a follow-up that no store takes fails its run
             ended = refused(ended, error, run.task, now_ms, WORKER)
             word = self._exchange(ended, now_ms)
-        told = fate(ended, word, now_ms, WORKER)
-        owner = next((app for app in self.apps if told.task in app.tasks), self.apps[0])
-        dropped = Notice(name="result_dropped", worker=WORKER, at_ms=now_ms, text=f"{told.id}: {run.complaint}")
-        owner.events.emit([told] if run.complaint is None else [dropped, told])
-        return told, ended.settlement.fault
+        event = fate(ended, word, now_ms, WORKER)
+        owner = next((app for app in self.apps if event.task in app.tasks), self.apps[0])
+        dropped = Notice(name="result_dropped", worker=WORKER, at_ms=now_ms, text=f"{event.id}: {run.complaint}")
+        owner.events.emit([event] if run.complaint is None else [dropped, event])
+        return event, ended.settlement.fault
 
     def _exchange(self, ended: Outcome, now_ms: int) -> Settled:
         """Settle it, with the verdict that a redrive run waits for."""
@@ -234,12 +234,12 @@ class Engine:
         result: Any,
         args: dict[str, Any],
         at_ms: int,
-        told: DeliveryEvent | None,
+        event: DeliveryEvent | None,
         fault: Fault | None,
     ) -> Ran:
         message = run.delivery.message
         extras = None if run.context is None else run.context.end()
-        delay_ms = None if told is None else told.delay_ms
+        delay_ms = None if event is None else event.delay_ms
         return Ran(
             id=message.id,
             task=message.task,
@@ -248,11 +248,11 @@ class Engine:
             crashes=message.crashes,
             redrives=message.redrives,
             at_s=self.since_start_s(at_ms),
-            outcome="crashed" if told is None else told.outcome,
+            outcome="crashed" if event is None else event.outcome,
             delay_s=None if delay_ms is None else delay_ms / 1000,
             result=extras.partial if result is None and extras is not None else result,
-            degraded=None if told is None else told.degraded,
-            reason=None if told is None else told.reason,
+            degraded=None if event is None else event.degraded,
+            reason=None if event is None else event.reason,
             fault=fault,
         )
 

@@ -247,7 +247,7 @@ class Kit:
             "quarantined": self.quarantined()[-REPORTED_MAX:],
             "waiting": [self._waits(message) for message in waiting],
         }
-        lines = [line for title, found in listed.items() if found for line in (f"{title}:", *(f"  {x}" for x in found))]
+        lines = [line for title, those in listed.items() if those for line in (f"{title}:", *(f"  {x}" for x in those))]
         return "\n".join([self._standing(), *lines])
 
     # -- inside
@@ -320,10 +320,10 @@ class Kit:
     def _name(self, task: AnyTask) -> str:
         if isinstance(task, str):
             return task
-        found = task._task if isinstance(task, Bound) else task
-        if found.app not in self._engine.apps:
-            raise ConfigError(f"task {found.name!r} is of an app that this test does not use; call rd.use(app) first")
-        return found.name
+        known = task._task if isinstance(task, Bound) else task
+        if known.app not in self._engine.apps:
+            raise ConfigError(f"task {known.name!r} is of an app that this test does not use; call rd.use(app) first")
+        return known.name
 
     def _arguments(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         known = self._engine.tasks.get(name)

@@ -25,11 +25,11 @@ class Wanted(Struct, frozen=True):
         """Return the differences; empty if it matches."""
         pairs = [(name, message.args.get(name, "nothing"), value) for name, value in self.args.items()]
         pairs += [(name, getattr(message, name), value) for name, value in self.options.items() if value is not None]
-        return [_difference(name, found, wanted) for name, found, wanted in pairs if not wanted == found]  # noqa: SIM201
+        return [_difference(name, had, wanted) for name, had, wanted in pairs if not wanted == had]  # noqa: SIM201
 
     def __str__(self) -> str:
         options = {name: value for name, value in self.options.items() if value is not None}
-        parts = [_as_told(name, value) for name, value in options.items()]
+        parts = [_option(name, value) for name, value in options.items()]
         return call(self.task, self.args) + (f" with {', '.join(parts)}" if parts else "")
 
 
@@ -55,11 +55,11 @@ def complaint(wanted: Wanted, times: int | None, enqueued: Sequence[Enqueued]) -
         return f"{head}\nNothing was."
     near = sorted(of_task, key=lambda message: len(wanted.differences(message)))
     others = [message for message in enqueued if message.task != wanted.task]
-    lines = [_told(message, wanted) for message in near] + [f"  {message!r}" for message in others]
+    lines = [_lines(message, wanted) for message in near] + [f"  {message!r}" for message in others]
     return f"{head}\nWhat was, the likest first:\n" + _cut(lines)
 
 
-def _told(message: Enqueued, wanted: Wanted) -> str:
+def _lines(message: Enqueued, wanted: Wanted) -> str:
     return f"  {message!r}\n      " + "; ".join(wanted.differences(message))
 
 
@@ -72,11 +72,11 @@ def _cut(lines: Sequence[str]) -> str:
     return "\n".join([*lines[:SHOWN_MAX], *more])
 
 
-def _difference(name: str, found: Any, wanted: Any) -> str:
+def _difference(name: str, value: Any, wanted: Any) -> str:
     if name == "delay_s":
-        return f"delay is {show(found)}, expected {show(wanted)}"
-    return f"{name} is {found!r}, expected {wanted!r}"
+        return f"delay is {show(value)}, expected {show(wanted)}"
+    return f"{name} is {value!r}, expected {wanted!r}"
 
 
-def _as_told(name: str, value: Any) -> str:
+def _option(name: str, value: Any) -> str:
     return f"delay {show(value)}" if name == "delay_s" else f"{name} {value!r}"

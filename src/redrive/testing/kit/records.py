@@ -26,8 +26,8 @@ def arguments(codec: Codec | None, body: bytes, version: int) -> dict[str, Any]:
     try:
         if codec is not None:
             return named(codec, *codec.decode(body, version))
-        found = msgspec.json.decode(body)
-        return found if isinstance(found, dict) else {}
+        decoded = msgspec.json.decode(body)
+        return decoded if isinstance(decoded, dict) else {}
     except (Unreadable, msgspec.DecodeError, UnicodeDecodeError):
         return {}
 

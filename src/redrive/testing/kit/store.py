@@ -58,8 +58,8 @@ class KitStore(MemoryStore):
         settlements = [self._prepared(s) if s.follow_ups else s for s in settlements]
         result = super().exchange(settlements, asks, swaps=swaps)
         for settlement in settlements:
-            found = self.find([draft.id or "" for draft in settlement.follow_ups]) if settlement.follow_ups else ()
-            for draft, message in zip(settlement.follow_ups, found, strict=True):
+            messages = self.find([draft.id or "" for draft in settlement.follow_ups]) if settlement.follow_ups else ()
+            for draft, message in zip(settlement.follow_ups, messages, strict=True):
                 if message is not None:  # it was settled, and its key was free
                     self._note(draft, message.id)
         return result

@@ -32,9 +32,9 @@ def find_schedule(apps: Sequence[App], wanted: Schedule | Task[..., Any] | str) 
     """The one schedule that is meant: itself, by its name, or by its task. Raises ConfigError where it is none or
     several."""
     known = [schedule for app in apps for schedule in app.schedules.values()]
-    found = [one for one in known if wanted in (one, one.name) or wanted is one.task]
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(repr(one.name) for one in found or known) or "none"
-    what = f"{wanted!r} has several schedules, name one" if found else f"no schedule {wanted!r} in this test's apps"
+    matching = [one for one in known if wanted in (one, one.name) or wanted is one.task]
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(repr(one.name) for one in matching or known) or "none"
+    what = f"{wanted!r} has several schedules, name one" if matching else f"no schedule {wanted!r} in this test's apps"
     raise ConfigError(f"{what}; known: {names}")

@@ -62,8 +62,8 @@ class Account:
             raise SqsError("InvalidAction", f"The action {action} is not valid for this endpoint.")
         if action.endswith("Batch"):
             return self._batch(action, given, do, faults)
-        found: dict[str, Any] = do(given)
-        return found
+        answer: dict[str, Any] = do(given)
+        return answer
 
     def _batch(
         self, action: str, given: Given, do: Callable[[Given, Given], dict[str, Any]], faults: Faults
@@ -79,8 +79,8 @@ class Account:
                     raise SqsError("InternalError", "An internal error.", status=500)
                 good.append({"Id": entry["Id"], **do(given, entry)})
             except SqsError as error:
-                told = {"Id": entry["Id"], "Code": error.code, "Message": error.text, "SenderFault": error.sender}
-                bad.append(told)
+                failure = {"Id": entry["Id"], "Code": error.code, "Message": error.text, "SenderFault": error.sender}
+                bad.append(failure)
         return {"Successful": good, "Failed": bad} if bad else {"Successful": good}
 
     # -- queues
@@ -122,13 +122,13 @@ class Account:
 
     def _GetQueueAttributes(self, given: Given) -> dict[str, Any]:
         queue, names = self.queue(given), given.get("AttributeNames") or []
-        told = dict(queue.attributes) | queue.counts(self._clock_ms())
-        told |= {
+        attributes = dict(queue.attributes) | queue.counts(self._clock_ms())
+        attributes |= {
             "QueueArn": queue.arn,
             "CreatedTimestamp": str(queue.created_ms // 1000),
             "LastModifiedTimestamp": str(queue.modified_ms // 1000),
         }
-        return {"Attributes": {name: value for name, value in told.items() if "All" in names or name in names}}
+        return {"Attributes": {name: value for name, value in attributes.items() if "All" in names or name in names}}
 
     def _TagQueue(self, given: Given) -> dict[str, Any]:
         self.queue(given).tags.update(given.get("Tags") or {})
@@ -155,13 +155,13 @@ class Account:
         queue = self.queue(given)
         message = queue.send(entry, self._clock_ms())
         self._touched.add(queue.name)
-        told = {
+        answer = {
             "MessageId": message.id,
             "MD5OfMessageBody": message.md5,
             "MD5OfMessageAttributes": message.md5_attributes,
             "SequenceNumber": f"{message.number:020}" if queue.fifo else None,
         }
-        return {name: value for name, value in told.items() if value is not None}
+        return {name: value for name, value in answer.items() if value is not None}
 
     def wait_s(self, given: Given) -> int:
         """Return the time that a receive polls. Raises SqsError."""
@@ -179,13 +179,13 @@ class Account:
         asked = given.get("VisibilityTimeout", queue.attributes["VisibilityTimeout"])
         dead = self._dead_of(queue)
         visibility_s = whole(asked, "VisibilityTimeout", 0, VISIBILITY_MAX_S)
-        found = queue.receive(limit, visibility_s, now_ms, dead, long_poll=long_poll)
+        messages = queue.receive(limit, visibility_s, now_ms, dead, long_poll=long_poll)
         if dead is not None:
             self._touched.add(dead.name)
-        return {"Messages": [self._told(queue, message, given) for message in found]} if found else {}
+        return {"Messages": [self._message_entry(queue, message, given) for message in messages]} if messages else {}
 
-    def _told(self, queue: Queue, message: Message, given: Given) -> dict[str, Any]:
-        told: dict[str, Any] = {
+    def _message_entry(self, queue: Queue, message: Message, given: Given) -> dict[str, Any]:
+        answer: dict[str, Any] = {
             "MessageId": message.id,
             "ReceiptHandle": queue.handle(message),
             "MD5OfBody": message.md5,
@@ -194,13 +194,13 @@ class Account:
         asked = given.get("MessageSystemAttributeNames") or given.get("AttributeNames") or ()
         if asked:
             known = message.system_attributes(SENDER, queue.fifo)
-            told["Attributes"] = {name: value for name, value in known.items() if "All" in asked or name in asked}
+            answer["Attributes"] = {name: value for name, value in known.items() if "All" in asked or name in asked}
         names = given.get("MessageAttributeNames") or ()
         chosen = {name: value for name, value in message.attributes.items() if _asked(name, names)}
         if chosen:
-            told["MessageAttributes"] = chosen
-            told["MD5OfMessageAttributes"] = message.md5_attributes
-        return told
+            answer["MessageAttributes"] = chosen
+            answer["MD5OfMessageAttributes"] = message.md5_attributes
+        return answer
 
     def _dead_of(self, queue: Queue) -> Queue | None:
         arn = _dead_arn(queue)
@@ -247,9 +247,9 @@ class Account:
 
     def _ListMessageMoveTasks(self, given: Given) -> dict[str, Any]:
         source = self.by_arn(given.get("SourceArn"))
-        found = [(handle, move) for handle, move in self.moves.items() if move.source is source]
+        moves = [(handle, move) for handle, move in self.moves.items() if move.source is source]
         most = whole(given.get("MaxResults", 1), "MaxResults", 1, 10)
-        return {"Results": [move.told(handle) for handle, move in reversed(found)][:most]}
+        return {"Results": [move.entry(handle) for handle, move in reversed(moves)][:most]}
 
     def _CancelMessageMoveTask(self, given: Given) -> dict[str, Any]:
         move = self.moves.get(str(given.get("TaskHandle")))

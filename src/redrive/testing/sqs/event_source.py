@@ -31,14 +31,14 @@ class EventSource:
 
     def receive(self) -> list[dict[str, Any]]:
         """Return the records of the next event; empty if nothing is visible."""
-        found = self._sqs.receive_message(
+        reply = self._sqs.receive_message(
             QueueUrl=self._url,
             MaxNumberOfMessages=BATCH_MAX,
             VisibilityTimeout=self._visibility,
             MessageSystemAttributeNames=["All"],
             MessageAttributeNames=["All"],
         )
-        return [self._record(message) for message in found.get("Messages", ())]
+        return [self._record(message) for message in reply.get("Messages", ())]
 
     def deliver(
         self,
@@ -52,8 +52,8 @@ class EventSource:
         records = self.receive() if records is None else records
         if not records:
             return []
-        told = handler({"Records": [*records]}, Remaining(seconds)) or {}
-        failed = {item["itemIdentifier"] for item in told.get("batchItemFailures", ())}
+        answer = handler({"Records": [*records]}, Remaining(seconds)) or {}
+        failed = {item["itemIdentifier"] for item in answer.get("batchItemFailures", ())}
         done = [record["receiptHandle"] for record in records if record["messageId"] not in failed]
         if done:
             entries = [{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(done)]

@@ -86,7 +86,7 @@ class Message:
 
     def system_attributes(self, sender: str, fifo: bool) -> dict[str, str]:
         """Return all attributes that a receive can request."""
-        found = {
+        attributes = {
             "SenderId": sender,
             "SentTimestamp": str(self.sent_ms),
             "ApproximateReceiveCount": str(self.received),
@@ -97,7 +97,7 @@ class Message:
             "AWSTraceHeader": self.trace,
             "DeadLetterQueueSourceArn": self.from_arn,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in attributes.items() if value is not None}
 
 
 def check_body(body: object, attributes: Mapping[str, Any]) -> int:

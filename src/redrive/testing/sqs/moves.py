@@ -42,9 +42,9 @@ class Move:
             self.status = "COMPLETED"
         return moved
 
-    def told(self, handle: str) -> dict[str, Any]:
+    def entry(self, handle: str) -> dict[str, Any]:
         """Return the entry in ListMessageMoveTasks."""
-        told = {
+        entry = {
             "TaskHandle": handle if self.status == "RUNNING" else None,
             "Status": self.status,
             "SourceArn": self.source.arn,
@@ -54,4 +54,4 @@ class Move:
             "ApproximateNumberOfMessagesToMove": self.planned,
             "StartedTimestamp": self._started_ms,
         }
-        return {name: value for name, value in told.items() if value is not None}
+        return {name: value for name, value in entry.items() if value is not None}

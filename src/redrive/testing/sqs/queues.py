@@ -173,8 +173,8 @@ class Queue:
             raise SqsError("OverLimit", "The maximum number of in flight messages is reached.")
         limit = min(limit, self.in_flight_max - self.in_flight)
         most = self._received_max() if dead is not None else None
-        found: list[Message] = []
-        for message in self._next_in_line(limit, found):
+        messages: list[Message] = []
+        for message in self._next_in_line(limit, messages):
             if most is not None and dead is not None and message.received >= most:
                 self.take_out(message)
                 dead.bury(message, self.arn, now_ms)
@@ -187,28 +187,28 @@ class Queue:
             if self.fifo:
                 self._flying[message.group or ""] += 1
             self._wait(message, now_ms + visibility_s * 1000)
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
-    def _next_in_line(self, limit: int, found: list[Message]) -> Iterator[Message]:
-        return self._next_of_groups(limit, found) if self.fifo else self._next(limit, found)
+    def _next_in_line(self, limit: int, received: list[Message]) -> Iterator[Message]:
+        return self._next_of_groups(limit, received) if self.fifo else self._next(limit, received)
 
-    def _next(self, limit: int, found: list[Message]) -> Iterator[Message]:
-        while self._line and len(found) < limit:
+    def _next(self, limit: int, received: list[Message]) -> Iterator[Message]:
+        while self._line and len(received) < limit:
             number, turn = self._line.popleft()
             message = self.messages.get(number)
             if message is not None and message.turn == turn and not message.in_flight:
                 yield message
 
-    def _next_of_groups(self, limit: int, found: list[Message]) -> Iterator[Message]:
+    def _next_of_groups(self, limit: int, received: list[Message]) -> Iterator[Message]:
         """Take as many of one group as there is room for, then of the next; a group with one in flight waits."""
         for name in list(self._ready):
-            if len(found) >= limit:
+            if len(received) >= limit:
                 return
             del self._ready[name]
             for number in list(self._groups.get(name, ())):
                 message = self.messages[number]
-                if len(found) >= limit or message.hidden_until_ms:
+                if len(received) >= limit or message.hidden_until_ms:
                     break
                 yield message
             if name in self._groups and not self._flying[name]:
