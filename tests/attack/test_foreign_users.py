@@ -33,7 +33,7 @@ from redrive.message import Ack, ClaimRequest, Settlement
 from redrive.stores.sqlite import store as sqlite
 from redrive.stores.sqlite import wake
 from redrive.stores.sqlite.store import SqliteStore
-from redrive.stores.sqlite.wake import Waiter, wake_dir
+from redrive.stores.sqlite.wake import SqliteWaiter, wake_dir
 from redrive.worker.crash.ledger import hold, left_behind
 from redrive.worker.identity import identity
 
@@ -255,7 +255,7 @@ def test_what_root_makes_beside_a_users_file_is_the_users(ground: Path) -> None:
     with closing(SqliteStore(path)) as store:  # as root, and first
         made = identity(store, None)
         assert made.slots is not None, made.complaint
-        waiting = Waiter(wake_dir(path))
+        waiting = SqliteWaiter(wake_dir(path))
         assert waiting.name
         found = [*home.iterdir(), *(home / "work.db-workers").iterdir()]
         assert wake_dir(path) in found and {one.stat().st_uid for one in found} == {ALICE.uid}

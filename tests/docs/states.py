@@ -25,7 +25,7 @@ from redrive.duration import Duration, milliseconds
 from redrive.fault import Crash, Fault
 from redrive.fault.crash import crash_fault
 from redrive.message import ClaimRequest, DeadLetter, Decision, Delivery, Quarantine, RetryAt, Settlement
-from redrive.stores.sqlite.clock import Machine
+from redrive.stores.sqlite.clock import MachineClocks
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
 from redrive.triage import pauses
@@ -279,7 +279,7 @@ def clock_skew() -> None:
         at.tell_worker("mail", clock_ahead_ms=-90_000)
 
 
-class Ahead(Machine):
+class Ahead(MachineClocks):
     """This machine while its clock was 90 s ahead; since then somebody has set it back."""
 
     def __init__(self) -> None:

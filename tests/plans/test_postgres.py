@@ -45,7 +45,7 @@ from redrive.stores.postgres.floor import (
     NEVER_MS,
     Aim,
     Floor,
-    Look,
+    FloorLook,
     Pieces,
 )
 from redrive.stores.postgres.floors import WAKE, Looking
@@ -587,7 +587,7 @@ def test_claims_and_waits_above_a_floor_read_that_much_of_the_same_indexes(expla
 
 def test_a_look_behind_reads_the_first_of_each_part(explained: Explained, mix: Mix) -> None:
     store = explained.store
-    looked = [Look(Aim.BEHIND, FIRST, NEVER_MS)] * (WAKE + 1)
+    looked = [FloorLook(Aim.BEHIND, FIRST, NEVER_MS)] * (WAKE + 1)
     for queue in (MAIN, LINES, LATER, "none"):
         looking = Looking([], looked, [queue] * (WAKE + 1), [*range(WAKE + 1)])
         found = list[tuple[object, ...]]()

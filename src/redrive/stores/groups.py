@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from ..errors import ConfigError
 from ..message import GroupOrder, Lane, Message, OnDead
 
-Name = tuple[str, str]  # (queue, group)
+GroupName = tuple[str, str]  # (queue, group)
 PRIORITY_SHIFT = 56  # a turn: the priority, where it counts, above the number by which one joined
 WOKEN_MIN = 100  # how many waiting messages an exchange lets into the lines at least: more than a small ask claims
 PLACE = 0  # the turn of a message that holds a place; parked ones have higher turns, all others none
 
 
-class Settings(Struct, frozen=True):
+class QueueSettings(Struct, frozen=True):
     """What a queue was told by `configure`."""
 
     paused: bool = False
@@ -37,7 +37,7 @@ class Settings(Struct, frozen=True):
         return self.strict and self.on_dead is OnDead.BLOCK
 
 
-class Line:
+class GroupLine:
     """One group: who holds a place, and who is parked, in order."""
 
     __slots__ = ("parked", "taken")
@@ -59,7 +59,9 @@ class Line:
             del self.parked[bisect_left(self.parked, (turn, seq))]
 
 
-def joined(message: Message, settings: Settings, number: int, due_ms: int, now_ms: int) -> tuple[Message, int | None]:
+def joined(
+    message: Message, settings: QueueSettings, number: int, due_ms: int, now_ms: int
+) -> tuple[Message, int | None]:
     """The message and its turn as it joins its group. `number` rises with every one that joins. Strict groups go by it
     alone; others by priority first, and what is not due yet does not join before its time."""
     later = due_ms if due_ms > now_ms else None
@@ -67,13 +69,13 @@ def joined(message: Message, settings: Settings, number: int, due_ms: int, now_m
     return replace(message, due_ms=later), turn
 
 
-def in_line(message: Message, settings: Settings, turn: int) -> int:
+def in_line(message: Message, settings: QueueSettings, turn: int) -> int:
     """The turn of one that joined by this number, or was parked by this turn under another order."""
     number = turn & ~(-1 << PRIORITY_SHIFT)
     return number if settings.strict else message.priority << PRIORITY_SHIFT | number
 
 
-def settled(message: Message, settings: Settings, now_ms: int) -> int | None:
+def settled(message: Message, settings: QueueSettings, now_ms: int) -> int | None:
     """The turn of a message that held a place when it was settled as this. It keeps its place if its wait has no
     length, or if its group is strict and it is neither done nor skipped."""
     if message.lane is Lane.READY:
@@ -103,7 +105,7 @@ def refuse(queue: str, width: int, own_widths: bool, order: GroupOrder, on_dead:
         raise ConfigError(f"queue {queue!r}: on_dead='block' holds a line; it needs group_order='strict'")
 
 
-def free_places(line: Line, width: Callable[[], int]) -> Iterator[int]:
+def free_places(line: GroupLine, width: Callable[[], int]) -> Iterator[int]:
     """The seqs to be admitted now, in order."""
     while line.parked and len(line.taken) < width():
         yield line.parked[0][1]

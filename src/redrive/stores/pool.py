@@ -43,7 +43,7 @@ class Pooled(Protocol):
 C = TypeVar("C", bound=Pooled)
 
 
-class Pool(Generic[C]):
+class ConnectionPool(Generic[C]):
     """At most `size` connections. `connect` opens one, by a deadline; `engine` is what they lead to."""
 
     def __init__(self, engine: str, connect: Callable[[float], C], size: int) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from ..message import PRIORITIES, ClaimRequest
 
-Place = tuple[int, int]  # (priority, seq)
+QueuePlace = tuple[int, int]  # (priority, seq)
 
 
-def chosen(retries: Iterable[Place], backlog: Iterable[Place], ask: ClaimRequest) -> list[int]:
+def chosen(retries: Iterable[QueuePlace], backlog: Iterable[QueuePlace], ask: ClaimRequest) -> list[int]:
     """The seqs to claim, in order. Both are due, and in the order of their due times within a priority: `retries` have
     failed before, at least `ask.retries` of each priority if there are so many; `backlog` is what the claim would take
     otherwise, the first `ask.limit` by priority."""

@@ -14,7 +14,7 @@ from ..message import Cell, Swap
 SENT_TTL_MS = 30 * 86_400_000  # longer than any run reads it
 
 
-class Sent(Struct, frozen=True, array_like=True):
+class SentMark(Struct, frozen=True, array_like=True):
     """A message that a run moved was sent to SQS at `at_ms`."""
 
     at_ms: int = 0
@@ -27,11 +27,11 @@ def sent_cell(run: str, id: str) -> str:
 
 def sent_swap(run: str, id: str, now_ms: int) -> Swap:
     """Write the mark."""
-    return Swap(sent_cell(run, id), 0, msgspec.json.encode(Sent(now_ms)), SENT_TTL_MS)
+    return Swap(sent_cell(run, id), 0, msgspec.json.encode(SentMark(now_ms)), SENT_TTL_MS)
 
 
-def read_sent(cell: Cell) -> Sent:
-    return msgspec.json.decode(cell.value, type=Sent)
+def read_sent(cell: Cell) -> SentMark:
+    return msgspec.json.decode(cell.value, type=SentMark)
 
 
 def is_verdict(swap: Swap) -> bool:

@@ -90,7 +90,7 @@ class Fleet:
             store.close()
 
 
-def place_of(store: PostgresStore, priority: int = 2) -> floor.Place:
+def place_of(store: PostgresStore, priority: int = 2) -> floor.IndexPlace:
     return store._floors._queues["default"][priority].place
 
 
@@ -376,7 +376,7 @@ def test_a_commit_that_is_told_of_while_the_first_look_is_under_way_is_not_passe
     worker._listener._listen(inf)
     look, expect, heard = worker._exchanges._look_behind, worker._floors.expect, list[str]()
 
-    def hear(queue: str, spots: Sequence[floor.Spot]) -> None:
+    def hear(queue: str, spots: Sequence[floor.DueSpan]) -> None:
         expect(queue, spots)
         heard.append(queue)
 

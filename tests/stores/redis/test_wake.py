@@ -16,7 +16,7 @@ from tests.support.servers import RedisServer
 from redrive.errors import StoreUnavailable
 from redrive.message import Ack, ClaimRequest, Draft, RetryAt, Settlement
 from redrive.stores.redis.store import RedisStore
-from redrive.stores.redis.wake import Waiter
+from redrive.stores.redis.wake import RedisWaiter
 
 Open = Callable[..., RedisStore]
 LONG_MS = 60_000
@@ -111,13 +111,13 @@ def test_every_put_of_another_process_is_heard(store: RedisStore, redis_server: 
 
 
 def test_a_put_between_the_look_and_the_sleep_is_heard(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    hears = Waiter.hears
+    hears = RedisWaiter.hears
 
-    def late(self: Waiter, channels: set[bytes], timeout_s: float) -> bool:
+    def late(self: RedisWaiter, channels: set[bytes], timeout_s: float) -> bool:
         store.put([later()])
         return hears(self, channels, timeout_s)
 
-    monkeypatch.setattr(Waiter, "hears", late)
+    monkeypatch.setattr(RedisWaiter, "hears", late)
     start_s = time.monotonic()
     store.wait([ask()], timeout_ms=20_000)
     assert time.monotonic() - start_s < 15

@@ -22,7 +22,7 @@ from redrive.stores.sqlite.clock import (
     SLOWER,
     STEP_MS,
     WAIT_MS,
-    Mark,
+    ClockMark,
     next_mark,
     read,
 )
@@ -309,7 +309,7 @@ def test_who_only_looks_sees_the_store_s_time_and_writes_none(opened: Opener, ho
     assert looking.counts().leased == 1 and kept(path) == mark
 
 
-def kept(path: Path) -> Mark | None:
+def kept(path: Path) -> ClockMark | None:
     with closing(sqlite3.connect(path)) as c:
         row = c.execute("select value from cell where key = ?", (KEY,)).fetchone()
     return None if row is None else read(row[0])

@@ -27,7 +27,7 @@ from redrive.stores.sqs.url import RECEIVES
 from redrive.testing import ManualClock, StoreContract  # noqa: F401  # it has the assertions of its rules rewritten
 from redrive.testing.contract.base import Contract
 from redrive.testing.sqs import SqsServer
-from redrive.testing.sqs.queues import Queue
+from redrive.testing.sqs.queues import ServedQueue
 
 READY_WITHIN_S = 60.0
 REGION = "eu-central-1"
@@ -82,7 +82,7 @@ def lay(server: SqsServer, *names: str) -> None:
         made(server, name, RedrivePolicy=policy, VisibilityTimeout="60", ReceiveMessageWaitTimeSeconds="0")
 
 
-def made(server: SqsServer, name: str, **attributes: str) -> Queue:
+def made(server: SqsServer, name: str, **attributes: str) -> ServedQueue:
     attributes |= {"MessageRetentionPeriod": str(14 * 24 * 3600)}
     server.account.call("CreateQueue", {"QueueName": name, "Attributes": attributes}, server.faults)
     return server.account.queues[name]

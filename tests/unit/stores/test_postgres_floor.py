@@ -24,20 +24,20 @@ from redrive.stores.postgres.floor import (
     SPOTS_MAX,
     WORTH_MS,
     Aim,
-    Allowance,
     Floor,
-    Look,
+    FloorLook,
+    IndexPlace,
+    LookAllowance,
     Pieces,
-    Place,
     Range,
     clustered,
 )
 
 NOW = 1_000_000_000
-Index = list[Place]  # messages, sorted
+Index = list[IndexPlace]  # messages, sorted
 
 
-def place(due_ms: int, seq: int = 1, lane: str = "ready") -> Place:
+def place(due_ms: int, seq: int = 1, lane: str = "ready") -> IndexPlace:
     return due_ms, lane, seq
 
 
@@ -45,7 +45,7 @@ class Process:
     """A floor, what a process does with it, and an index to look at. Looking costs `cost` ms for each second of it."""
 
     def __init__(self, index: Index | None = None, *, scattered: bool = True, cost: float = 1.0) -> None:
-        self.floor, self.allowance = Floor(scattered=scattered), Allowance()
+        self.floor, self.allowance = Floor(scattered=scattered), LookAllowance()
         self.index: Index = sorted(index or [])
         self.at_s, self.now_ms, self.cost, self.spent_ms = 100.0, NOW, cost, 0.0
 
@@ -53,7 +53,7 @@ class Process:
         self.at_s += s
         self.now_ms += round(s * 1000)
 
-    def look(self) -> list[Look]:
+    def look(self) -> list[FloorLook]:
         """What is due, looked at as the server would."""
         looks = self.floor.looks(self.at_s, self.allowance)
         for look in looks:
@@ -110,7 +110,7 @@ def test_a_floor_lies_at_the_first_message(behind_ms: int) -> None:
 
 
 @pytest.mark.parametrize("first", [None, place(NOW - LATE_MS + 1), place(NOW), place(NOW + 3_600_000)])
-def test_a_floor_lies_half_a_second_back_at_the_latest(first: Place | None) -> None:
+def test_a_floor_lies_half_a_second_back_at_the_latest(first: IndexPlace | None) -> None:
     process = kept([] if first is None else [first])
     assert process.floor.ranges(NOW) == [Range((NOW - LATE_MS, "", 0), NEVER_MS)]
 
@@ -434,7 +434,7 @@ def test_a_floor_that_is_assumed_lies_half_a_second_back_and_all_below_is_looked
 
 def test_pieces_lie_side_by_side_from_the_first_place_to_the_floor(seed: int) -> None:
     draw = random.Random(seed)
-    top_ms, at_s, allowance = NOW, 10.0, Allowance()
+    top_ms, at_s, allowance = NOW, 10.0, LookAllowance()
     pieces = Pieces(top_ms, draw.choice([1.0, 900.0]), at_s)
     for _ in range(400):
         at_s += draw.random()
@@ -451,7 +451,7 @@ def test_pieces_lie_side_by_side_from_the_first_place_to_the_floor(seed: int) ->
 
 
 def test_a_piece_that_two_threads_looked_through_counts_once() -> None:
-    pieces, allowance = Pieces(NOW, 1.0, 0.0), Allowance()
+    pieces, allowance = Pieces(NOW, 1.0, 0.0), LookAllowance()
     ((low_ms, until_ms),) = pieces.due(NOW, 5.0, allowance)
     assert pieces.measured(low_ms, until_ms, FREE_MS, 5.0, allowance) == FREE_MS
     pieces.end_at(NOW + 9000, 6.0)

@@ -17,7 +17,7 @@ from ...codec import Routes
 from ...errors import StoreError
 from ...message import Lane, Message
 from ...store import Cells, Store
-from ...stores.sqs.outbox import Laid, lay
+from ...stores.sqs.outbox import LetterEnd, lay
 from ...stores.sqs.wire import MessageState, decode
 from ...worker import Service
 from ...worker.redrive_outcome import swap_of_dead
@@ -95,10 +95,10 @@ class DeadLetterIngest:
         except BaseException:
             self._show_again(source, raws)
             raise
-        safe = [raw for raw, word in zip(raws, words, strict=True) if word is not Laid.LEFT]
+        safe = [raw for raw, word in zip(raws, words, strict=True) if word is not LetterEnd.LEFT]
         self._delete(source, safe)
-        written = sum(word in (Laid.NEW, Laid.REPLACED) for word in words)
-        return IngestCounts(len(raws), written, words.count(Laid.KNOWN), words.count(Laid.LEFT))
+        written = sum(word in (LetterEnd.NEW, LetterEnd.REPLACED) for word in words)
+        return IngestCounts(len(raws), written, words.count(LetterEnd.KNOWN), words.count(LetterEnd.LEFT))
 
     def drain(
         self, source: DeadLetterSource, said: Callable[[IngestCounts], object] = lambda counts: None
@@ -137,7 +137,7 @@ class DeadLetterIngest:
         )
         return list(answer.get("Messages") or ())
 
-    def _lay(self, source: DeadLetterSource, raws: Sequence[dict[str, Any]]) -> list[Laid]:
+    def _lay(self, source: DeadLetterSource, raws: Sequence[dict[str, Any]]) -> list[LetterEnd]:
         now_ms = self._triage.now_ms()
         letters = [
             dead_letter(raw, queue=source.queue, lane=source.lane, routes=self._routes, now_ms=now_ms, record=record)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from ...awsapi import client as aws
 from ...errors import ConfigError
 from ...stores.sqs.client import Sqs
-from ...stores.sqs.queues import FIFO, NAME_MAX, RETENTION_S, Queues
+from ...stores.sqs.queues import FIFO, NAME_MAX, RETENTION_S, QueueDirectory
 from ...stores.sqs.url import SqsUrl
 
 FilterPolicy = Mapping[str, Any]
@@ -146,7 +146,7 @@ class _Queues:
 
     def __init__(self, sqs: Sqs, topic: Publisher) -> None:
         self._sqs, self._topic, self._prefix = sqs, topic, topic.at.prefix
-        self.queues = Queues(sqs, topic.at)
+        self.queues = QueueDirectory(sqs, topic.at)
         for queue, (name, dead) in topic.names.items():
             self.queues.give_names(queue, sqs=name, dlq=dead)
 

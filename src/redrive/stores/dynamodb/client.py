@@ -34,7 +34,7 @@ class Unmet(Exception):
         self.met, self.unsure = met, unsure
 
 
-class Calls:
+class DynamoCalls:
     """A client of DynamoDB for any number of threads; `where` names it in errors."""
 
     def __init__(

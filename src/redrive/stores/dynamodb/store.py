@@ -27,7 +27,7 @@ from ...errors import ConfigError, StoreError, StoreUnavailable
 from ...message import Cell, Swap
 from ...urls import option_shown, shown
 from ..clock import wall_ms
-from .client import TRIES, Calls, Unmet, wall_us
+from .client import TRIES, DynamoCalls, Unmet, wall_us
 from .items import (
     Item,
     cell,
@@ -98,7 +98,7 @@ class DynamoCells:
     ) -> None:
         self._url = parts = DynamoUrl.parse(url)
         self._table, self._clock_ms = parts.table, clock_ms or wall_ms
-        self._calls = Calls(
+        self._calls = DynamoCalls(
             parts.region, parts.endpoint, f"cells dynamodb://{parts.table}", pool=parts.threads + 8, sleep=sleep
         )
         self._lock = threading.Lock()

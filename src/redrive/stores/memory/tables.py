@@ -27,36 +27,36 @@ from ...message import (
 )
 from ..groups import (
     PLACE,
-    Line,
-    Name,
-    Settings,
+    GroupLine,
+    GroupName,
+    QueueSettings,
     admitted,
     free_places,
     in_line,
     joined,
     refuse,
 )
-from .rows import CellRow, Holder, Kept
+from .rows import CellRow, Holder, StoredMessage
 
 CELLS_SWEPT = 1000  # how many expired cells a commit forgets
-Due = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
+DueLine = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
 Retries = list[tuple[int, int]]  # (due_ms, seq), sorted
-Place = tuple[int, int | None]  # (due_ms, seq); None where a look ends, though there is more
-_UNSAID = Settings()
+DuePlace = tuple[int, int | None]  # (due_ms, seq); None where a look ends, though there is more
+_UNSAID = QueueSettings()
 
 
 class Tables:
     """Not locked; a caller that changes them ends with `commit` or `undo`."""
 
     def __init__(self) -> None:
-        self.kept: dict[int | str, Kept] = {}  # by seq: the receipt's handle, never used twice
+        self.kept: dict[int | str, StoredMessage] = {}  # by seq: the receipt's handle, never used twice
         self.seqs: dict[str, int] = {}  # by id
-        self.settings: dict[str, Settings] = {}  # by queue
+        self.settings: dict[str, QueueSettings] = {}  # by queue
         self.own_widths: dict[tuple[str, str | None], int] = {}  # by queue and group; None: of all its groups
-        self.groups: dict[Name, Line] = {}
+        self.groups: dict[GroupName, GroupLine] = {}
         self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) of who waits without a place
-        self._touched: set[Name] = set()  # groups in which a place may be free, or somebody came
-        self._lines: dict[str, tuple[Due, ...]] = {}  # by queue, then priority: all that can become due
+        self._touched: set[GroupName] = set()  # groups in which a place may be free, or somebody came
+        self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: all that can become due
         self._retries: dict[str, tuple[Retries, ...]] = {}  # the same: those of them that have failed before
         self._holders: dict[tuple[str, str], Holder] = {}  # by (task, key)
         self._cells: dict[str, CellRow] = {}
@@ -86,13 +86,13 @@ class Tables:
         if message.group is not None:
             self._touched.add((message.queue, message.group))
             message, turn = joined(message, self.rules(message.queue), seq, message.due_ms or 0, now_ms)
-        self.write(seq, Kept(message, turn=turn, parked_ms=now_ms))
+        self.write(seq, StoredMessage(message, turn=turn, parked_ms=now_ms))
 
     def change(self, seq: int, message: Message) -> None:
         """It stays where it lies."""
         self.write(seq, self.kept[seq]._replace(message=message))
 
-    def write(self, seq: int, kept: Kept | None) -> None:
+    def write(self, seq: int, kept: StoredMessage | None) -> None:
         """Keep this under `seq` instead of what is there. None removes it, and frees a key held for its life only."""
         if kept is not None and kept.message.group is not None:
             kept = kept._replace(message=_seen(kept.message, kept.turn))
@@ -150,16 +150,16 @@ class Tables:
         """A redriven message goes to the tail of its group, or stays the head that it was."""
         old = self.kept[seq]
         if message.group is None or (old.turn == PLACE and old.message.queue == message.queue):
-            self.write(seq, Kept(message, turn=old.turn, before=before))
+            self.write(seq, StoredMessage(message, turn=old.turn, before=before))
             return
         number = next(self._next_seq)
         message, turn = joined(message, self.rules(message.queue), number, message.due_ms or 0, now_ms)
-        self.write(seq, Kept(message, turn=turn, parked_ms=now_ms, before=before))
+        self.write(seq, StoredMessage(message, turn=turn, parked_ms=now_ms, before=before))
         self._touched.add((message.queue, message.group or ""))
 
     def restore(self, message: Message) -> None:
         """Out of its group's line."""
-        self.write(next(self._next_seq), Kept(message, message.faults[-1] if message.faults else None))
+        self.write(next(self._next_seq), StoredMessage(message, message.faults[-1] if message.faults else None))
 
     def wake(self, queue: str, limit: int, now_ms: int) -> None:
         """Let those whose wait is over join their lines, the longest due first."""
@@ -168,7 +168,7 @@ class Tables:
                 return
             kept = self.kept[seq]
             message, turn = joined(kept.message, self.rules(queue), next(self._next_seq), due_ms, now_ms)
-            self.write(seq, Kept(message, turn=turn, parked_ms=now_ms, before=kept.before))
+            self.write(seq, StoredMessage(message, turn=turn, parked_ms=now_ms, before=kept.before))
             self._touched.add((queue, message.group or ""))
 
     def admit(self, now_ms: int) -> None:
@@ -177,7 +177,7 @@ class Tables:
             for seq in free_places(self.groups[name], partial(self.width, *name)):
                 kept = self.kept[seq]
                 message = admitted(kept.message, kept.parked_ms, now_ms)
-                self.write(seq, Kept(message, turn=PLACE, before=kept.before))
+                self.write(seq, StoredMessage(message, turn=PLACE, before=kept.before))
         self._touched.clear()
 
     def hold_key(self, task: str, key: str, id: str, until_ms: int) -> None:
@@ -266,7 +266,7 @@ class Tables:
             return None
         return PutResult(held.id, True, message.state_at(now_ms) if message else "done")
 
-    def lines(self, ask: ClaimRequest) -> Iterator[Iterator[Place]]:
+    def lines(self, ask: ClaimRequest) -> Iterator[Iterator[DuePlace]]:
         """Per priority what the ask may get now or later, in the order of due times. With `skip` no more than
         SKIP_LOOKED are looked at: then the last place says when the next one is due."""
         if not self.rules_said(ask.queue).paused:
@@ -282,7 +282,7 @@ class Tables:
             wanted = (seq for seq in due if self.kept[seq].message.task not in ask.skip)
             yield from ((priority, seq) for seq in islice(wanted, ask.retries))
 
-    def _unskipped(self, line: Due, skip: frozenset[str]) -> Iterator[Place]:
+    def _unskipped(self, line: DueLine, skip: frozenset[str]) -> Iterator[DuePlace]:
         for due_ms, _, seq in line[:SKIP_LOOKED]:
             if self.kept[seq].message.task not in skip:
                 yield due_ms, seq
@@ -294,10 +294,10 @@ class Tables:
         if not self.rules_said(queue).paused:
             yield from (due_ms for due_ms, _ in self._waiting.get(queue, ()))
 
-    def rules_said(self, queue: str) -> Settings:
+    def rules_said(self, queue: str) -> QueueSettings:
         return self.settings.get(queue, _UNSAID)
 
-    def rules(self, queue: str) -> Settings:
+    def rules(self, queue: str) -> QueueSettings:
         """As said, with the width that was set at run time."""
         said, width = self.rules_said(queue), self.own_widths.get((queue, None))
         return said if width is None else replace(said, width=width)
@@ -321,7 +321,7 @@ class Tables:
         self._undo.append((_assign, (table, key, table.get(key))))
         _assign(table, key, value)
 
-    def _place(self, seq: int, kept: Kept | None) -> None:
+    def _place(self, seq: int, kept: StoredMessage | None) -> None:
         old = self.kept.pop(seq, None)
         if old is not None:
             del self.seqs[old.message.id]
@@ -342,7 +342,7 @@ class Tables:
             if group is not None and not group.taken and not group.parked:
                 del self.groups[name]  # there may be a group for each of a million keys
 
-    def _stand(self, seq: int, kept: Kept) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
+    def _stand(self, seq: int, kept: StoredMessage) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
         """The sorted lists in which it stands, if any, and as what."""
         message = kept.message
         if message.due_ms is None:
@@ -354,10 +354,10 @@ class Tables:
         elif kept.turn is None:
             yield self._waiting.setdefault(message.queue, []), (message.due_ms, seq)
 
-    def _group(self, message: Message) -> Line:
-        return self.groups.setdefault((message.queue, message.group or ""), Line())
+    def _group(self, message: Message) -> GroupLine:
+        return self.groups.setdefault((message.queue, message.group or ""), GroupLine())
 
-    def _line(self, message: Message) -> Due:
+    def _line(self, message: Message) -> DueLine:
         return self._of(self._lines, message)
 
     def _of(self, lines: dict[str, tuple[list[Any], ...]], message: Message) -> list[Any]:

@@ -37,9 +37,9 @@ from ...message import (
     Verdict,
 )
 from .. import lifecycle, validation
-from ..groups import PLACE, WOKEN_MIN, Line, settled
+from ..groups import PLACE, WOKEN_MIN, GroupLine, settled
 from ..retry_share import chosen
-from .rows import Kept
+from .rows import StoredMessage
 from .tables import Tables
 
 CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
@@ -106,15 +106,15 @@ def settle(tables: Tables, settlement: Settlement, now: int) -> Settled:
     fatal = None if isinstance(settlement.decision, RetryAt) else settlement.fault
     turn = settled(moved, tables.rules(moved.queue), now) if tables.kept[seq].turn == PLACE else None
     expires = now + CANCELLED_KEPT_MS if moved.lane is Lane.DONE else None
-    tables.write(seq, Kept(moved, fatal, turn, expires, before=tables.kept[seq].before))
+    tables.write(seq, StoredMessage(moved, fatal, turn, expires, before=tables.kept[seq].before))
     return Settled.CANCELLED if message.cancel else Settled.OK
 
 
-def _acked(message: Message, ack: Ack, result: bytes | None, now: int) -> Kept | None:
+def _acked(message: Message, ack: Ack, result: bytes | None, now: int) -> StoredMessage | None:
     if ack.keep_ms == 0:
         return None
     done = lifecycle.done(message, ack, result, now)
-    return Kept(done, expires_ms=None if ack.keep_ms is None else now + ack.keep_ms)
+    return StoredMessage(done, expires_ms=None if ack.keep_ms is None else now + ack.keep_ms)
 
 
 def extend(tables: Tables, receipt: Receipt, until_ms: int, alone: bool) -> LeaseStatus:
@@ -158,7 +158,7 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
     return True
 
 
-def _may_judge(kept: Kept, verdict: Verdict) -> bool:
+def _may_judge(kept: StoredMessage, verdict: Verdict) -> bool:
     message, before = kept.message, kept.before
     match verdict:
         case Redrive() if message.lane is Lane.DONE:
@@ -174,18 +174,18 @@ def _may_judge(kept: Kept, verdict: Verdict) -> bool:
             return message.lane in RESTING
 
 
-def _before(kept: Kept) -> Before:
+def _before(kept: StoredMessage) -> Before:
     return lifecycle.before(kept.message, kept.fault, kept.turn == PLACE, kept.expires_ms)
 
 
-def _returned(tables: Tables, kept: Kept) -> Kept:
+def _returned(tables: Tables, kept: StoredMessage) -> StoredMessage:
     before = kept.before
     assert before is not None
     message = lifecycle.returned(kept.message, before)
     head = before.blocked and kept.turn == PLACE and before.queue == kept.message.queue
     turn = PLACE if head and tables.rules(before.queue).block else None
     fault = lifecycle.died_of(message.faults, before.fingerprint, before.error)
-    return Kept(message, fault, turn, before.expires_ms)
+    return StoredMessage(message, fault, turn, before.expires_ms)
 
 
 def _replace(tables: Tables, seq: int, draft: Draft, now: int) -> None:
@@ -221,7 +221,7 @@ def cancel(tables: Tables, id: str, now: int) -> Cancel:
         return Cancel.UNKNOWN
     message = tables.kept[seq].message
     if message.lane is Lane.READY:
-        tables.write(seq, Kept(lifecycle.cancelled(message, now), expires_ms=now + CANCELLED_KEPT_MS))
+        tables.write(seq, StoredMessage(lifecycle.cancelled(message, now), expires_ms=now + CANCELLED_KEPT_MS))
         return Cancel.CANCELLED
     if message.lane is Lane.LEASED:
         tables.change(seq, replace(message, cancel=True))
@@ -230,7 +230,7 @@ def cancel(tables: Tables, id: str, now: int) -> Cancel:
 
 
 def group(tables: Tables, queue: str, name: str) -> Group:
-    line = tables.groups.get((queue, name)) or Line()
+    line = tables.groups.get((queue, name)) or GroupLine()
     held = [message for seq in line.taken if (message := tables.kept[seq].message).lane in RESTING]
     blocked_by = max((message.id for message in held), default=None)
     return Group(queue, name, tables.width(queue, name), len(line.taken), len(line.parked), blocked_by)

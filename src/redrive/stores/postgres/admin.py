@@ -46,7 +46,7 @@ from .rows import (
     restored_rows,
     texts,
 )
-from .statements import Connection, Statements
+from .statements import AnyConnection, Statements
 
 REPORTED_MAX = 100
 
@@ -66,7 +66,7 @@ class PostgresAdmin(PostgresDatabase):
         handles = validation.admit_verdict(handles, verdict, self.traits)
         wakes: set[str] = set()
 
-        def work(c: Connection) -> list[bool]:
+        def work(c: AnyConnection) -> list[bool]:
             words = judge(self._st, c, handles, verdict, swaps, wakes, self._st.now())
             if self._st.by_server:  # so that a selection made next contains what this moves
                 sent_s = time.monotonic()
@@ -82,7 +82,7 @@ class PostgresAdmin(PostgresDatabase):
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         messages = validation.admit_restored(messages, self.traits)
 
-        def work(c: Connection) -> list[bool]:
+        def work(c: AnyConnection) -> list[bool]:
             now = self._st.now()
             words = restore(self._st, c, messages, now) if messages else []
             cells.swap_all(self._st, c, swaps, now)
@@ -93,9 +93,9 @@ class PostgresAdmin(PostgresDatabase):
     def cancel(self, ids_: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         wakes: set[str] = set()
 
-        def work(c: Connection) -> list[Cancel]:
+        def work(c: AnyConnection) -> list[Cancel]:
             now, listed = self._st.now(), ids(sorted(set(ids_)))
-            names: groups.Names = set()
+            names: groups.GroupNames = set()
             while True:
                 rows = self._st.rows(c, "lanes", listed)
                 freed = {(queue, group) for _, _, queue, group in rows if group is not None}
@@ -129,7 +129,7 @@ class PostgresAdmin(PostgresDatabase):
         said = (paused, group_width, order and order.value, dead and dead.value)
         set_now = self._look("settings", queue)
 
-        def work(c: Connection) -> None:
+        def work(c: AnyConnection) -> None:
             groups.configure(self._st, c, queue, *said, self._st.now())
             cells.swap_all(self._st, c, swaps, self._st.now())
 
@@ -152,7 +152,7 @@ class PostgresAdmin(PostgresDatabase):
         validation.admit_width(width, 0)
         validation.admit_names(queue, group)
 
-        def work(c: Connection) -> None:
+        def work(c: AnyConnection) -> None:
             groups.configure_group(self._st, c, queue, group, width, resume, self._st.now())
             cells.swap_all(self._st, c, swaps, self._st.now())
 
@@ -170,7 +170,7 @@ class PostgresAdmin(PostgresDatabase):
         return self._link.run(lambda c: groups.admit_step(self._st, c, queue, self._st.now()), wake=[queue])
 
     def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
-        def work(c: Connection) -> tuple[int, int]:
+        def work(c: AnyConnection) -> tuple[int, int]:
             kept = (Lane.DONE, done), (Lane.DEAD, dead)
             removed = [retain(self._st, c, lane, queue, keep, self._st.now()) for lane, keep in kept]
             return removed[0], removed[1]
@@ -216,7 +216,7 @@ class PostgresAdmin(PostgresDatabase):
                 report.append(f"message {id} is back in queue {stored.queue!r}")
         stuck = {(queue, name) for queue, name in self._look("stuck_groups")}
 
-        def admit_stuck(c: Connection) -> None:
+        def admit_stuck(c: AnyConnection) -> None:
             groups.lock(self._st, c, stuck, (), self._st.now())
             groups.admit(self._st, c, stuck, self._st.now())
 
@@ -235,7 +235,7 @@ class PostgresAdmin(PostgresDatabase):
 
 def judge(
     st: Statements,
-    c: Connection,
+    c: AnyConnection,
     handles: Sequence[Handle],
     verdict: Verdict,
     swaps: Sequence[Swap],
@@ -265,7 +265,9 @@ def judge(
     return words
 
 
-def _words(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Verdict, now: int | None) -> list[bool]:
+def _words(
+    st: Statements, c: AnyConnection, handles: Sequence[Handle], verdict: Verdict, now: int | None
+) -> list[bool]:
     places = {handle: at for at, handle in reversed([*enumerate(handles)]) if handle.lane in judged_lanes(verdict)}
     if not isinstance(verdict, Discard | Replace) and any(handle.lane is Lane.QUARANTINE for handle in places):
         aside = {id for id, _ in st.rows(c, "kept_before", ids([handle.id for handle in places]))}
@@ -315,7 +317,7 @@ def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) ->
     return words
 
 
-def _put_instead(st: Statements, c: Connection, old: str, draft: Draft, now: int | None) -> None:
+def _put_instead(st: Statements, c: AnyConnection, old: str, draft: Draft, now: int | None) -> None:
     """The key of the one that was discarded is the draft's, if it has the same, and held as long as it was to be."""
     name = draft.task, draft.key
     until = [] if draft.key is None else st.rows(c, "release_key", *name, old)
@@ -329,7 +331,7 @@ def _put_instead(st: Statements, c: Connection, old: str, draft: Draft, now: int
 # -- imports
 
 
-def restore(st: Statements, c: Connection, messages: Sequence[Message], now: int | None) -> list[bool]:
+def restore(st: Statements, c: AnyConnection, messages: Sequence[Message], now: int | None) -> list[bool]:
     """Whether each was written; False for one whose id is stored, or whose key another message holds."""
     taken = {row[0] for row in st.rows(c, "stored", ids([message.id for message in messages]))}
     first: dict[str, int] = {}
@@ -342,7 +344,7 @@ def restore(st: Statements, c: Connection, messages: Sequence[Message], now: int
     return [message.id in written and first[message.id] == at for at, message in enumerate(messages)]
 
 
-def _held(st: Statements, c: Connection, messages: Sequence[Message], now: int | None) -> set[str]:
+def _held(st: Statements, c: AnyConnection, messages: Sequence[Message], now: int | None) -> set[str]:
     """Takes the keys of these messages; the ids of those whose key another one holds. One that a message held itself
     while it was stored is still its own."""
     keyed: dict[tuple[str, str], str] = {}
@@ -373,7 +375,7 @@ def _held(st: Statements, c: Connection, messages: Sequence[Message], now: int |
 # -- retention
 
 
-def retain(st: Statements, c: Connection, lane: Lane, queue: str, keep: Keep, now: int | None) -> int:
+def retain(st: Statements, c: AnyConnection, lane: Lane, queue: str, keep: Keep, now: int | None) -> int:
     """Remove what this lane of the queue holds beyond the bounds; how many."""
     rested, seq = None, None
     if keep.count is not None:

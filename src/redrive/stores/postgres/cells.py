@@ -14,16 +14,16 @@ from .rows import (
     numbers,
     texts,
 )
-from .statements import Connection, Cursor, Statements
+from .statements import AnyConnection, Cursor, Statements
 
 
-def swap_all(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> None:
+def swap_all(st: Statements, c: AnyConnection, swaps: Sequence[Swap], now: int | None) -> None:
     for swap, won in zip(swaps, try_swaps(st, c, swaps, now).won(), strict=True):
         if not won:
             raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
 
 
-class Tries:
+class SentSwaps:
     """Swaps that were sent, each for itself."""
 
     def __init__(self, count: int, sent: Sequence[tuple[dict[str, int], Cursor]]) -> None:
@@ -38,7 +38,7 @@ class Tries:
         return won
 
 
-def try_swaps(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> Tries:
+def try_swaps(st: Statements, c: AnyConnection, swaps: Sequence[Swap], now: int | None) -> SentSwaps:
     """Each for itself: one statement, and one more where a key comes again."""
     turns: list[dict[str, int]] = []
     for n, swap in enumerate(swaps):
@@ -47,19 +47,19 @@ def try_swaps(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | N
             turns.append(turn := {})
         turn[swap.key] = n
     sent = [_swap_once(st, c, [swaps[n] for _, n in sorted(turn.items())], now) for turn in turns]
-    return Tries(len(swaps), [*zip(turns, sent, strict=True)])
+    return SentSwaps(len(swaps), [*zip(turns, sent, strict=True)])
 
 
-def _swap_once(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> Cursor:
+def _swap_once(st: Statements, c: AnyConnection, swaps: Sequence[Swap], now: int | None) -> Cursor:
     versions = numbers([swap.version for swap in swaps])
     return st.do(c, "swap_cells", texts([swap.key for swap in swaps]), versions, *swap_values(swaps), now)
 
 
-class Cells:
+class SettlementCells:
     """Those that a batch of settlements would swap, locked until the commit: which of them apply is decided here, and
     written by a statement for all."""
 
-    def __init__(self, st: Statements, c: Connection, keys: Sequence[str], now: int | None) -> None:
+    def __init__(self, st: Statements, c: AnyConnection, keys: Sequence[str], now: int | None) -> None:
         self._st, self._c = st, c
         locked = st.do(c, "lock_cells", texts(sorted(set(keys))), now) if keys else None
         self._locked = locked

@@ -17,7 +17,7 @@ from ..meta import read_deferral, read_meta
 from . import groups
 from .rows import ids, read_faults, to_message
 from .session import Session
-from .statements import Connection, Statements
+from .statements import AnyConnection, Statements
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError)
 META, DEFERRAL = 15, 16  # places in the rare columns
@@ -54,7 +54,7 @@ class Beyond:
             return False
         names = {(queue, group) for _, queue, group in rows if group is not None}
 
-        def work(c: Connection) -> list[str]:
+        def work(c: AnyConnection) -> list[str]:
             now = self._st.now()
             if names:
                 groups.lock(self._st, c, names, (), now)

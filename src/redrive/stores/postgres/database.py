@@ -29,7 +29,7 @@ from .listen import Listener
 from .rows import texts
 from .schema import open_schema
 from .session import Session
-from .statements import Connection, Statements, prepared
+from .statements import AnyConnection, Statements, prepared
 from .url import parse
 
 TICK_S = 0.01  # how often a waiter looks at a clock that is set by hand
@@ -72,7 +72,7 @@ class PostgresDatabase(Store):
         return self._st.now_ms()
 
     def _write(
-        self, c: Connection, drafts: Sequence[Draft], given: Sequence[str], swaps: Sequence[Swap]
+        self, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str], swaps: Sequence[Swap]
     ) -> list[PutResult]:
         """The put, as a part of somebody's transaction."""
         now, names = self._st.now(), cells.names_of(drafts)
@@ -106,7 +106,7 @@ class PostgresCells:
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         st = self._store._st
 
-        def work(c: Connection, pipeline: psycopg.Pipeline) -> cells.Tries:
+        def work(c: AnyConnection, pipeline: psycopg.Pipeline) -> cells.SentSwaps:
             st.do(c, "patience", durable)
             return cells.try_swaps(st, c, swaps, st.now())
 

@@ -32,7 +32,7 @@ from . import groups
 from .cells import names_of, swap_all
 from .damage import UNREADABLE, Beyond, stand_in
 from .floor import Wakes, spots_of
-from .floors import Floors, Looking, Parts, wake_ms
+from .floors import Floors, IndexParts, Looking, wake_ms
 from .rows import (
     GROUPED,
     KEYED,
@@ -47,9 +47,9 @@ from .rows import (
     texts,
 )
 from .session import Session
-from .statements import ABOVE, Connection, Cursor, Statements
+from .statements import ABOVE, AnyConnection, Cursor, Statements
 from .writes import (
-    Batch,
+    SettlementBatch,
     apart,
     insert_all,
     is_simple,
@@ -100,7 +100,7 @@ class Exchanges:
         names = {(m.queue, m.group) for m in messages if m.group is not None}
         args = (ids([m.id for m in messages]), ints([row[3] for row in bad]), texts(whys))
 
-        def work(c: Connection) -> None:
+        def work(c: AnyConnection) -> None:
             now = self._st.now()
             if names:
                 groups.lock(self._st, c, names, (), now)
@@ -168,7 +168,7 @@ class _One:
 
     # -- sending
 
-    def work(self, c: Connection, pipeline: psycopg.Pipeline) -> None:
+    def work(self, c: AnyConnection, pipeline: psycopg.Pipeline) -> None:
         st, now = self._st, self._st.now()
         self._sent: list[tuple[list[Receipt], Cursor]] = []
         self._swapping: list[Settlement] = []
@@ -193,14 +193,14 @@ class _One:
         if self._looking is not None:
             self._looked = look_behind(st, c, self._looking)
 
-    def _settle(self, c: Connection, now: int | None) -> None:
+    def _settle(self, c: AnyConnection, now: int | None) -> None:
         st = self._st
         if self._acks is not None:
-            self._sent = Batch(self._acks).write(st, c, now)
+            self._sent = SettlementBatch(self._acks).write(st, c, now)
             return
         swapping, others = apart(self._settlements)
         if is_simple(others):
-            batch, drafts = Batch(), list[Draft]()
+            batch, drafts = SettlementBatch(), list[Draft]()
             for s in others:
                 batch.add(s)
         else:
@@ -291,7 +291,7 @@ class _One:
 
 
 def claim(
-    st: Statements, c: Connection, ask: ClaimRequest, waking: bool, now: int | None, parts: Parts | None
+    st: Statements, c: AnyConnection, ask: ClaimRequest, waking: bool, now: int | None, parts: IndexParts | None
 ) -> Cursor:
     """`parts`: of the due index, to read no other; None reads all of it."""
     lapsed_by = NEVER_MS if ask.lapsed_by_ms is None else ask.lapsed_by_ms
@@ -303,18 +303,22 @@ def claim(
     return _at(st, c, "claim_skipping", *args, *_skipping(ask), parts=parts)
 
 
-def _at(st: Statements, c: Connection, name: str, *args: Any, parts: Parts | None) -> Cursor:
+def _at(st: Statements, c: AnyConnection, name: str, *args: Any, parts: IndexParts | None) -> Cursor:
     return st.do(c, name, *args) if parts is None else st.do(c, name + ABOVE, *args, *parts)
 
 
-def next_due(st: Statements, c: Connection, ask: ClaimRequest, now: int | None, parts: Parts | None) -> tuple[Any, ...]:
+def next_due(
+    st: Statements, c: AnyConnection, ask: ClaimRequest, now: int | None, parts: IndexParts | None
+) -> tuple[Any, ...]:
     """The server's time, and when this ask may find something."""
     if not ask.skip:
         return _at(st, c, "next_due", ask.queue, now, parts=parts).fetchall()[0]
     return _at(st, c, "next_due_skipping", ask.queue, now, *_skipping(ask), parts=parts).fetchall()[0]
 
 
-def look(st: Statements, c: Connection, queues: Sequence[str], now: int | None, parts: Mapping[str, Parts]) -> Cursor:
+def look(
+    st: Statements, c: AnyConnection, queues: Sequence[str], now: int | None, parts: Mapping[str, IndexParts]
+) -> Cursor:
     """The server's time, and whether a message waits to be woken."""
     if not parts:
         return st.do(c, "look", texts(queues), now)
@@ -322,7 +326,7 @@ def look(st: Statements, c: Connection, queues: Sequence[str], now: int | None, 
     return st.do(c, "look_above", texts(queues), now, since)
 
 
-def look_behind(st: Statements, c: Connection, looking: Looking) -> Cursor:
+def look_behind(st: Statements, c: AnyConnection, looking: Looking) -> Cursor:
     """What these looks find; for `Floors.saw`."""
     return st.do(c, "look_behind", *looking.args())
 

@@ -21,9 +21,9 @@ from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
-Place = tuple[int, str, int]  # (due_ms, lane, seq): the order of the due index
-Spot = tuple[int, int]  # the first and the last due time, in ms, of what may have been written
-FIRST: Place = (-(2**63), "", 0)  # before every message
+IndexPlace = tuple[int, str, int]  # (due_ms, lane, seq): the order of the due index
+DueSpan = tuple[int, int]  # the first and the last due time, in ms, of what may have been written
+FIRST: IndexPlace = (-(2**63), "", 0)  # before every message
 NEVER_MS = 2**63 - 1
 LATE_MS = 500  # claims begin no later than this before now: most commits take less from their beginning to their end
 WORTH_MS = 1.0  # a floor is kept once the way to the first message costs the server this much
@@ -44,7 +44,7 @@ _STEPS = 12  # how the lowest piece is cut: 1 s, 4 s, 16 s, … below its end, u
 class Range(NamedTuple):
     """A part of the due index: from a place on, up to a due time."""
 
-    low: Place
+    low: IndexPlace
     until_ms: int
 
 
@@ -56,16 +56,16 @@ class Aim(Enum):
     BEHIND = "to find what no notification named"
 
 
-class Look(NamedTuple):
+class FloorLook(NamedTuple):
     """A part of the index in which the first message is wanted, and what the way to it costs. `number` is its own."""
 
     aim: Aim
-    low: Place
+    low: IndexPlace
     until_ms: int
     number: int = 0
 
 
-class Allowance:
+class LookAllowance:
     """The share of one process's time that looking behind may take on the server, over all queues."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Floor:
 
     def _open(self) -> None:
         self.place = FIRST
-        self.spots: list[Spot] = []  # sorted and apart, all below the floor
+        self.spots: list[DueSpan] = []  # sorted and apart, all below the floor
         self._behind: Pieces | None = None
 
     @property
@@ -131,7 +131,7 @@ class Floor:
             self._add(low_ms, min(until_ms, top_ms - 1))
 
     def _add(self, low_ms: int, until_ms: int) -> None:
-        spots: list[Spot] = []
+        spots: list[DueSpan] = []
         for low, until in sorted([*self.spots, (low_ms, until_ms)]):
             if spots and low <= spots[-1][1] + 1:
                 spots[-1] = spots[-1][0], max(spots[-1][1], until)
@@ -142,7 +142,7 @@ class Floor:
             spots[at - 1 : at + 1] = [(spots[at - 1][0], spots[at][1])]
         self.spots = spots
 
-    def _lower(self, place: Place) -> None:
+    def _lower(self, place: IndexPlace) -> None:
         if place < self.place:
             self.place = place
             if self._behind is not None:
@@ -158,13 +158,13 @@ class Floor:
 
     # -- looking
 
-    def looks(self, at_s: float, allowance: Allowance) -> list[Look]:
+    def looks(self, at_s: float, allowance: LookAllowance) -> list[FloorLook]:
         """What to look at now, in this order: the front comes last, so that pieces end where they did when it rises."""
-        all_looks: list[Look] = []
+        all_looks: list[FloorLook] = []
         if self._behind is not None:
             all_looks += [self._ask(Aim.SPOT, _from(low_ms), until_ms) for low_ms, until_ms in self.spots]
             all_looks += [
-                Look(Aim.BEHIND, FIRST if low_ms is None else _from(low_ms), until_ms)
+                FloorLook(Aim.BEHIND, FIRST if low_ms is None else _from(low_ms), until_ms)
                 for low_ms, until_ms in self._behind.due(self.place[0], at_s, allowance)
             ]
         if at_s >= self._front_s:
@@ -172,15 +172,21 @@ class Floor:
             all_looks.append(self._ask(Aim.FRONT, self.place, NEVER_MS))
         return all_looks
 
-    def _ask(self, aim: Aim, low: Place, until_ms: int) -> Look:
+    def _ask(self, aim: Aim, low: IndexPlace, until_ms: int) -> FloorLook:
         self._number += 1
         self._expected_ms[self._number] = NEVER_MS
         if len(self._expected_ms) > LOOKS_MAX:  # as those whose exchanges failed
             del self._expected_ms[next(iter(self._expected_ms))]
-        return Look(aim, low, until_ms, self._number)
+        return FloorLook(aim, low, until_ms, self._number)
 
     def saw(
-        self, look: Look, first: Place | None, cost_ms: float, now_ms: int, at_s: float, allowance: Allowance
+        self,
+        look: FloorLook,
+        first: IndexPlace | None,
+        cost_ms: float,
+        now_ms: int,
+        at_s: float,
+        allowance: LookAllowance,
     ) -> None:
         """Take in the first message that a look read, or None, and the cost of the way to it. Other threads may have
         moved the floor since: then the look is worth nothing. It does not cover messages expected since it was sent:
@@ -195,7 +201,7 @@ class Floor:
                 self._looked_behind(look, first, cost_ms, at_s, allowance)
 
     def _raise(
-        self, look: Look, first: Place | None, expected_ms: int, cost_ms: float, now_ms: int, at_s: float
+        self, look: FloorLook, first: IndexPlace | None, expected_ms: int, cost_ms: float, now_ms: int, at_s: float
     ) -> None:
         late = _from(now_ms - LATE_MS)
         place = min(late if first is None else min(first, late), max(look.low, _from(expected_ms)))
@@ -206,14 +212,14 @@ class Floor:
         self.place = place  # lower than before only where the clock was set back
         self._behind.end_at(place[0], at_s)
 
-    def _narrow(self, look: Look, first: Place | None, expected_ms: int) -> None:
+    def _narrow(self, look: FloorLook, first: IndexPlace | None, expected_ms: int) -> None:
         spot = look.low[0], look.until_ms
         if spot in self.spots and expected_ms > look.until_ms:
             at = self.spots.index(spot)
             self.spots[at : at + 1] = [] if first is None else [(first[0], look.until_ms)]
 
     def _looked_behind(
-        self, look: Look, first: Place | None, cost_ms: float, at_s: float, allowance: Allowance
+        self, look: FloorLook, first: IndexPlace | None, cost_ms: float, at_s: float, allowance: LookAllowance
     ) -> None:
         if self._behind is None:
             return
@@ -254,7 +260,7 @@ class Pieces:
                 for at in range(len(self._bounds) - 2, 0, -2):
                     self._join(at)
 
-    def due(self, top_ms: int, at_s: float, allowance: Allowance) -> list[tuple[int | None, int]]:
+    def due(self, top_ms: int, at_s: float, allowance: LookAllowance) -> list[tuple[int | None, int]]:
         """The pieces to look through now, from None for what has no beginning, up to and with a time."""
         pieces: list[tuple[int | None, int]] = []
         at = self._next
@@ -269,7 +275,7 @@ class Pieces:
         return low_ms, self._bounds[at] - 1 if at < len(self._bounds) else top_ms
 
     def measured(
-        self, low_ms: int | None, until_ms: int, cost_ms: float, at_s: float, allowance: Allowance
+        self, low_ms: int | None, until_ms: int, cost_ms: float, at_s: float, allowance: LookAllowance
     ) -> float | None:
         """What this piece cost. What all of them do, if it was the last."""
         at = self._next
@@ -309,19 +315,19 @@ class Pieces:
             self._next -= 1
 
 
-def clustered(dues_ms: list[int], most: int) -> list[Spot]:
+def clustered(dues_ms: list[int], most: int) -> list[DueSpan]:
     """Few ranges that hold all of these times, and little between them."""
     times = sorted(set(dues_ms))
     gaps = sorted(((later - time, time) for time, later in pairwise(times)), reverse=True)[: most - 1]
     ends = sorted(time for gap, time in gaps if gap > 1)
-    spots: list[Spot] = []
+    spots: list[DueSpan] = []
     for end in (*ends, *times[-1:]):
         spots.append((times[0], end))
         times = [time for time in times if time > end]
     return spots
 
 
-def _from(due_ms: int) -> Place:
+def _from(due_ms: int) -> IndexPlace:
     return due_ms, "", 0
 
 
@@ -351,13 +357,13 @@ def named(queues: Iterable[str]) -> list[str]:
     return names if len(names) <= NAMED_MAX else [""]
 
 
-def spots_of(queues: Iterable[str], queue: str) -> list[Spot]:
+def spots_of(queues: Iterable[str], queue: str) -> list[DueSpan]:
     """Of this queue, or of any."""
     dues = queues.dues_ms if isinstance(queues, Wakes) else {}
     return clustered(dues.get(queue, []) if queue else [ms for some in dues.values() for ms in some], SPOTS_MAX)
 
 
-def payload(origin: str, queue: str, began_ms: int, spots: Sequence[Spot]) -> str:
+def payload(origin: str, queue: str, began_ms: int, spots: Sequence[DueSpan]) -> str:
     """What is said of a commit that began at this time."""
     ranges = "".join(f";{low_ms}-{until_ms}" for low_ms, until_ms in spots)
     return f"{origin};{began_ms - SLACK_MS}-{ranges} {short(queue)}"
@@ -367,11 +373,11 @@ def short(queue: str) -> str:
     return queue if len(queue.encode()) <= NAME_MAX else ""
 
 
-def read(said: str, now_ms: Callable[[], int]) -> tuple[str, str, list[Spot]]:
+def read(said: str, now_ms: Callable[[], int]) -> tuple[str, str, list[DueSpan]]:
     """Origin, queue (empty: any) and ranges of a notification. What cannot be read of it says nothing."""
     head, _, queue = said.partition(" ")
     origin, *ranges = head.split(";")
-    spots: list[Spot] = []
+    spots: list[DueSpan] = []
     for one in ranges:
         low, _, until = one.partition("-")
         if low.isdecimal() and (until.isdecimal() or not until):

@@ -19,18 +19,18 @@ from ..pool import heirs
 from . import floor as postgres_floor
 from .floor import (
     FIRST,
-    Allowance,
+    DueSpan,
     Floor,
-    Look,
-    Place,
-    Spot,
+    FloorLook,
+    IndexPlace,
+    LookAllowance,
 )
 from .rows import ints, numbers, texts
 
 WAKE = len(PRIORITIES)  # stands for the messages of groups that wait for their time, among the numbers of priorities
 
 
-class Parts(NamedTuple):
+class IndexParts(NamedTuple):
     """The parts of the due index that claims of a queue read, as arguments of a statement; and from when on messages
     of its groups wait."""
 
@@ -46,7 +46,7 @@ class Looking(NamedTuple):
     """Looks that were sent, each with the floor it is for."""
 
     floors: Sequence[Floor]
-    looks: Sequence[Look]
+    looks: Sequence[FloorLook]
     queues: Sequence[str]
     orders: Sequence[int]
 
@@ -55,14 +55,14 @@ class Looking(NamedTuple):
         return texts(self.queues), ints(self.orders), *_places(low), numbers([look.until_ms for look in self.looks])
 
 
-def _places(places: Sequence[Place]) -> tuple[bytes, bytes, bytes]:
+def _places(places: Sequence[IndexPlace]) -> tuple[bytes, bytes, bytes]:
     return numbers([p[0] for p in places]), texts([p[1] for p in places]), numbers([p[2] for p in places])
 
 
-NO_PARTS: Mapping[str, Parts] = {}
+NO_PARTS: Mapping[str, IndexParts] = {}
 
 
-def wake_ms(parts: Mapping[str, Parts], queue: str) -> int:
+def wake_ms(parts: Mapping[str, IndexParts], queue: str) -> int:
     """From when on messages of the queue's groups wait."""
     return parts[queue].wake_ms if queue in parts else FIRST[0]
 
@@ -72,7 +72,7 @@ class Floors:
 
     def __init__(self, at_s: Callable[[], float] = time.monotonic) -> None:
         self._at_s = at_s
-        self._allowance = Allowance()
+        self._allowance = LookAllowance()
         self._queues: dict[str, tuple[Floor, ...]] = {}
         self._quiet_s: dict[str, float] = {}  # until when nothing is to be looked at, while no floor is kept
         self.kept = False  # whether any floor is
@@ -85,7 +85,7 @@ class Floors:
         """After a fork: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
-    def parts(self, queues: Iterable[str], now_ms: Callable[[], int]) -> Mapping[str, Parts]:
+    def parts(self, queues: Iterable[str], now_ms: Callable[[], int]) -> Mapping[str, IndexParts]:
         """What claims are to read, of those of these queues that have floors."""
         if not self.kept:
             return NO_PARTS
@@ -155,7 +155,7 @@ class Floors:
             self.kept = any(floor.kept for floor in known)
             self._expects = self.kept or any(floor.asks for floor in known)
 
-    def expect(self, queue: str, spots: Sequence[Spot]) -> None:
+    def expect(self, queue: str, spots: Sequence[DueSpan]) -> None:
         """Messages with due times in these ranges were or may have been written; an empty name stands for any queue."""
         if self._expects and spots:
             with self._lock:
@@ -165,10 +165,10 @@ class Floors:
                             floor.expect(low_ms, until_ms)
 
 
-def _parts(floors: Sequence[Floor], now_ms: int) -> Parts:
+def _parts(floors: Sequence[Floor], now_ms: int) -> IndexParts:
     parts = [(order, part) for order in PRIORITIES for part in floors[order].ranges(now_ms)]
     (wake,) = floors[WAKE].ranges(now_ms)
-    return Parts(
+    return IndexParts(
         ints([order for order, _ in parts]),
         *_places([part.low for _, part in parts]),
         numbers([part.until_ms for _, part in parts]),

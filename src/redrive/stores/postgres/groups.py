@@ -14,15 +14,15 @@ from typing import NamedTuple
 from ...message import ClaimRequest, GroupOrder, OnDead
 from ..groups import WOKEN_MIN, refuse
 from ..validation import WIDTH_MAX
-from .floors import NO_PARTS, Parts, wake_ms
+from .floors import NO_PARTS, IndexParts, wake_ms
 from .rows import ids, ints, numbers, texts
-from .statements import Connection, Cursor, Statements
+from .statements import AnyConnection, Cursor, Statements
 
-Names = set[tuple[str, str]]  # (queue, group)
+GroupNames = set[tuple[str, str]]  # (queue, group)
 STEP = 500  # messages that are admitted in one commit after a change of settings
 
 
-class Rules(NamedTuple):
+class PostgresGroupRules(NamedTuple):
     """How a queue's groups are served."""
 
     width: int
@@ -32,11 +32,11 @@ class Rules(NamedTuple):
 
 def lock(
     st: Statements,
-    c: Connection,
-    names: Names,
+    c: AnyConnection,
+    names: GroupNames,
     asks: Iterable[ClaimRequest],
     now: int | None,
-    parts: Mapping[str, Parts] = NO_PARTS,
+    parts: Mapping[str, IndexParts] = NO_PARTS,
 ) -> None:
     """Lock these groups, and those in which somebody waits to be woken for one of these asks."""
     wanted = {ask.queue: max(ask.limit, WOKEN_MIN) for ask in asks if ask.limit > 0}
@@ -50,19 +50,19 @@ def _listed(names: Iterable[tuple[str, str]]) -> tuple[bytes, bytes]:
     return texts([queue for queue, _ in pairs]), texts([name for _, name in pairs])
 
 
-def admit(st: Statements, c: Connection, names: Names, now: int | None, most: int = WIDTH_MAX) -> Cursor | None:
+def admit(st: Statements, c: AnyConnection, names: GroupNames, now: int | None, most: int = WIDTH_MAX) -> Cursor | None:
     """Give the free places of these groups, which are locked, to those who are parked, in their order: to `most` of
     each."""
     return st.do(c, "admit", *_listed(names), now, None, most) if names else None
 
 
-def wake(st: Statements, c: Connection, ask: ClaimRequest, now: int | None, parts: Mapping[str, Parts]) -> None:
+def wake(st: Statements, c: AnyConnection, ask: ClaimRequest, now: int | None, parts: Mapping[str, IndexParts]) -> None:
     """Let those whose wait is over join their lines, and give the places that are free there."""
     st.do(c, "wake", ask.queue, max(ask.limit, WOKEN_MIN), now, wake_ms(parts, ask.queue))
     st.do(c, "admit", *_listed(()), now, ask.queue, WIDTH_MAX)
 
 
-def regroup(st: Statements, c: Connection, settled: Sequence[str], now: int | None) -> None:
+def regroup(st: Statements, c: AnyConnection, settled: Sequence[str], now: int | None) -> None:
     """After a settlement: who of these keeps its place."""
     if settled:
         st.do(c, "regroup", ids(settled), now)
@@ -71,15 +71,15 @@ def regroup(st: Statements, c: Connection, settled: Sequence[str], now: int | No
 # -- settings
 
 
-def rules(st: Statements, c: Connection, queue: str) -> Rules:
+def rules(st: Statements, c: AnyConnection, queue: str) -> PostgresGroupRules:
     width, order, on_dead, _ = st.rows(c, "group_settings", queue)[0]
     strict = order == GroupOrder.STRICT
-    return Rules(width, strict, strict and on_dead == OnDead.BLOCK)
+    return PostgresGroupRules(width, strict, strict and on_dead == OnDead.BLOCK)
 
 
 def configure(
     st: Statements,
-    c: Connection,
+    c: AnyConnection,
     queue: str,
     paused: bool | None,
     width: int | None,
@@ -106,7 +106,7 @@ def configure(
 
 
 def configure_group(
-    st: Statements, c: Connection, queue: str, group: str | None, width: int | None, resume: bool, now: int | None
+    st: Statements, c: AnyConnection, queue: str, group: str | None, width: int | None, resume: bool, now: int | None
 ) -> None:
     """As `configure`, where it is for all groups; one group is admitted to at once."""
     st.do(c, "lock_queue", queue)
@@ -123,7 +123,7 @@ def configure_group(
         admit(st, c, {(queue, group)}, now)
 
 
-def admit_step(st: Statements, c: Connection, queue: str, now: int | None) -> bool:
+def admit_step(st: Statements, c: AnyConnection, queue: str, now: int | None) -> bool:
     """Admit to the next groups of a queue that was configured, some hundred messages; whether there is more to do.
 
     Each step is a commit, and locks no other group: 25,000 groups in one took seconds in which no message of
@@ -146,7 +146,7 @@ def admit_step(st: Statements, c: Connection, queue: str, now: int | None) -> bo
     return True
 
 
-def _check(st: Statements, c: Connection, queue: str) -> None:
+def _check(st: Statements, c: AnyConnection, queue: str) -> None:
     """Raises ConfigError where the settings contradict each other; the caller's commit is undone."""
     width, order, on_dead, own = st.rows(c, "group_settings", queue)[0]
     refuse(queue, width, bool(own), GroupOrder(order), OnDead(on_dead))

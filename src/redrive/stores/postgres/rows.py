@@ -73,7 +73,7 @@ class Byteas(Array):
     """Of byte strings."""
 
 
-class Ids(Array):
+class UuidArray(Array):
     """Of UUIDs."""
 
 
@@ -97,7 +97,7 @@ def _dumper(of: int) -> type[Dumper]:
 
 
 _DUMPERS = {
-    kind: _dumper(of) for kind, of in ((Texts, 1009), (Byteas, 1001), (Ids, 2951), (Ints, 1007), (Bigints, 1016))
+    kind: _dumper(of) for kind, of in ((Texts, 1009), (Byteas, 1001), (UuidArray, 2951), (Ints, 1007), (Bigints, 1016))
 }
 
 
@@ -144,17 +144,17 @@ def _start(of: int, count: int) -> bytes:
     return _head(1, 1, of, count, 1) if count else _head(0, 0, of, 0, 0)[:12]
 
 
-def ids(values: Sequence[str]) -> Ids:
+def ids(values: Sequence[str]) -> UuidArray:
     """What is no id at all becomes one that no message has."""
     if not values:
-        return Ids(_start(UUID, 0))
+        return UuidArray(_start(UUID, 0))
     try:  # in one go: each behind its length, in hex
         raw = bytes.fromhex("00000010" + "00000010".join(values).replace("-", ""))
     except ValueError:
         raw = b""
     if len(raw) != 20 * len(values):
         return ids([value if _FORM.fullmatch(value) else _NOBODY for value in values])
-    return Ids(_start(UUID, len(values)) + raw)
+    return UuidArray(_start(UUID, len(values)) + raw)
 
 
 def seqs(values: Sequence[str]) -> Bigints:
@@ -251,20 +251,20 @@ def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
 # -- what is read
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]  # what a version of ours writes; anything else is damage
+_BigCount = Annotated[int, msgspec.Meta(ge=0)]  # what a version of ours writes; anything else is damage
 
 
-class Rare(msgspec.Struct, array_like=True, gc=False):
+class RareColumns(msgspec.Struct, array_like=True, gc=False):
     """The rare columns, in their order."""
 
-    crashes: _Count | None
-    crashes_alone: _Count | None
-    redrives: _Count | None
+    crashes: _BigCount | None
+    crashes_alone: _BigCount | None
+    redrives: _BigCount | None
     suspect: int | None
     cancel: bool | None
-    held_ms: _Count | None
+    held_ms: _BigCount | None
     deadline_ms: int | None
-    attempts_allowed: _Count | None
+    attempts_allowed: _BigCount | None
     version: int | None
     key: str | None
     run: str | None
@@ -278,7 +278,7 @@ class Rare(msgspec.Struct, array_like=True, gc=False):
     result: str | None
 
 
-read_rare = msgspec.json.Decoder(Rare).decode
+read_rare = msgspec.json.Decoder(RareColumns).decode
 _faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 
 
@@ -294,7 +294,7 @@ def to_message(row: tuple[Any, ...]) -> Message:
 
 
 def full_message(
-    row: tuple[Any, ...], rare: Rare | None, queue: str, lane: Lane, due_ms: int | None, worker: str | None
+    row: tuple[Any, ...], rare: RareColumns | None, queue: str, lane: Lane, due_ms: int | None, worker: str | None
 ) -> Message:
     id, task, priority, fence, attempt, enqueued, producer, group, body, _, faults = row[:11]
     parked = due_ms is None and lane is Lane.READY

@@ -21,7 +21,7 @@ from ...chance import uniform
 from ...errors import ConfigError, ReadOnly, StoreError, StoreUnavailable
 from ...urls import shown
 from ..clock import Clock
-from ..pool import Pool
+from ..pool import ConnectionPool
 from .connection import (
     LOCKED,
     Connection,
@@ -34,7 +34,7 @@ from .connection import (
     passes,
     store_error,
 )
-from .floor import SLACK_MS, Spot, named, payload, spots_of
+from .floor import SLACK_MS, DueSpan, named, payload, spots_of
 from .url import OPTIONS, PostgresUrl
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ _log = logging.getLogger("redrive.stores")
 _BEGIN = "begin isolation level read committed read write"
 
 
-class Server(Struct, frozen=True):
+class PostgresServer(Struct, frozen=True):
     """What a connection finds at its other end."""
 
     pooled: bool  # whether a pooler stands between
@@ -83,15 +83,15 @@ class Session:
         self.pooled = False  # whether a pooler stands between: then a session is not ours to set up
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
         # and the floors, which must know where in the due index something may have come
-        self.on_late: Callable[[str, Sequence[Spot]], None] = lambda queue, spots: None
+        self.on_late: Callable[[str, Sequence[DueSpan]], None] = lambda queue, spots: None
         self.store_ms: Callable[[], int] = self.now_ms  # the store's clock, which tests set by hand
         # Sets aside messages to which nothing can be added, after a statement failed for one; whether there were any.
         self.mend: Callable[[], bool] = lambda: False
         self._failpoint, self._clock, self._opening = failpoint, Clock(), Lock()
         self._silent = False  # whether a notification was ever refused
-        self._first: Server | None = None
+        self._first: PostgresServer | None = None
         self._identity: tuple[str, str] | None = None
-        self._pool = Pool("PostgreSQL", self._connect, url.pool)
+        self._pool = ConnectionPool("PostgreSQL", self._connect, url.pool)
 
     # -- transactions
 
@@ -258,7 +258,7 @@ class Session:
 
     # -- connecting
 
-    def open(self) -> Server:
+    def open(self) -> PostgresServer:
         """The server at the other end, reached at least once. Raises ConfigError where it refuses what the URL says."""
         if self._first is None:
             with self._opening:
@@ -281,7 +281,7 @@ class Session:
         """A connection of the caller's own, to the same server or another. Raises psycopg's errors."""
         return self._reach(deadline_s, conninfo or self.url.conninfo)[0]
 
-    def _reach(self, deadline_s: float, conninfo: str) -> tuple[Connection, Server]:
+    def _reach(self, deadline_s: float, conninfo: str) -> tuple[Connection, PostgresServer]:
         left_s = deadline_s - time.monotonic()
         c = Connection.connect(conninfo, autocommit=True, **self._defaults(conninfo, left_s))
         try:
@@ -305,7 +305,7 @@ class Session:
         }
         return {name: value for name, value in defaults.items() if name not in said}
 
-    def _set_up(self, c: Connection) -> Server:
+    def _set_up(self, c: Connection) -> PostgresServer:
         """Learn what the server is, and set up the session where it is ours: behind a pooler it is everybody's. A
         pooler gives its clients keys of its own, so ours does not name the backend."""
         sent_s = time.monotonic()
@@ -316,7 +316,7 @@ class Session:
             {"key": c.pgconn.backend_pid},
         ).fetchone()
         assert row is not None
-        server = Server(*row[:5])
+        server = PostgresServer(*row[:5])
         self.saw_clock(server.now_ms, sent_s)
         prepares = self.url.prepare == "on" or (self.url.prepare == "auto" and not server.pooled)
         c.prepare_threshold = 2 if prepares else None

@@ -79,13 +79,13 @@ def _spelt(sql: str, schema: str) -> str:
     return re.sub(r"\{now (\$\d+)\}", _NOW, sql)
 
 
-Connection = psycopg.Connection[Any]
+AnyConnection = psycopg.Connection[Any]
 
 
 Cursor = psycopg.RawCursor[tuple[Any, ...]]
 
 
-Clock = Callable[[], int | None]
+StoreClockMs = Callable[[], int | None]
 
 
 class Statements:
@@ -101,10 +101,10 @@ class Statements:
     def now(self) -> int | None:
         return None if self._clock_ms is None else self._clock_ms()
 
-    def do(self, c: Connection, name: str, *args: Any) -> Cursor:
+    def do(self, c: AnyConnection, name: str, *args: Any) -> Cursor:
         made = cursor(c)
         made.execute(self.sql[name], args, binary=True)
         return made
 
-    def rows(self, c: Connection, name: str, *args: Any) -> list[tuple[Any, ...]]:
+    def rows(self, c: AnyConnection, name: str, *args: Any) -> list[tuple[Any, ...]]:
         return self.do(c, name, *args).fetchall()

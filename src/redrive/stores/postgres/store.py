@@ -36,7 +36,7 @@ from .admin import PostgresAdmin
 from .floor import Wakes
 from .rows import hex_of, ids, ints, seq_of
 from .search import PostgresQueries
-from .statements import Connection, Cursor
+from .statements import AnyConnection, Cursor
 from .transaction import connection_of, tell, within
 
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
@@ -58,7 +58,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         now_ms, tries = self.now_ms(), 0
         given = [draft.id or new_id(now_ms) for draft in drafts]
 
-        def work(c: Connection, pipeline: psycopg.Pipeline) -> list[PutResult]:
+        def work(c: AnyConnection, pipeline: psycopg.Pipeline) -> list[PutResult]:
             nonlocal tries
             tries += 1
             if tries > 1 and changes.was_put(self._st, c, drafts, given):  # it was committed, and the answer lost
@@ -90,7 +90,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         return done
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
-        def work(c: Connection, pipeline: psycopg.Pipeline) -> Cursor:
+        def work(c: AnyConnection, pipeline: psycopg.Pipeline) -> Cursor:
             self.failpoint("extend")
             return self._st.do(c, "extend", *changes.named(receipts), lease_ms, self._st.now(), alone)
 
@@ -101,7 +101,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
     def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         wakes = Wakes()
 
-        def work(c: Connection) -> tuple[int, int]:
+        def work(c: AnyConnection) -> tuple[int, int]:
             now, released = self._st.now(), []
             self.failpoint("release")
             if started is not None:
@@ -136,7 +136,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
                 dues_ms.append(due_ms)
         return min(dues_ms, default=None)
 
-    def _first_due(self, ask: ClaimRequest, c: Connection) -> tuple[Any, ...]:
+    def _first_due(self, ask: ClaimRequest, c: AnyConnection) -> tuple[Any, ...]:
         parts = self._floors.parts([ask.queue], self._st.now_ms).get(ask.queue)
         return exchange.next_due(self._st, c, ask, self._st.now(), parts)
 
@@ -161,7 +161,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             return
         self._swept_ms = now
 
-        def work(c: Connection) -> bool:
+        def work(c: AnyConnection) -> bool:
             removed = [self._st.rows(c, name, self._st.now())[0][0] for name in ("sweep", "sweep_cells")]
             self._st.do(c, "sweep_keys", self._st.now())
             self._lines_at = next(iter(self._st.rows(c, "sweep_lines", *self._lines_at)), ("", ""))

@@ -20,7 +20,7 @@ from ...message import (
     Settled,
     Settlement,
 )
-from .cells import Cells, swap_values
+from .cells import SettlementCells, swap_values
 from .floor import Wakes
 from .rows import (
     ID,
@@ -40,7 +40,7 @@ from .rows import (
     seqs,
     texts,
 )
-from .statements import Connection, Cursor, Statements
+from .statements import AnyConnection, Cursor, Statements
 
 # -- handles: the id, a mark, the seq in hex, the queue, and for one of a group "\0" and its name
 
@@ -49,7 +49,7 @@ from .statements import Connection, Cursor, Statements
 
 
 def insert_all(
-    st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
+    st: Statements, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
 ) -> list[PutResult]:
     """Write these under these ids, except where somebody holds their key. Groups that they join are locked already,
     and admitted to afterwards."""
@@ -76,7 +76,7 @@ def puts_of(
     ]
 
 
-def was_put(st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str]) -> bool:
+def was_put(st: Statements, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str]) -> bool:
     """Whether this put, whole as it is, was committed before: an id that was made for it is there, or, where the caller
     named all, every message is that no holder of its key kept out. Of those that are gone since only their keys may
     tell."""
@@ -92,7 +92,7 @@ def was_put(st: Statements, c: Connection, drafts: Sequence[Draft], given: Seque
 
 def holders(
     st: Statements,
-    c: Connection,
+    c: AnyConnection,
     drafts: Sequence[Draft],
     given: Sequence[str],
     now: int | None,
@@ -189,7 +189,7 @@ def plain_acks(settlements: Sequence[Settlement]) -> list[Receipt] | None:
     return receipts if len(given) == len(receipts) else None
 
 
-class Batch:
+class SettlementBatch:
     """Settlements sorted by the statements that write them."""
 
     def __init__(self, acks: list[Receipt] | None = None) -> None:
@@ -216,7 +216,7 @@ class Batch:
         if group_of(receipt.handle) is not None:
             self.grouped.append(str(receipt.handle)[:ID])
 
-    def write(self, st: Statements, c: Connection, now: int | None) -> list[tuple[list[Receipt], Cursor]]:
+    def write(self, st: Statements, c: AnyConnection, now: int | None) -> list[tuple[list[Receipt], Cursor]]:
         """Which receipts went into which statement. Each goes through its messages in the order of their ids, as
         `extend` does: else two of them wait for each other."""
         self._sort()
@@ -246,12 +246,12 @@ class Batch:
         self.retries.sort(key=lambda one: _named(one[0]))
         self.moves.sort(key=lambda s: _named(s.receipt))
 
-    def _ack_swapping(self, st: Statements, c: Connection, now: int | None) -> Cursor:
+    def _ack_swapping(self, st: Statements, c: AnyConnection, now: int | None) -> Cursor:
         swaps = [s.swaps[0] for s in self.swapping]
         known = (*named([s.receipt for s in self.swapping]), texts([swap.key for swap in swaps]))
         return st.do(c, "ack_swapping", *known, numbers([swap.version for swap in swaps]), *swap_values(swaps), now)
 
-    def _keep(self, st: Statements, c: Connection, now: int | None) -> Cursor:
+    def _keep(self, st: Statements, c: AnyConnection, now: int | None) -> Cursor:
         return st.do(
             c,
             "keep",
@@ -318,7 +318,7 @@ def _move(s: Settlement) -> tuple[str, int | None, bool, bool, str | None]:
 
 
 def words_of(settlements: Sequence[Settlement], sent: Sequence[tuple[list[Receipt], Cursor]]) -> list[Settled]:
-    """What each settlement came to, by the replies of `Batch.write`."""
+    """What each settlement came to, by the replies of `SettlementBatch.write`."""
     other: dict[Receipt, Settled] = {}
     for receipts, made in sent:
         row = made.fetchone()
@@ -363,13 +363,13 @@ def is_simple(settlements: Sequence[Settlement]) -> bool:
 
 
 def settle_each(
-    st: Statements, c: Connection, settlements: Sequence[Settlement], now: int | None
-) -> tuple[list[Settled], Batch, list[Draft]]:
+    st: Statements, c: AnyConnection, settlements: Sequence[Settlement], now: int | None
+) -> tuple[list[Settled], SettlementBatch, list[Draft]]:
     """Decide settlement by settlement which hold: the words, what remains to be written, and what follows from them."""
     current = st.do(c, "held_now", *named([s.receipt for s in settlements]))
-    cells = Cells(st, c, [swap.key for s in settlements for swap in s.swaps], now)
+    cells = SettlementCells(st, c, [swap.key for s in settlements for swap in s.swaps], now)
     held = {(hex_of(seq), fence): cancel for seq, fence, cancel in current.fetchall()}
-    words, batch, drafts = list[Settled](), Batch(), list[Draft]()
+    words, batch, drafts = list[Settled](), SettlementBatch(), list[Draft]()
     for s in settlements:
         # Popped: the same receipt twice is stale the second time.
         cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)

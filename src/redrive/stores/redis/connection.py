@@ -103,7 +103,7 @@ def _open(url: RedisUrl, address: Address | None) -> Any:
     return driver.SSLConnection(**options, **url.tls_options) if url.tls else driver.Connection(**options)
 
 
-class Place(Protocol):
+class ConnectionSlot(Protocol):
     """Where a call takes its connection from, and leaves it."""
 
     def take(self, deadline_s: float) -> Connection: ...

@@ -36,7 +36,7 @@ _MEMBER = 44  # hex digits of a handle that say which message; its priority and 
 _fault = msgspec.json.Encoder().encode
 
 
-class Settling:
+class RedisSettling:
     """One batch of settlements: what is said of them to the script, and what its answer says of each.
 
     Plain acks of one queue and priority travel as two strings, counted retries as columns, all others as a row each.
@@ -182,7 +182,7 @@ class _Apart:
 _is_handle = re.compile("[0-9a-f]{44}[0-3].", re.S).match
 
 
-class Held:
+class HeldReceipts:
     """Those of some receipts that may be ours, as scripts take them."""
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:

@@ -23,7 +23,7 @@ from .arguments import Arguments
 from .exchange import swap_rows
 from .preflight import preflight
 from .rows import id_text, names_of
-from .search import Search
+from .search import RedisSearch
 from .session import Session
 from .url import RedisUrl
 from .wake import Wake
@@ -45,7 +45,7 @@ class RedisNamespace(Store):
         self._link = Session(at, failpoint=lambda point: self.failpoint(point))
         self._wake = Wake(self._link, look_every_s=math.inf if clock_ms is None else LOOK_EVERY_S)
         self.state_dir: Path | None = state_dir(f"{at.shown.partition('@')[2] or at.shown}/{at.namespace}")
-        self._looks = Search(self._call, self._queues)
+        self._looks = RedisSearch(self._call, self._queues)
         try:
             preflight(self._link)
         except BaseException:

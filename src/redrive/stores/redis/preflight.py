@@ -49,7 +49,7 @@ _warned: set[str] = set()  # servers whose lack of an append-only file this proc
 _log = logging.getLogger("redrive.stores")
 
 
-class Server(Struct, frozen=True):
+class RedisServerInfo(Struct, frozen=True):
     """What INFO says of a server."""
 
     engine: str
@@ -65,7 +65,7 @@ class Server(Struct, frozen=True):
     snapshot_failed: bool
 
 
-def preflight(link: Session) -> Server:
+def preflight(link: Session) -> RedisServerInfo:
     """Look at the server; warn, once per process, if it keeps no append-only file.
 
     Raises Refused, with the fix, for a server that may drop messages; ConfigError for one that is too old or is not
@@ -123,13 +123,13 @@ def _may_write(link: Session) -> bool:
     return link.attempt(ask)
 
 
-def look(link: Session) -> Server:
+def look(link: Session) -> RedisServerInfo:
     """Where CONFIG is forbidden, as with many providers, INFO still tells the policy."""
     text = link.command("INFO").decode(errors="replace")
     said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     valkey = said.get("server_name") == "valkey"
     version = said.get("valkey_version" if valkey else "redis_version", "0")
-    return Server(
+    return RedisServerInfo(
         engine=f"{'Valkey' if valkey else 'Redis'} {version}",
         version=tuple(int(part) for part in said.get("redis_version", "0").split(".") if part.isdecimal()),
         mode=said.get("redis_mode") or said.get("server_mode", ""),
@@ -199,16 +199,16 @@ def setting(link: Session, name: str) -> str | None:
     return link.attempt(ask)
 
 
-def _too_old(server: Server) -> str:
+def _too_old(server: RedisServerInfo) -> str:
     least = ".".join(map(str, VERSION_LEAST))
     return f"{server.engine} is too old: redrive needs Redis {least} or later, or Valkey"
 
 
-def _replica(server: Server) -> str:
+def _replica(server: RedisServerInfo) -> str:
     return f"this server is a replica of {server.master} and takes no writes; give the URL of the master"
 
 
-def _evicts(server: Server) -> str:
+def _evicts(server: RedisServerInfo) -> str:
     return (
         f"maxmemory-policy is {server.policy or 'unknown'}: when its memory is full the server would delete messages; "
         "run CONFIG SET maxmemory-policy noeviction, and write it into the server's configuration"

@@ -36,7 +36,7 @@ _HEAD = struct.Struct(">cIBIIIIBQQQ")
 _tuple = tuple.__new__
 
 
-class Rare(msgspec.Struct, omit_defaults=True, gc=False):
+class RareFields(msgspec.Struct, omit_defaults=True, gc=False):
     """What a draft rarely says. Read by scripts too, so there are no bytes in it."""
 
     key: str | None = msgspec.field(default=None, name="k")
@@ -52,7 +52,7 @@ class Rare(msgspec.Struct, omit_defaults=True, gc=False):
     traceparent: str | None = msgspec.field(default=None, name="r")
 
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # as `_states.lua` checks it
+RedisCount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # as `_states.lua` checks it
 
 
 class Cold(msgspec.Struct, gc=False):
@@ -61,12 +61,12 @@ class Cold(msgspec.Struct, gc=False):
     worker: str | None = msgspec.field(default=None, name="w")
     queue: str | None = msgspec.field(default=None, name="q")
     reason: str | None = msgspec.field(default=None, name="r")
-    rested_ms: Count | None = msgspec.field(default=None, name="rm")
+    rested_ms: RedisCount | None = msgspec.field(default=None, name="rm")
     run: str | None = None
     attempts_allowed: int | None = msgspec.field(default=None, name="aa")
     deadline_dropped: int = msgspec.field(default=0, name="dl")
-    turn: Count | None = msgspec.field(default=None, name="t")
-    wake_ms: Count | None = msgspec.field(default=None, name="wk")
+    turn: RedisCount | None = msgspec.field(default=None, name="t")
+    wake_ms: RedisCount | None = msgspec.field(default=None, name="wk")
     fingerprint: str | None = msgspec.field(default=None, name="fp")
     error: str | None = msgspec.field(
         default=None, name="er"
@@ -74,13 +74,13 @@ class Cold(msgspec.Struct, gc=False):
     deferral: str | None = msgspec.field(default=None, name="df")
 
 
-Row = tuple[int, int, int, int, str, str, Rare | None, bytes]
+ClaimRow = tuple[int, int, int, int, str, str, RareFields | None, bytes]
 pack = msgspec.msgpack.Encoder().encode
-_row = msgspec.msgpack.Decoder(Row).decode
-_rows = msgspec.msgpack.Decoder(list[Row]).decode
+_row = msgspec.msgpack.Decoder(ClaimRow).decode
+_rows = msgspec.msgpack.Decoder(list[ClaimRow]).decode
 _cold = msgspec.msgpack.Decoder(Cold).decode
 _faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
-_NO_RARE, _NO_COLD = Rare(), Cold()
+_NO_RARE, _NO_COLD = RareFields(), Cold()
 
 
 def names_of(raw_names: Iterable[bytes]) -> list[str]:
@@ -124,8 +124,8 @@ def tail(draft: Draft, id: str) -> bytes:
     return pack((draft.task, draft.queue, None, draft.body))[1:]
 
 
-def _rare(draft: Draft, id: str) -> Rare:
-    return Rare(
+def _rare(draft: Draft, id: str) -> RareFields:
+    return RareFields(
         draft.key,
         draft.group,
         draft.deadline_ms,
@@ -152,7 +152,12 @@ def to_message(
 
 
 def _to_message(
-    id: str, row: Row, state: bytes | None, faults: list[bytes] | None, progress: bytes | None, result: bytes | None
+    id: str,
+    row: ClaimRow,
+    state: bytes | None,
+    faults: list[bytes] | None,
+    progress: bytes | None,
+    result: bytes | None,
 ) -> Message:
     _, enqueued, marks, delta, task, queue, rare, body = row
     rare = rare or _NO_RARE
@@ -323,7 +328,7 @@ def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[
     return known
 
 
-def _first_claim(id: str, row: Row, worker: str, until: int) -> Message:
+def _first_claim(id: str, row: ClaimRow, worker: str, until: int) -> Message:
     """The way of most messages: as few steps as there can be."""
     _, enqueued, marks, _, task, queue, rare, body = row
     if rare is None:

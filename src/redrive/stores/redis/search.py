@@ -31,8 +31,8 @@ from .. import lifecycle, validation
 from ..failure_groups import grouped
 from .rows import LETTERS, fatal_of, id_text, member_number, names_of, readable
 
-Call = Callable[..., Any]  # call(script, asked, *blobs)
-Place = tuple[int, bytes]  # when it came to rest (0: it does not rest), its member
+RunScript = Callable[..., Any]  # call(script, asked, *blobs)
+RestPlace = tuple[int, bytes]  # when it came to rest (0: it does not rest), its member
 WithFault = tuple[Message, Fault | None]
 PAGE, FIND_AT_ONCE = 500, 1000
 RESTING_AT_ONCE = 10_000  # places of messages at rest that one script looks at
@@ -43,14 +43,14 @@ _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _LAST_MS = 2**53
 
 
-def with_faults(call: Call, ids: Sequence[bytes]) -> list[WithFault | None]:
+def with_faults(call: RunScript, ids: Sequence[bytes]) -> list[WithFault | None]:
     """The messages with these ids, each with the fault that brought it to rest."""
     return [None if pair is None else pair[1] for pair in _with_places(call, ids)]
 
 
-def _with_places(call: Call, ids: Sequence[bytes]) -> list[tuple[Place, WithFault] | None]:
+def _with_places(call: RunScript, ids: Sequence[bytes]) -> list[tuple[RestPlace, WithFault] | None]:
     """Each of them with its place."""
-    entries: list[tuple[Place, WithFault] | None] = []
+    entries: list[tuple[RestPlace, WithFault] | None] = []
     while True:  # as many at a time as one answer holds
         some = ids[len(entries) : len(entries) + FIND_AT_ONCE]
         _, messages, states, *beside = call("find", None, b"".join(some))
@@ -67,7 +67,7 @@ def _with_places(call: Call, ids: Sequence[bytes]) -> list[tuple[Place, WithFaul
             return entries
 
 
-def _add_damage(call: Call, ids: Sequence[bytes], entries: list[tuple[Place, WithFault] | None]) -> None:
+def _add_damage(call: RunScript, ids: Sequence[bytes], entries: list[tuple[RestPlace, WithFault] | None]) -> None:
     """What was set aside says why, and what its state was."""
     aside = [n for n, one in enumerate(entries) if one is not None and one[1][0].reason == DAMAGED]
     if not aside:
@@ -82,10 +82,10 @@ def _add_damage(call: Call, ids: Sequence[bytes], entries: list[tuple[Place, Wit
         entries[n] = place, (replace(message, damage=damage), fault)
 
 
-class Search:
+class RedisSearch:
     """`call` runs a script; `queues` names every queue that may hold messages."""
 
-    def __init__(self, call: Call, queues: Callable[[], list[str]]) -> None:
+    def __init__(self, call: RunScript, queues: Callable[[], list[str]]) -> None:
         self._call, self._queues = call, queues
 
     def peek(self, lane: Lane | None, where: Filter, limit: int, cursor: str | None) -> Page:
@@ -110,8 +110,8 @@ class Search:
         return sorted(groups, key=lambda group: (-group.count, group.fingerprint, group.task))
 
     def _candidates(
-        self, lane: Lane | None, where: Filter, after: Place, page: int
-    ) -> Iterator[tuple[Place, WithFault]]:
+        self, lane: Lane | None, where: Filter, after: RestPlace, page: int
+    ) -> Iterator[tuple[RestPlace, WithFault]]:
         if where.ids is not None:
             ids = [bytes.fromhex(id.replace("-", "")) for id in dict.fromkeys(where.ids) if is_id(id)]
             yield from sorted(self._by_id(ids, after), key=lambda entry: entry[0])
@@ -131,8 +131,8 @@ class Search:
             yield from self._pages(lambda at: self._at_rest(keys, where, at, page, next(looked)), after)
 
     def _pages(
-        self, next_places: Callable[[Place], tuple[list[Place], Place | None]], after: Place
-    ) -> Iterator[tuple[Place, WithFault]]:
+        self, next_places: Callable[[RestPlace], tuple[list[RestPlace], RestPlace | None]], after: RestPlace
+    ) -> Iterator[tuple[RestPlace, WithFault]]:
         """`next_places` says also up to where it looked, unless that is the end."""
         while True:
             places, looked = next_places(after)
@@ -150,10 +150,10 @@ class Search:
                     f"what follows {before[1].hex()} in its set comes before it: `redrive store check` says more"
                 )
 
-    def _by_id(self, ids: Sequence[bytes], after: Place) -> Iterator[tuple[Place, WithFault]]:
+    def _by_id(self, ids: Sequence[bytes], after: RestPlace) -> Iterator[tuple[RestPlace, WithFault]]:
         yield from (entry for entry in _with_places(self._call, ids) if entry is not None and entry[0] > after)
 
-    def _live(self, lanes: Sequence[Lane], queues: Sequence[str], after: Place, limit: int) -> list[Place]:
+    def _live(self, lanes: Sequence[Lane], queues: Sequence[str], after: RestPlace, limit: int) -> list[RestPlace]:
         """The next places of messages that do not rest, in the order of putting."""
         first = list[bytes]()
         for lane in lanes:
@@ -192,8 +192,8 @@ class Search:
                 return list(names)
 
     def _at_rest(
-        self, keys: Sequence[tuple[str, str]], where: Filter, after: Place, limit: int, look: int
-    ) -> tuple[list[Place], Place | None]:
+        self, keys: Sequence[tuple[str, str]], where: Filter, after: RestPlace, limit: int, look: int
+    ) -> tuple[list[RestPlace], RestPlace | None]:
         """The next places of messages at rest, those that rest longest first; and up to where it looked, if that is
         not the end."""
         since = max(after[0], where.since_ms or 0)
@@ -201,8 +201,8 @@ class Search:
         member = after[1] if since == after[0] else b""
         wanted = [_map(where.reason), _map(where.fingerprint), _map(where.task), where.redrives, where.run]
         asked = (since, until, limit, look, wanted if wanted != [None] * 5 else None)
-        places: list[Place] = []
-        ends: list[Place] = []
+        places: list[RestPlace] = []
+        ends: list[RestPlace] = []
         many = max(1, min(QUEUES_AT_ONCE, RESTING_AT_ONCE // limit))
         for first in range(0, len(keys), many):
             rows, *looked = self._call("resting", (keys[first : first + many], *asked), member)

@@ -17,8 +17,8 @@ from msgspec import Struct
 from ...chance import uniform
 from ...errors import ConfigError, ReadOnly, StoreUnavailable
 from ..clock import Clock
-from ..pool import Pool
-from .connection import Connection, Place
+from ..pool import ConnectionPool
+from .connection import Connection, ConnectionSlot
 from .errors import LOST, SLOW, code_of, is_lost, passes, store_error
 from .url import Address, RedisUrl
 
@@ -88,7 +88,7 @@ class Session:
         self._verb = "EVALSHA"
         self._opened = False  # whether the server ever answered
         self._nodes = Nodes(url)
-        self._pool = Pool("Redis", lambda deadline_s: self.connect(), url.pool)
+        self._pool = ConnectionPool("Redis", lambda deadline_s: self.connect(), url.pool)
 
     def call(
         self,
@@ -145,7 +145,7 @@ class Session:
 
     # -- trying again
 
-    def attempt(self, do: Callable[[Connection], T], *, again: bool = True, place: Place | None = None) -> T:
+    def attempt(self, do: Callable[[Connection], T], *, again: bool = True, place: ConnectionSlot | None = None) -> T:
         """`do`'s value on a connection of `place` (default: the pool), repeated as `call` says."""
         place = place or self._pool
         tries = _Tries()
@@ -174,7 +174,7 @@ class Session:
                 self._opened = True
                 return value
 
-    def _put_back(self, place: Place, c: Connection | None, error: redis.RedisError) -> None:
+    def _put_back(self, place: ConnectionSlot, c: Connection | None, error: redis.RedisError) -> None:
         if is_lost(error):
             place.clear()
         if c is None:

@@ -29,7 +29,7 @@ from .. import validation
 from ..meta import encode
 from .admin import RedisAdmin
 from .arguments import Arguments, draft_rows, packed_ids
-from .exchange import Held, Settling, skip_row, swap_rows
+from .exchange import HeldReceipts, RedisSettling, skip_row, swap_rows
 from .queries import RedisQueries
 from .rows import NO_NAME, claimed_of, id_bytes, id_text
 from .search import QUEUES_AT_ONCE, with_faults
@@ -78,7 +78,7 @@ class RedisStore(RedisQueries, RedisAdmin):
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        settling = Settling(settlements, self.traits, self.now_ms)
+        settling = RedisSettling(settlements, self.traits, self.now_ms)
         asked = settling.asked(swaps, asks)
         self.failpoint("settled")
         self.failpoint("claim")
@@ -113,7 +113,7 @@ class RedisStore(RedisQueries, RedisAdmin):
                 self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
-        held = Held(receipts)
+        held = HeldReceipts(receipts)
         self.failpoint("extend")
         words = self._call("extend", (lease_ms, alone, held.zones, held.zone_of), held.members, held.fences)
         holds = [LeaseStatus.LOST] * len(receipts)
@@ -147,7 +147,7 @@ class RedisStore(RedisQueries, RedisAdmin):
             yield from ((leased[n + 1], some[leased[n]]) for n in range(0, len(leased), 2))
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
-        held = Held([receipt])
+        held = HeldReceipts([receipt])
         return bool(held.at) and self._call("checkpoint", None, held.members, held.fences, state) == 1
 
     # -- waiting

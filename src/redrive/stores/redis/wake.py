@@ -25,7 +25,7 @@ from ..pool import heirs
 from .connection import Connection
 from .session import Session
 
-Look = Callable[[], float | None]
+DueLook = Callable[[], float | None]
 
 
 class Wake:
@@ -44,7 +44,7 @@ class Wake:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._own = threading.local()  # a thread's waiter ends with the thread
-        self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
+        self._waiters: weakref.WeakSet[RedisWaiter] = weakref.WeakSet()
 
     def in_child(self) -> None:
         waiters = list(self._waiters)
@@ -52,7 +52,7 @@ class Wake:
         for waiter in waiters:
             waiter.close()
 
-    def wait(self, queues: Iterable[str], look: Look, timeout_ms: int) -> None:
+    def wait(self, queues: Iterable[str], look: DueLook, timeout_ms: int) -> None:
         """Return when a script spoke of one of the queues, when something comes due, on a nudge or after `timeout_ms`.
 
         `look` says in how many seconds something comes due: 0 or less for now, None for never. It is not called when
@@ -74,7 +74,7 @@ class Wake:
 
     def busy(self) -> None:
         """This thread found work: until it waits again the server need not notify it of more."""
-        waiter: Waiter | None = getattr(self._own, "waiter", None)
+        waiter: RedisWaiter | None = getattr(self._own, "waiter", None)
         if waiter is not None:
             waiter.leave()
 
@@ -85,13 +85,13 @@ class Wake:
             for waiter in self._waiters:
                 waiter.wake()
 
-    def _waiter(self) -> Waiter:
-        waiter: Waiter | None = getattr(self._own, "waiter", None)
+    def _waiter(self) -> RedisWaiter:
+        waiter: RedisWaiter | None = getattr(self._own, "waiter", None)
         if waiter is None:
             with self._lock:
                 if self._closed:
                     raise StoreError("this Redis store is closed; open another")
-                waiter = self._own.waiter = Waiter(self._link)
+                waiter = self._own.waiter = RedisWaiter(self._link)
                 self._waiters.add(waiter)
         return waiter
 
@@ -102,7 +102,7 @@ class Wake:
             self._own = threading.local()  # so a waiter ends as soon as no thread is in it
 
 
-class Waiter:
+class RedisWaiter:
     """One thread's connection for waiting, and the socket that a nudge writes to."""
 
     def __init__(self, link: Session) -> None:

@@ -12,7 +12,7 @@ from .errors import store_error
 CONNECTIONS = 2
 
 
-class Beside:
+class FileReaders:
     """Connections that `connect` opens when they are needed. Any number of threads may read."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from ...duration import show
 from ...files import UNKNOWN_BOOT, boot_id
 from ...message import Draft, Settlement
+from .rows import Read
 
 KEY = "clock"  # of the cell that holds the mark
 STEP_MS = 1000  # by how much the wall clock must be off for somebody to have set it
@@ -58,7 +59,7 @@ class Host(Protocol):
         ...
 
 
-class Machine:
+class MachineClocks:
     """This machine's clocks."""
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ def _time_namespace() -> str:
         return ""
 
 
-class Mark(Struct, frozen=True, array_like=True):
+class ClockMark(Struct, frozen=True, array_like=True):
     """At `steady_ms` of the start `start` the store's time was `time_ms`, and the wall clock `offset_ms` above the
     steady one. `behind_since_ms`: since when the wall clock has been further on, if it has."""
 
@@ -98,25 +99,25 @@ class Mark(Struct, frozen=True, array_like=True):
 
 
 def next_mark(
-    mark: Mark | None, start: str, wall_ms: float, steady_ms: float, is_quiet: Callable[[], bool] = lambda: False
-) -> Mark:
+    mark: ClockMark | None, start: str, wall_ms: float, steady_ms: float, is_quiet: Callable[[], bool] = lambda: False
+) -> ClockMark:
     """The mark to go by from now on: the same one where nothing has happened. `is_quiet` is asked whether nothing is
     leased, where that decides."""
     offset = wall_ms - steady_ms
     if mark is None:
-        return Mark(start, steady_ms, wall_ms, offset)
+        return ClockMark(start, steady_ms, wall_ms, offset)
     if mark.start != start or steady_ms < mark.steady_ms - STEP_MS:
         is_wrong = mark.time_ms - wall_ms > AWAY_MS
-        return Mark(start, steady_ms, wall_ms if is_wrong else max(wall_ms, mark.time_ms), offset)
+        return ClockMark(start, steady_ms, wall_ms if is_wrong else max(wall_ms, mark.time_ms), offset)
     now = mark.time_at(steady_ms)
     since = None
     if wall_ms - now > STEP_MS:
         since = steady_ms if mark.behind_since_ms is None else mark.behind_since_ms
         if steady_ms - since >= WAIT_MS and is_quiet():
-            return Mark(start, steady_ms, wall_ms, offset)
+            return ClockMark(start, steady_ms, wall_ms, offset)
     changed = mark.is_off(wall_ms, steady_ms) or (since is None) != (mark.behind_since_ms is None)
     if changed or steady_ms - mark.steady_ms >= SAVE_EVERY_MS:
-        return Mark(start, steady_ms, now, offset if changed else mark.offset_ms, since)
+        return ClockMark(start, steady_ms, now, offset if changed else mark.offset_ms, since)
     return mark
 
 
@@ -125,15 +126,15 @@ class HeldClock:
     where the clock was not set, and read in each commit where it was."""
 
     def __init__(self, host: Host | None = None) -> None:
-        self._host = host or Machine()
+        self._host = host or MachineClocks()
         self._steady_s, self._wall_s = self._host.steady_s, self._host.wall_s
         self._looked_ms = self._asked_ms = float("-inf")
         self._good_until_ms = float("-inf")  # by the steady clock: until then no commit need sync
         self._was_set = False  # the wall clock, since the mark was made
-        self._unsaved: tuple[Mark | None] | None = None  # the mark before one that is not committed yet
+        self._unsaved: tuple[ClockMark | None] | None = None  # the mark before one that is not committed yet
         self._take(None)
 
-    def _take(self, mark: Mark | None) -> None:
+    def _take(self, mark: ClockMark | None) -> None:
         self._mark = mark
         self._offset_ms, self._since_ms = (
             (0.0, 0.0) if mark is None else (mark.offset_ms, mark.time_ms - mark.steady_ms)
@@ -247,18 +248,15 @@ def finding(ahead_ms: float) -> str | None:
 
 
 _encode = msgspec.json.encode
-_decode = msgspec.json.Decoder(Mark).decode
+_decode = msgspec.json.Decoder(ClockMark).decode
 
 
-def read(stored: bytes | None) -> Mark | None:
+def read(stored: bytes | None) -> ClockMark | None:
     """The mark that the store has; one that cannot be read counts as none."""
     try:
         return None if stored is None else _decode(stored)
     except (msgspec.DecodeError, ValueError, TypeError):
         return None
-
-
-Read = Callable[..., list[tuple[Any, ...]]]
 
 
 class StoreClock:

@@ -15,8 +15,8 @@ import msgspec
 
 from ...message import DAMAGED, PRIORITIES, Damage, Lane, Message
 from ..meta import Meta, read_deferral, read_meta, text
-from .groups import Groups
-from .rows import COLUMNS, read_faults, read_rows, to_message
+from .groups import SqliteGroups
+from .rows import COLUMNS, Read, read_faults, read_rows, to_message
 
 UNREADABLE = (sqlite3.OperationalError, msgspec.MsgspecError, UnicodeError, ValueError, TypeError)
 _EMPTY = Meta()
@@ -88,7 +88,6 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     "body": (_octets, b""),
     **dict.fromkeys(("progress", "result", "before_progress", "before_result"), (_octets, None)),
 }
-Read = Callable[..., list[tuple[Any, ...]]]
 
 
 class RawRow:
@@ -177,7 +176,7 @@ def look(read: Read, seq: int) -> RawRow | None:
 class Damages:
     """Sets rows aside. Works on the connection it is given, inside its transaction."""
 
-    def __init__(self, statements: Mapping[str, str], groups: Groups) -> None:
+    def __init__(self, statements: Mapping[str, str], groups: SqliteGroups) -> None:
         self._sql, self._groups = statements, groups
 
     def set_aside(self, c: sqlite3.Connection, seqs: Sequence[int], now: int) -> list[Message]:

@@ -26,15 +26,15 @@ from ...store import Cells, Store, Traits
 from ..failpoints import no_failpoint
 from ..meta import text
 from . import cells, schema
-from .beside import Beside
+from .beside import FileReaders
 from .cells import SqliteCells
 from .clock import Host, StoreClock
 from .damage import Damages
 from .errors import store_error
-from .groups import Groups
+from .groups import SqliteGroups
 from .reading import TRIES, Reading, passes, require_schema, why_read_only
-from .triage import Triage
-from .wake import Waiter, Waker, wake_dir
+from .triage import SqliteTriage
+from .wake import SqliteWaiter, Waker, wake_dir
 from .writes import Writes
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class _Work:
         self.error: BaseException | None = None
 
 
-class Writer:
+class FileWriter:
     """The one writing connection, opened when it is needed. The thread that gets the lock commits for all that wait."""
 
     def __init__(
@@ -196,23 +196,23 @@ class SqliteFile(Store):
         self._sql = schema.statements()
         self._clock = StoreClock(self._sql, clock_ms, host)
         self._clock_ms = self._clock.now_ms
-        self._groups = Groups(self._sql)
+        self._groups = SqliteGroups(self._sql)
         self._changes = Writes(self._sql, self._groups)
-        self._triage = Triage(self._sql, self._groups, self._changes)
+        self._triage = SqliteTriage(self._sql, self._groups, self._changes)
         self._damages = Damages(self._sql, self._groups)
         self._set_aside: list[Message] = []  # by other calls than exchange, which has yet to tell of it
         self._by_lane = ""  # or the ending of those statements that leave alone lanes of newer versions
         self.failpoint: Callable[[str], None] = (
             no_failpoint  # tests put a function here that kills or fails at a named point
         )
-        self._read_lock, self._beside = threading.RLock(), Beside(self._connect_reader)
+        self._read_lock, self._beside = threading.RLock(), FileReaders(self._connect_reader)
         self._open()
         self.cells: Cells = SqliteCells(
             self._sql, self._read, self._writer.run, self.now_ms, self._clock_ms, self._sweep_cells
         )
 
     def _open(self) -> None:
-        self._writer = Writer(self._connect, self._synchronous, lambda point: self.failpoint(point))
+        self._writer = FileWriter(self._connect, self._synchronous, lambda point: self.failpoint(point))
         self._reader: sqlite3.Connection | None = None
         try:
             if self._reading is None:
@@ -235,7 +235,7 @@ class SqliteFile(Store):
         self._writer.begun, self._writer.undone = self._clock.begin, self._clock.undo
         self._wake_folder = wake_dir(self.path)
         self._waker = Waker(self._wake_folder)
-        self._waiters: dict[int, Waiter] = {}
+        self._waiters: dict[int, SqliteWaiter] = {}
         self._nudges = 0
         self._for_others = False  # whether the last exchange let more join their queue than it claimed
         self._swept_ms = self._cells_swept_ms = self._clock_ms()

@@ -19,7 +19,7 @@ from ..meta import text
 Touched = set[tuple[str, str]]  # (queue, group)
 
 
-class Spot(NamedTuple):
+class GroupSpot(NamedTuple):
     """Where a grouped message without a place stands: parked (`turn`) or waiting until `wake_ms`; a parked one is not
     due before it either."""
 
@@ -27,7 +27,7 @@ class Spot(NamedTuple):
     wake_ms: int | None
 
 
-class Seen(msgspec.Struct, array_like=True, frozen=True):
+class HandleMatch(msgspec.Struct, array_like=True, frozen=True):
     """A message that is as its handle says; `which` of the handles."""
 
     which: int
@@ -39,7 +39,7 @@ class Seen(msgspec.Struct, array_like=True, frozen=True):
     turn: int | None
 
 
-class Rules(NamedTuple):
+class SqliteGroupRules(NamedTuple):
     """How a queue's groups are served."""
 
     width: int
@@ -48,25 +48,25 @@ class Rules(NamedTuple):
     own_widths: bool  # whether some group has a width of its own
 
 
-def spot(strict: bool, priority: int, number: int, due_ms: int, now_ms: int) -> Spot:
+def spot(strict: bool, priority: int, number: int, due_ms: int, now_ms: int) -> GroupSpot:
     """Where a message joins its group. `number` rises with every one that joins. Strict groups go by it alone; others
     by priority first, and what is not due yet does not join before its time."""
     if strict:
-        return Spot(number, due_ms if due_ms > now_ms else None)
-    return Spot(None, due_ms) if due_ms > now_ms else Spot(priority << PRIORITY_SHIFT | number, None)
+        return GroupSpot(number, due_ms if due_ms > now_ms else None)
+    return GroupSpot(None, due_ms) if due_ms > now_ms else GroupSpot(priority << PRIORITY_SHIFT | number, None)
 
 
-class Groups:
+class SqliteGroups:
     """Works on the connection it is given, inside its transaction."""
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         self._sql = statements
         self.admitted = 0  # how many were given a place since the last exchange set it to 0
 
-    def rules(self, c: sqlite3.Connection, queue: str) -> Rules:
+    def rules(self, c: sqlite3.Connection, queue: str) -> SqliteGroupRules:
         width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
         strict = order == GroupOrder.STRICT
-        return Rules(width, strict, strict and on_dead == OnDead.BLOCK, bool(own))
+        return SqliteGroupRules(width, strict, strict and on_dead == OnDead.BLOCK, bool(own))
 
     # -- joining
 
@@ -74,7 +74,7 @@ class Groups:
         self, c: sqlite3.Connection, groups: Sequence[str | None], rows: Sequence[tuple[Any, ...]], now: int
     ) -> None:
         """Insert rows, some of them of these groups, in their order."""
-        rules: dict[str, Rules] = {}
+        rules: dict[str, SqliteGroupRules] = {}
         touched, placed, first = Touched(), [], self._last_number(c) + 1
         for number, (group, row) in enumerate(zip(groups, rows, strict=True), first):
             if group is None:
@@ -89,7 +89,7 @@ class Groups:
         c.executemany(self._sql["put_grouped"], placed)
         self.admit(c, touched, now)
 
-    def rejoin(self, c: sqlite3.Connection, seen: Seen, queue: str, due: int, now: int) -> Touched:
+    def rejoin(self, c: sqlite3.Connection, seen: HandleMatch, queue: str, due: int, now: int) -> Touched:
         """A redriven message goes to the tail, or stays the head that it was."""
         if seen.group is None or (seen.turn == 0 and queue == seen.queue):
             return Touched()

@@ -19,11 +19,10 @@ from .damage import (
     UNREADABLE,
     Damages,
     RawRow,
-    Read,
     damage_of,
     look,
 )
-from .rows import COLUMNS, read_rows, to_message
+from .rows import COLUMNS, Read, read_rows, to_message
 
 PAGE = 1000
 BEYOND_MENDING = ("id", "task", "queue", "body")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -29,6 +30,7 @@ COLUMNS = f"""{", ".join(HOT)}, case when crashes + crashes_alone + redrives + s
  deferral, progress, result) is not null then json_array({", ".join(COLD)}) end"""
 
 
+Read = Callable[..., list[tuple[Any, ...]]]  # a statement and its parameters: its rows
 # What a version of ours writes; anything else is damage, and is found while a row is read.
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Fence = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -59,7 +61,7 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
 
 
 _Text = str | None
-Row = tuple[
+CompactRow = tuple[
     int,
     str,
     str,
@@ -80,7 +82,7 @@ Row = tuple[
 ]
 
 
-read_rows = msgspec.json.Decoder(list[Row]).decode
+read_rows = msgspec.json.Decoder(list[CompactRow]).decode
 read_places = msgspec.json.Decoder(list[tuple[int, int]]).decode
 read_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 
@@ -103,7 +105,7 @@ class Strange(ValueError):
     """It is due, in a lane from which nothing is claimed."""
 
 
-def to_message(row: Row) -> Message:
+def to_message(row: CompactRow) -> Message:
     id, task, queue, lane, priority, due = row[1:7]
     group, held, body, cold = row[13:]
     head = (lane, priority, due, *row[7:13])

@@ -53,16 +53,16 @@ def statements() -> dict[str, str]:
     return named | {f"{name}_by_lane": _LEFT_ALONE.sub(rf"\g<0> and {_OURS}", named[name]) for name in _BY_LANE}
 
 
-Read = Callable[[str], Iterable[tuple[Any, ...]]]  # a statement that reads: its rows
+SchemaQuery = Callable[[str], Iterable[tuple[Any, ...]]]  # a statement that reads: its rows
 
 
-def needed(ask: Read) -> int:
+def needed(ask: SchemaQuery) -> int:
     """The version that a program must know to work the file; 0 where there is nothing of ours."""
     ((at,),) = ask("pragma user_version")
     return int(at)
 
 
-def version(ask: Read) -> int:
+def version(ask: SchemaQuery) -> int:
     """The version that the file is at; 0 where there is nothing of ours."""
     at = needed(ask)
     if not list(ask("select 1 from sqlite_master where name = 'schema_at' and type = 'table'")):
@@ -71,7 +71,7 @@ def version(ask: Read) -> int:
     return max(at, beyond or 0)
 
 
-def require_known(ask: Read, path: Path) -> None:
+def require_known(ask: SchemaQuery, path: Path) -> None:
     """Raises SchemaError for a file that this redrive must not work: of a newer one, or of one before any release."""
     at, first, last = needed(ask), MIGRATIONS[0], MIGRATIONS[-1]
     if at > last:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +33,7 @@ from .file import SqliteFile
 from .groups import to_group
 from .rows import (
     COLUMNS,
+    Read,
     read_faults,
     read_rows,
     to_message,
@@ -57,7 +58,6 @@ NEAR = 5_000  # rows of the table that are read to see whether a page is among t
 VALUES_MAX = 50  # so many values of a field are merged in order
 LISTED_MAX = 4  # for so many of them the messages of other fields are listed
 _FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # those that have an index, of more values first
-Read = Callable[..., list[tuple[Any, ...]]]
 
 
 def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:

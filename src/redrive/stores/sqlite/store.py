@@ -42,7 +42,7 @@ from .damage import UNREADABLE
 from .errors import store_error
 from .file import SWEEP_EVERY_MS
 from .rows import (
-    Row,
+    CompactRow,
     Strange,
     read_places,
     read_rows,
@@ -50,7 +50,7 @@ from .rows import (
 )
 from .search import SqliteQueries
 from .transaction import after_commit, connection_of, within
-from .wake import Waiter
+from .wake import SqliteWaiter
 from .writes import fences_of
 
 LOOK_EVERY_S = 0.25  # how often an idle waiter looks whether another process changed the file without waking it
@@ -201,7 +201,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             places += read_places(self._one(c, f"retries_due{but}", *asked, *skip))
         return [seq for _, seq in places]
 
-    def _claimable(self, c: sqlite3.Connection, ask: ClaimRequest, now: int) -> list[Row]:
+    def _claimable(self, c: sqlite3.Connection, ask: ClaimRequest, now: int) -> list[CompactRow]:
         skip = (text(sorted(ask.skip)),) if ask.skip else ()
         but, asked = ("_but" if skip else ""), (ask.queue, now)
         retries = ask.retries and self._one(c, f"retries_due{but}", *asked, min(ask.retries, ask.limit), *skip)
@@ -283,10 +283,10 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         ]
         return min((due for due in dues_ms if isinstance(due, int)), default=float("inf"))
 
-    def _waiter(self) -> Waiter:
+    def _waiter(self) -> SqliteWaiter:
         me = threading.get_ident()
         if me not in self._waiters:
-            self._waiters[me] = Waiter(None if self.traits.read_only else self._wake_folder)
+            self._waiters[me] = SqliteWaiter(None if self.traits.read_only else self._wake_folder)
         return self._waiters[me]
 
     def nudge(self) -> None:
@@ -309,7 +309,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
     # -- keeping
 
 
-def _claimed(row: Row, fence: int, until: int, worker: str) -> Message:
+def _claimed(row: CompactRow, fence: int, until: int, worker: str) -> Message:
     """The message as the claim leaves it. Raises Strange."""
     _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, group, held, body, cold = row
     if lane is not Lane.LEASED:

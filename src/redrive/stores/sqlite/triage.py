@@ -26,19 +26,19 @@ from ...message import (
 from .. import lifecycle
 from ..meta import text
 from ..validation import judged_lanes, key_is_held
-from .groups import Groups, Seen, Touched
+from .groups import HandleMatch, SqliteGroups, Touched
 from .rows import restored_row
 from .writes import Writes
 
-_read_seen = msgspec.json.Decoder(list[Seen]).decode
+_read_seen = msgspec.json.Decoder(list[HandleMatch]).decode
 _read_seqs = msgspec.json.Decoder(list[int]).decode
 _read_ids = msgspec.json.Decoder(list[str]).decode
 
 
-class Triage:
+class SqliteTriage:
     """Works on the connection it is given. Each call is a part of a commit of the caller's."""
 
-    def __init__(self, statements: Mapping[str, str], groups: Groups, changes: Writes) -> None:
+    def __init__(self, statements: Mapping[str, str], groups: SqliteGroups, changes: Writes) -> None:
         self._sql, self._groups, self._changes = statements, groups, changes
 
     def judge(self, c: sqlite3.Connection, handles: Sequence[Handle], verdict: Verdict, now: int) -> list[bool]:
@@ -55,7 +55,7 @@ class Triage:
 
     def _seen(
         self, c: sqlite3.Connection, which: Sequence[int], handles: Sequence[Handle], verdict: Verdict
-    ) -> list[Seen]:
+    ) -> list[HandleMatch]:
         """What this verdict is for, of those that are still as they were seen."""
         lanes = judged_lanes(verdict)
         wanted = [at for at in which if handles[at].lane in lanes]
@@ -70,7 +70,9 @@ class Triage:
             seen = [one for one in seen if one.seq in seqs]
         return [msgspec.structs.replace(one, which=wanted[one.which]) for one in seen]
 
-    def _move(self, c: sqlite3.Connection, seen: Sequence[Seen], verdict: Verdict, touched: Touched, now: int) -> None:
+    def _move(
+        self, c: sqlite3.Connection, seen: Sequence[HandleMatch], verdict: Verdict, touched: Touched, now: int
+    ) -> None:
         seqs = text([one.seq for one in seen])
         match verdict:
             case _ if not seen:
@@ -92,7 +94,7 @@ class Triage:
                 self._replace(c, seen[0].seq, verdict.draft, now)
 
     def _redrive(
-        self, c: sqlite3.Connection, seen: Sequence[Seen], verdict: Redrive, touched: Touched, now: int
+        self, c: sqlite3.Connection, seen: Sequence[HandleMatch], verdict: Redrive, touched: Touched, now: int
     ) -> None:
         due = {one.seq: lifecycle.later(now, verdict.delay_of(one.which)) for one in seen}
         fresh = (verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)

@@ -29,7 +29,7 @@ def wake_dir(database: Path) -> Path:
     return database.with_name(database.name + "-wake")
 
 
-class Waiter:
+class SqliteWaiter:
     """One thread's wait: for nudges of this process, and, where it can have a socket in the folder, for `wake_all` of
     others. `name` is that socket's; empty where it has none, or should have none (None)."""
 

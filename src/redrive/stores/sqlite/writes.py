@@ -26,13 +26,13 @@ from ...message import (
 )
 from ..meta import meta_of, text
 from .cells import Swaps
-from .groups import Groups, Touched
+from .groups import SqliteGroups, Touched
 
 
 class Writes:
     """Works on the connection it is given. Each call is a part of a commit of the caller's."""
 
-    def __init__(self, statements: Mapping[str, str], groups: Groups) -> None:
+    def __init__(self, statements: Mapping[str, str], groups: SqliteGroups) -> None:
         self._sql, self._groups = statements, groups
 
     def insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[PutResult]:

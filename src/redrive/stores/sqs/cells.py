@@ -102,10 +102,10 @@ def apply_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
 
 # -- what the URL names
 
-OpenStore = Callable[[str], Store]
+StoreOpener = Callable[[str], Store]
 
 
-class Beside:
+class BesideStores:
     """The triage store and the cells of a store on SQS: those given, or those that its URL names.
 
     `open_store` and `open_cells` open what the URL names. `cells` has none where there are none; `some_cells` is None.
@@ -116,7 +116,7 @@ class Beside:
         at: SqsUrl,
         triage: Store | None,
         cells: OpenCells | None,
-        open_store: OpenStore | None,
+        open_store: StoreOpener | None,
         open_cells: Callable[[str], OpenCells] | None,
     ) -> None:
         if ((at.triage and triage is None) or (at.cells and cells is None)) and not (open_store and open_cells):
@@ -159,7 +159,7 @@ class Beside:
                 part.close()
 
 
-def _open_cells(url: str, region: str, open_store: OpenStore, open_cells: Callable[[str], OpenCells]) -> OpenCells:
+def _open_cells(url: str, region: str, open_store: StoreOpener, open_cells: Callable[[str], OpenCells]) -> OpenCells:
     """A DynamoDB table is in the queues' region unless its URL names another."""
     if not url.startswith("dynamodb://"):
         return CellsOfStore(open_store(url))
@@ -174,7 +174,7 @@ PAUSES = "sqs/paused"  # a cell: which queues are paused, as SQS cannot say it
 PAUSES_EVERY_S = 1.0  # how often the cell is read
 
 
-class Pauses:
+class QueuePauses:
     """Pauses the queues of one store. Without cells none can be."""
 
     def __init__(self, cells: Cells | None) -> None:

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from ...errors import ConfigError, StoreError, StoreUnavailable
 from ...message import Cell, ClaimRequest, Delivery, LeaseStatus, Message, Receipt, Settled
-from .client import HIDE, EntryRefused, Job, Sqs, run
+from .client import HIDE, BatchJob, EntryRefused, Sqs, run
 from .deletes import Deletes
-from .in_flight import InFlight
-from .queues import Queues, SqsQueue
+from .in_flight import InFlightMessages
+from .queues import QueueDirectory, SqsQueue
 from .receive import Received, Receivers
 from .records import Records, is_again
-from .settle import Ending, Settling
-from .steps import Step, Steps
+from .settle import Ending, SqsSettling
+from .steps import SettleStep, Steps
 from .track import RECORDS as TRACKS
 from .track import Track, read_record
 from .wire import claimed
@@ -31,13 +31,13 @@ class Claims:
 
     def __init__(
         self,
-        queues: Queues,
+        queues: QueueDirectory,
         receivers: Receivers,
         records: Records,
-        leases: Leases,
-        in_flight: InFlight,
+        leases: SqsLeases,
+        in_flight: InFlightMessages,
         steps: Steps,
-        settling: Settling,
+        settling: SqsSettling,
         ending: Ending,
         *,
         tracked: bool,
@@ -87,7 +87,7 @@ class Claims:
     def _deliver(
         self, ask: ClaimRequest, queue: SqsQueue, received: Sequence[Received], records: dict[str, Cell]
     ) -> list[Delivery]:
-        now, deliveries, hops = self._now_ms(), list[Delivery](), list[Step]()
+        now, deliveries, hops = self._now_ms(), list[Delivery](), list[SettleStep]()
         in_flight = self._in_flight
         for one in received:
             held = self._records.held(queue, one, ask, records.get(one.raw["MessageId"]))
@@ -119,7 +119,7 @@ class Claims:
             self._hop(hops)
         return deliveries
 
-    def _hop(self, steps: Sequence[Step]) -> None:
+    def _hop(self, steps: Sequence[SettleStep]) -> None:
         """Put messages off. One that fails comes back when its visibility ends, and is put off then."""
         self._settling.send(steps)
         self._settling.keep(steps)
@@ -128,13 +128,13 @@ class Claims:
         self._ending.end(done)
 
 
-class Leases:
+class SqsLeases:
     """Leases for one store: how long a message is hidden. They are renewed, and lost where SQS says so."""
 
     def __init__(
         self,
         sqs: Sqs,
-        in_flight: InFlight,
+        in_flight: InFlightMessages,
         records: Records,
         steps: Steps,
         ending: Ending,
@@ -148,7 +148,7 @@ class Leases:
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool) -> list[LeaseStatus]:
         """As `Store.extend`."""
         now, words, held_by = self._now_ms(), [LeaseStatus.HELD] * len(receipts), self._in_flight.held
-        jobs: dict[str, tuple[Job, list[int]]] = {}
+        jobs: dict[str, tuple[BatchJob, list[int]]] = {}
         for at, receipt in enumerate(receipts):
             held = held_by.get(receipt)
             if held is None and self._steps.ended(receipt) is not None:
@@ -160,7 +160,7 @@ class Leases:
             if alone:
                 self._records.mark_alone(held)
             if seconds > 0:
-                job, mine = jobs.setdefault(held.queue.url, (Job(HIDE, held.queue.url, []), []))
+                job, mine = jobs.setdefault(held.queue.url, (BatchJob(HIDE, held.queue.url, []), []))
                 job.entries.append({"ReceiptHandle": held.handle, "VisibilityTimeout": seconds})
                 mine.append(at)
                 if held.group is not None:  # those behind it, best effort
@@ -204,7 +204,7 @@ class Leases:
 
     def _hide_for(self, queue: SqsQueue, handles: Sequence[str], seconds: int) -> list[bool]:
         """Hide these for so many seconds more; returns for each whether that worked."""
-        job = Job(HIDE, queue.url, [{"ReceiptHandle": handle, "VisibilityTimeout": seconds} for handle in handles])
+        job = BatchJob(HIDE, queue.url, [{"ReceiptHandle": handle, "VisibilityTimeout": seconds} for handle in handles])
         run(self._sqs, [job])
         return [error is None for error in job.answers]
 
@@ -214,9 +214,9 @@ class Adopting:
 
     def __init__(
         self,
-        queues: Queues,
+        queues: QueueDirectory,
         claims: Claims,
-        in_flight: InFlight,
+        in_flight: InFlightMessages,
         receivers: Receivers,
         deletes: Deletes,
         *,

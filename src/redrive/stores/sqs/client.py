@@ -143,20 +143,20 @@ class Crew:
 
 # -- batches
 
-Entry = dict[str, Any]
+BatchEntry = dict[str, Any]
 
 
-class Job(Struct):
+class BatchJob(Struct):
     """Entries for one action on one queue. Once it is done, `answers` has None or the error for each."""
 
     action: str
     url: str
-    entries: list[Entry]
+    entries: list[BatchEntry]
     sizes: list[int] = []  # bytes of each, where the action has a bound
     answers: list[StoreError | ConfigError | None] = []
 
 
-def run(sqs: Sqs, jobs: Sequence[Job]) -> None:
+def run(sqs: Sqs, jobs: Sequence[BatchJob]) -> None:
     """Do all jobs in batches of ten, in parallel as far as threads go, but sends to a FIFO queue in order.
     Errors are in the answers; nothing is raised."""
     works: list[Callable[[], None]] = []
@@ -169,7 +169,7 @@ def run(sqs: Sqs, jobs: Sequence[Job]) -> None:
     sqs.all(works)
 
 
-def _in_order(sqs: Sqs, job: Job) -> None:
+def _in_order(sqs: Sqs, job: BatchJob) -> None:
     """Send one batch after another, up to the first that fails, so that no later message overtakes it. Within that
     batch SQS may have taken entries after the one that it refused."""
     failed = None
@@ -182,7 +182,7 @@ def _in_order(sqs: Sqs, job: Job) -> None:
                 job.answers[at] = StoreUnavailable(f"not sent, as what goes before it was not: {failed}")
 
 
-def parts(job: Job) -> Iterator[range]:
+def parts(job: BatchJob) -> Iterator[range]:
     """The ranges of entries that make a batch."""
     begin = size = 0
     for at in range(len(job.entries)):
@@ -196,7 +196,7 @@ def parts(job: Job) -> Iterator[range]:
         yield range(begin, len(job.entries))
 
 
-def _batch(sqs: Sqs, job: Job, part: Sequence[int]) -> None:
+def _batch(sqs: Sqs, job: BatchJob, part: Sequence[int]) -> None:
     for turn in range(TRIES):
         if turn:
             time.sleep(PAUSE_S * 2 ** (turn - 1))
@@ -217,7 +217,7 @@ def _batch(sqs: Sqs, job: Job, part: Sequence[int]) -> None:
             return
 
 
-def _entry_error(job: Job, failure: dict[str, Any]) -> StoreError:
+def _entry_error(job: BatchJob, failure: dict[str, Any]) -> StoreError:
     where = job.url.rpartition("/")[2]
     text = f"SQS {job.action} {where}: {failure.get('Code')}: {failure.get('Message') or 'no reason given'}"
     return EntryRefused(text) if failure.get("SenderFault") else StoreUnavailable(text)

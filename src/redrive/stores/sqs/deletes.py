@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from ...errors import ConfigError, StoreError
-from .client import DELETE, ENTRIES_MAX, HIDE, EntryRefused, Job, Sqs, run
+from .client import DELETE, ENTRIES_MAX, HIDE, BatchJob, EntryRefused, Sqs, run
 
 LINGER_S = 0.1
 AGAIN_S = 1.0  # how often what failed is tried again
@@ -105,10 +105,10 @@ class Deletes:
     def _do(self, ends: Sequence[End]) -> None:
         if not ends:
             return
-        jobs, now = dict[tuple[str, str], tuple[Job, list[End]]](), self._now_ms()
+        jobs, now = dict[tuple[str, str], tuple[BatchJob, list[End]]](), self._now_ms()
         for end in ends:
             action = DELETE if end.until_ms is None else HIDE
-            job, mine = jobs.setdefault((action, end.url), (Job(action, end.url, []), []))
+            job, mine = jobs.setdefault((action, end.url), (BatchJob(action, end.url, []), []))
             entry: dict[str, object] = {"ReceiptHandle": end.handle}
             if end.until_ms is not None:
                 entry["VisibilityTimeout"] = min(max(0, math.ceil((end.until_ms - now) / 1000)), max(0, end.most_s))

@@ -18,10 +18,10 @@ VISIBLE_MAX_S = 12 * 3600  # from the receive on, however often it is extended
 MARGIN_S = 60  # how far we stay below that
 HIDDEN_MAX = 10_000  # waiting messages that are remembered, before those whose time has come are forgotten
 
-Group = tuple[str, str]  # a queue's URL, and the group
+GroupKey = tuple[str, str]  # a queue's URL, and the group
 
 
-class Held(Struct):
+class ClaimedMessage(Struct):
     """A claimed message, and everything that settling it needs."""
 
     message: Message
@@ -34,24 +34,24 @@ class Held(Struct):
     received_ms: int
     until_ms: int
     version: int = 0  # of its record; 0 where there is none
-    group: Group | None = None  # of a FIFO queue
+    group: GroupKey | None = None  # of a FIFO queue
 
     def stays_s(self, now_ms: int) -> int:
         """For how many more seconds SQS may hide it before it has to be received again."""
         return VISIBLE_MAX_S - MARGIN_S - math.ceil((now_ms - self.received_ms) / 1000)
 
 
-class InFlight:
+class InFlightMessages:
     """Everything that one store holds. Thread-safe; `held` is changed under `lock`."""
 
     def __init__(self) -> None:
-        self.held: dict[Receipt, Held] = {}
+        self.held: dict[Receipt, ClaimedMessage] = {}
         self.lock = threading.Lock()
         self.fifo = FifoGroups()
         self._hidden: dict[str, tuple[str, int]] = {}  # by SQS's id: the queue's URL, and until when
         self._hidden_max = HIDDEN_MAX
 
-    def all(self) -> list[Held]:
+    def all(self) -> list[ClaimedMessage]:
         with self.lock:
             return [*self.held.values()]
 
@@ -60,7 +60,7 @@ class InFlight:
         with self.lock:
             return any(held.until_ms > now_ms for held in self.held.values())
 
-    def drop(self, receipts: Sequence[Receipt]) -> list[Held]:
+    def drop(self, receipts: Sequence[Receipt]) -> list[ClaimedMessage]:
         """Forget these; returns those that were held."""
         with self.lock:
             return [held for receipt in receipts if (held := self.held.pop(receipt, None)) is not None]
@@ -79,7 +79,7 @@ class InFlight:
 
     # -- hidden until their time
 
-    def hide(self, waiting: Sequence[tuple[Held, int]], now_ms: int) -> None:
+    def hide(self, waiting: Sequence[tuple[ClaimedMessage, int]], now_ms: int) -> None:
         """Remember that each of these is hidden until its time."""
         with self.lock:
             if len(self._hidden) > self._hidden_max:
@@ -107,8 +107,8 @@ class FifoGroups:
     """
 
     def __init__(self) -> None:
-        self._behind: dict[Group, deque[Received]] = {}  # by group, while one of its messages runs
-        self._heads: dict[Group, str] = {}  # SQS's id of the one that runs
+        self._behind: dict[GroupKey, deque[Received]] = {}  # by group, while one of its messages runs
+        self._heads: dict[GroupKey, str] = {}  # SQS's id of the one that runs
         self._lock = threading.Lock()
 
     def heads(self, url: str, received: Sequence[Received]) -> list[Received]:
@@ -125,19 +125,19 @@ class FifoGroups:
                     heads.append(one)
         return heads
 
-    def behind(self, group: Group) -> list[Received]:
+    def behind(self, group: GroupKey) -> list[Received]:
         """The messages that wait."""
         with self._lock:
             return [*self._behind.get(group, ())]
 
-    def renewed(self, group: Group, until_ms: int) -> None:
+    def renewed(self, group: GroupKey, until_ms: int) -> None:
         """Those that wait are hidden until then."""
         with self._lock:
             line = self._behind.get(group, deque())
             for at, one in enumerate(line):
                 line[at] = Received(one.raw, one.at_ms, until_ms)
 
-    def over(self, group: Group) -> list[Received]:
+    def over(self, group: GroupKey) -> list[Received]:
         """End the group's turn; returns the messages that waited, in order. If the one that ran is done they run next;
         if it will be delivered again they go back to the queue, behind it."""
         with self._lock:

@@ -21,7 +21,7 @@ from .track import (
     RECORDS,
     TRIES,
     UNSENT_MS,
-    Held,
+    KeyHolder,
     Track,
     encode,
     hold_swap,
@@ -34,11 +34,11 @@ from .wire import RECORD_TTL_MS as TTL_MS
 
 PATIENCE_S, LOOK_S = 1.0, 0.02  # how long a put waits to learn whether the holder of its key is sent
 
-Sending = str | StoreError | ConfigError | None
-Send = Callable[[Sequence[Message]], Sequence[StoreError | ConfigError | None]]
+SendResult = str | StoreError | ConfigError | None
+SendMessages = Callable[[Sequence[Message]], Sequence[StoreError | ConfigError | None]]
 
 
-class Word(Enum):
+class KeyState(Enum):
     """Whether a key is held; UNSURE while its holder may be about to be sent."""
 
     FREE = auto()
@@ -63,19 +63,19 @@ class TrackedSends:
     def put(
         self,
         messages: Sequence[Message],
-        send: Send,
+        send: SendMessages,
         *,
         keys_for_ms: Sequence[int] = (),
         ending: Collection[str] = (),
         keyed: bool = True,
-    ) -> list[Sending]:
+    ) -> list[SendResult]:
         """Send these. Returns for each None, the id of the message that holds its key, or the error, after which it
         holds no key.
 
         The keys of messages `ending` are free. Raises StoreError where the cells cannot be reached: nothing more was
         sent.
         """
-        results: list[Sending] = [None] * len(messages)
+        results: list[SendResult] = [None] * len(messages)
         first: dict[str, int] = {}
         twins: list[tuple[int, int]] = []
         for at, message in enumerate(messages):
@@ -113,7 +113,7 @@ class TrackedSends:
         cell_of: dict[int, str],
         keys_for_ms: Sequence[int],
         ending: Collection[str],
-        results: list[Sending],
+        results: list[SendResult],
         begun: set[int],
     ) -> tuple[list[int], list[int]]:
         """Take keys and write records; returns the messages that may be sent, and those to look at again."""
@@ -126,16 +126,16 @@ class TrackedSends:
         takes: list[int] = []
         for at in left:
             message, cell = messages[at], holds.get(at)
-            if words.get(at) is Word.UNSURE:
+            if words.get(at) is KeyState.UNSURE:
                 waiting.append(at)
-            elif words.get(at) is Word.HELD and cell is not None:
+            elif words.get(at) is KeyState.HELD and cell is not None:
                 results[at] = read_held(cell.value).id
             else:
                 going.append(at)
                 if at in cell_of and (cell is None or read_held(cell.value).id != message.id):
                     until_ms = now + keys_for_ms[at] if keys_for_ms and keys_for_ms[at] else 0
                     takes.append(at)
-                    swaps.append(hold_swap(cell_of[at], cell, Held(message.id, now, until_ms)))
+                    swaps.append(hold_swap(cell_of[at], cell, KeyHolder(message.id, now, until_ms)))
         for at in going:
             cell = own[at]
             before = read_record(cell.value) if cell else None
@@ -152,8 +152,8 @@ class TrackedSends:
         return going, waiting
 
     def _words(
-        self, holds: dict[int, Held], messages: Sequence[Message], ending: Collection[str], now: int
-    ) -> dict[int, Word]:
+        self, holds: dict[int, KeyHolder], messages: Sequence[Message], ending: Collection[str], now: int
+    ) -> dict[int, KeyState]:
         """Whether these keys are held, by a message that waits, runs or is dead, or that holds its key longer."""
         ids = [hold.id for hold in holds.values()]
         records = self._track.records(ids) if ids else {}
@@ -165,17 +165,19 @@ class TrackedSends:
             record = records[hold.id][0] if hold.id in records else None
             since_ms = hold.at_ms if record is None else record.begun_ms
             if hold.id in resting:
-                words[at] = Word.HELD
+                words[at] = KeyState.HELD
             elif record.sent if record is not None else hold.at_ms == 0:  # it was sent, and may be done
                 works = record is not None and record.cancelled_ms is None and hold.id not in ending
-                words[at] = Word.HELD if works or hold.until_ms > now else Word.FREE
+                words[at] = KeyState.HELD if works or hold.until_ms > now else KeyState.FREE
             elif hold.id == messages[at].id or now - since_ms >= UNSENT_MS:
-                words[at] = Word.FREE
+                words[at] = KeyState.FREE
             else:
-                words[at] = Word.UNSURE
+                words[at] = KeyState.UNSURE
         return words
 
-    def _send(self, messages: Sequence[Message], ats: Sequence[int], send: Send, results: list[Sending]) -> None:
+    def _send(
+        self, messages: Sequence[Message], ats: Sequence[int], send: SendMessages, results: list[SendResult]
+    ) -> None:
         try:
             errors = send(messages)
         except Exception:
@@ -240,7 +242,7 @@ class TrackedSends:
         return {
             messages[at].id: holds[at].id
             for at, word in words.items()
-            if word is not Word.FREE and holds[at].id not in {messages[at].id, *by_others_than}
+            if word is not KeyState.FREE and holds[at].id not in {messages[at].id, *by_others_than}
         }
 
     def hand_over(self, messages: Sequence[Message], *, key_for_ms: int = 0) -> None:
@@ -253,5 +255,5 @@ class TrackedSends:
                 (cell,) = self._cells.read([name])
                 before = read_held(cell.value).until_ms if cell else 0
                 until_ms = max(before, now + key_for_ms if key_for_ms else 0)
-                if self._cells.swap([hold_swap(name, cell, Held(message.id, 0, until_ms))])[0]:
+                if self._cells.swap([hold_swap(name, cell, KeyHolder(message.id, 0, until_ms))])[0]:
                     break

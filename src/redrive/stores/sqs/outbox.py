@@ -46,7 +46,7 @@ SETTLE_S = 1.0  # how long a dead letter waits for the pump that is about to set
 UNROUTED = "unrouted"  # the task of a message that has none, as a store requires one
 WIDE = 1000  # places of a group in the outbox, where its order does not matter
 
-Send = Callable[[Sequence[Message]], Sequence[Exception | None]]
+SendBatch = Callable[[Sequence[Message]], Sequence[Exception | None]]
 Tell = Callable[[str, str], object]
 
 
@@ -66,7 +66,7 @@ class Outbox:
     def __init__(
         self,
         triage: Store,
-        send: Send,
+        send: SendBatch,
         *,
         owner: str = "",
         ordered: Callable[[str], bool] = lambda queue: False,
@@ -269,7 +269,7 @@ def _refused(error: EnqueueError, now_ms: int) -> tuple[Decision, Fault | None]:
 # -- the way in
 
 
-class Laid(StrEnum):
+class LetterEnd(StrEnum):
     """What became of a dead letter. `left`: it is not in the triage store, so SQS must keep it."""
 
     NEW = "new"
@@ -280,10 +280,10 @@ class Laid(StrEnum):
 
 def bury(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[bool]:
     """As `lay`; returns for each whether SQS may forget it."""
-    return [word is not Laid.LEFT for word in lay(triage, messages, keys=keys)]
+    return [word is not LetterEnd.LEFT for word in lay(triage, messages, keys=keys)]
 
 
-def lay(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[Laid]:
+def lay(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[LetterEnd]:
     """Write dead letters into the triage store; with `keys` each with its unique key, unless another message has it.
 
     The same death twice is one row; a message that died again after a redrive replaces its older row. One that is on
@@ -291,20 +291,20 @@ def lay(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> li
     one that the store never takes. Raises StoreUnavailable where the store cannot be written: nothing is known then.
     """
     letters = [_fitting(message, keys=keys) for message in messages]
-    words = [Laid.NEW if word else Laid.LEFT for word in _restored(triage, letters)]
-    end_s, at = monotonic() + SETTLE_S, [k for k, word in enumerate(words) if word is Laid.LEFT]
+    words = [LetterEnd.NEW if word else LetterEnd.LEFT for word in _restored(triage, letters)]
+    end_s, at = monotonic() + SETTLE_S, [k for k, word in enumerate(words) if word is LetterEnd.LEFT]
     while at:
         rows = dict(zip(at, triage.find([letters[k].id for k in at]), strict=True))
         known = {k for k, row in rows.items() if _has_death(letters[k], row)}
         way = [k for k in at if k not in known and _makes_way(triage, letters[k], rows[k])]
         for k, word in zip(way, _restored(triage, [letters[k] for k in way]), strict=True):
             if word:
-                words[k] = Laid.NEW if rows[k] is None else Laid.REPLACED
+                words[k] = LetterEnd.NEW if rows[k] is None else LetterEnd.REPLACED
             else:
                 letters[k] = replace(letters[k], key=None)
         for k in known:
-            words[k] = Laid.KNOWN
-        at = [k for k in at if words[k] is Laid.LEFT and _leaves(rows[k])]
+            words[k] = LetterEnd.KNOWN
+        at = [k for k in at if words[k] is LetterEnd.LEFT and _leaves(rows[k])]
         if monotonic() > end_s:
             break
         if at:

@@ -21,7 +21,7 @@ from ...errors import ConfigError, StoreError
 from ...message import Lane
 from ...store import Work
 from .client import Sqs
-from .queues import Queues, SqsQueue, redrive_policy
+from .queues import QueueDirectory, SqsQueue, redrive_policy
 from .url import SqsUrl
 
 DELAY_MAX_S = 900  # of one message, as SQS bounds it
@@ -288,7 +288,7 @@ _PROBES: tuple[tuple[str, dict[str, object]], ...] = (
 class Preflight:
     """Checks queues of one prefix. `cells`, `triage`: whether the store has them."""
 
-    def __init__(self, sqs: Sqs, at: SqsUrl, queues: Queues, *, cells: bool, triage: bool) -> None:
+    def __init__(self, sqs: Sqs, at: SqsUrl, queues: QueueDirectory, *, cells: bool, triage: bool) -> None:
         self._sqs, self._at, self._queues = sqs, at, queues
         self._cells, self._triage = cells, triage
 

@@ -12,8 +12,8 @@ from ...message import Draft, Message, PutResult, Swap
 from ...store import Cells, Traits
 from .. import lifecycle, validation
 from .cells import NO_CELLS, apply_swaps, check_swaps
-from .keys import Send, Sending, TrackedSends
-from .search import Search
+from .keys import SendMessages, SendResult, TrackedSends
+from .search import SqsSearch
 
 
 class Puts:
@@ -21,9 +21,9 @@ class Puts:
 
     def __init__(
         self,
-        send: Send,
+        send: SendMessages,
         tracked_sends: TrackedSends | None,
-        search: Search,
+        search: SqsSearch,
         cells: Cells,
         traits: Traits,
         *,
@@ -68,7 +68,7 @@ class Puts:
             for message, word in zip(messages, results, strict=True)
         ]
 
-    def _results(self, messages: Sequence[Message], drafts: Sequence[Draft]) -> Sequence[Sending]:
+    def _results(self, messages: Sequence[Message], drafts: Sequence[Draft]) -> Sequence[SendResult]:
         if self._tracked_sends is None:
             return self._send(messages)
         known = [message for message, draft in zip(messages, drafts, strict=True) if draft.id is not None]

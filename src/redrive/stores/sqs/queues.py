@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 COUNTED = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
-class Bounds(Struct, frozen=True):
+class QueueBounds(Struct, frozen=True):
     """How often SQS delivers a message before it moves it away (None: without end), and how long it keeps one."""
 
     receives_max: int | None
@@ -47,28 +47,28 @@ class SqsQueue(Struct, frozen=True):
     fifo: bool  # by its name
 
 
-class Given(Struct, frozen=True):
+class DeclaredNames(Struct, frozen=True):
     """The names that an app gives a queue and its dead-letter queue in SQS."""
 
     sqs: str | None = None
     dlq: str | None = None
 
 
-class Queues:
+class QueueDirectory:
     """Finds queues, and makes those that are missing where the URL says so."""
 
     def __init__(self, sqs: Sqs, at: SqsUrl) -> None:
         self._sqs, self._at = sqs, at
-        self._given: dict[str, Given] = {}  # by redrive's name without .fifo
+        self._given: dict[str, DeclaredNames] = {}  # by redrive's name without .fifo
         self._queues: dict[str, SqsQueue] = {}  # by redrive's name as it was asked for
         self._resting: dict[tuple[str, Lane], SqsQueue] = {}
-        self._bounds: dict[str, Bounds] = {}
+        self._bounds: dict[str, QueueBounds] = {}
         self._lock = threading.Lock()
 
     def give_names(self, queue: str, *, sqs: str | None, dlq: str | None) -> None:
         """Use these names in SQS for a queue and its dead-letter queue."""
         with self._lock:
-            self._given[queue.removesuffix(FIFO)] = Given(sqs, dlq)
+            self._given[queue.removesuffix(FIFO)] = DeclaredNames(sqs, dlq)
             self._queues.clear()
             self._resting.clear()
 
@@ -107,7 +107,7 @@ class Queues:
 
     def declared_dead(self, queue: str) -> str | None:
         """SQS's name of the dead-letter queue that the app declares; None if it declares none."""
-        given = self._given.get(queue.removesuffix(FIFO), Given())
+        given = self._given.get(queue.removesuffix(FIFO), DeclaredNames())
         return None if given.dlq is None else _alike(given.dlq, self.of(queue))
 
     def name_of(self, sqs_name: str) -> str | None:
@@ -136,7 +136,7 @@ class Queues:
 
     def _source(self, queue: str) -> SqsQueue:
         base = queue.removesuffix(FIFO)
-        given = self._given.get(base, Given()).sqs
+        given = self._given.get(base, DeclaredNames()).sqs
         name = given or f"{self._at.prefix}-{base}"
         if given is None and (not _NAME.fullmatch(name) or len(name) + len(FIFO) > NAME_MAX):
             raise ConfigError(
@@ -187,7 +187,7 @@ class Queues:
     def _made_all(self, base: str, name: str) -> str:
         """Make a queue with its dead-letter and poison queues; returns its URL."""
         self._check_may_make(name)
-        declared = self._given.get(base, Given()).dlq
+        declared = self._given.get(base, DeclaredNames()).dlq
         dead_name = _suffixed(name, DEAD) if declared is None else _alike(declared, _queue(base, name))
         dead = self._made(dead_name, _kept_long(dead_name))
         self._made(_suffixed(name, POISON), _kept_long(name))
@@ -208,12 +208,12 @@ class Queues:
             return known
         return str(self._sqs.call("CreateQueue", QueueName=name, Attributes=dict(attributes))["QueueUrl"])
 
-    def bounds(self, queue: SqsQueue) -> Bounds:
+    def bounds(self, queue: SqsQueue) -> QueueBounds:
         """The bounds of a queue, read once."""
         if queue.url not in self._bounds:
             attributes = self.attributes(queue.url, "RedrivePolicy", "MessageRetentionPeriod")
             retention_s = int(attributes.get("MessageRetentionPeriod", DEFAULT_RETENTION_S))
-            self._bounds[queue.url] = Bounds(redrive_policy(attributes)[1], retention_s * 1000)
+            self._bounds[queue.url] = QueueBounds(redrive_policy(attributes)[1], retention_s * 1000)
         return self._bounds[queue.url]
 
     def _arn(self, url: str) -> str:

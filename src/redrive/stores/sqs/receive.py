@@ -40,7 +40,7 @@ class Received(Struct, frozen=True, gc=False):
     until_ms: int
 
 
-class Inbox:
+class QueueInbox:
     """One queue: its messages that were received and not claimed, and its receives under way."""
 
     def __init__(self, queue: SqsQueue) -> None:
@@ -77,7 +77,7 @@ class Receivers:
     ) -> None:
         self._give_back = give_back
         self._sqs, self._poll_s, self._most, self._now_ms, self._tell = sqs, poll_s, most, now_ms, tell
-        self._inboxes: dict[str, Inbox] = {}
+        self._inboxes: dict[str, QueueInbox] = {}
         self._changed = threading.Condition()
         self._crew = Crew("redrive-sqs-receive", THREADS)
         self._nudges, self._seen = 0, threading.local()
@@ -108,13 +108,13 @@ class Receivers:
             self._report_errors(inboxes)
             return given
 
-    def _inbox(self, queue: SqsQueue) -> Inbox:
+    def _inbox(self, queue: SqsQueue) -> QueueInbox:
         if queue.url not in self._inboxes:
-            self._inboxes[queue.url] = Inbox(queue)
+            self._inboxes[queue.url] = QueueInbox(queue)
             self._crew.grow(len(self._inboxes) + self._most)  # each may be polled, and one be busy beside that
         return self._inboxes[queue.url]
 
-    def _wait_for_answers(self, inboxes: Sequence[Inbox]) -> None:
+    def _wait_for_answers(self, inboxes: Sequence[QueueInbox]) -> None:
         bound_s = ANSWER_S if self._poll_s else SHORT_ANSWER_S
         while True:
             open_inboxes = [
@@ -127,12 +127,12 @@ class Receivers:
                 return
             self._changed.wait(left_s)
 
-    def _take(self, inbox: Inbox, limit: int) -> list[Received]:
+    def _take(self, inbox: QueueInbox, limit: int) -> list[Received]:
         taken = [inbox.buffer.popleft() for _ in range(min(limit, len(inbox.buffer)))]
         inbox.room -= len(taken)
         return taken
 
-    def _raise(self, inboxes: Sequence[Inbox]) -> None:
+    def _raise(self, inboxes: Sequence[QueueInbox]) -> None:
         errors = [inbox.error for inbox in inboxes if inbox.error is not None]
         if not errors or len(errors) < len(inboxes):
             return
@@ -142,7 +142,7 @@ class Receivers:
             raise StoreUnavailable(str(errors[0])) from errors[0]
         raise errors[0]
 
-    def _report_errors(self, inboxes: Sequence[Inbox]) -> None:
+    def _report_errors(self, inboxes: Sequence[QueueInbox]) -> None:
         """Report queues that cannot be received from while others can."""
         for inbox in inboxes:
             if inbox.error is not None and not inbox.reported:
@@ -169,7 +169,7 @@ class Receivers:
                 pauses_s = [self._pause_s(inbox) for inbox in mine if not inbox.flying]
                 self._changed.wait(min([left_s, *pauses_s]))
 
-    def _all_failed(self, inboxes: Sequence[Inbox]) -> bool:
+    def _all_failed(self, inboxes: Sequence[QueueInbox]) -> bool:
         """Whether no queue can be received from; True once for each failure."""
         if not inboxes or any(inbox.error is None for inbox in inboxes) or not any(inbox.waking for inbox in inboxes):
             return False
@@ -177,7 +177,7 @@ class Receivers:
             inbox.waking = False
         return True
 
-    def _pause_s(self, inbox: Inbox) -> float:
+    def _pause_s(self, inbox: QueueInbox) -> float:
         """How long until the next receive may begin."""
         now_s = time.monotonic()
         worth_s = inbox.room_since_s + ROOM_S if inbox.room_since_s < math.inf else 0.0
@@ -208,7 +208,7 @@ class Receivers:
 
     # -- receiving
 
-    def _fill(self, inbox: Inbox) -> None:
+    def _fill(self, inbox: QueueInbox) -> None:
         """Begin as many receives as there is room for. Under the lock."""
         while (
             not self._closed
@@ -223,7 +223,7 @@ class Receivers:
             inbox.begun_s = time.monotonic()
             self._crew.start(lambda want=want: self._receive(inbox, want))  # type: ignore[misc]
 
-    def _worth(self, inbox: Inbox, want: int, now_s: float) -> bool:
+    def _worth(self, inbox: QueueInbox, want: int, now_s: float) -> bool:
         """Whether a receive is worth its price: there is room for a full batch, or for half of what an idle worker
         takes; or there has been room for anything for a while."""
         if not self._poll_s or want >= min(ENTRIES_MAX, inbox.room_max / 2):
@@ -231,7 +231,7 @@ class Receivers:
         inbox.room_since_s = min(inbox.room_since_s, now_s)
         return now_s >= inbox.room_since_s + ROOM_S
 
-    def _receive(self, inbox: Inbox, want: int) -> None:
+    def _receive(self, inbox: QueueInbox, want: int) -> None:
         begun_s, lease_s, error = time.monotonic(), inbox.lease_s, None
         wait_s = self._poll_s if inbox.error is None else min(self._poll_s, PROBE_S)
         messages: list[dict[str, Any]] = []
@@ -278,7 +278,7 @@ class Receivers:
             self._fill(inbox)
             self._changed.notify_all()
 
-    def _came_early(self, inbox: Inbox) -> None:
+    def _came_early(self, inbox: QueueInbox) -> None:
         """Pause: SQS answers a long poll at once and with nothing when a queue has all the messages in flight that it
         may have."""
         inbox.early += 1

@@ -16,7 +16,7 @@ from ...message import Cell, ClaimRequest, Swap, version_of
 from ...store import Cells
 from .cells import NO_CELLS
 from .deletes import End
-from .in_flight import Held, group_of
+from .in_flight import ClaimedMessage, group_of
 from .queues import SqsQueue
 from .receive import Received
 from .track import RECORDS as TRACKS
@@ -43,7 +43,7 @@ class Records:
         current = self._cells.read([*names.values()]) if names else []
         return {id: cell for id, cell in zip(names, current, strict=True) if cell is not None}
 
-    def held(self, queue: SqsQueue, one: Received, ask: ClaimRequest, record: Cell | None) -> Held:
+    def held(self, queue: SqsQueue, one: Received, ask: ClaimRequest, record: Cell | None) -> ClaimedMessage:
         """A received message with the state in its record."""
         message, state = read(one.raw, queue=ask.queue, routes=self._routes)
         if state.reason is not None:  # a dead letter that a move task brought back
@@ -53,7 +53,7 @@ class Records:
         if record is not None:
             state, version = decode(record.value), record.version
             message = with_state(message, state)
-        return Held(
+        return ClaimedMessage(
             message=message,
             state=state,
             queue=queue,
@@ -67,7 +67,7 @@ class Records:
             group=(queue.url, group_of(one)) if queue.fifo else None,
         )
 
-    def write(self, held: Held, state: MessageState) -> bool:
+    def write(self, held: ClaimedMessage, state: MessageState) -> bool:
         """Write its record; False where another process was faster."""
         if self._cells is None:
             return False
@@ -77,7 +77,7 @@ class Records:
         held.state, held.version = state, version_of(self._cells.read([swap.key])[0])
         return True
 
-    def checkpoint(self, held: Held | None, progress: bytes) -> bool:
+    def checkpoint(self, held: ClaimedMessage | None, progress: bytes) -> bool:
         """As `Store.checkpoint`. Raises Unsupported where there are no cells."""
         if self._cells is None:
             raise Unsupported(f"a checkpoint needs a place to be kept. {NO_CELLS}")
@@ -86,7 +86,7 @@ class Records:
         held.message = replace(held.message, progress=progress)
         return True
 
-    def mark_alone(self, held: Held) -> None:
+    def mark_alone(self, held: ClaimedMessage) -> None:
         """Note that it runs with no other beside it."""
         state = held.state
         if self._cells is not None and state.alone < held.receives:
@@ -113,6 +113,6 @@ def is_again(one: Received) -> bool:
     return bool(one.raw["Attributes"]["ApproximateReceiveCount"] != "1")
 
 
-def record_swap(held: Held, state: MessageState) -> Swap:
+def record_swap(held: ClaimedMessage, state: MessageState) -> Swap:
     """The swap that writes its record."""
     return Swap(RECORDS + held.sqs_id, held.version, record_of(state), RECORD_TTL_MS)

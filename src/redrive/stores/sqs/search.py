@@ -14,8 +14,8 @@ from ...awsapi.client import REFUSED
 from ...errors import ConfigError, StoreError, StoreUnavailable
 from ...message import Cancel, Counts, Lane, Message
 from ...store import Store
-from .in_flight import InFlight
-from .queues import Queues, SqsQueue
+from .in_flight import InFlightMessages
+from .queues import QueueDirectory, SqsQueue
 from .receive import Receivers
 from .track import Track
 
@@ -25,10 +25,10 @@ LOOK_EVERY_S = 10.0
 LOOK_AFTER = 500  # messages received since the last look; with fewer no queue comes near its limit
 
 
-class Search:
+class SqsSearch:
     """Finds and cancels messages of one store."""
 
-    def __init__(self, in_flight: InFlight, triage: Store | None, track: Track | None) -> None:
+    def __init__(self, in_flight: InFlightMessages, triage: Store | None, track: Track | None) -> None:
         self._in_flight, self._triage, self._track = in_flight, triage, track
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
@@ -57,14 +57,14 @@ class Search:
         return [words[id] for id in ids]
 
 
-class Counting:
+class SqsCounts:
     """Counts the messages of one store's queues, with the dead and quarantined ones in `triage`."""
 
     def __init__(
         self,
-        queues: Queues,
+        queues: QueueDirectory,
         receivers: Receivers,
-        in_flight: InFlight,
+        in_flight: InFlightMessages,
         triage: Store | None,
         *,
         now_ms: Callable[[], int],
@@ -100,7 +100,7 @@ class Counting:
 class InFlightLimit:
     """Which queues come near SQS's limit of messages in flight, beyond which it delivers nothing."""
 
-    def __init__(self, queues: Queues, receivers: Receivers, *, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, queues: QueueDirectory, receivers: Receivers, *, tell: Callable[[str, str], None]) -> None:
         self._queues, self._receivers, self._tell = queues, receivers, tell
         self._looks: dict[
             str, tuple[float, int, bool]

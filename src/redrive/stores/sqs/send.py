@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from ...errors import ConfigError, StoreError
 from ...message import RESTING, Lane, Message
-from .client import BYTES_MAX, SEND, EntryRefused, Job, Sqs, run
+from .client import BYTES_MAX, SEND, BatchJob, EntryRefused, Sqs, run
 from .queues import SqsQueue
 from .wire import STATE, VERBATIM, is_foreign, size_of, write
 
 DELAY_MAX_S = 900  # of a message that is sent
 
 
-class Send(Struct):
+class SendRequest(Struct):
     """A message to send."""
 
     queue: SqsQueue
@@ -32,13 +32,13 @@ class Sender:
     def __init__(self, sqs: Sqs, *, prefix: str, now_ms: Callable[[], int]) -> None:
         self._sqs, self._prefix, self._now_ms = sqs, prefix, now_ms
 
-    def sent(self, sends: Sequence[Send]) -> list[StoreError | ConfigError | None]:
+    def sent(self, sends: Sequence[SendRequest]) -> list[StoreError | ConfigError | None]:
         """Send them; returns the error of each, or None."""
-        jobs: dict[str, Job] = {}
-        sent: list[tuple[Job, int]] = []
+        jobs: dict[str, BatchJob] = {}
+        sent: list[tuple[BatchJob, int]] = []
         now = self._now_ms()
         for send in sends:
-            job = jobs.setdefault(send.queue.url, Job(SEND, send.queue.url, [], []))
+            job = jobs.setdefault(send.queue.url, BatchJob(SEND, send.queue.url, [], []))
             entry, size = self._entry(send, now)
             job.entries.append(entry)
             job.sizes.append(size)
@@ -46,7 +46,7 @@ class Sender:
         run(self._sqs, [*jobs.values()])
         return [job.answers[at] for job, at in sent]
 
-    def _entry(self, send: Send, now: int) -> tuple[dict[str, Any], int]:
+    def _entry(self, send: SendRequest, now: int) -> tuple[dict[str, Any], int]:
         message, wait_s = send.message, 0
         if message.lane is Lane.READY and message.due_ms is not None:
             wait_s = max(0, math.ceil((message.due_ms - now) / 1000))

@@ -20,15 +20,14 @@ from ...message import RESTING, Ack, Message, Receipt, Settled, Settlement, Swap
 from ...store import Cells, Store
 from ..run_marks import is_verdict
 from .deletes import Deletes, End
-from .in_flight import Held, InFlight
-from .keys import Send as SendAll
-from .keys import TrackedSends
+from .in_flight import ClaimedMessage, InFlightMessages
+from .keys import SendMessages, TrackedSends
 from .outbox import bury
-from .queues import Queues
+from .queues import QueueDirectory
 from .receive import Receivers
 from .records import Records, record_swap
-from .send import Send, Sender, is_final
-from .steps import Step, Steps
+from .send import Sender, SendRequest, is_final
+from .steps import SettleStep, Steps
 from .track import Track
 from .wire import state_of
 
@@ -40,15 +39,15 @@ class Settlements:
 
     def __init__(
         self,
-        queues: Queues,
+        queues: QueueDirectory,
         steps: Steps,
-        settling: Settling,
+        settling: SqsSettling,
         ending: Ending,
-        in_flight: InFlight,
+        in_flight: InFlightMessages,
         *,
         track: Track | None,
         tracked_sends: TrackedSends | None,
-        send: SendAll,
+        send: SendMessages,
     ) -> None:
         self._queues, self._steps, self._in_flight = queues, steps, in_flight
         self.settling, self._ending = settling, ending
@@ -71,7 +70,7 @@ class Settlements:
             return []
         if self._track is not None:
             self._see_cancels(self._track, settlements)
-        pairs: list[tuple[Receipt, Step | None]] = []
+        pairs: list[tuple[Receipt, SettleStep | None]] = []
         for settlement in settlements:
             receipt, held = settlement.receipt, self._in_flight.held.get(settlement.receipt)
             step = self._steps.ended(receipt) if held is None else self._steps.step(held, settlement)
@@ -105,7 +104,7 @@ class Settlements:
             if held.message.id in asked:
                 held.message = replace(held.message, cancel=True)
 
-    def _follow(self, tracked_sends: TrackedSends, steps: Sequence[Step]) -> None:
+    def _follow(self, tracked_sends: TrackedSends, steps: Sequence[SettleStep]) -> None:
         """Send follow-ups, except those whose unique key another message holds."""
         todo = [step for step in steps if not step.sent and step.word is Settled.OK]
         sends = [(step, send) for step in todo for send in step.sends if send.message.id != step.held.message.id]
@@ -125,7 +124,7 @@ class Settlements:
             else:
                 step.error = word
 
-    def _refuse(self, pairs: Sequence[tuple[Receipt, Step | None]]) -> None:
+    def _refuse(self, pairs: Sequence[tuple[Receipt, SettleStep | None]]) -> None:
         """Raises EnqueueError for a follow-up that SQS never takes; the repeated call knows what else was sent."""
         errors = [step.refused for _, step in pairs if step is not None and step.refused is not None]
         if errors:
@@ -138,13 +137,13 @@ class Settlements:
 # -- the steps of a call
 
 
-class Settling:
+class SqsSettling:
     """Carries steps out. Used by one thread at a time."""
 
     def __init__(
         self,
         sender: Sender,
-        queues: Queues,
+        queues: QueueDirectory,
         cells: Cells | None,
         triage: Store | None,
         *,
@@ -159,7 +158,7 @@ class Settling:
         self._triage_out = False
         self.triage_from_s = 0.0  # when a triage store that was out is tried again
 
-    def check(self, steps: Sequence[Step]) -> None:
+    def check(self, steps: Sequence[SettleStep]) -> None:
         """Make steps stale that would send something although their swaps do not apply; nothing of them is done."""
         cells, taken = self._cells, set[str]()
         risky = [step for step in steps if step.swaps and not step.sent and (step.sends or step.rest is not None)]
@@ -175,7 +174,7 @@ class Settling:
             else:
                 taken |= swaps.keys()
 
-    def send(self, steps: Sequence[Step]) -> None:
+    def send(self, steps: Sequence[SettleStep]) -> None:
         """Send everything that must exist elsewhere before a message is deleted."""
         steps = [step for step in steps if not step.sent and step.word is Settled.OK]
         self._bury([step for step in steps if step.rest is not None])
@@ -191,7 +190,7 @@ class Settling:
         for step in steps:
             step.sent = step.error is None
 
-    def _go_without(self, step: Step, send: Send, error: StoreError | ConfigError) -> None:
+    def _go_without(self, step: SettleStep, send: SendRequest, error: StoreError | ConfigError) -> None:
         """Handle a message that is too large for SQS. A follow-up fails; a retry waits hidden in its queue; a dead
         letter is delivered again until SQS itself moves it away."""
         message = send.message
@@ -208,7 +207,7 @@ class Settling:
             )
             step.hide_until_ms, step.record = in_place.hide_until_ms, in_place.record
 
-    def _bury(self, steps: Sequence[Step]) -> None:
+    def _bury(self, steps: Sequence[SettleStep]) -> None:
         """Write dead letters to the triage store, or send them to the dead-letter queue while it cannot be reached."""
         if self._triage is None or not steps:
             return
@@ -217,7 +216,7 @@ class Settling:
         for step, letter, is_safe in zip(steps, letters, self._buried(self._triage, letters), strict=True):
             if not is_safe:
                 try:
-                    step.sends.append(Send(self._queues.resting(letter.queue, letter.lane), letter))
+                    step.sends.append(SendRequest(self._queues.resting(letter.queue, letter.lane), letter))
                 except ConfigError as error:  # there is none: then it has to be the triage store
                     step.error, self.triage_from_s = StoreUnavailable(f"no triage store, and {error}"), 0.0
                     continue
@@ -240,7 +239,7 @@ class Settling:
             self._triage_out = False
         return safe
 
-    def keep(self, steps: Sequence[Step]) -> None:
+    def keep(self, steps: Sequence[SettleStep]) -> None:
         """Write the swaps of the settlements, and the records. A swap that does not apply makes its settlement stale:
         the message comes back when its lease ends."""
         going = [step for step in steps if step.error is None and step.word is Settled.OK]
@@ -277,7 +276,7 @@ class Settling:
             self._keep_track(tracked, plain if all(answers) else [])
         self._failpoint("kept")
 
-    def _keep_track(self, tracked: Sequence[Step], written: Sequence[Step]) -> None:
+    def _keep_track(self, tracked: Sequence[SettleStep], written: Sequence[SettleStep]) -> None:
         """Write the records that others changed meanwhile. One that cannot be written is wrong until the next
         settlement, or until it expires: no reason to do the work again."""
         assert self._track is not None
@@ -294,7 +293,7 @@ class Ending:
     def __init__(
         self,
         steps: Steps,
-        in_flight: InFlight,
+        in_flight: InFlightMessages,
         records: Records,
         receivers: Receivers,
         deletes: Deletes,
@@ -308,7 +307,7 @@ class Ending:
         self._at_once, self._now_ms, self._failpoint = at_once, now_ms, failpoint
         self.processed = 0  # messages that left their queue for good
 
-    def end(self, steps: Sequence[Step], pairs: Sequence[tuple[Receipt, Step | None]] = ()) -> None:
+    def end(self, steps: Sequence[SettleStep], pairs: Sequence[tuple[Receipt, SettleStep | None]] = ()) -> None:
         """Delete or hide the messages of these steps. `pairs`: the receipts of the call, which are forgotten unless
         their step failed."""
         now, in_flight = self._now_ms(), self._in_flight
@@ -325,7 +324,7 @@ class Ending:
         self._deletes.end([*(_end(step, now) for step in steps), *back], last=last)
         self._failpoint("ended")
 
-    def _next_in_groups(self, steps: Sequence[Step]) -> list[End]:
+    def _next_in_groups(self, steps: Sequence[SettleStep]) -> list[End]:
         """In FIFO queues, messages behind one that is done run next; those behind one that will be delivered again go
         back."""
         back: list[End] = []
@@ -340,7 +339,7 @@ class Ending:
                     back += self._records.given_back(held.queue, waiting)
         return back
 
-    def leave(self, left: Sequence[Held]) -> None:
+    def leave(self, left: Sequence[ClaimedMessage]) -> None:
         """Let these come again when their lease ends, and in FIFO queues those behind them after them."""
         for held in left:
             if held.group is not None:
@@ -349,13 +348,13 @@ class Ending:
                 )
 
 
-def _end(step: Step, now: int) -> End:
+def _end(step: SettleStep, now: int) -> End:
     held = step.held
     most_s = max(0, held.stays_s(now))
     return End(held.queue.url, held.handle, held.until_ms, step.hide_until_ms, most_s)
 
 
-def _word(step: Step) -> Settled:
+def _word(step: SettleStep) -> Settled:
     return Settled.CANCELLED if step.cancelled and step.word is Settled.OK else step.word
 
 

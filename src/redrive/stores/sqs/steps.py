@@ -16,18 +16,18 @@ from ...ids import new_id
 from ...message import Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap
 from ...store import Cells, Store
 from .. import lifecycle
-from .in_flight import VISIBLE_MAX_S, Held
-from .queues import Queues, SqsQueue
-from .send import Send
+from .in_flight import VISIBLE_MAX_S, ClaimedMessage
+from .queues import QueueDirectory, SqsQueue
+from .send import SendRequest
 from .url import Mode, SqsUrl
 from .wire import MessageState, state_of
 
 
-class Step(Struct):
+class SettleStep(Struct):
     """Everything that settling one message takes, and how far it has come."""
 
-    held: Held
-    sends: list[Send]
+    held: ClaimedMessage
+    sends: list[SendRequest]
     rest: Message | None = None  # to be written to the triage store
     hide_until_ms: int | None = None  # None: delete it
     record: MessageState | None = None
@@ -66,7 +66,7 @@ class Steps:
     def __init__(
         self,
         at: SqsUrl,
-        queues: Queues,
+        queues: QueueDirectory,
         cells: Cells | None,
         triage: Store | None,
         *,
@@ -75,14 +75,14 @@ class Steps:
     ) -> None:
         self._at, self._queues, self._cells, self._triage = at, queues, cells, triage
         self._now_ms, self._near_limit = now_ms, near_limit
-        self._begun: dict[Receipt, Step] = {}  # of calls that failed half-way
+        self._begun: dict[Receipt, SettleStep] = {}  # of calls that failed half-way
 
     @property
     def counts_all(self) -> bool:
         """Whether every delivery is counted as an attempt: a retry leaves no trace but the receive count."""
         return self._at.mode is Mode.VISIBILITY and self._cells is None
 
-    def step(self, held: Held, settlement: Settlement) -> Step:
+    def step(self, held: ClaimedMessage, settlement: Settlement) -> SettleStep:
         """Decide the step. If an earlier call failed half-way, its step goes on."""
         begun = self._begun.get(settlement.receipt)
         if begun is not None:
@@ -91,7 +91,7 @@ class Steps:
         now, message, decision = self._now_ms(), held.message, settlement.decision
         sends = [self._follow_up(draft, now) for draft in settlement.follow_ups]
         if isinstance(decision, Ack):
-            return Step(held, sends, swaps=settlement.swaps)
+            return SettleStep(held, sends, swaps=settlement.swaps)
         decided = lifecycle.decided(message, decision, settlement.fault, now)
         if isinstance(decision, RetryAt) and not message.cancel:
             step = self._again(held, decided, decision, now)
@@ -102,20 +102,20 @@ class Steps:
         step.swaps = settlement.swaps
         return step
 
-    def _follow_up(self, draft: Draft, now: int) -> Send:
+    def _follow_up(self, draft: Draft, now: int) -> SendRequest:
         message = lifecycle.enqueued(draft, draft.id or new_id(now), now)
-        return Send(self._queues.of(draft.queue), message, draft.key_for_ms)
+        return SendRequest(self._queues.of(draft.queue), message, draft.key_for_ms)
 
-    def _again(self, held: Held, decided: Message, retry: RetryAt, now: int) -> Step:
+    def _again(self, held: ClaimedMessage, decided: Message, retry: RetryAt, now: int) -> SettleStep:
         if self._can_stay(held, retry, now):
             return self.hidden(held, state_of(decided, receives=held.receives), retry.at_ms)
-        return Step(held, [Send(held.queue, decided)])
+        return SettleStep(held, [SendRequest(held.queue, decided)])
 
-    def hidden(self, held: Held, kept: MessageState, until_ms: int) -> Step:
+    def hidden(self, held: ClaimedMessage, kept: MessageState, until_ms: int) -> SettleStep:
         """The message waits hidden in its queue; where there are cells a record has its state."""
-        return Step(held, [], hide_until_ms=until_ms, record=kept if self._cells is not None else None)
+        return SettleStep(held, [], hide_until_ms=until_ms, record=kept if self._cells is not None else None)
 
-    def _can_stay(self, held: Held, retry: RetryAt, now: int) -> bool:
+    def _can_stay(self, held: ClaimedMessage, retry: RetryAt, now: int) -> bool:
         if held.queue.fifo:
             return True  # a copy would come after messages that were sent later
         if self._at.mode is Mode.REQUEUE or self._near_limit(held.queue):
@@ -127,52 +127,52 @@ class Steps:
         plain = retry.counts and not retry.crashed and not retry.held and retry.deferral is held.state.deferral is None
         return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
 
-    def _is_near_its_end(self, held: Held, until_ms: int) -> bool:
+    def _is_near_its_end(self, held: ClaimedMessage, until_ms: int) -> bool:
         """Whether SQS would move it away, or let it expire, before its next run is settled. A copy starts afresh."""
         bounds = self._queues.bounds(held.queue)
         often = bounds.receives_max is not None and held.receives + 1 >= bounds.receives_max
         return often or until_ms + VISIBLE_MAX_S * 1000 > held.sent_ms + bounds.retention_ms
 
-    def _resting(self, held: Held, decided: Message) -> Step:
+    def _resting(self, held: ClaimedMessage, decided: Message) -> SettleStep:
         if decided.lane is Lane.DONE:  # it was cancelled
-            return Step(held, [])
+            return SettleStep(held, [])
         if self._triage is not None:
-            return Step(held, [], rest=decided)
-        return Step(held, [Send(self._queues.resting(decided.queue, decided.lane), decided)])
+            return SettleStep(held, [], rest=decided)
+        return SettleStep(held, [SendRequest(self._queues.resting(decided.queue, decided.lane), decided)])
 
-    def early(self, held: Held, due_ms: int) -> Step:
+    def early(self, held: ClaimedMessage, due_ms: int) -> SettleStep:
         """A message that was received before its time waits on. This hop costs no attempt."""
         records = self._at.mode is Mode.VISIBILITY and self._cells is not None
         if held.queue.fifo or (records and not self._is_near_its_end(held, due_ms)):
             record = replace(held.state, receives=held.receives, due_ms=due_ms)
             step = self.hidden(held, record, due_ms)
         else:
-            step = Step(held, [Send(held.queue, held.message)])
+            step = SettleStep(held, [SendRequest(held.queue, held.message)])
         step.left = held.message
         return step
 
-    def fresh_copy(self, held: Held, claimed: Message) -> Step:
+    def fresh_copy(self, held: ClaimedMessage, claimed: Message) -> SettleStep:
         """Replace a message that SQS would move away if this run crashed too by a copy with all of its state."""
         counted = claimed.attempt - 1  # the copy's claim counts it
         copy = replace(claimed, lane=Lane.READY, due_ms=None, attempt=counted)
-        return Step(held, [Send(held.queue, copy)], left=copy)
+        return SettleStep(held, [SendRequest(held.queue, copy)], left=copy)
 
-    def dropped(self, held: Held) -> Step:
+    def dropped(self, held: ClaimedMessage) -> SettleStep:
         """A message that was cancelled while it waited is not delivered."""
-        return Step(held, [], left=lifecycle.cancelled(held.message, self._now_ms()))
+        return SettleStep(held, [], left=lifecycle.cancelled(held.message, self._now_ms()))
 
-    def is_last(self, held: Held) -> bool:
+    def is_last(self, held: ClaimedMessage) -> bool:
         """Whether SQS delivers it for the last time, which is not the first time."""
         most = None if held.queue.fifo or held.receives == 1 else self._queues.bounds(held.queue).receives_max
         return most is not None and held.receives >= most
 
     # -- calls that failed half-way
 
-    def remember(self, receipt: Receipt, step: Step) -> None:
+    def remember(self, receipt: Receipt, step: SettleStep) -> None:
         """Keep the step, so that the repeated call goes on from there."""
         self._begun[receipt] = step
 
-    def ended(self, receipt: Receipt) -> Step | None:
+    def ended(self, receipt: Receipt) -> SettleStep | None:
         """The step of a failed call, if it came to its end."""
         step = self._begun.get(receipt)
         return step if step is not None and step.ended else None

@@ -47,31 +47,31 @@ from ..failpoints import no_failpoint
 from ..state_dir import state_dir
 from .cells import (
     PAUSES_EVERY_S,
-    Beside,
-    Pauses,
+    BesideStores,
+    QueuePauses,
     apply_swaps,
     check_swaps,
     need,
     traits_of,
 )
-from .claim import Adopting, Claims, Leases
+from .claim import Adopting, Claims, SqsLeases
 from .client import THREADS, Sqs
 from .deletes import Deletes
-from .in_flight import InFlight
+from .in_flight import InFlightMessages
 from .keys import TrackedSends
 from .outbox import Outbox
 from .preflight import Preflight
 from .put import Puts
-from .queues import Queues
+from .queues import QueueDirectory
 from .receive import THREADS as RECEIVERS
 from .receive import Receivers
 from .records import Records
-from .search import Counting, InFlightLimit, Search
-from .send import Send, Sender
-from .settle import Ending, Settlements, Settling
+from .search import InFlightLimit, SqsCounts, SqsSearch
+from .send import Sender, SendRequest
+from .settle import Ending, Settlements, SqsSettling
 from .steps import Steps
 from .track import Track
-from .triage import Triage
+from .triage import SqsTriage
 from .url import SqsUrl
 
 _UNSEEN = "SQS can look at no message that waits or runs in it"
@@ -106,25 +106,25 @@ class SqsStore(Store):
         self._sqs = Sqs(at.region, at.endpoint, connections=THREADS + RECEIVERS, boto3=at.boto3)
         self.state_dir: Path | None = state_dir(f"sqs/{at.endpoint_host or at.region}/{at.prefix}")
         self.requests: Counter[str] = self._sqs.requests
-        self._beside = beside = Beside(at, triage, cells, open_store, open_cells)
+        self._beside = beside = BesideStores(at, triage, cells, open_store, open_cells)
         self.triage_store, self.cells, self.routes = beside.triage, beside.cells, Routes()
         self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # its part of a blob storage that others use too
         self.traits = traits_of(at, cells=beside.some_cells is not None, triage=self.triage_store is not None)
         self._at_once = at.poll_s == 0  # with short polls a call does all it can before it returns
         self._closed = False
-        self.sqs_queues = Queues(self._sqs, at)
+        self.sqs_queues = QueueDirectory(self._sqs, at)
         self._make_parts()
 
     def _make_parts(self) -> None:
         at, queues, cells, triage = self.at, self.sqs_queues, self._beside.some_cells, self.triage_store
         now_ms, tell, failpoint = self.now_ms, self._tell, self._reached
-        self._in_flight = in_flight = InFlight()
-        self._pauses = Pauses(cells)
+        self._in_flight = in_flight = InFlightMessages()
+        self._pauses = QueuePauses(cells)
         self._track = track = Track(self.cells, now_ms=now_ms) if at.track else None
         tracked_sends = (
             None if track is None else TrackedSends(track, self.cells, triage, now_ms=now_ms, failpoint=failpoint)
         )
-        self._triage = None if triage is None else Triage(
+        self._triage = None if triage is None else SqsTriage(
             triage, self.send, tracked_sends, owner=f"{at.region}/{at.prefix}",
             ordered=lambda queue: queues.of(queue).fifo, traits=self.traits, now_ms=now_ms, tell=tell,
         )  # fmt: skip
@@ -137,24 +137,24 @@ class SqsStore(Store):
         self._sender = sender = Sender(self._sqs, prefix=at.prefix, now_ms=now_ms)
         limit = InFlightLimit(queues, receivers, tell=tell)
         steps = Steps(at, queues, cells, triage, now_ms=now_ms, near_limit=limit.is_near)
-        settling = Settling(sender, queues, cells, triage, steps=steps, track=track, failpoint=failpoint, tell=tell)
+        settling = SqsSettling(sender, queues, cells, triage, steps=steps, track=track, failpoint=failpoint, tell=tell)
         self._ending = ending = Ending(
             steps, in_flight, records, receivers, deletes, at_once=self._at_once, now_ms=now_ms, failpoint=failpoint
         )
         self._settlements = Settlements(
             queues, steps, settling, ending, in_flight, track=track, tracked_sends=tracked_sends, send=self.send
         )
-        self._leases = leases = Leases(self._sqs, in_flight, records, steps, ending, track=track, now_ms=now_ms)
+        self._leases = leases = SqsLeases(self._sqs, in_flight, records, steps, ending, track=track, now_ms=now_ms)
         self._claims = claims = Claims(
             queues, receivers, records, leases, in_flight, steps, settling, ending, tracked=at.track, now_ms=now_ms
         )
         self._adopting = Adopting(queues, claims, in_flight, receivers, deletes, now_ms=now_ms)
-        self._search = Search(in_flight, triage, track)
+        self._search = SqsSearch(in_flight, triage, track)
         self._puts = Puts(
             self.send, tracked_sends, self._search, self.cells, self.traits,
             routes=self.routes, now_ms=now_ms, failpoint=failpoint,
         )  # fmt: skip
-        self._counting = Counting(queues, receivers, in_flight, triage, now_ms=now_ms)
+        self._counting = SqsCounts(queues, receivers, in_flight, triage, now_ms=now_ms)
         self._preflight = Preflight(self._sqs, at, queues, cells=cells is not None, triage=triage is not None)
 
     def _reached(self, point: str) -> None:
@@ -208,7 +208,7 @@ class SqsStore(Store):
 
     def send(self, messages: Sequence[Message]) -> list[StoreError | ConfigError | None]:
         """Send messages unchanged to their queues; returns the error of each, or None."""
-        return self._sender.sent([Send(self.sqs_queues.of(message.queue), message) for message in messages])
+        return self._sender.sent([SendRequest(self.sqs_queues.of(message.queue), message) for message in messages])
 
     # -- settling and claiming
 

@@ -38,7 +38,7 @@ TRIES = 8
 Left = tuple[Message, Message | None]  # a settled message, and what its settlement leaves of it (None: it is over)
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class TrackRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The record of a message: add fields, never rename one."""
 
     task: str
@@ -59,7 +59,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cancelled_ms: int | None = None
 
 
-class Held(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class KeyHolder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The message that holds a key: since `at_ms` (0: it has been dead or quarantined since then), and until `until_ms`
     even if it is done before."""
 
@@ -69,8 +69,8 @@ class Held(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 encode = msgspec.json.Encoder().encode
-read_record = msgspec.json.Decoder(Record).decode
-read_held = msgspec.json.Decoder(Held).decode
+read_record = msgspec.json.Decoder(TrackRecord).decode
+read_held = msgspec.json.Decoder(KeyHolder).decode
 
 
 def key_cell(task: str, key: str) -> str:
@@ -78,13 +78,13 @@ def key_cell(task: str, key: str) -> str:
     return KEYS + sha256(f"{len(task)}:{task}{key}".encode()).hexdigest()
 
 
-def hold_swap(name: str, cell: Cell | None, held: Held, ttl_ms: int = KEY_TTL_MS) -> Swap:
+def hold_swap(name: str, cell: Cell | None, held: KeyHolder, ttl_ms: int = KEY_TTL_MS) -> Swap:
     return Swap(name, version_of(cell), encode(held), ttl_ms)
 
 
-def record_of(message: Message, before: Record | None = None) -> Record:
+def record_of(message: Message, before: TrackRecord | None = None) -> TrackRecord:
     """The record to write; a requested cancel stays requested."""
-    return Record(
+    return TrackRecord(
         task=message.task,
         queue=message.queue,
         correlation_id=message.correlation_id,
@@ -103,7 +103,7 @@ def record_of(message: Message, before: Record | None = None) -> Record:
     )
 
 
-def message_of(id: str, record: Record) -> Message:
+def message_of(id: str, record: TrackRecord) -> Message:
     """The message without its body, which only SQS has."""
     message = Message(
         id=id,
@@ -132,7 +132,7 @@ class Track:
     def __init__(self, cells: Cells, *, now_ms: Callable[[], int]) -> None:
         self._cells, self._now_ms = cells, now_ms
 
-    def records(self, ids: Sequence[str]) -> dict[str, tuple[Record, int]]:
+    def records(self, ids: Sequence[str]) -> dict[str, tuple[TrackRecord, int]]:
         """The records that exist, with their versions."""
         current = self._cells.read([RECORDS + id for id in ids]) if ids else []
         return {id: (read_record(cell.value), cell.version) for id, cell in zip(ids, current, strict=True) if cell}
@@ -200,7 +200,7 @@ class Track:
                 return words
         raise StoreUnavailable(f"the records of {len(left)} messages were changed all the time; cancel them again")
 
-    def _free(self, over: Sequence[tuple[str, Record]]) -> None:
+    def _free(self, over: Sequence[tuple[str, TrackRecord]]) -> None:
         keyed = [(id, key_cell(record.task, record.key)) for id, record in over if record.key is not None]
         cells = self._cells.read([name for _, name in keyed]) if keyed else []
         now = self._now_ms()
@@ -213,7 +213,7 @@ class Track:
             self._cells.swap(swaps)
 
 
-def _word(record: Record | None, runs_here: bool, now: int) -> Cancel:
+def _word(record: TrackRecord | None, runs_here: bool, now: int) -> Cancel:
     if record is None:
         return Cancel.UNKNOWN
     if record.cancelled_ms is not None:
@@ -222,7 +222,9 @@ def _word(record: Record | None, runs_here: bool, now: int) -> Cancel:
     return Cancel.CANCELLED if waits else Cancel.REQUESTED
 
 
-def _record_change(left: Message | None, id: str, cell: Cell | None, before: Record | None, now: int) -> list[Swap]:
+def _record_change(
+    left: Message | None, id: str, cell: Cell | None, before: TrackRecord | None, now: int
+) -> list[Swap]:
     name, version = RECORDS + id, version_of(cell)
     if left is None or left.lane in RESTING:
         return [] if cell is None else [Swap(name, version, None)]

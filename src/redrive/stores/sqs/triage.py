@@ -23,20 +23,20 @@ from ...message import (
 from ...store import Store, Traits
 from .. import lifecycle, validation
 from .client import EntryRefused
-from .keys import Send, TrackedSends
+from .keys import SendMessages, TrackedSends
 from .outbox import Outbox, Tell
 from .wire import ANY_BODY_MAX
 
 OLDEST_OF = 100  # messages of the outbox that are read to find the oldest
 
 
-class Triage:
+class SqsTriage:
     """Triage of one store on SQS, and its outbox. `send` sends messages; `tracked_sends` with `track=true`."""
 
     def __init__(
         self,
         store: Store,
-        send: Send,
+        send: SendMessages,
         tracked_sends: TrackedSends | None,
         *,
         owner: str,

@@ -44,7 +44,7 @@ PARK_S = 300.0
 GRACE_S = 30.0
 
 
-class Plan(Struct, frozen=True):
+class DrainPlan(Struct, frozen=True):
     """Bounds of a drain: no jump beyond `end_ms`, an end once `enough` is true, an error after `deliveries_max`."""
 
     end_ms: float
@@ -52,7 +52,7 @@ class Plan(Struct, frozen=True):
     deliveries_max: int
 
 
-class Tally(Struct):
+class DrainCounts(Struct):
     """The counts so far."""
 
     deliveries: int = 0
@@ -100,7 +100,7 @@ class Engine:
         park_s = PARK_S if app.park_for_s is None else app.park_for_s
         self._limit.park_ms = max(self._limit.park_ms, math.ceil(park_s * 1000))
 
-    def turns(self, plan: Plan, tally: Tally) -> Generator[Execution]:
+    def turns(self, plan: DrainPlan, tally: DrainCounts) -> Generator[Execution]:
         """Each admitted message, one of each queue in turn, to be run before the next is asked for."""
         if not self.apps:
             raise ConfigError("no app is in use here; call rd.use(app) first, or set redrive_app in pytest's settings")
@@ -124,7 +124,7 @@ class Engine:
             self._busy = False
             self._redriving.release()
 
-    def sum_up(self, tally: Tally, from_ms: int) -> Drained:
+    def sum_up(self, tally: DrainCounts, from_ms: int) -> Drained:
         counts = self.store.counts()
         return Drained(
             runs=tally.runs,
@@ -153,7 +153,7 @@ class Engine:
         self._clock.advance((due_ms - now_ms) / 1000)
         return True
 
-    def _turn(self, run: Execution, plan: Plan, tally: Tally) -> Generator[Execution]:
+    def _turn(self, run: Execution, plan: DrainPlan, tally: DrainCounts) -> Generator[Execution]:
         if tally.deliveries >= plan.deliveries_max:
             raise AssertionError(self._endless(plan))
         tally.deliveries += 1
@@ -256,7 +256,7 @@ class Engine:
             fault=fault,
         )
 
-    def _endless(self, plan: Plan) -> str:
+    def _endless(self, plan: DrainPlan) -> str:
         lately = "\n".join(f"  {ran!r}" for ran in self.runs[-5:])
         return (
             f"{plan.deliveries_max} runs, and {show(self.since_start_s(self._clock.now_ms()))} after the start still "

@@ -17,7 +17,7 @@ class Crash(BaseException):
     settled, the lease runs out, the crash is counted and the message comes again. (But `finally` blocks do run.)"""
 
 
-class Act(Struct, frozen=True):
+class RunFailure(Struct, frozen=True):
     """The failure of one run: `error` is raised instead of running the handler, or after it ran."""
 
     error: BaseException | type[BaseException]
@@ -29,12 +29,12 @@ class Acts:
     """The failures requested for the next runs, by task."""
 
     def __init__(self) -> None:
-        self._next: dict[str, deque[Act]] = {}
+        self._next: dict[str, deque[RunFailure]] = {}
 
-    def add(self, task: str, act: Act, times: int) -> None:
+    def add(self, task: str, act: RunFailure, times: int) -> None:
         self._next.setdefault(task, deque()).extend([act] * times)
 
-    def take(self, task: str) -> Act | None:
+    def take(self, task: str) -> RunFailure | None:
         waiting = self._next.get(task)
         return waiting.popleft() if waiting else None
 
@@ -42,7 +42,7 @@ class Acts:
 class RiggedTask:
     """The run's task with another handler, which stores its result, and errors that no worker survives."""
 
-    def __init__(self, run: Execution, act: Act | None) -> None:
+    def __init__(self, run: Execution, act: RunFailure | None) -> None:
         self._task, self._run, self._act = run.task, run, act
         rigged = self._acall if self._task.is_async else self._call
         app, is_async = self._task.app, self._task.is_async

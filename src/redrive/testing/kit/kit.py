@@ -28,9 +28,9 @@ from ...message import Counts, Draft, Lane, Message
 from ...run_context import refuse_loop
 from ...triage.dlq import DeadLetters
 from ..clock import ManualClock
-from .engine import Engine, Plan, Tally
-from .faults import Act, Crash
-from .match import Wanted, complaint, named_arguments
+from .engine import DrainCounts, DrainPlan, Engine
+from .faults import Crash, RunFailure
+from .match import ExpectedMessage, complaint, named_arguments
 from .records import Dead, Drained, Enqueued, Ran, arguments, call
 from .runners import InlineRunner, LoopRunner
 from .store import KitStore, Noted
@@ -143,11 +143,11 @@ class Kit:
     def run_due(self, *, max_runs: int = RUNS_MAX) -> Drained:
         """Run what is due now and whatever comes due by that, without any jump."""
         refuse_loop("rd.run_due()", "await rd.arun_due()")
-        return self._run(Plan(-math.inf, _never, max_runs))
+        return self._run(DrainPlan(-math.inf, _never, max_runs))
 
     async def arun_due(self, *, max_runs: int = RUNS_MAX) -> Drained:
         """As `run_due`, in an asynchronous test."""
-        return await self._arun(Plan(-math.inf, _never, max_runs))
+        return await self._arun(DrainPlan(-math.inf, _never, max_runs))
 
     # -- things that go wrong
 
@@ -162,22 +162,22 @@ class Kit:
         """Let the task's next `times` runs raise `exc` (a ConnectionError if None) instead of running the handler;
         `after`: when it has run, so that its side effects are there. RetryAfter, Snooze, Reject and Quarantine steer,
         as raised by a handler. Raises ConfigError for what cannot be meant, as the next three do."""
-        self._interfere(task, Act(_exception(exc), after), times)
+        self._interfere(task, RunFailure(_exception(exc), after), times)
 
     def crash_next(self, task: AnyTask, *, times: int = 1) -> None:
         """Let the worker die at the start of the task's next `times` runs, as by kill -9: the handler is not run, the
         lease runs out, the crash is counted and the message comes again. To die at another place, raise
         `redrive.testing.Crash` there."""
-        self._interfere(task, Act(Crash), times)
+        self._interfere(task, RunFailure(Crash), times)
 
     def duplicate_next(self, task: AnyTask, *, times: int = 1) -> None:
         """Let the task's next `times` deliveries run twice, which at-least-once allows: the handler runs, its worker
         dies before that is settled, and the message comes again."""
-        self._interfere(task, Act(Crash, after=True), times)
+        self._interfere(task, RunFailure(Crash, after=True), times)
 
     def timeout_next(self, task: AnyTask, *, times: int = 1) -> None:
         """Let the task's next `times` runs end by their timeout: its virtual time passes, the handler is not run."""
-        self._interfere(task, Act(TimeoutError, late=True), times)
+        self._interfere(task, RunFailure(TimeoutError, late=True), times)
 
     # -- looking
 
@@ -231,7 +231,7 @@ class Kit:
         name = self._name(task)
         delay_s = None if delay is None else milliseconds(delay, "delay") / 1000
         options = {"delay_s": delay_s, "queue": queue, "key": key, "group": group}
-        wanted = Wanted(name, self._arguments(name, args, kwargs), options)
+        wanted = ExpectedMessage(name, self._arguments(name, args, kwargs), options)
         enqueued = self.enqueued()
         text = complaint(wanted, times, enqueued)
         if text is not None:
@@ -264,13 +264,13 @@ class Kit:
             return f"{text}  [behind others of group {message.group!r}]"
         return f"{text}  [due in {show(max(0, left_ms) / 1000)}]"
 
-    def _plan(self, until: Until, max_runs: int) -> Plan:
+    def _plan(self, until: Until, max_runs: int) -> DrainPlan:
         if until is None:
-            return Plan(math.inf, _never, max_runs)
+            return DrainPlan(math.inf, _never, max_runs)
         if callable(until):
-            return Plan(math.inf, until, max_runs)
+            return DrainPlan(math.inf, until, max_runs)
         length = self._until(until) if isinstance(until, datetime) else until
-        return Plan(self.clock.now_ms() + milliseconds(length, "until"), _never, max_runs)
+        return DrainPlan(self.clock.now_ms() + milliseconds(length, "until"), _never, max_runs)
 
     def _until(self, when: datetime) -> timedelta:
         if when.tzinfo is None:
@@ -279,8 +279,8 @@ class Kit:
             raise ConfigError(f"{when} has passed; it is {self.now}, and time does not go back")
         return when - self.now
 
-    def _run(self, plan: Plan) -> Drained:
-        tally, from_ms = Tally(), self.clock.now_ms()
+    def _run(self, plan: DrainPlan) -> Drained:
+        tally, from_ms = DrainCounts(), self.clock.now_ms()
         with closing(self._engine.turns(plan, tally)) as turns:
             for run in turns:
                 self._inline.run(run)
@@ -289,26 +289,26 @@ class Kit:
     def _drive(self, over: Callable[[], bool], timeout_s: float | None) -> None:
         """For who waits for something of this store: work until it is there."""
         end_ms = math.inf if timeout_s is None else self.clock.now_ms() + timeout_s * 1000
-        with closing(self._engine.turns(Plan(end_ms, over, RUNS_MAX), Tally())) as turns:
+        with closing(self._engine.turns(DrainPlan(end_ms, over, RUNS_MAX), DrainCounts())) as turns:
             for run in turns:
                 self._inline.run(run)
         if math.isfinite(end_ms) and not over():
             self.clock.advance(max(0, end_ms - self.clock.now_ms()) / 1000)
 
-    async def _arun(self, plan: Plan) -> Drained:
-        tally, from_ms = Tally(), self.clock.now_ms()
+    async def _arun(self, plan: DrainPlan) -> Drained:
+        tally, from_ms = DrainCounts(), self.clock.now_ms()
         with closing(LoopRunner()) as runner, closing(self._engine.turns(plan, tally)) as turns:
             for run in turns:
                 await runner.run(run)
         return self._end(plan, tally, from_ms)
 
-    def _end(self, plan: Plan, tally: Tally, from_ms: int) -> Drained:
+    def _end(self, plan: DrainPlan, tally: DrainCounts, from_ms: int) -> Drained:
         left_ms = plan.end_ms - self.clock.now_ms()
         if 0 < left_ms < math.inf:
             self.clock.advance(left_ms / 1000)
         return self._engine.sum_up(tally, from_ms)
 
-    def _interfere(self, task: AnyTask, act: Act, times: int) -> None:
+    def _interfere(self, task: AnyTask, act: RunFailure, times: int) -> None:
         name = self._name(task)
         if name not in self._engine.tasks:
             known = ", ".join(sorted(self._engine.tasks)) or "none; call rd.use(app) first"

@@ -14,7 +14,7 @@ from .records import Enqueued, call
 SHOWN_MAX = 20  # messages in the text of a failed assertion
 
 
-class Wanted(Struct, frozen=True):
+class ExpectedMessage(Struct, frozen=True):
     """The expected message; None, or an argument that is not named, matches anything."""
 
     task: str
@@ -41,7 +41,7 @@ def named_arguments(codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]
         raise TypeError(f"task {codec.name!r}: {error}; it takes {codec.signature}") from None
 
 
-def complaint(wanted: Wanted, times: int | None, enqueued: Sequence[Enqueued]) -> str | None:
+def complaint(wanted: ExpectedMessage, times: int | None, enqueued: Sequence[Enqueued]) -> str | None:
     """Return why the assertion fails; None if it holds."""
     of_task = [message for message in enqueued if message.task == wanted.task]
     matching = [message for message in of_task if not wanted.differences(message)]
@@ -59,7 +59,7 @@ def complaint(wanted: Wanted, times: int | None, enqueued: Sequence[Enqueued]) -
     return f"{head}\nWhat was, the likest first:\n" + _cut(lines)
 
 
-def _lines(message: Enqueued, wanted: Wanted) -> str:
+def _lines(message: Enqueued, wanted: ExpectedMessage) -> str:
     return f"  {message!r}\n      " + "; ".join(wanted.differences(message))
 
 

@@ -22,7 +22,7 @@ QUIET_MS = 600_000  # for how long the clock jumps for a run that waits, as for 
 PATIENCE = 10  # a run that has waited is checked again after a tenth of that time
 
 
-class Carried(Struct):
+class OpenRun(Struct):
     """An open run."""
 
     carrier: Runner
@@ -39,14 +39,14 @@ class KitRuns:
         self, store: KitStore, clock: ManualClock, apps: Sequence[App], notice: Callable[[App], Notify], owner: str
     ) -> None:
         self._store, self._clock, self._apps, self._notice, self._owner = store, clock, apps, notice, owner
-        self._open: dict[str, Carried] = {}
+        self._open: dict[str, OpenRun] = {}
 
     def tick(self) -> None:
         """Tick the runs that are due. Errors of a runner pass through: a test cannot go on without it."""
         open_runs = index(self._store).open
         if not (open_runs or self._open):
             return
-        self._open = {id: self._open.get(id) or Carried(self._carrier(id)) for id in open_runs}
+        self._open = {id: self._open.get(id) or OpenRun(self._carrier(id)) for id in open_runs}
         for id, run in self._open.items():
             now_ms = self._clock.now_ms()
             if now_ms >= run.next_ms:
@@ -85,7 +85,7 @@ class KitRuns:
         tasks = set() if plan is None else {*plan.by_task}
         return next((app for app in self._apps if not tasks.isdisjoint(app.tasks)), self._apps[0])
 
-    def _saw(self, run: Carried, state: RunState | None, now_ms: int) -> None:
+    def _saw(self, run: OpenRun, state: RunState | None, now_ms: int) -> None:
         if state is None:
             return
         run.awaits = state.status is RunStatus.PAUSED or state.phase == AWAITING

@@ -12,26 +12,26 @@ from .messages import (
     BYTES_MAX,
     VISIBILITY_MAX_S,
     WAIT_MAX_S,
-    Message,
+    ServedMessage,
     SqsError,
     check_body,
     check_entries,
     invalid,
     whole,
 )
-from .moves import Move
-from .queues import SENDER, Queue
+from .moves import MessageMove
+from .queues import SENDER, ServedQueue
 
 ACCOUNT = "000000000000"
-Given = dict[str, Any]
+CallParameters = dict[str, Any]
 
 
 class Account:
     """All queues. Used by one thread; tests may read it."""
 
     def __init__(self, url: str, region: str, clock_ms: Callable[[], int], receive_max: int = 10) -> None:
-        self.queues: dict[str, Queue] = {}
-        self.moves: dict[str, Move] = {}
+        self.queues: dict[str, ServedQueue] = {}
+        self.moves: dict[str, MessageMove] = {}
         self._url, self._region, self._clock_ms = url, region, clock_ms
         self.receive_max = receive_max
         self._touched: set[str] = set()
@@ -41,20 +41,20 @@ class Account:
         names, self._touched = self._touched, set()
         return names
 
-    def queue(self, given: Given) -> Queue:
+    def queue(self, given: CallParameters) -> ServedQueue:
         """Return the queue that a request names. Raises SqsError."""
         name = str(given.get("QueueUrl", "")).rpartition("/")[2] or str(given.get("QueueName", ""))
         return self.named(name)
 
-    def named(self, name: str) -> Queue:
+    def named(self, name: str) -> ServedQueue:
         if name not in self.queues:
             raise SqsError("QueueDoesNotExist", "The specified queue does not exist.")
         return self.queues[name]
 
-    def by_arn(self, arn: object) -> Queue:
+    def by_arn(self, arn: object) -> ServedQueue:
         return self.named(str(arn).rpartition(":")[2])
 
-    def call(self, action: str, given: Given, faults: Faults) -> dict[str, Any]:
+    def call(self, action: str, given: CallParameters, faults: Faults) -> dict[str, Any]:
         """Carry out a call other than ReceiveMessage. Raises SqsError."""
         self._move(self._clock_ms())
         do = getattr(self, f"_{action}", None)
@@ -66,7 +66,11 @@ class Account:
         return answer
 
     def _batch(
-        self, action: str, given: Given, do: Callable[[Given, Given], dict[str, Any]], faults: Faults
+        self,
+        action: str,
+        given: CallParameters,
+        do: Callable[[CallParameters, CallParameters], dict[str, Any]],
+        faults: Faults,
     ) -> dict[str, Any]:
         """Each entry by itself, after what speaks against all of them."""
         entries, good, bad = check_entries(given.get("Entries")), [], []
@@ -85,7 +89,7 @@ class Account:
 
     # -- queues
 
-    def _CreateQueue(self, given: Given) -> dict[str, Any]:
+    def _CreateQueue(self, given: CallParameters) -> dict[str, Any]:
         name, attributes = str(given.get("QueueName", "")), given.get("Attributes") or {}
         if not name or len(name) > 80 or not name.removesuffix(".fifo").replace("-", "").replace("_", "").isalnum():
             raise invalid("Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
@@ -94,33 +98,33 @@ class Account:
         known = self.queues.get(name)
         if known is None:
             arn = f"arn:aws:sqs:{self._region}:{ACCOUNT}:{name}"
-            self.queues[name] = Queue(name, arn, f"{self._url}/{ACCOUNT}/{name}", attributes, self._clock_ms())
+            self.queues[name] = ServedQueue(name, arn, f"{self._url}/{ACCOUNT}/{name}", attributes, self._clock_ms())
             self.queues[name].tags.update(given.get("tags") or {})
         elif any(known.attributes.get(key) != str(value) for key, value in attributes.items()):
             text = "A queue already exists with the same name and a different value for attributes."
             raise SqsError("QueueNameExists", text)
         return {"QueueUrl": self.queues[name].url}
 
-    def _GetQueueUrl(self, given: Given) -> dict[str, Any]:
+    def _GetQueueUrl(self, given: CallParameters) -> dict[str, Any]:
         return {"QueueUrl": self.queue({"QueueName": given.get("QueueName")}).url}
 
-    def _ListQueues(self, given: Given) -> dict[str, Any]:
+    def _ListQueues(self, given: CallParameters) -> dict[str, Any]:
         prefix = given.get("QueueNamePrefix") or ""
         return {"QueueUrls": [queue.url for name, queue in sorted(self.queues.items()) if name.startswith(prefix)]}
 
-    def _DeleteQueue(self, given: Given) -> dict[str, Any]:
+    def _DeleteQueue(self, given: CallParameters) -> dict[str, Any]:
         del self.queues[self.queue(given).name]
         return {}
 
-    def _PurgeQueue(self, given: Given) -> dict[str, Any]:
+    def _PurgeQueue(self, given: CallParameters) -> dict[str, Any]:
         self.queue(given).purge()
         return {}
 
-    def _SetQueueAttributes(self, given: Given) -> dict[str, Any]:
+    def _SetQueueAttributes(self, given: CallParameters) -> dict[str, Any]:
         self.queue(given).set(given.get("Attributes") or {}, self._clock_ms())
         return {}
 
-    def _GetQueueAttributes(self, given: Given) -> dict[str, Any]:
+    def _GetQueueAttributes(self, given: CallParameters) -> dict[str, Any]:
         queue, names = self.queue(given), given.get("AttributeNames") or []
         attributes = dict(queue.attributes) | queue.counts(self._clock_ms())
         attributes |= {
@@ -130,28 +134,28 @@ class Account:
         }
         return {"Attributes": {name: value for name, value in attributes.items() if "All" in names or name in names}}
 
-    def _TagQueue(self, given: Given) -> dict[str, Any]:
+    def _TagQueue(self, given: CallParameters) -> dict[str, Any]:
         self.queue(given).tags.update(given.get("Tags") or {})
         return {}
 
-    def _UntagQueue(self, given: Given) -> dict[str, Any]:
+    def _UntagQueue(self, given: CallParameters) -> dict[str, Any]:
         queue = self.queue(given)
         queue.tags = {name: value for name, value in queue.tags.items() if name not in (given.get("TagKeys") or ())}
         return {}
 
-    def _ListQueueTags(self, given: Given) -> dict[str, Any]:
+    def _ListQueueTags(self, given: CallParameters) -> dict[str, Any]:
         return {"Tags": dict(self.queue(given).tags)}
 
-    def _ListDeadLetterSourceQueues(self, given: Given) -> dict[str, Any]:
+    def _ListDeadLetterSourceQueues(self, given: CallParameters) -> dict[str, Any]:
         arn = self.queue(given).arn
         return {"queueUrls": [queue.url for queue in self.queues.values() if _dead_arn(queue) == arn]}
 
     # -- messages
 
-    def _SendMessage(self, given: Given) -> dict[str, Any]:
+    def _SendMessage(self, given: CallParameters) -> dict[str, Any]:
         return self._SendMessageBatch(given, given)
 
-    def _SendMessageBatch(self, given: Given, entry: Given) -> dict[str, Any]:
+    def _SendMessageBatch(self, given: CallParameters, entry: CallParameters) -> dict[str, Any]:
         queue = self.queue(given)
         message = queue.send(entry, self._clock_ms())
         self._touched.add(queue.name)
@@ -163,14 +167,14 @@ class Account:
         }
         return {name: value for name, value in answer.items() if value is not None}
 
-    def wait_s(self, given: Given) -> int:
+    def wait_s(self, given: CallParameters) -> int:
         """Return the time that a receive polls. Raises SqsError."""
         asked = given.get("WaitTimeSeconds")
         if asked is None:
             return int(self.queue(given).attributes["ReceiveMessageWaitTimeSeconds"])
         return whole(asked, "WaitTimeSeconds", 0, WAIT_MAX_S)
 
-    def receive(self, given: Given, *, long_poll: bool) -> dict[str, Any]:
+    def receive(self, given: CallParameters, *, long_poll: bool) -> dict[str, Any]:
         """Receive without waiting: empty if there is nothing. Raises SqsError."""
         now_ms = self._clock_ms()
         self._move(now_ms)
@@ -184,7 +188,7 @@ class Account:
             self._touched.add(dead.name)
         return {"Messages": [self._message_entry(queue, message, given) for message in messages]} if messages else {}
 
-    def _message_entry(self, queue: Queue, message: Message, given: Given) -> dict[str, Any]:
+    def _message_entry(self, queue: ServedQueue, message: ServedMessage, given: CallParameters) -> dict[str, Any]:
         answer: dict[str, Any] = {
             "MessageId": message.id,
             "ReceiptHandle": queue.handle(message),
@@ -202,23 +206,23 @@ class Account:
             answer["MD5OfMessageAttributes"] = message.md5_attributes
         return answer
 
-    def _dead_of(self, queue: Queue) -> Queue | None:
+    def _dead_of(self, queue: ServedQueue) -> ServedQueue | None:
         arn = _dead_arn(queue)
         return None if arn is None else self.queues.get(arn.rpartition(":")[2])
 
-    def _DeleteMessage(self, given: Given) -> dict[str, Any]:
+    def _DeleteMessage(self, given: CallParameters) -> dict[str, Any]:
         return self._DeleteMessageBatch(given, given)
 
-    def _DeleteMessageBatch(self, given: Given, entry: Given) -> dict[str, Any]:
+    def _DeleteMessageBatch(self, given: CallParameters, entry: CallParameters) -> dict[str, Any]:
         queue = self.queue(given)
         queue.delete(entry.get("ReceiptHandle"), self._clock_ms())
         self._touched.add(queue.name)  # the next of its group may go
         return {}
 
-    def _ChangeMessageVisibility(self, given: Given) -> dict[str, Any]:
+    def _ChangeMessageVisibility(self, given: CallParameters) -> dict[str, Any]:
         return self._ChangeMessageVisibilityBatch(given, given)
 
-    def _ChangeMessageVisibilityBatch(self, given: Given, entry: Given) -> dict[str, Any]:
+    def _ChangeMessageVisibilityBatch(self, given: CallParameters, entry: CallParameters) -> dict[str, Any]:
         queue = self.queue(given)
         seconds = whole(entry.get("VisibilityTimeout"), "VisibilityTimeout", 0, VISIBILITY_MAX_S)
         queue.change_visibility(entry.get("ReceiptHandle"), seconds, self._clock_ms())
@@ -227,7 +231,7 @@ class Account:
 
     # -- move tasks
 
-    def _StartMessageMoveTask(self, given: Given) -> dict[str, Any]:
+    def _StartMessageMoveTask(self, given: CallParameters) -> dict[str, Any]:
         source = self.by_arn(given.get("SourceArn"))
         sources = [queue for queue in self.queues.values() if _dead_arn(queue) == source.arn]
         if not sources:
@@ -241,17 +245,17 @@ class Account:
         if rate is not None:
             whole(rate, "MaxNumberOfMessagesPerSecond", 1, 500)
         handle = str(uuid.uuid4())
-        self.moves[handle] = Move(source, to, rate, self._clock_ms())
+        self.moves[handle] = MessageMove(source, to, rate, self._clock_ms())
         self._move(self._clock_ms())
         return {"TaskHandle": handle}
 
-    def _ListMessageMoveTasks(self, given: Given) -> dict[str, Any]:
+    def _ListMessageMoveTasks(self, given: CallParameters) -> dict[str, Any]:
         source = self.by_arn(given.get("SourceArn"))
         moves = [(handle, move) for handle, move in self.moves.items() if move.source is source]
         most = whole(given.get("MaxResults", 1), "MaxResults", 1, 10)
         return {"Results": [move.entry(handle) for handle, move in reversed(moves)][:most]}
 
-    def _CancelMessageMoveTask(self, given: Given) -> dict[str, Any]:
+    def _CancelMessageMoveTask(self, given: CallParameters) -> dict[str, Any]:
         move = self.moves.get(str(given.get("TaskHandle")))
         if move is None or move.status != "RUNNING":
             raise SqsError("ResourceNotFoundException", "Task does not exist.", status=404)
@@ -264,7 +268,7 @@ class Account:
                 self._touched.add(queue.name)
 
 
-def _dead_arn(queue: Queue) -> str | None:
+def _dead_arn(queue: ServedQueue) -> str | None:
     policy = queue.attributes.get("RedrivePolicy")
     return str(json.loads(policy)["deadLetterTargetArn"]) if policy else None
 
@@ -273,7 +277,7 @@ def _asked(name: str, asked: Sequence[str]) -> bool:
     return any(a in ("All", ".*", name) or (a.endswith(".*") and name.startswith(a[:-1])) for a in asked)
 
 
-def _size(entry: Given) -> int:
+def _size(entry: CallParameters) -> int:
     try:
         return check_body(entry.get("MessageBody"), entry.get("MessageAttributes") or {})
     except SqsError:

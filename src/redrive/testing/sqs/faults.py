@@ -8,7 +8,7 @@ from typing import Any
 from .messages import SqsError
 
 
-class Fault:
+class CallFault:
     """The fault of a call. `before`: nothing is done; else it is done, and the answer is lost."""
 
     def __init__(self, kind: str, before: bool, times: int) -> None:
@@ -28,24 +28,24 @@ class Faults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._next: dict[str, list[Fault]] = {}
+        self._next: dict[str, list[CallFault]] = {}
         self._entries: dict[str, int] = {}
 
     def throttle(self, action: str, times: int = 1) -> None:
         """The next calls of the action are refused as too many."""
-        self._add(action, Fault("throttled", True, times))
+        self._add(action, CallFault("throttled", True, times))
 
     def fail(self, action: str, times: int = 1) -> None:
         """The next calls of the action end with an internal error, and did nothing."""
-        self._add(action, Fault("error", True, times))
+        self._add(action, CallFault("error", True, times))
 
     def lose_answer(self, action: str, times: int = 1) -> None:
         """The next calls of the action are carried out, and their connection breaks before the answer."""
-        self._add(action, Fault("broken", False, times))
+        self._add(action, CallFault("broken", False, times))
 
     def lose_call(self, action: str, times: int = 1) -> None:
         """The connection of the next calls of the action breaks before anything is done."""
-        self._add(action, Fault("broken", True, times))
+        self._add(action, CallFault("broken", True, times))
 
     def fail_entries(self, action: str, count: int) -> None:
         """The next entries of batches of this action fail by themselves."""
@@ -58,11 +58,11 @@ class Faults:
             self._next.clear()
             self._entries.clear()
 
-    def _add(self, action: str, fault: Fault) -> None:
+    def _add(self, action: str, fault: CallFault) -> None:
         with self._lock:
             self._next.setdefault(action, []).append(fault)
 
-    def next(self, action: str) -> Fault | None:
+    def next(self, action: str) -> CallFault | None:
         """Return the fault of this call."""
         with self._lock:
             waiting = self._next.get(action)

@@ -49,7 +49,7 @@ def invalid(text: str) -> SqsError:
     return SqsError("InvalidParameterValue", text)
 
 
-class Message:
+class ServedMessage:
     """A message in a queue. `turn` rises with every receive and change of visibility: a handle belongs to one
     turn, and so does an entry in a queue of times."""
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .queues import Queue
+from .queues import ServedQueue
 
 RATE_MAX = 500
 
 
-class Move:
+class MessageMove:
     """One task. Messages get a new id and time, as if they were new."""
 
-    def __init__(self, source: Queue, to: Queue | None, rate: int | None, now_ms: int) -> None:
+    def __init__(self, source: ServedQueue, to: ServedQueue | None, rate: int | None, now_ms: int) -> None:
         self.source, self._to, self._rate, self._started_ms = source, to, rate, now_ms
         self.status, self.moved = "RUNNING", 0
         self.planned = int(source.counts(now_ms)["ApproximateNumberOfMessages"])
 
-    def carry(self, now_ms: int, queues: Mapping[str, Queue]) -> list[Queue]:
+    def carry(self, now_ms: int, queues: Mapping[str, ServedQueue]) -> list[ServedQueue]:
         """Move the messages that are due; return the queues that got some."""
         if self.status != "RUNNING":
             return []
         due = int((now_ms - self._started_ms) / 1000 * (self._rate or RATE_MAX)) - self.moved
-        moved: list[Queue] = []
+        moved: list[ServedQueue] = []
         for message in list(self.source.messages.values())[: max(0, due)]:
             if message.hidden_until_ms:
                 continue

@@ -24,7 +24,7 @@ from .messages import (
     RETENTION_S,
     VISIBILITY_MAX_S,
     WAIT_MAX_S,
-    Message,
+    ServedMessage,
     SqsError,
     check_body,
     check_group,
@@ -53,7 +53,7 @@ _TEXTS = (
 )  # fmt: skip
 
 
-class Queue:
+class ServedQueue:
     """One queue. Visible messages are in `_line` (by group in a FIFO queue), the others wait for a time in a heap."""
 
     def __init__(self, name: str, arn: str, url: str, attributes: Mapping[str, str], now_ms: int) -> None:
@@ -64,7 +64,7 @@ class Queue:
         self.attributes: dict[str, str] = dict(DEFAULTS)
         self.set(attributes, now_ms)
         self.in_flight_max = IN_FLIGHT_MAX
-        self.messages: dict[int, Message] = {}  # by number
+        self.messages: dict[int, ServedMessage] = {}  # by number
         self.in_flight = self.delayed = 0
         self._numbers = count(1)
         self._line: deque[tuple[int, int]] = deque()  # (number, turn) of those that can be received
@@ -87,7 +87,7 @@ class Queue:
 
     # -- sending
 
-    def send(self, entry: Mapping[str, Any], now_ms: int) -> Message:
+    def send(self, entry: Mapping[str, Any], now_ms: int) -> ServedMessage:
         """Raises SqsError where SQS refuses the message. In a FIFO queue a duplicate gives the first one."""
         attributes = entry.get("MessageAttributes") or {}
         size = check_body(entry.get("MessageBody"), attributes)
@@ -102,10 +102,10 @@ class Queue:
             dedup = self._dedup_of(entry)
             held = self._dedup.get(dedup)
             if held is not None and held[0] > now_ms:
-                return Message(held[1], held[2], entry["MessageBody"], attributes, now_ms)
+                return ServedMessage(held[1], held[2], entry["MessageBody"], attributes, now_ms)
         elif dedup is not None:
             raise invalid("The request includes a parameter that is not valid for this queue type")
-        message = Message(str(uuid.uuid4()), next(self._numbers), entry["MessageBody"], attributes, now_ms)
+        message = ServedMessage(str(uuid.uuid4()), next(self._numbers), entry["MessageBody"], attributes, now_ms)
         message.group, message.dedup = group, dedup
         system = entry.get("MessageSystemAttributes") or {}
         if "AWSTraceHeader" in system:
@@ -136,7 +136,7 @@ class Queue:
             )
         return hashlib.sha256(entry["MessageBody"].encode()).hexdigest()
 
-    def _add(self, message: Message, delay_ms: int, now_ms: int) -> None:
+    def _add(self, message: ServedMessage, delay_ms: int, now_ms: int) -> None:
         self.messages[message.number] = message
         self._expiry.append(message.number)
         if self.fifo:
@@ -147,14 +147,14 @@ class Queue:
         else:
             self._stand(message)
 
-    def _stand(self, message: Message) -> None:
+    def _stand(self, message: ServedMessage) -> None:
         """Make it visible; in a FIFO queue, once it is the head of its group and none of the group is in flight."""
         if not self.fifo:
             self._line.append((message.number, message.turn))
         elif not self._flying[message.group or ""]:
             self._ready[message.group or ""] = None
 
-    def _wait(self, message: Message, until_ms: int) -> None:
+    def _wait(self, message: ServedMessage, until_ms: int) -> None:
         message.turn += 1
         message.hidden_until_ms = until_ms
         heapq.heappush(self._times, (until_ms, message.number, message.turn))
@@ -162,8 +162,8 @@ class Queue:
     # -- receiving
 
     def receive(
-        self, limit: int, visibility_s: int, now_ms: int, dead: Queue | None, *, long_poll: bool
-    ) -> list[Message]:
+        self, limit: int, visibility_s: int, now_ms: int, dead: ServedQueue | None, *, long_poll: bool
+    ) -> list[ServedMessage]:
         """Receive up to `limit` visible messages, and hide them for that long; those received too often go to `dead`.
         Raises SqsError at the in-flight cap; a long poll gets nothing instead."""
         self.turn(now_ms)
@@ -173,7 +173,7 @@ class Queue:
             raise SqsError("OverLimit", "The maximum number of in flight messages is reached.")
         limit = min(limit, self.in_flight_max - self.in_flight)
         most = self._received_max() if dead is not None else None
-        messages: list[Message] = []
+        messages: list[ServedMessage] = []
         for message in self._next_in_line(limit, messages):
             if most is not None and dead is not None and message.received >= most:
                 self.take_out(message)
@@ -190,17 +190,17 @@ class Queue:
             messages.append(message)
         return messages
 
-    def _next_in_line(self, limit: int, received: list[Message]) -> Iterator[Message]:
+    def _next_in_line(self, limit: int, received: list[ServedMessage]) -> Iterator[ServedMessage]:
         return self._next_of_groups(limit, received) if self.fifo else self._next(limit, received)
 
-    def _next(self, limit: int, received: list[Message]) -> Iterator[Message]:
+    def _next(self, limit: int, received: list[ServedMessage]) -> Iterator[ServedMessage]:
         while self._line and len(received) < limit:
             number, turn = self._line.popleft()
             message = self.messages.get(number)
             if message is not None and message.turn == turn and not message.in_flight:
                 yield message
 
-    def _next_of_groups(self, limit: int, received: list[Message]) -> Iterator[Message]:
+    def _next_of_groups(self, limit: int, received: list[ServedMessage]) -> Iterator[ServedMessage]:
         """Take as many of one group as there is room for, then of the next; a group with one in flight waits."""
         for name in list(self._ready):
             if len(received) >= limit:
@@ -218,9 +218,9 @@ class Queue:
         policy = self.attributes.get("RedrivePolicy")
         return int(json.loads(policy)["maxReceiveCount"]) if policy else None
 
-    def bury(self, message: Message, from_arn: str, now_ms: int) -> None:
+    def bury(self, message: ServedMessage, from_arn: str, now_ms: int) -> None:
         """A message that died in another queue: the same id and times of a standard queue, new ones in a FIFO queue."""
-        buried = Message(message.id, next(self._numbers), message.body, message.attributes, message.sent_ms)
+        buried = ServedMessage(message.id, next(self._numbers), message.body, message.attributes, message.sent_ms)
         buried.group, buried.trace, buried.from_arn = message.group, message.trace, from_arn
         buried.received, buried.first_received_ms = message.received, message.first_received_ms
         if self.fifo:
@@ -229,12 +229,12 @@ class Queue:
 
     # -- handles
 
-    def handle(self, message: Message) -> str:
+    def handle(self, message: ServedMessage) -> str:
         """Return the handle of the last receive."""
         text = f"{self.name} {message.number} {message.received} {message.received_ms}"
         return base64.b64encode(text.encode()).decode()
 
-    def _held(self, handle: object) -> tuple[Message | None, bool]:
+    def _held(self, handle: object) -> tuple[ServedMessage | None, bool]:
         """The message of a handle, None if it is gone, and whether the handle is of its last receive."""
         try:
             name, number, received, received_ms = base64.b64decode(str(handle), validate=True).decode().split(" ")
@@ -279,7 +279,7 @@ class Queue:
         self._wait(message, now_ms + seconds * 1000)
         self.turn(now_ms)
 
-    def take_out(self, message: Message) -> None:
+    def take_out(self, message: ServedMessage) -> None:
         name, flew = message.group or "", message.in_flight
         self._land(message)
         del self.messages[message.number]
@@ -291,7 +291,7 @@ class Queue:
             elif flew and not self._flying[name]:
                 self._ready[name] = None
 
-    def _land(self, message: Message) -> None:
+    def _land(self, message: ServedMessage) -> None:
         """End its flight or its delay."""
         if message.in_flight:
             self.in_flight -= 1

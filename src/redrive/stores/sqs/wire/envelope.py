@@ -50,7 +50,7 @@ _PLANES = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plan
 _NOT_IN_EVENTS = re.compile(f"[\0-\x1f\x7f-\x9f\ufdd0-\ufdef{_PLANES}]")  # CloudEvents 1.0.2, 3.1: String
 
 
-class Event(msgspec.Struct, omit_defaults=True, gc=False):
+class CloudEvent(msgspec.Struct, omit_defaults=True, gc=False):
     """The envelope, in the order in which its fields are written."""
 
     specversion: Literal["1.0"]
@@ -77,7 +77,7 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False):
     data_base64: str | msgspec.UnsetType = msgspec.UNSET
 
 
-_decode_event = msgspec.json.Decoder(Event).decode
+_decode_event = msgspec.json.Decoder(CloudEvent).decode
 _encode_event = msgspec.json.Encoder().encode
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_texts = msgspec.json.Decoder(dict[str, str]).decode
@@ -89,7 +89,7 @@ _decode_texts = msgspec.json.Decoder(dict[str, str]).decode
 def body_of(message: Message, *, prefix: str, topic: str | None = None) -> str:
     """The envelope as the text of a message of SQS."""
     id, version, correlation = message.id, message.version, message.correlation_id
-    event = Event(
+    event = CloudEvent(
         "1.0",
         id,
         _source(prefix, message.queue),
@@ -130,7 +130,7 @@ def attribute(text: str) -> dict[str, str]:
     return {"DataType": "String", "StringValue": text if text.isprintable() else _NOT_IN_EVENTS.sub("\ufffd", text)}
 
 
-def _put_data(event: Event, body: bytes, content: str) -> None:
+def _put_data(event: CloudEvent, body: bytes, content: str) -> None:
     if content != "json":
         event.rdcontent = content
     if not body:
@@ -175,7 +175,7 @@ _TEXTS = (
 )  # fmt: skip
 
 
-def _keep_exact(event: Event) -> None:
+def _keep_exact(event: CloudEvent) -> None:
     """Replace control characters, which an attribute of an event cannot hold; `rdexact` gets the exact texts."""
     e = event
     texts = (e.type, e.correlationid, e.causationid, e.traceparent, e.rdcontent, e.rdgroup, e.rdkey, e.rdproducer)
@@ -218,7 +218,7 @@ def own(body: str, queue: str, routes: Routes | None = None) -> Message | None:
     return None if message is None or ("\\u0000" in body and _holds_nul(message)) else message
 
 
-def _message(event: Event, queue: str) -> Message | None:
+def _message(event: CloudEvent, queue: str) -> Message | None:
     id, version = event.id, int(event.rdversion)
     if not is_id(id) or event.rdpriority not in PRIORITIES or not 1 <= version <= INT_MAX or not event.type:
         return None
@@ -270,7 +270,7 @@ def _copy(message: Message, topic: str, routes: Routes | None) -> Message:
     )
 
 
-def _body(event: Event) -> bytes:
+def _body(event: CloudEvent) -> bytes:
     if isinstance(event.data, msgspec.Raw):
         if event.data_base64 is not msgspec.UNSET:
             raise ValueError("an event has data or data_base64, not both")
@@ -280,7 +280,7 @@ def _body(event: Event) -> bytes:
     return b""
 
 
-def _take_exact(event: Event) -> None:
+def _take_exact(event: CloudEvent) -> None:
     for name, text in _decode_texts(event.rdexact or "{}").items():
         if name in _TEXTS:
             setattr(event, name, text)
