@@ -21,7 +21,7 @@ PLACE = 0  # the turn of a message that holds a place; parked ones have higher t
 
 
 class QueueSettings(Struct, frozen=True):
-    """What a queue was told by `configure`."""
+    """The settings of a queue, as `configure` stored them."""
 
     paused: bool = False
     width: int = 1

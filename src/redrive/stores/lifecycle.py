@@ -238,7 +238,7 @@ def restored(message: Message, now_ms: int) -> Message:
 
 
 def died_of(faults: Sequence[Fault], fingerprint: str | None, error: str | None) -> Fault | None:
-    """The fault that a message with this history is found by; None for none."""
+    """The fault that a message with this history is listed under; None for none."""
     if fingerprint is None:
         return None
     names = fingerprint, error or ""

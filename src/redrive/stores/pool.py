@@ -28,7 +28,7 @@ class Pooled(Protocol):
     def closed(self) -> bool: ...
 
     def is_silent(self) -> bool:
-        """Whether nothing came while it lay idle: else the server has said good-bye, or is gone."""
+        """Whether nothing arrived while it was idle: else the server has closed it, or is gone."""
         ...
 
     def drop(self) -> None:
@@ -121,7 +121,7 @@ class ConnectionPool(Generic[C]):
             self._free.notify()
 
     def clear(self) -> None:
-        """Close what lies idle: the server it leads to is gone."""
+        """Close idle connections: the server that they lead to is gone."""
         with self._free:
             idle, self._idle = self._idle, []
         for connection in idle:

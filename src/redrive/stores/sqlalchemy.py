@@ -1,4 +1,4 @@
-"""What lies below a connection or session of SQLAlchemy's, without importing it."""
+"""The driver's connection below a connection or session of SQLAlchemy, without importing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store refuses at the door: no draft is written that could not be kept, found or served everywhere."""
+"""The checks of every store: no draft is written that another engine could not keep, list or serve."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def word(kind: type[E], said: E | str | None, what: str) -> E | None:
 
 
 def lane_of(said: Lane | str | None) -> Lane | None:
-    """The lane that a look is for; None stands for all."""
+    """The lane to read; None for all."""
     return word(Lane, said, "lane")
 
 
@@ -106,7 +106,7 @@ def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -
 
 
 def judged_lanes(verdict: Verdict) -> tuple[Lane, ...]:
-    """Where a message may lie that this verdict is for."""
+    """The lanes in which this verdict applies to a message."""
     match verdict:
         case Redrive():
             return (*RESTING, Lane.DONE)
@@ -229,7 +229,7 @@ def admit_width(width: int | None, least: int) -> None:
 
 
 def admit_names(queue: str, group: str | None = None) -> None:
-    """Raises ConfigError for names that no message could have; None stands for all groups of the queue."""
+    """Raises ConfigError for names that no message could have; None means all groups of the queue."""
     if group == "":
         raise ConfigError("the group has an empty name; name one, or give None for all groups of the queue")
     if not queue:

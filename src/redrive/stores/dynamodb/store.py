@@ -1,4 +1,4 @@
-"""Cells on one table of DynamoDB, for messages that lie in SQS.
+"""Cells on one table of DynamoDB, for messages that are stored in SQS.
 
 An item is a cell: `k` its key, `v` its value, `n` its version, `e` when it expires (ms), `w` a mark of the write that
 made it, `ttl` when DynamoDB may remove it (s). DynamoDB removes late, by days: whether a cell has expired is compared

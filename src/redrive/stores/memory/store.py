@@ -58,7 +58,7 @@ from . import writes
 from .tables import Tables
 
 SWEEP_EVERY_MS = 60_000
-LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that is not the wall clock
+LOOK_EVERY_S = 0.01  # how often a waiter reads a clock that is not the wall clock
 
 
 class MemoryStore(Store):
@@ -93,7 +93,7 @@ class MemoryStore(Store):
 
     @contextmanager
     def _commit(self) -> Iterator[tuple[Tables, int]]:
-        """The same, to change them: all is undone if the block raises, else waiters look again."""
+        """The same, to change them: all is undone if the block raises, else waiters check again."""
         with self._look() as (tables, now):
             try:
                 yield tables, now

@@ -41,7 +41,7 @@ from .rows import CellRow, Holder, StoredMessage
 CELLS_SWEPT = 1000  # how many expired cells a commit forgets
 DueLine = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
 Retries = list[tuple[int, int]]  # (due_ms, seq), sorted
-DuePlace = tuple[int, int | None]  # (due_ms, seq); None where a look ends, though there is more
+DuePlace = tuple[int, int | None]  # (due_ms, seq); None where a listing ends, though there is more
 _UNSAID = QueueSettings()
 
 
@@ -89,7 +89,7 @@ class Tables:
         self.write(seq, StoredMessage(message, turn=turn, parked_ms=now_ms))
 
     def change(self, seq: int, message: Message) -> None:
-        """It stays where it lies."""
+        """Replace it where it is: its lane and its lines stay."""
         self.write(seq, self.kept[seq]._replace(message=message))
 
     def write(self, seq: int, kept: StoredMessage | None) -> None:
@@ -306,7 +306,7 @@ class Tables:
         return self.own_widths.get((queue, group)) or self.rules(queue).width
 
     def in_line(self) -> int:
-        """How many messages stand in all lines."""
+        """The number of messages in all lines."""
         return sum(len(line) for lines in self._lines.values() for line in lines)
 
     def cell(self, key: str, now_ms: int) -> Cell | None:
@@ -343,7 +343,7 @@ class Tables:
                 del self.groups[name]  # there may be a group for each of a million keys
 
     def _stand(self, seq: int, kept: StoredMessage) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
-        """The sorted lists in which it stands, if any, and as what."""
+        """The sorted lists that hold it, if any, each with its entry."""
         message = kept.message
         if message.due_ms is None:
             return

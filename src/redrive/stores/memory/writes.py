@@ -61,7 +61,7 @@ def put(tables: Tables, draft: Draft, now: int) -> PutResult:
 
 
 def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: int) -> bool:
-    """Adds to the deliveries. Whether there is more due than it looked at, though it found less than it was to."""
+    """Add to the deliveries. Returns whether more is due than it read, though it claimed less than asked."""
     if ask.limit <= 0:
         return False
     tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)
@@ -77,7 +77,7 @@ def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: in
 
 
 def due(tables: Tables, ask: ClaimRequest, now: int) -> tuple[list[int], bool]:
-    """What to claim, in order. And whether more is due than it looked at, though it found less than it was to."""
+    """The messages to claim, in order, and whether more is due than it read, though it claims less than asked."""
     backlog: list[tuple[int, int]] = []
     clogged = False
     for priority, line in enumerate(tables.lines(ask)):

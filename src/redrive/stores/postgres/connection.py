@@ -79,7 +79,7 @@ class Connection(psycopg.Connection[TupleRow]):
         return result is not None and result.command_status == b"COMMIT"
 
     def is_silent(self) -> bool:
-        """Whether nothing came while it lay idle: else the server has said good-bye, or is gone."""
+        """Whether nothing arrived while it was idle: else the server has closed it, or is gone."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         return not self.broken and not poll.poll(0)

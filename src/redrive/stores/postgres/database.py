@@ -32,7 +32,7 @@ from .session import Session
 from .statements import AnyConnection, Statements, prepared
 from .url import parse
 
-TICK_S = 0.01  # how often a waiter looks at a clock that is set by hand
+TICK_S = 0.01  # how often a waiter reads a clock that is set by hand
 NAMES_MAX = 2500  # bytes: an index row has 2,704 at most, and numbers and headers take some of them
 
 

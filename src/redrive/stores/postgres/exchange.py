@@ -327,7 +327,7 @@ def look(
 
 
 def look_behind(st: Statements, c: AnyConnection, looking: Looking) -> Cursor:
-    """What these looks find; for `Floors.saw`."""
+    """The results of these looks, for `Floors.saw`."""
     return st.do(c, "look_behind", *looking.args())
 
 

@@ -27,10 +27,10 @@ FIRST: IndexPlace = (-(2**63), "", 0)  # before every message
 NEVER_MS = 2**63 - 1
 LATE_MS = 500  # claims begin no later than this before now: most commits take less from their beginning to their end
 WORTH_MS = 1.0  # a floor is kept once the way to the first message costs the server this much
-FREE_MS = 0.25  # and given up once all that lies below costs less
+FREE_MS = 0.25  # and given up once everything below costs less
 OPEN_EVERY_S = 1.0  # how often the way is measured while no floor is kept
 FRONT_EVERY_S = 0.2  # how often a floor is raised
-BEHIND_EVERY_S = 1.0  # how often all that lies below is looked through, at most
+BEHIND_EVERY_S = 1.0  # how often everything below is read, at most
 SHARE = 0.05  # of the time, for looking behind
 SAVED_MS = 40.0  # how much of that share may be saved up
 PIECE_MS = 8.0  # what one piece may cost before it is cut
@@ -49,7 +49,7 @@ class Range(NamedTuple):
 
 
 class Aim(Enum):
-    """What a look is for."""
+    """The purpose of a look."""
 
     FRONT = "to raise the floor"
     SPOT = "to find out whether a spot is empty"
@@ -137,7 +137,7 @@ class Floor:
                 spots[-1] = spots[-1][0], max(spots[-1][1], until)
             else:
                 spots.append((low, until))
-        while len(spots) > SPOTS_MAX:  # the two that lie closest together become one
+        while len(spots) > SPOTS_MAX:  # the two that are closest together become one
             at = min(range(1, len(spots)), key=lambda n: spots[n][0] - spots[n - 1][1])
             spots[at - 1 : at + 1] = [(spots[at - 1][0], spots[at][1])]
         self.spots = spots
@@ -235,7 +235,7 @@ class Floor:
 
 
 class Pieces:
-    """All that lies below a floor, cut by due time into pieces that each cost about as much to look through.
+    """The range below a floor, cut by due time into pieces that each cost about as much to read.
 
     `due` says which to look through next; `measured` takes in what that cost, and cuts and joins.
     """
@@ -248,7 +248,7 @@ class Pieces:
             self._cut(0, top_ms)
 
     def end_at(self, top_ms: int, at_s: float | None = None) -> None:
-        """The floor lies at this time now."""
+        """The floor is at this time now."""
         while self._bounds and self._bounds[-1] > top_ms:
             self._join(len(self._bounds) - 1)
         grown = top_ms > (self._bounds[-1] if self._bounds else FIRST[0])
@@ -261,7 +261,7 @@ class Pieces:
                     self._join(at)
 
     def due(self, top_ms: int, at_s: float, allowance: LookAllowance) -> list[tuple[int | None, int]]:
-        """The pieces to look through now, from None for what has no beginning, up to and with a time."""
+        """The pieces to read now, from None for the one without a beginning, up to and with a time."""
         pieces: list[tuple[int | None, int]] = []
         at = self._next
         while at_s >= self._pass_s and at < len(self._costs) and allowance.left_ms(at_s) > 0:

@@ -1,4 +1,4 @@
-"""The floors of one process, and how claims, waits and looks of the PostgreSQL store go by them.
+"""The floors of one process, and how claims, waits and looks of the PostgreSQL store use them.
 
 An exchange takes the `parts` of each queue that it claims from, sends the looks that are due after its claims, and
 hands in what they read once it has committed. So a look sees what its own exchange claimed as gone, and what others
@@ -27,7 +27,7 @@ from .floor import (
 )
 from .rows import ints, numbers, texts
 
-WAKE = len(PRIORITIES)  # stands for the messages of groups that wait for their time, among the numbers of priorities
+WAKE = len(PRIORITIES)  # for the messages of groups that wait for their time, among the numbers of priorities
 
 
 class IndexParts(NamedTuple):
@@ -156,7 +156,7 @@ class Floors:
             self._expects = self.kept or any(floor.asks for floor in known)
 
     def expect(self, queue: str, spots: Sequence[DueSpan]) -> None:
-        """Messages with due times in these ranges were or may have been written; an empty name stands for any queue."""
+        """Messages with due times in these ranges were or may have been written; an empty name means any queue."""
         if self._expects and spots:
             with self._lock:
                 for name in [queue] if queue else [*self._queues]:

@@ -27,7 +27,7 @@ LOOK_EVERY_S = 2.0
 POLL_EVERY_S = 0.2
 CONNECT_AGAIN_S = (0.1, 0.5, 2.0, 10.0)
 TEND_EVERY_S = 5.0  # how often notifications are read where no thread waits for them
-HEAR_EVERY_S = 0.25  # and while somebody wants to hear them who does not wait
+HEAR_EVERY_S = 0.25  # and while a caller wants notifications without waiting
 
 
 class _Waiter:
@@ -45,7 +45,7 @@ class _Waiter:
         self.poke()
 
     def poke(self) -> None:
-        """Let it look around, though there may be nothing."""
+        """Have it check for work, though there may be none."""
         with contextlib.suppress(OSError):  # full of pokes already, or closed
             os.write(self._write, b"!")
 

@@ -102,7 +102,7 @@ _DUMPERS = {
 
 
 def cursor(c: psycopg.Connection[Any]) -> psycopg.RawCursor[tuple[Any, ...]]:
-    """A cursor that takes statements as they stand in statements.sql, and arrays of this module."""
+    """A cursor for the statements of statements.sql as they are, and for arrays of this module."""
     made: psycopg.RawCursor[tuple[Any, ...]] = psycopg.RawCursor(c, row_factory=psycopg.rows.tuple_row)
     return made
 
@@ -145,7 +145,7 @@ def _start(of: int, count: int) -> bytes:
 
 
 def ids(values: Sequence[str]) -> UuidArray:
-    """What is no id at all becomes one that no message has."""
+    """A text that is not an id becomes an id that no message has."""
     if not values:
         return UuidArray(_start(UUID, 0))
     try:  # in one go: each behind its length, in hex
@@ -158,7 +158,7 @@ def ids(values: Sequence[str]) -> UuidArray:
 
 
 def seqs(values: Sequence[str]) -> Bigints:
-    """From 16 hex digits each; what has not is no message's."""
+    """From 16 hex digits each; any other text belongs to no message."""
     try:
         raw = bytes.fromhex("00000008" + "00000008".join(values)) if values else b""
     except ValueError:
@@ -372,7 +372,7 @@ SEQ = slice(ID + 1, ID + 17)
 
 
 def hex_of(seq: int) -> str:
-    """A message's own number as it stands in a handle; a negative one, which no version of ours gives, as its bits."""
+    """A message's own number as a handle has it; a negative one, which no version of ours gives, as its bits."""
     return f"{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
 

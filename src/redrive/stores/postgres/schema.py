@@ -45,7 +45,7 @@ class Migration(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """What stands in the database; number 0 where there is nothing of ours. `read_only`: why this role may only
+    """The version of the schema; number 0 where there is none of ours. `read_only`: why this role may only
     look."""
 
     number: int = 0

@@ -65,7 +65,7 @@ class Clauses:
         self.args: list[Any] = []
 
     def add(self, clause: str, *args: Any) -> None:
-        """Each {} stands for the next parameter."""
+        """Each {} is replaced by the next parameter."""
         self._clauses.append(clause.format(*[self.arg(arg) for arg in args]))
 
     def arg(self, value: Any) -> str:
@@ -95,7 +95,7 @@ def paths_of(where: Filter, lane: Lane | None) -> list[Path]:
 
 
 def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> list[int]:
-    """How many messages lie on each of these ways, LOOKED at most of each value."""
+    """The number of messages on each of these paths, LOOKED at most of each value."""
     counted = []
     for n, path in enumerate(paths, 1):
         first = f"order by m.rested_ms, m.seq limit {LOOKED}"
@@ -318,7 +318,7 @@ class PostgresQueries(PostgresDatabase):
         return total(self.counts_by_queue().values())
 
     def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
-        """An index says what lies between bounds, not how many: counting walks over each. So beyond the first DUE_EXACT
+        """An index gives the rows between bounds, not their number: a count reads each. So beyond the first DUE_EXACT
         messages it estimates."""
         guesses = self._due_sample(queue, bounds_ms)
         near = sum(so_far <= DUE_EXACT for so_far in accumulate(guess.all for guess in guesses))

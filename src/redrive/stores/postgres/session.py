@@ -59,7 +59,7 @@ _BEGIN = "begin isolation level read committed read write"
 class PostgresServer(Struct, frozen=True):
     """What a connection finds at its other end."""
 
-    pooled: bool  # whether a pooler stands between
+    pooled: bool  # whether there is a pooler between
     now_ms: int
     standby: bool
     version: int  # 150004 is 15.4
@@ -80,7 +80,7 @@ class Session:
         self.channel = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
         self.origin = secrets.token_hex(4)  # marks notifications sent from here, which this process ignores
         self.read_only = ""  # why nothing can be written
-        self.pooled = False  # whether a pooler stands between: then a session is not ours to set up
+        self.pooled = False  # whether there is a pooler between: then a session is not ours to set up
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
         # and the floors, which must know where in the due index something may have come
         self.on_late: Callable[[str, Sequence[DueSpan]], None] = lambda queue, spots: None
@@ -242,7 +242,7 @@ class Session:
         self._pool.lose(c)
 
     def _stop(self, c: Connection, error: BaseException) -> None:
-        """Ask the server to end what takes too long; it may not even hear that."""
+        """Ask the server to end a statement that takes too long; the request may not arrive."""
         if isinstance(error, TooSlow) and not c.closed:
             with contextlib.suppress(psycopg.Error):
                 c.cancel_safe(timeout=CANCEL_S)

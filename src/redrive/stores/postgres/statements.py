@@ -1,4 +1,4 @@
-"""The statements of statements.sql, made ready for one schema: what stands in braces there is spelt out here."""
+"""The statements of statements.sql, made ready for one schema: the parts in braces are spelt out here."""
 
 from __future__ import annotations
 

@@ -356,7 +356,7 @@ def _only_swaps(s: Settlement) -> bool:
 
 
 def is_simple(settlements: Sequence[Settlement]) -> bool:
-    """Whether sets of statements can settle them: each message stands here once, and nothing comes with it."""
+    """Whether sets of statements can settle them: each message is here once, without swaps and follow-ups."""
     return len({str(s.receipt.handle)[:ID] for s in settlements}) == len(settlements) and not any(
         s.follow_ups or s.swaps for s in settlements
     )

@@ -40,7 +40,7 @@ from .rows import LETTERS, id_bytes, id_text
 from .search import QUEUES_AT_ONCE, with_faults
 
 CHECKED_MAX = 100  # damaged messages that `check` names
-ODD_MAX = 20  # and what sets hold that is no message's
+ODD_MAX = 20  # and members of sets that belong to no message
 
 
 _CANCELS = (Cancel.UNKNOWN, Cancel.CANCELLED, Cancel.REQUESTED, Cancel.TOO_LATE)
@@ -154,7 +154,7 @@ class RedisAdmin(RedisNamespace):
         return problems + ([f"and {len(bad) - CHECKED_MAX:,} more messages"] if len(bad) > CHECKED_MAX else [])
 
     def _odd(self) -> Iterator[tuple[bytes, bytes, str, bytes, bytes]]:
-        """What sets hold that is no message's: key, member, why, and the queue and group whose place it holds."""
+        """Members of sets that belong to no message: key, member, why, and the queue and group whose place it holds."""
         queues, names = self._queues(), self._looks.failure_names()
         for first in range(0, max(len(queues), len(names), 1), QUEUES_AT_ONCE):
             last, at, cursor = first + QUEUES_AT_ONCE, 0, "0"
@@ -168,7 +168,7 @@ class RedisAdmin(RedisNamespace):
                     break
 
     def _bad(self) -> dict[bytes, str]:
-        """The messages that cannot be read, that were set aside, or that stand in no lane, each with why."""
+        """The messages that cannot be read, that were set aside, or that are in no lane, each with the reason."""
         bad: dict[bytes, str] = {}
         cursor = "0"
         while True:

@@ -62,7 +62,7 @@ class Connection:
         return self.fileno() < 0
 
     def is_silent(self) -> bool:
-        """Whether nothing came while it lay idle: else the server has said good-bye, or is gone."""
+        """Whether nothing arrived while it was idle: else the server has closed it, or is gone."""
         if self.closed:
             return False
         poll = select.poll()

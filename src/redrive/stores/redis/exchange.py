@@ -229,7 +229,7 @@ def _fingerprint(fault: Fault | None) -> str | None:
 
 
 def skip_row(ask: ClaimRequest) -> dict[str, int] | None:
-    """The tasks that an ask skips, as scripts look them up."""
+    """The tasks that a claim skips, as a map for scripts."""
     return dict.fromkeys(ask.skip, 1) if ask.skip else None
 
 

@@ -28,7 +28,7 @@ from .session import Session
 from .url import RedisUrl
 from .wake import Wake
 
-LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that the server does not know
+LOOK_EVERY_S = 0.01  # how often a waiter reads a clock that the server does not know
 
 
 class RedisNamespace(Store):
@@ -111,7 +111,7 @@ class RedisCells:
         return [word == 1 for word in words]
 
     def _timed(self, script: str, arguments: Arguments, asked: Any) -> Any:
-        """Run it so that the next look at the clock returns no time before that of this call."""
+        """Run it so that the next reading of the clock is not before this call."""
         sent_s = time.monotonic()
         now, answer = self._store._link.call(script, arguments.listed(self._store._now(), asked))
         self._store._saw_clock(now, sent_s)

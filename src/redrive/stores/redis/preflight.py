@@ -95,7 +95,7 @@ def preflight(link: Session) -> RedisServerInfo:
 
 
 def _only_looks(link: Session, error: ConfigError) -> bool:
-    """Whether the user who was refused may look all the same, and write nothing."""
+    """Whether the user who was refused may still read, though not write."""
     refused = error.__cause__
     if not isinstance(refused, redis.RedisError) or code_of(refused) != "NOPERM" or _may_write(link):
         return False
@@ -113,7 +113,7 @@ def _only_looks(link: Session, error: ConfigError) -> bool:
 def _may_write(link: Session) -> bool:
     def ask(c: Connection) -> bool:
         try:
-            c.run("DEL", link.root + b"-")  # there is no such key
+            c.run("DEL", link.root + b"-")  # the key does not exist
         except redis.RedisError as error:
             if code_of(error) == "NOPERM":
                 return False
@@ -124,7 +124,7 @@ def _may_write(link: Session) -> bool:
 
 
 def look(link: Session) -> RedisServerInfo:
-    """Where CONFIG is forbidden, as with many providers, INFO still tells the policy."""
+    """Where CONFIG is forbidden, as with many providers, INFO still reports the policy."""
     text = link.command("INFO").decode(errors="replace")
     said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     valkey = said.get("server_name") == "valkey"

@@ -37,7 +37,7 @@ _tuple = tuple.__new__
 
 
 class RareFields(msgspec.Struct, omit_defaults=True, gc=False):
-    """What a draft rarely says. Read by scripts too, so there are no bytes in it."""
+    """The rare fields of a draft. Scripts read it too, so it has no bytes."""
 
     key: str | None = msgspec.field(default=None, name="k")
     group: str | None = msgspec.field(default=None, name="g")
@@ -84,7 +84,7 @@ _NO_RARE, _NO_COLD = RareFields(), Cold()
 
 
 def names_of(raw_names: Iterable[bytes]) -> list[str]:
-    """The names of queues or groups in a set. What is not UTF-8 is no name that redrive wrote, and is left out."""
+    """The names of queues or groups in a set. A name that is not UTF-8 was not written by redrive, and is left out."""
     names = []
     for raw in raw_names:
         with suppress(UnicodeDecodeError):
@@ -244,7 +244,7 @@ def _stand_in(
     result: bytes | None,
     error: Exception,
 ) -> Message:
-    """What of it can be read: its parts one by one, each as if the others were not."""
+    """The message from the parts that can be read, each tried by itself."""
     raw = {"message": message.hex()} | ({} if state is None else {"state": state.hex()})
     raw |= {f"fault {n}": repr(fault) for n, fault in enumerate(faults or ())}
     readable_part = Message(id, "", "", b"", id)

@@ -170,7 +170,7 @@ class RedisSearch:
         while True:
             before = first[-1] if len(first) == limit else b""
             next_cursor, members = self._call("scan", (key, cursor), after, before)
-            first = nsmallest(limit, {*first, *members})  # a scan may tell one twice
+            first = nsmallest(limit, {*first, *members})  # a scan may return one twice
             cursor = next_cursor.decode()
             if cursor == "0":
                 return first
@@ -250,12 +250,12 @@ class RedisSearch:
 
 
 def _map(wanted: str | tuple[str, ...] | None) -> dict[str, int] | None:
-    """Values of a filter, as a script looks them up."""
+    """Values of a filter, as a map for a script."""
     return None if wanted is None else dict.fromkeys([wanted] if isinstance(wanted, str) else wanted, 1)
 
 
 def _chooses(lane: Lane | None, where: Filter) -> bool:
-    """Whether of the messages that it finds where it looks some may not be meant."""
+    """Whether some of the messages that it reads may not match the filter."""
     sifted = Filter(queue=where.queue, ids=where.ids)
     if lane is Lane.DEAD:  # there all but the error is looked at before they are read
         sifted = replace(where, error=None)

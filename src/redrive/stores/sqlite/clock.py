@@ -37,7 +37,7 @@ SLOWER = 0.1
 WAIT_MS = 10 * 60_000  # how long a wall clock that was set forward must stay so
 AWAY_MS = 24 * 3600_000  # a store further ahead when the machine starts was written under a clock that was wrong
 SAVE_EVERY_MS = 60_000
-LOOK_EVERY_MS = 1000  # how often a process looks whether another has changed the mark
+LOOK_EVERY_MS = 1000  # how often a process checks whether another has changed the mark
 QUIET_EVERY_MS = 10_000  # how often it asks whether nothing is leased, where it waits for that
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts on while the machine sleeps; macOS' does
 
@@ -177,7 +177,7 @@ class HeldClock:
         return WAIT_MS if since is None else since + WAIT_MS - self._steady_s() * 1000
 
     def _read(self) -> tuple[float, float]:
-        """Both clocks, as of one moment: between two readings a process may stand still."""
+        """Both clocks, as of one moment: between two readings a process may be paused."""
         while True:
             before_s, wall_s, steady_s = self._steady_s(), self._wall_s(), self._steady_s()
             if steady_s - before_s < STEP_MS / 4000:
@@ -221,7 +221,7 @@ class HeldClock:
 
     @property
     def wants_look(self) -> bool:
-        """Whether to look at the store's mark, where nothing is committed."""
+        """Whether to read the store's mark, where nothing is committed."""
         return self._steady_s() * 1000 - self._looked_ms >= LOOK_EVERY_MS and bool(self._host.start)
 
     def look(self, stored: bytes | None) -> None:

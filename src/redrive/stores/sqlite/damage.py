@@ -68,7 +68,7 @@ def _json(read: Callable[[str], Any]) -> Callable[[Any], None]:
     return check
 
 
-# What each column holds, and what stands in it where that cannot be read; None is also right where it is the default.
+# The check of each column, and the default where it cannot be read; None is also right where it is the default.
 _CHECKS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     **dict.fromkeys(("id", "task", "queue"), (_words, "")),
     "lane": (_lane, ""),
@@ -114,7 +114,7 @@ class RawRow:
         return "; ".join(f"column {name}: {why}" for name, why in self.wrong.items())
 
     def message(self, seq: int) -> Message:
-        """What of it can be read."""
+        """The message, from the parts that can be read."""
         v = self.values
         meta = _EMPTY if v["meta"] is None else read_meta(v["meta"])
         id = v["id"] or f"damaged-{seq}"
@@ -149,7 +149,7 @@ _ALIKE = (
 
 
 def read_each(read: Read, seqs: Sequence[int]) -> Iterator[tuple[int, Message]]:
-    """These messages in their order, each row by itself: one that cannot be read is what of it can, with its damage."""
+    """These messages in their order, each row by itself: of a damaged one the readable parts, with its damage."""
     for seq in seqs:
         stored = look(read, seq)
         if stored is not None and stored.wrong:
@@ -253,7 +253,7 @@ def _value(kind: str, hexed: str) -> Any:
 
 
 class Garbled:
-    """A text whose bytes are no UTF-8."""
+    """A text whose bytes are not UTF-8."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw

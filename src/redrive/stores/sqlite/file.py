@@ -200,7 +200,7 @@ class SqliteFile(Store):
         self._changes = Writes(self._sql, self._groups)
         self._triage = SqliteTriage(self._sql, self._groups, self._changes)
         self._damages = Damages(self._sql, self._groups)
-        self._set_aside: list[Message] = []  # by other calls than exchange, which has yet to tell of it
+        self._set_aside: list[Message] = []  # by other calls than exchange, which has yet to report it
         self._by_lane = ""  # or the ending of those statements that leave alone lanes of newer versions
         self.failpoint: Callable[[str], None] = (
             no_failpoint  # tests put a function here that kills or fails at a named point
@@ -275,7 +275,7 @@ class SqliteFile(Store):
         return c
 
     def _connect_reader(self) -> sqlite3.Connection:
-        """What is no UTF-8 is read too, with its odd bytes escaped: a list must go on past it."""
+        """Text that is not UTF-8 is read too, with its odd bytes escaped: a list must go on past it."""
         if self._writer.closed:
             raise StoreError("this SQLite store is closed; open another")
         c = self._connect()
@@ -283,7 +283,7 @@ class SqliteFile(Store):
         return c
 
     def _make_wal(self, c: sqlite3.Connection) -> None:
-        """Where several open a new file at once, SQLite tells all but one that it is locked, at once and whatever the
+        """Where several open a new file at once, all but one get "locked" from SQLite, at once and whatever the
         timeout is: each would wait for the others. Raises ConfigError."""
         end_s = time.monotonic() + BUSY_TIMEOUT_S
         while True:

@@ -20,7 +20,7 @@ Touched = set[tuple[str, str]]  # (queue, group)
 
 
 class GroupSpot(NamedTuple):
-    """Where a grouped message without a place stands: parked (`turn`) or waiting until `wake_ms`; a parked one is not
+    """The state of a grouped message without a place: parked (`turn`) or waiting until `wake_ms`; a parked one is not
     due before it either."""
 
     turn: int | None

@@ -18,7 +18,7 @@ TRIES, PAUSE_S = 5, 0.02
 
 
 def why_read_only(path: Path) -> str:
-    """Why this process may only look at the file that is there; empty where it may write."""
+    """Why this process may only read the file; empty where it may write."""
     if not path.exists():
         return ""
     if not _may_write(path):
@@ -45,8 +45,8 @@ def _beside(path: Path) -> tuple[Path, Path]:
 
 
 class Reading:
-    """Opens a file for reading. While no process has it open for writing there is no log, and SQLite is told that it
-    does not change; that is looked at again after each reading."""
+    """Opens a file for reading. While no process has it open for writing there is no log, and it is opened as
+    immutable; each reading is followed by a check that it did not change."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

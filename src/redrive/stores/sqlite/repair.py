@@ -31,7 +31,7 @@ _STRANDED = "nothing would ever claim it: it has no time at which it is due, and
 
 
 class Bad(NamedTuple):
-    """A row as it was found; `aside`: it was set aside before."""
+    """A damaged row; `aside`: it was set aside before."""
 
     seq: int
     message: Message
@@ -40,7 +40,7 @@ class Bad(NamedTuple):
 
     @property
     def lost(self) -> list[str]:
-        """What it cannot do without."""
+        """The damaged columns that it cannot be mended without."""
         return [name for name in BEYOND_MENDING if name in self.wrong]
 
     @property

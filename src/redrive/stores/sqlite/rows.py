@@ -31,7 +31,7 @@ COLUMNS = f"""{", ".join(HOT)}, case when crashes + crashes_alone + redrives + s
 
 
 Read = Callable[..., list[tuple[Any, ...]]]  # a statement and its parameters: its rows
-# What a version of ours writes; anything else is damage, and is found while a row is read.
+# The values that any version of ours writes; anything else is damage, and fails the reading of its row.
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Fence = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _Priority = Annotated[int, msgspec.Meta(ge=0, le=3)]

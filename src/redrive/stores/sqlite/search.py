@@ -41,7 +41,7 @@ from .rows import (
 
 _RESTING = ("(rested_ms, seq) > (?, ?)", "rested_ms, seq")
 _ANY = ("(coalesce(rested_ms, 0), seq) > (?, ?)", "coalesce(rested_ms, 0), seq")
-# By lane: what lies beyond a cursor, and the order of a listing. A page of a million is read off an index, not sorted.
+# By lane: the condition for rows after a cursor, and the order. A page of a million is read off an index, not sorted.
 AFTER: dict[Lane | None, tuple[str, str]] = {
     Lane.READY: ("? <= 0 and seq > ?", "seq"),
     Lane.LEASED: _ANY,
@@ -63,8 +63,8 @@ _FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # those that have
 def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
     """Which messages a page has, as SQL, and its parameters.
 
-    Of several fields the one is gone by that the fewest lie on, and of the others those with few are looked up in
-    their indexes: so what is rare is found among many, and what is frequent in its order.
+    The field with the fewest matches is read in its index, and of the others those with few matches are looked up in
+    theirs: so a rare value does not read many rows, and a frequent one is read in the order of rest.
     """
     later, order = AFTER[lane]
     clauses, args = where_of(where, lane)
@@ -165,14 +165,14 @@ def where_of(where: Filter, lane: Lane | None) -> tuple[list[str], list[Any]]:
     at = "rested_ms" if lane in RESTED else "coalesce(rested_ms, enqueued_ms)"
     for bound, clause in ((where.since_ms, f"{at} >= ?"), (where.until_ms, f"likely({at} < ?)")):
         if bound is not None:
-            # Two bounds seem so narrow to SQLite that it takes the index of the whole lane: it is told that one is not.
+            # Two bounds seem so narrow to SQLite that it takes the whole lane's index: `likely` says that one is not.
             clauses.append(clause)
             args.append(bound)
     return clauses, args
 
 
 def trend_of(now: int | None) -> tuple[str, tuple[int, ...]]:
-    """The columns that tell a group's trend, where the time is given, and their parameters."""
+    """The columns of a group's trend, where the time is given, and their parameters."""
     if now is None:
         return "0 recent, 0 earlier", ()
     lately = now - TREND_MS

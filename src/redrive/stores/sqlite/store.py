@@ -53,7 +53,7 @@ from .transaction import after_commit, connection_of, within
 from .wake import SqliteWaiter
 from .writes import fences_of
 
-LOOK_EVERY_S = 0.25  # how often an idle waiter looks whether another process changed the file without waking it
+LOOK_EVERY_S = 0.25  # how often an idle waiter checks whether another process changed the file without waking it
 SWEEP_MAX = 1000
 SET_ASIDE_TOLD = TOLD_MOST = 100
 _tuple = tuple.__new__
@@ -150,8 +150,8 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
     def _claim(
         self, c: sqlite3.Connection, ask: ClaimRequest, now: int, deliveries: list[Delivery], damaged: list[Message]
     ) -> bool:
-        """Adds to the deliveries, and to what was set aside. Whether more is due than it looked at, though it found
-        less than it was to."""
+        """Add to the deliveries and to the messages set aside. Returns whether more is due than it read, though it
+        claimed less than asked."""
         until = now + ask.lease_ms
         try:
             rows = self._claimable(c, ask, now)
@@ -193,7 +193,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         return True
 
     def _due_seqs(self, c: sqlite3.Connection, ask: ClaimRequest, now: int) -> list[int]:
-        """The numbers of all that a claim would look at."""
+        """The `seq` of each message that a claim would read."""
         skip = (text(sorted(ask.skip)),) if ask.skip else ()
         but, asked = ("_but" if skip else ""), (ask.queue, now, ask.limit)
         places = read_places(self._one(c, f"due{but}{self._by_lane}", *asked, *skip))

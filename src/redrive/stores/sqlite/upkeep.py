@@ -1,4 +1,4 @@
-"""What `SqliteStore.doctor` looks at: the disk below the file, and the log beside it."""
+"""The checks of `SqliteStore.doctor`: the disk below the file, and the log beside it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _of_modes(path: Path) -> Iterator[str]:
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system that `path` lies on; empty where that cannot be known."""
+    """The type of the file system of `path`; empty where it cannot be known."""
     try:
         mounts = [line.split(" ") for line in MOUNTS.read_text(errors="replace").splitlines()]
     except OSError:

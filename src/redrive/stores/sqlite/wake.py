@@ -25,7 +25,7 @@ _HAS_DESCRIPTORS = Path(_DESCRIPTORS).is_dir()
 
 
 def wake_dir(database: Path) -> Path:
-    """Where the sockets for this database lie."""
+    """The folder of the sockets for this database."""
     return database.with_name(database.name + "-wake")
 
 
@@ -159,7 +159,7 @@ class Waker:
         except ConnectionRefusedError:  # left behind by a process that was killed
             folder.remove_socket(name)
         except OSError:
-            pass  # its buffer is full of wake-ups, it is another user's, or gone; waiters look by themselves
+            pass  # its buffer is full of wake-ups, it is another user's, or gone; waiters check by themselves
 
     def _forget(self) -> None:
         """It is closed once no thread sends through it any more."""

@@ -116,7 +116,7 @@ class TrackedSends:
         results: list[SendResult],
         begun: set[int],
     ) -> tuple[list[int], list[int]]:
-        """Take keys and write records; returns the messages that may be sent, and those to look at again."""
+        """Take keys and write records; returns the messages that may be sent, and those to check again."""
         now, keyed = self._now_ms(), [at for at in left if at in cell_of]
         current = self._cells.read([RECORDS + messages[at].id for at in left] + [cell_of[at] for at in keyed])
         own = dict(zip(left, current, strict=False))

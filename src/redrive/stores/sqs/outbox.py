@@ -40,7 +40,7 @@ from ..run_marks import sent_swap
 BATCH = 200  # messages that are claimed at once
 LEASE_MS = 60_000  # how long what a killed pump had claimed waits for another
 PAUSE_S = (0.5, 60.0)  # the first and the longest pause of a queue that takes nothing
-LOOK_S = 5.0  # how often the thread looks for queues that it does not know, at least
+LOOK_S = 5.0  # how often the thread checks for new queues, at least
 OWNER = "outbox"  # a cell: whose outbox this triage store is
 SETTLE_S = 1.0  # how long a dead letter waits for the pump that is about to settle its last way back
 UNROUTED = "unrouted"  # the task of a message that has none, as a store requires one

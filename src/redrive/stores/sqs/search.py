@@ -1,4 +1,4 @@
-"""Find, cancel and count the messages of a store on SQS, as far as SQS and what is beside it can tell.
+"""Find, cancel and count the messages of a store on SQS, as far as SQS and the stores beside it allow.
 
 Finds messages that run in this process and those in the triage store, and all others only with `track=true`
 (`track.py`). SQS counts what a queue holds, but not which of it runs and which waits for a retry.
@@ -22,7 +22,7 @@ from .track import Track
 IN_FLIGHT_MAX = 120_000  # of one queue
 NEAR_LIMIT = 0.9  # of that: from here on retries are sent as copies, as a delayed message is not in flight
 LOOK_EVERY_S = 10.0
-LOOK_AFTER = 500  # messages received since the last look; with fewer no queue comes near its limit
+LOOK_AFTER = 500  # messages received since the last count; with fewer no queue gets near its limit
 
 
 class SqsSearch:

@@ -1,7 +1,7 @@
 """Records of messages beside SQS (`track=true`), to find and cancel messages by. SQS cannot look one up.
 
 A record is the cell `sqs/t/ID`. It is written before its message is sent and again by each settlement. A claim reads it
-and writes nothing, so a record cannot tell whether a message is due or runs elsewhere. The holder of a unique key is a
+and writes nothing, so a record does not show if a message is due or runs elsewhere. The holder of a unique key is a
 cell too (`keys.py`).
 """
 

@@ -19,7 +19,7 @@ EXPECTED = "expected sqs://REGION/PREFIX, such as sqs://eu-central-1/shop"
 
 
 class Mode(StrEnum):
-    """How a message waits for its next run: `visibility` where it lies, hidden; `requeue` as a delayed copy."""
+    """How a message waits for its next run: `visibility` in its queue, hidden; `requeue` as a delayed copy."""
 
     VISIBILITY = "visibility"
     REQUEUE = "requeue"

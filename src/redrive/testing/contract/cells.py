@@ -36,8 +36,8 @@ def values(cells: Cells, *keys: str) -> list[bytes | None]:
 
 
 class CellRules:
-    """Of cells wherever they lie. `more_cells` gives one more handle on the same ones, where several may share them;
-    `forget` lets the time and work pass in which a place may forget what is gone."""
+    """Rules of cells, wherever they are stored. `more_cells` gives one more handle on the same ones, where several may
+    share them; `forget` lets the time and work pass in which a place may forget what is gone."""
 
     increments = 25  # of each contending thread; fewer where a swap takes milliseconds
 

@@ -92,7 +92,7 @@ class GroupRules(Contract):
         delivery = claim_one(store)
         assert delivery.message.id == second
         clock.advance("5s")
-        assert claim(store) == []  # its time came, and it stands in line
+        assert claim(store) == []  # its time came, and it is in line
         settle_one(store, delivery, Ack())
         assert claimed_ids(store) == [third]
         settle_one(store, claim_all_of(store, clock)[0], Ack())
@@ -119,7 +119,7 @@ class GroupRules(Contract):
         delivery = claim_one(store, lease_ms=100_000)
         assert delivery.message.held_ms == 0
         clock.advance("10s")
-        assert claim(store) == []  # and `late` stands in line from here on
+        assert claim(store) == []  # and `late` is in line from here on
         clock.advance("20s")
         settle_one(store, delivery, Ack())
         delivery = claim_one(store)

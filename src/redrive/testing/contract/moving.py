@@ -215,7 +215,7 @@ class ReturnRules(Contract):
         assert store.triage([handle(store, id)], Return("first")) == [False]
         assert store.triage([handle(store, id)], Return("second")) == [True]
         assert look(store, id) == before and before.redrives == 1
-        assert before.run == "first" or not store.traits.atomic_moves  # then it lies there as if it had been imported
+        assert before.run == "first" or not store.traits.atomic_moves  # then it is stored as if imported
 
     @takes("triages")
     def test_what_was_run_since_is_not_returned(self, store: Store, clock: ManualClock) -> None:

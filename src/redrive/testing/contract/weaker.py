@@ -107,7 +107,7 @@ def no_look(store: Store) -> None:
 
 
 def by_record(store: Store) -> None:
-    """It cannot tell what is due from what runs elsewhere, has no bodies, and lists nothing."""
+    """It does not distinguish due messages from those that run elsewhere, has no bodies, and lists nothing."""
     now = store.now_ms()
     due, later, runs, ends = put(store, draft(), draft(delay_ms=60_000), draft("r"), draft("r"))
     messages = [message for message in store.find([due, later]) if message is not None]
@@ -152,7 +152,7 @@ def no_triage(store: Store) -> None:
     ):
         with pytest.raises(Unsupported):
             call()
-    assert claim(store) == []  # it rests, where this store cannot look
+    assert claim(store) == []  # it rests, where this store cannot read
 
 
 def no_kept(store: Store) -> None:

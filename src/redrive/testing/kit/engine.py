@@ -146,7 +146,7 @@ class Engine:
     def _jump(self, end_ms: float, idle: int) -> bool:
         """Move the clock to the next due time; return False if nothing comes due until `end_ms`."""
         due_ms, now_ms = min(self.store.next_due_ms(), self._redriving.next_ms(end_ms)), self._clock.now_ms()
-        if due_ms <= now_ms:  # each look lets some of those whose wait is over join the line of their group
+        if due_ms <= now_ms:  # each reading lets some of those whose wait is over join the line of their group
             return idle < LOOKS_MAX
         if due_ms == math.inf or due_ms > end_ms:
             return False

@@ -206,7 +206,7 @@ class Kit:
         return self._resting(Lane.QUARANTINE)
 
     def counts(self, queue: str | None = None) -> Counts:
-        """How many messages lie in each lane, of one queue or all."""
+        """The number of messages in each lane, of one queue or all."""
         return self.store.counts(queue)
 
     def assert_enqueued(

@@ -17,7 +17,7 @@ from .store import KitStore
 if TYPE_CHECKING:
     from ...app import App
 
-LOOK_MS = 1_000  # until the next look at a run that another process works on
+LOOK_MS = 1_000  # until the next check of a run that another process works on
 QUIET_MS = 600_000  # for how long the clock jumps for a run that waits, as for a breaker to close
 PATIENCE = 10  # a run that has waited is checked again after a tenth of that time
 

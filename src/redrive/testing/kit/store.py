@@ -97,7 +97,7 @@ class KitStore(MemoryStore):
         return replace(settlement, follow_ups=tuple(map(self._exact, named)))
 
     def _exact(self, draft: Draft) -> Draft:
-        """Stores add a millisecond to a delay, for the current one. This clock stands still: after an advance
+        """Stores add a millisecond to a delay, for the current one. This clock does not run: after an advance
         by the delay the message is due."""
         return draft if draft.due_ms is not None else replace(draft, due_ms=self.now_ms() + draft.delay_ms)
 

@@ -73,7 +73,7 @@ class ServedQueue:
         self._ready: dict[str, None] = {}  # FIFO: groups that may be received from, each in its turn
         self._times: list[tuple[int, int, int]] = []  # (ms, number, turn): when a delay or a visibility ends
         self._expiry: deque[int] = deque()  # numbers in the order they were sent
-        self._dedup: dict[str, tuple[int, str, int]] = {}  # until when, and the message it stands for
+        self._dedup: dict[str, tuple[int, str, int]] = {}  # until when, and the message that it deduplicates
 
     def set(self, attributes: Mapping[str, str], now_ms: int) -> None:
         """Raises SqsError, and changes nothing, where one of them is refused."""

@@ -162,7 +162,7 @@ def sqs_text(written: bytes) -> str:
     """JSON as text, with escapes for characters that SQS refuses."""
     if not written.isascii():
         for odd, escape in zip(_NOT_IN_SQS, (rb"\ufffe", rb"\uffff"), strict=True):
-            written = written.replace(odd, escape)  # it can only stand inside a string
+            written = written.replace(odd, escape)  # it can only be inside a string
     return written.decode()
 
 

@@ -31,7 +31,7 @@ def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[s
     if VERBATIM in message.headers:
         return write_verbatim(message)
     attributes = {TASK: attribute(message.task)} if message.task else {}
-    if message.traceparent and topic is None:  # where other programs look for it; ours read the envelope
+    if message.traceparent and topic is None:  # where other programs expect it; ours read the envelope
         attributes[TRACEPARENT] = attribute(message.traceparent)
     if not _is_fresh(message):
         attributes[STATE] = {"DataType": "String", "StringValue": sqs_text(encode(state_of(message)))}
