@@ -14,7 +14,7 @@ from ...message import (
 class StoredMessage(NamedTuple):
     """A stored message, the fault that brought it to rest, under which it is listed, and its turn in its group: PLACE,
     a higher one while it is parked, else None. `expires_ms`: when a done one is removed. `alone`: it is leased and runs
-    alone in its process. `parked_ms`: since when it is parked. `before`: what a redrive or an isolation took from it."""
+    alone in its process. `parked_ms`: since when it is parked. `before`: what a redrive or isolation took from it."""
 
     message: Message
     fault: Fault | None = None
