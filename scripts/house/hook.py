@@ -17,7 +17,14 @@ APART = {
     "how a worker waits for messages": ("Store.wait",),
     "how a waiting worker is woken": ("Store.nudge",),
     "periodic services of a worker": ("Services.look", "Carrying.look"),
-    "renewal of leases, and signs of life": ("Leases.beat", "Slots.beat", "Worker._beat"),
+    "renewal of leases, and signs of life": (
+        "Leases.beat",
+        "LeaseRenewals.beat",
+        "Slots.beat",
+        "CrashSlots.beat_store",
+        "CrashSlots._beat",
+        "Worker._beat",
+    ),
     "watch over timeouts, a timer of the event loop": ("TaskExecutor.watch",),
     "measure of the event loop's lag": ("LoopLag._probe",),
 }

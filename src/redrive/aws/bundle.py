@@ -28,7 +28,16 @@ RUNTIMES = ("3.11", "3.12", "3.13")
 MACHINES = {"arm64": "aarch64", "x86_64": "x86_64"}
 PURE = ("cronsim",)  # of any platform; for apps with schedules
 COMPILED = ("msgspec",)
-LEFT_OUT = ("cli", "deliver", "demo", "testing", "top", "web")  # parts of redrive that no function calls
+LEFT_OUT = (
+    "cli",
+    "deliver",
+    "demo",
+    "present",
+    "program",
+    "testing",
+    "top",
+    "web",
+)  # parts of redrive that no function calls
 _NO_CODE = {"__pycache__", ".git", ".venv", "node_modules"}
 _WHEN = (2020, 1, 1, 0, 0, 0)  # the same input makes the same zip
 _PIP_S = 300

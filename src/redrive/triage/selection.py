@@ -178,13 +178,11 @@ class Selection:
         messages of tasks that the app does not have, and those that ask for a body which cannot be read; `excluded`
         counts them by reason. Raises ConfigError, ValueError or TypeError for a bad value, StoreError.
         """
-        from .redrive.options import read_settings
         from .redrive.plan import PlanHandle
 
-        settings = read_settings(**options)
         excluded: Counter[str] = Counter()
         return PlanHandle.make(
-            self._store, self._plannable(excluded), str(self), settings, app=self._app, excluded=excluded
+            self._store, self._plannable(excluded), str(self), options, app=self._app, excluded=excluded
         )
 
     def _plannable(self, excluded: Counter[str]) -> Iterator[Message]:

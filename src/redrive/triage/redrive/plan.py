@@ -18,6 +18,7 @@ from ...ids import new_id
 from ...message import Handle, Message, Swap
 from ...registry import Registry
 from ...store import Store
+from .options import PlanOptions, read_settings
 from .pacing import MAX_PER_S, STEP_MS
 from .records import (
     CHUNK,
@@ -55,12 +56,13 @@ class PlanHandle:
         store: Store,
         messages: Iterable[Message],
         selector: str,
-        settings: RedriveSettings,
+        options: PlanOptions,
         *,
         app: Registry | None = None,
         excluded: Mapping[str, int] | None = None,
     ) -> PlanHandle:
-        """A new plan of these messages. Raises as `draw_up`."""
+        """A new plan of these messages. Raises as `read_settings` and `draw_up`."""
+        settings = read_settings(**options)
         return cls(store, draw_up(store, messages, selector, settings, app=app, excluded=excluded), app)
 
     @classmethod
