@@ -21,11 +21,13 @@ from redrive import errors, presets
 from redrive.config import SETTINGS, VARIABLES, sources
 from redrive.duration import show
 from redrive.program.main import COMMANDS, cli
+from redrive.store import Store
 
 _MADE = re.compile(r"^<!-- made: (\w+) -->$", re.MULTILINE)
 _WIDTH: dict[str, Any] = {"max_content_width": 80, "terminal_width": 80, "help_option_names": ["-h", "--help"]}
 _LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 _FIRST_FOUND = ("howto/dead-letters.md", "migrate/celery.md")  # many pages have their words; these are about them
+_ENGINES = ("sqlite", "postgres", "redis", "sqs", "memory")
 _NAV: list[Any] = []  # of this build
 _FIRST_SENTENCES: dict[str, str] = {}
 
@@ -189,7 +191,33 @@ def _http_api() -> Any:
     return module
 
 
+def engine_table() -> Iterator[str]:
+    """For each method of the store protocol, the module in which each engine defines it."""
+    engines = {name: importlib.import_module(f"redrive.stores.{name}.store") for name in _ENGINES}
+    classes = {name: getattr(module, f"{name.capitalize()}Store") for name, module in engines.items()}
+    yield f"| method | {' | '.join(engines)} |"
+    yield "|---" * (len(engines) + 1) + "|"
+    parts = [part for part in Store.__mro__ if part.__module__.startswith("redrive.store.")]
+    methods = [name for part in parts for name, each in vars(part).items() if _is_method(name, each)]
+    for method in dict.fromkeys(methods):
+        homes = [_home_of(each, method) for each in classes.values()]
+        yield f"| `{method}` | {' | '.join(homes)} |"
+
+
+def _is_method(name: str, value: object) -> bool:
+    return not name.startswith("_") and inspect.isfunction(value)
+
+
+def _home_of(engine: type[Any], method: str) -> str:
+    """The path of the module below `stores`; empty where the protocol's own default serves."""
+    home = next(part.__module__ for part in engine.__mro__ if method in vars(part))
+    if not home.startswith("redrive.stores."):
+        return ""
+    return f"`{home.removeprefix('redrive.stores.').replace('.', '/')}.py`"
+
+
 _MAKERS = {
+    "engines": engine_table,
     "http_pages": http_pages,
     "http_actions": http_actions,
     "dependencies": dependency_table,

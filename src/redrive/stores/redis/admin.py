@@ -35,9 +35,9 @@ from ..groups import refuse
 from .arguments import Arguments, draft_rows, packed_ids, restored_rows
 from .exchange import swap_rows
 from .namespace import RedisNamespace
+from .pages import QUEUES_AT_ONCE, with_faults
 from .preflight import about, findings
 from .rows import LETTERS, id_bytes, id_text
-from .search import QUEUES_AT_ONCE, with_faults
 
 CHECKED_MAX = 100  # damaged messages that `check` names
 ODD_MAX = 20  # and members of sets that belong to no message

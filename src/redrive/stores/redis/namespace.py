@@ -21,9 +21,9 @@ from ..state_dir import state_dir
 from ..url import REDIS_GROUPS_BY
 from .arguments import Arguments
 from .exchange import swap_rows
+from .pages import RedisSearch
 from .preflight import preflight
 from .rows import id_text, names_of
-from .search import RedisSearch
 from .session import Session
 from .url import RedisUrl
 from .wake import Wake

@@ -30,9 +30,9 @@ from ..meta import encode
 from .admin import RedisAdmin
 from .arguments import Arguments, draft_rows, packed_ids
 from .exchange import HeldReceipts, RedisSettling, skip_row, swap_rows
-from .queries import RedisQueries
+from .pages import QUEUES_AT_ONCE, with_faults
 from .rows import NO_NAME, claimed_of, id_bytes, id_text
-from .search import QUEUES_AT_ONCE, with_faults
+from .search import RedisQueries
 
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
 SET_ASIDE_MAX = 100
