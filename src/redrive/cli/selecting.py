@@ -188,7 +188,7 @@ def chosen_words(
 
 
 def here(opened: OpenedStore) -> Here:
-    """What is known in the store and the app."""
+    """The names in the store and the app."""
     return Here(opened.store, opened.app, opened.url)
 
 

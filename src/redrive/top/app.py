@@ -93,7 +93,7 @@ class Top(App[None]):
         return self.stack[-1]
 
     async def _keep(self, name: str) -> None:
-        """Read or study what is on the screen, again and again."""
+        """Read or study for the current screen, again and again."""
         wake = self._wakes[name]
         while True:
             screen = self.now

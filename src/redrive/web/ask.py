@@ -40,7 +40,7 @@ class SiteParts(Protocol):
     sums: Sums
 
     def status(self, patience_s: float = 0.0) -> KeptValue[Status]:
-        """What is going on, as `redrive status` shows it, and how old that is. Raises StoreError."""
+        """The status, as `redrive status` shows it, with its age. Raises StoreError."""
         ...
 
 
@@ -138,7 +138,7 @@ class PageRequest:
         return self._aged(self.site.sums.get(key, read, self.patience_s))
 
     def status(self) -> KeptValue[Status]:
-        """What is going on, as `redrive status` shows it. Raises StoreError."""
+        """The status, as `redrive status` shows it. Raises StoreError."""
         return self._aged(self.site.status(self.patience_s))
 
     def _aged(self, kept: KeptValue[T]) -> KeptValue[T]:

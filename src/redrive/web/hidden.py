@@ -11,7 +11,7 @@ from . import exact
 
 
 class Veiled:
-    """A body, and what is shown of it. Raises ValueError, RecursionError for one that is not JSON."""
+    """A body with its secrets replaced by stars. Raises ValueError, RecursionError for one that is not JSON."""
 
     def __init__(self, body: bytes) -> None:
         self._stored = exact.read(body)
@@ -20,8 +20,7 @@ class Veiled:
         self._hides = not exact.same(self._stored, self.shown)
 
     def stored(self, typed: Any) -> Any:
-        """What is meant by an edited value: the secrets behind its stars are put back. Raises ValueError where stars
-        stand that hide nothing."""
+        """An edited value with the secrets behind its stars put back. Raises ValueError for stars that hide none."""
         return self._restored(typed, self.shown, self._stored, "")
 
     def _restored(self, typed: Any, shown: Any, stored: Any, path: str) -> Any:

@@ -16,22 +16,22 @@ import msgspec
 from ..message import ClaimRequest
 from ..store import Store
 
-EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # the latter where each call is billed: on SQS
+EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # between reads; the latter where each call is billed: on SQS
 PING_S = 15.0  # a proxy ends a connection that says nothing
 LASTS_S = 600.0  # of one connection
-SLOW_EVERY = 5  # looks: what changes without any message does so as seldom
-REST = 20  # a look that takes half a second, as where millions are counted, is followed by ten without one
-REST_MAX_S = 15.0  # one look that was slow by chance leaves no page behind for long
+SLOW_EVERY = 5  # reads: what changes without any message is read this seldom
+REST = 20  # after a read that took half a second, as where millions are counted, there is none for ten
+REST_MAX_S = 15.0  # one read that was slow by chance leaves no page behind for long
 PAGES_PER_S = 20  # that watchers fetch in all: many of them see changes later
 WATCHERS_MAX = 500
 WAITED_FOR_MAX = 20  # queues: each costs a query, through a pooler of PostgreSQL five a second
-HANGS_S = 2.0  # a look that takes longer: the store hangs, or counts millions
-STALE_S = 0.02  # a wait that is shorter may have ended for what the look before it saw
+HANGS_S = 2.0  # if a read takes longer, the store hangs, or counts millions
+STALE_S = 0.02  # a wait that is shorter may have ended for a change that the read before it included
 
 
 class Glance:
-    """Looks at what pages may show of a store, and waits for the store to say that there may be more. One thread looks
-    or waits at a time. `store` is called for it: opening it may fail."""
+    """Reads a digest of all that pages show of a store, and waits until the store wakes it. One thread reads or waits
+    at a time. `store` is called for the store: opening it may fail."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
@@ -79,16 +79,16 @@ class _Watcher:
 
 
 class Live:
-    """The number of the last change, and who waits for the next one. It looks only while somebody waits.
+    """Numbers the changes of a store, and wakes those who wait for the next one. It reads only while somebody waits.
 
-    `every_s` is the rest between two looks. Where looks find no change, the wake-ups of the store end a rest early, but
-    where each call is billed.
+    `every_s` is the rest between two reads. While reads show no change, a wake-up of the store ends a rest early,
+    unless each call is billed.
     """
 
     def __init__(
         self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S, heard: Callable[[], None] | None = None
     ) -> None:
-        """`heard` is called after each look that the store answered."""
+        """`heard` is called after each read that the store answered."""
         self.version = 0
         self._heard = heard
         self._looking: asyncio.Future[tuple[bytes, float]] | None = None
@@ -104,7 +104,7 @@ class Live:
 
     @property
     def looks(self) -> bool:
-        """Whether a task looks at the store."""
+        """Whether a task reads the store again and again."""
         return self._task is not None and not self._task.done()
 
     def bump(self) -> None:
@@ -118,8 +118,8 @@ class Live:
 
     async def events(self, reader: Any = "") -> AsyncIterator[str]:
         """Lines of server-sent events for one browser: the number of the last change, now and at each change. They end
-        after a while, and the browser asks again: who may not see the pages any more is found then. Beyond
-        WATCHERS_MAX the oldest stream ends of the reader who has most."""
+        after a while and the browser asks again, so a reader who lost the permission is refused then. Beyond
+        WATCHERS_MAX the oldest stream of the reader with most streams ends."""
         watcher, ends = _Watcher(), asyncio.get_running_loop().time() + LASTS_S
         if self.watchers >= WATCHERS_MAX:
             self._end_oldest()

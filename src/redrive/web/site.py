@@ -159,7 +159,7 @@ class Site:
 
     @property
     def live(self) -> Live:
-        """What tells browsers of changes. It belongs to the event loop that answers."""
+        """The live updates of browsers. They belong to the event loop that answers."""
         if self._live is None:
             self._live = Live(Glance(lambda: self.app.store), self._every_s, self.vigil.heard)
         return self._live
@@ -168,7 +168,7 @@ class Site:
         return EVERY_S if self.app.store.usage() is None else BILLED_EVERY_S
 
     def status(self, patience_s: float = 0.0) -> KeptValue[Status]:
-        """What is going on, as `redrive status` shows it, and how old that is. Raises StoreError."""
+        """The status, as `redrive status` shows it, with its age. Raises StoreError."""
         from ..status import read_status
 
         return self.sums.get("status", lambda: read_status(self.app.store, self.registry), patience_s)

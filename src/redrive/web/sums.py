@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-FRESH_S = 1.0  # what is younger is shown as it is
-SHARE = 40  # what takes a second to add up is added up again after forty
-QUICK_S = 0.05  # what took less is made again before it is shown
+FRESH_S = 1.0  # a younger sum is shown as it is
+SHARE = 40  # a sum that took a second is made again after forty
+QUICK_S = 0.05  # a sum that took less is made again before it is shown
 KEPT_MAX = 500  # sums
-OLD_S = 5.0  # what is older is not shown without saying so
+OLD_S = 5.0  # an older sum is shown with its age
 LEAST_SHARE = 4  # and made again by then, unless that would take more than a quarter of the time
 WAITED_S = 0.03  # for a count, by a page that can do without it
 
@@ -69,7 +69,7 @@ class Sums:
         return kept or KeptValue(making.result(), 0.0)
 
     def _begin(self, key: str, read: Callable[[], T], *, aside: bool) -> tuple[KeptValue[T] | None, Future[T]]:
-        """What can be returned at once, or else what is being made: by this thread, which then has it, or `aside`."""
+        """The sum that can be returned at once, and the future of the one that is made: here, or by a thread (`aside`)."""
         with self._lock:
             known, making = self._sums.get(key), self._making.get(key)
             now = self._clock()
@@ -87,7 +87,7 @@ class Sums:
         return old, making
 
     def spoil(self) -> None:
-        """Somebody changed something: what is kept is stale."""
+        """Mark all sums as stale, after a change."""
         with self._lock:
             self._spoilt = self._clock()
             for known in self._sums.values():

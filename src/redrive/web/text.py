@@ -72,7 +72,7 @@ def pretty(value: Any) -> str:
 
 
 def short(id: str | None) -> str:
-    """The end of an id, which tells it from others."""
+    """The end of an id, which differs from that of other ids."""
     return DASH if not id else id if len(id) <= 12 else f"…{id[-10:]}"
 
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 WRONG_MAX = 10  # tokens of one client within the time
 WRONG_BY_PROXY_MAX = 100  # and of all clients that come by one proxy
 WITHIN_S = 60.0
-CLIENTS_MAX = 1_000  # the one that was wrong longest ago is forgotten first
+CLIENTS_MAX = 1_000  # the client whose last wrong token is the oldest is forgotten first
 
 
 class LoginTries:
-    """Wrong tokens by client. After so many within a minute, none of that client's is looked at for a minute: the right
-    one neither, or the refusal would say which it is. Sessions that are open go on."""
+    """Wrong tokens by client. After so many within a minute, every token of that client is refused for a minute. The
+    right one is refused too, or the refusal would reveal which it is. Open sessions continue."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -27,14 +27,14 @@ _KINDS = {"reason": "reason of death", "fingerprint": "failure group"}
 
 
 class Here:
-    """What is known here: the names that the app declares, and those of what the store holds."""
+    """The names that the app declares and those in the store, and the failures of a command that matched nothing."""
 
     def __init__(self, store: Store, app: App | None, url: str) -> None:
         self.store, self.app, self.url = store, app, url
 
     def preflight(self, node: Node, *, acts: bool = False) -> None:
-        """Raises Failure with exit code 2 if a term names a queue, a task or a reason of death that nothing here has.
-        Call it where nothing matched. `acts`: the next command looks first, rather than doing it with a guess."""
+        """Raises Failure with exit code 2 if a term names a queue, a task or a reason of death that neither app nor
+        store has. Call it where nothing matched. `acts`: suggest a command that only reads, and do not guess a name."""
         for field, value in named(node):
             known = self._known.get(field)
             if known is None or value in (names := known(self)) or self._has(field, value):
@@ -45,7 +45,7 @@ class Here:
             raise unknown(field, value, names, self.url, more=more, look="dlq groups" if acts else "", guess=not acts)
 
     def there(self, node: Node, lane: Lane = Lane.DEAD) -> tuple[int, str]:
-        """How many messages are in the lane, and how they divide into those that the terms could have named."""
+        """The number of messages in the lane, and their counts by the names that the terms could have used."""
         counts = self.store.counts()
         total = counts.dead if lane is Lane.DEAD else counts.quarantine
         parts, nearest = [], []

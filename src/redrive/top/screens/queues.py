@@ -152,7 +152,7 @@ def row_of(name: str, of: Counts, paused: bool, held: str, history: History | No
 
 
 class QueueReading(NamedTuple):
-    """What is known of one queue."""
+    """The holds, the history, the forecast and the failures of one queue."""
 
     holds: Sequence[Hold]
     history: History | None

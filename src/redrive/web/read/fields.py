@@ -47,7 +47,7 @@ def leads(ask: PageRequest, words: str) -> str:
 
 
 def since(ask: PageRequest, default: str = "24h") -> str:
-    """How far back the page looks."""
+    """The time that the page covers, such as 24h."""
     return ask.text("since", default)
 
 

@@ -14,7 +14,7 @@ RUNNING_MAX = 200  # messages of the page, of all workers together
 
 
 def workers(ask: PageRequest) -> Record:
-    """All processes that tell, those that are gone apart, and what the living ones run."""
+    """The living processes, those that are gone, and the messages that the living ones run."""
     infos: tuple[WorkerInfo, ...] = ()
     missing = None
     try:
