@@ -69,7 +69,7 @@ class Sums:
         return kept or KeptValue(making.result(), 0.0)
 
     def _begin(self, key: str, read: Callable[[], T], *, aside: bool) -> tuple[KeptValue[T] | None, Future[T]]:
-        """The sum that can be returned at once, and the future of the one that is made: here, or by a thread (`aside`)."""
+        """The sum that can be returned at once, and the future of the new one, made here or by a thread (`aside`)."""
         with self._lock:
             known, making = self._sums.get(key), self._making.get(key)
             now = self._clock()

@@ -30,7 +30,10 @@ def counted(words: Iterable[str | None], most: int = 10) -> list[Record]:
 
 def in_common(failing: Sequence[Message], others: Sequence[Message]) -> list[Record]:
     """The fields whose value is more frequent among failing bodies than among others, the greatest difference first.
-    Without others: those that at least half of the failing ones share. Bodies in blobs, and encrypted ones, are not read."""
+
+    Without others: those that at least half of the failing ones share. Bodies in blobs, and encrypted ones, are not
+    read.
+    """
     bad, good = _values(failing), _values(others)
     bad_total, good_total = _bodies(failing), _bodies(others)
     rows: list[Record] = []
