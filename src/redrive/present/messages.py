@@ -187,7 +187,7 @@ def moment_record(moment: Moment) -> dict[str, Any]:
 def crash_text(text: str) -> str:
     """The text of a crash without the ids of what else had been started: they are in the details.
 
-    >>> without_ids("killed by SIGSEGV; 2 messages had been started in its process; started: 0199-a, 0199-b and 3 more")
+    >>> crash_text("killed by SIGSEGV; 2 messages had been started in its process; started: 0199-a, 0199-b and 3 more")
     'killed by SIGSEGV; 2 messages had been started in its process'
     """
     return _STARTED.sub("", text)

@@ -52,8 +52,10 @@ def telling(name: str) -> bool:
 def is_secret_value(name: str, value: str) -> bool:
     """Return whether this value of a field of this name looks like a secret, where the name alone does not say it.
 
-    >>> drawn("session", "k3j4h5k3j4h5"), drawn("session", "morning"), drawn("cardNumber", "4111 1111 1111 1111")
-    (True, False, True)
+    >>> is_secret_value("session", "k3j4h5k3j4h5"), is_secret_value("session", "morning")
+    (True, False)
+    >>> is_secret_value("cardNumber", "4111 1111 1111 1111")
+    True
     """
     low = _PARTS.sub("_", name[-256:]).lower()
     return _FIELD.search(low) is not None and _DRAWN.fullmatch(value) is not None
