@@ -15,7 +15,6 @@ from .histogram import Histogram
 BANDS = ("1", "2", "3", "4-5", "6-10", "11+")
 _BAND_OF = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4)
 FAILED = ("retry", "dead", "quarantined", "crashed")
-FINISHED = ("done", *FAILED)
 
 # Keys. A histogram's buckets are its letter and an index; its sum is the letter and `+`.
 ENQUEUED = "e"

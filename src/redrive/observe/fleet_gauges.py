@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ..presence import WorkerInfo, read_workers
-from ..store import Store
+from ..presence import WorkerInfo
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily, Metric
@@ -25,13 +24,6 @@ class Fleet(Struct, frozen=True, kw_only=True):
     clock_ahead_s: float | None = None  # of the clock that is the furthest away from the store's
     loop_lag_s: float | None = None
     hung_s: float | None = None  # the longest
-
-
-def read_fleet(store: Store, queues: Iterable[str]) -> Fleet:
-    """The numbers now; `queues` are counted also where no worker runs them. Raises StoreError."""
-    if not store.traits.cells:
-        return Fleet()
-    return fleet_of(read_workers(store), queues, store.now_ms())
 
 
 def fleet_of(processes: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int) -> Fleet:

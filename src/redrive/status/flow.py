@@ -16,7 +16,6 @@ from ..worker.flow.transitions import Transition
 from .hold import Hold, words
 
 TransitionReader = Callable[[str], Sequence[Transition]]  # the last transitions of NAME or NAME/KEY
-OF_FLOW = ("breaker", "cool-down", "ramp", "budget", "rate", "concurrency", "idempotency")
 
 
 def flow_holds(

@@ -85,9 +85,6 @@ AnyConnection = psycopg.Connection[Any]
 Cursor = psycopg.RawCursor[tuple[Any, ...]]
 
 
-StoreClockMs = Callable[[], int | None]
-
-
 class Statements:
     """Runs the statements of statements.sql by their names. Their `now` is null, so that the server says what time it
     is, unless tests give a clock."""

@@ -55,7 +55,6 @@ from .writes import fences_of
 
 LOOK_EVERY_S = 0.25  # how often an idle waiter checks whether another process changed the file without waking it
 SWEEP_MAX = 1000
-SET_ASIDE_TOLD = TOLD_MOST = 100
 _tuple = tuple.__new__
 
 

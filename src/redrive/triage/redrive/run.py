@@ -50,7 +50,6 @@ from .runner import Runner
 
 RunChange = Callable[[RunState, int], RunState | None]
 StoryAct = Callable[[RunState, int, str], RunState | None]  # the state, the time, and the line for the story
-Drive = Callable[[Callable[[], bool], float | None], None]  # of a test kit's store: until true, or so many seconds
 
 POLL_S = 0.1  # of `wait`
 
