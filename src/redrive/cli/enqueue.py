@@ -233,10 +233,8 @@ def _warn_unworked(opened: OpenedStore, queues: Iterable[str]) -> None:
     mine = None if app is None else {queue.name for queue in app.queues_of(None)}
     worker = f"{program()} worker {typed((app and app.spec) or 'MODULE:APP')}"
     reports = worker_reports(store)
-    known, begins = (
-        worked(reports),
-        reports is not None and not reports,
-    )  # no worker was ever seen here, which is how it begins
+    known = worked(reports)
+    begins = reports is not None and not reports  # no worker was ever seen here, which is how it begins
     for queue in queues:
         counts = store.counts(queue)
         if queue in store.paused():

@@ -73,10 +73,10 @@ def list_(opened: OpenedStore, out: Output) -> None:
 def next_(name: str, count: int, after: datetime | None, app: str | None, output: str | None) -> None:
     """Show the next times of a schedule, in UTC and in its own zone."""
     chosen = settings({"app": app, "output": output})  # no store: times are those of the calendar
-    schedule_ = _found(load_app(chosen.app, chosen.folder) if chosen.app else None, name)
+    declared = _found(load_app(chosen.app, chosen.folder) if chosen.app else None, name)
     rows = [
-        {"at": timestamp(_ms(at)), "local": at.isoformat(sep=" "), "tz": schedule_.times.tz}
-        for at in schedule_.next(count, after or datetime.now(UTC))
+        {"at": timestamp(_ms(at)), "local": at.isoformat(sep=" "), "tz": declared.times.tz}
+        for at in declared.next(count, after or datetime.now(UTC))
     ]
     Output(chosen.output).rows(rows, (Column("at", "UTC", str), Column("local"), Column("tz")), id="at", limit=0)
 

@@ -51,8 +51,8 @@ class Action(NamedTuple):
 
 def _found(folder: str, where: str) -> Callable[[PageRequest], Any]:
     module, _, function = where.partition(":")
-    function_: Callable[[PageRequest], Any] = getattr(import_module(f"{__package__}.{folder}.{module}"), function)
-    return function_
+    target: Callable[[PageRequest], Any] = getattr(import_module(f"{__package__}.{folder}.{module}"), function)
+    return target
 
 
 PAGES = (

@@ -55,15 +55,15 @@ def status(opened: OpenedStore, out: Output) -> int:
     """
     from ...status import read_status
 
-    status_ = read_status(opened.store, opened.app)
+    current = read_status(opened.store, opened.app)
     match out.form:
         case "table":
-            out.lines(_screen(status_, opened, out))
+            out.lines(_screen(current, opened, out))
         case "tsv":
-            out.rows(_rows(status_), _ROWS, limit=0)
+            out.rows(_rows(current), _ROWS, limit=0)
         case _:
-            out.record(_record(status_, opened))
-    return DONE if status_.ok else FAILED
+            out.record(_record(current, opened))
+    return DONE if current.ok else FAILED
 
 
 def _screen(status: Status, opened: OpenedStore, out: Output) -> Iterator[str]:

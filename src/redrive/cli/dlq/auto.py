@@ -66,11 +66,11 @@ def auto(
     if pause or resume:
         act = machine.pause if pause else machine.resume
         with understood(onward("dlq auto")):
-            machine_ = act(opened.store, scope, reason=stated(reason), actor=actor)
+            changed = act(opened.store, scope, reason=stated(reason), actor=actor)
     else:
         with understood(onward("dlq auto")):
-            (machine_,) = machine.machines(opened.store, scope)
-    record = _record(machine_, opened.store.now_ms())
+            (changed,) = machine.machines(opened.store, scope)
+    record = _record(changed, opened.store.now_ms())
     out.record(record, id="scope", table=lambda: _lines(out.hidden(record), out))
 
 

@@ -28,9 +28,9 @@ def queue(ask: PageRequest, name: str, counts: Counts, *, paused: bool, holds: S
     return record | {"held": [hold(ask, each) for each in holds]}
 
 
-def hold(ask: PageRequest, hold_: Hold) -> Record:
+def hold(ask: PageRequest, each: Hold) -> Record:
     """One reason why messages do not run now."""
-    return hold_record(hold_) | {"next": leads(ask, hold_.next) if hold_.next else None}
+    return hold_record(each) | {"next": leads(ask, each.next) if each.next else None}
 
 
 def command(ask: PageRequest, *words: str) -> str:

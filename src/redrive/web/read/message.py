@@ -62,10 +62,10 @@ def message(ask: PageRequest) -> Record:
         begun = selecting.ids_that_begin(ask, id)
         if len(begun) == 1:
             return PageAnswer({"found": list(begun)}, to=("messages", begun[0]))
-    message_ = ask.store.find([id])[0]
-    if message_ is None:
+    stored = ask.store.find([id])[0]
+    if stored is None:
         raise gone(ask, id)
-    return _record(ask, message_)
+    return _record(ask, stored)
 
 
 def gone(ask: PageRequest, id: str) -> Problem:
