@@ -129,7 +129,8 @@ def dead(app: App, text: Texts, task: str, queues: list[str], prints: list[str])
         headers = {text(40): text(200)}
         draft = Draft(
             task=task if n < 4 else text(80), queue=queue, body=encode(body), headers=headers, group=None,
-            key=f"{n} {text(90)}", correlation_id=text(100), causation_id=text(100), producer=text(100), traceparent=text(60),
+            key=f"{n} {text(90)}", correlation_id=text(100), causation_id=text(100), producer=text(100),
+            traceparent=text(60),
         )  # fmt: skip
         ids.append(store.put([draft])[0].id)
         (taken,) = store.exchange([], [ClaimRequest(queue, 1, 30_000)]).deliveries
