@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from inspect import getdoc
 
@@ -47,6 +48,16 @@ def test_each_option_is_in_the_form_of_the_page_and_what_was_filled_in_stays() -
     assert {option.name for option in OPTIONS} <= set(re.findall(r'name="(\w+)"', form))
     assert 'name="rate" value="7/s"' in form and 'name="canary" value="9"' in form
     assert 'name="halve_on_failures" checked' in form and 'name="slow_start" checked' in form
+    app.store.close()
+
+
+def test_the_form_bounds_its_numbers_and_the_length_of_its_fields() -> None:
+    app = App(store=MemoryStore())
+    pages = Reader(Site(ReadModel(store=app.store), url="memory:///"))
+    for name in ("canary", "attempts"):
+        answer = pages.post("/do/plan", {"q": "lane:dead", name: "1000001"})
+        assert (answer.status_code, f"{name}=1000001 is out of bounds" in html.unescape(answer.text)) == (422, True)
+    assert pages.get(f"/plans?q=lane:dead&rate={'9' * 4001}").status_code == 413
     app.store.close()
 
 

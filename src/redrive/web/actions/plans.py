@@ -6,10 +6,12 @@ from typing import Any
 
 from ...errors import Misread
 from ...flow.gates import Gates
-from ...triage.redrive.options import COUNT_MAX, OPTIONS, OptionKind, PlanOption
+from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption
 from ..ask import Done, PageRequest, Problem
 from ..read.plans import handle_of
 from ..read.selecting import chosen
+
+COUNT_MAX = 1_000_000  # of a canary, and of attempts
 
 
 def freeze(ask: PageRequest) -> Done:

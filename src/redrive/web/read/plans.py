@@ -64,12 +64,13 @@ def planning(ask: PageRequest) -> Record:
 
 def _option(ask: PageRequest, option: PlanOption) -> Record:
     """An option of a plan as the form shows it, with what was filled in."""
-    default = "" if option.default in (None, 0) else str(option.default)
     if option.kind in (OptionKind.FLAG, OptionKind.SWITCH):
         default = "on" if option.default else "off"
+    else:
+        default = "" if option.default in (None, 0) else str(option.default)
     return {
         "name": option.name, "kind": option.kind.value, "label": option.label, "group": option.group,
-        "hint": option.hint, "value": ask.query.get(option.name, default),
+        "hint": option.hint, "value": ask.text(option.name, default),
     }  # fmt: skip
 
 
