@@ -13,7 +13,7 @@ import click
 from ..duration import show as show_duration
 from ..present.commands import program, typed
 from ..present.dependencies import dependency_record, dependency_row
-from ..present.formats import number
+from ..present.formats import DASH, listed, number
 from ..present.table import field_lines
 from ..redact import one_line
 from ..triage.controls import Control, Controls
@@ -24,10 +24,6 @@ from .terminal.nothing import unknown
 from .terminal.output import Column, Output
 from .terminal.stderr import note
 from .terminal.types import DURATION
-
-
-def _some(counts: dict[str, int]) -> str:
-    return ", ".join(f"{why} {count:,}" for why, count in counts.items()) or "–"
 
 
 def _columns(now_ms: int) -> tuple[Column, ...]:
@@ -49,7 +45,7 @@ def _columns(now_ms: int) -> tuple[Column, ...]:
         Column("concurrency", spare=True),
         Column("cool_until", "cool-down", ahead),
         Column("waiting"),
-        Column("deferred", None, _some, shrinks=True),
+        Column("deferred", None, lambda counts: listed(counts) or DASH, shrinks=True),
     )
 
 
@@ -167,7 +163,7 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
     """A dependency for a terminal, without empty fields, then its transitions, the last first."""
     shown = {name: value for name, value in record.items() if name != "transitions" and value not in (None, 0, {}, "")}
     if record["deferred"]:
-        shown["deferred"] = _some(record["deferred"])
+        shown["deferred"] = listed(record["deferred"])
     for name in ("budget_left", "rate_per_s", "ramp_per_s"):
         if record[name] is not None:
             shown[name] = number(record[name])

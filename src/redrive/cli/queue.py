@@ -13,7 +13,8 @@ from ..message import Counts, Filter
 from ..present.commands import completed, onward, program
 from ..present.failure import DONE, FAILED, REFUSED, Failure
 from ..present.formats import seconds
-from ..present.queues import queue_record
+from ..present.holds import hold_record
+from ..present.queues import LANES, queue_record
 from ..redact import one_line, redact
 from ..triage.select.terms import as_node
 from .opening import OpenedStore, at_store, declared_queues, note_unknown_queues
@@ -26,10 +27,9 @@ from .terminal.stderr import note
 if TYPE_CHECKING:
     from ..status import Hold
 
-_LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 _COLUMNS = (
     Column("queue", shrinks=True),
-    *(Column(lane) for lane in _LANES),
+    *(Column(lane) for lane in LANES),
     Column("oldest_age_s", "oldest", seconds),
     Column("paused"),
     Column("held", shrinks=True),
@@ -79,8 +79,8 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
 
 def _row(name: str, counts: Counts, paused: bool, holds: Sequence[Hold], now_ms: int, full: bool) -> dict[str, Any]:
     """`full`: with what holds its messages as records, and not in few words."""
-    record = queue_record(name, counts, paused=paused, holds=holds)
-    return record if full else record | {"held": "; ".join(hold.short(now_ms) for hold in holds)}
+    held = list(map(hold_record, holds)) if full else "; ".join(hold.short(now_ms) for hold in holds)
+    return queue_record(name, counts, paused=paused, held=held)
 
 
 @queue.command()

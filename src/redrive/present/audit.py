@@ -24,6 +24,6 @@ def entry_record(entry: Entry) -> dict[str, Any]:
 
 
 def entry_text(entry: dict[str, Any]) -> str:
-    """An entry of the audit log as a row."""
+    """An entry of the audit log, as its record has it, as text for people."""
     text = f" {entry['text']!r}" if entry["text"] and entry["action"] in ("rule", "own") else ""
     return f"{entry['action']}{text} by {entry['claimed'] or entry['actor']}: {entry['reason']}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from ..duration import rfc3339, show
@@ -73,6 +75,16 @@ def size(count: int | None) -> str:
     if count < 2048:
         return f"{count:,} B"
     return f"{count / 1024:,.0f} KiB" if count < 2**21 else f"{count / 2**20:,.0f} MiB"
+
+
+def listed(counts: Mapping[str, int], most: int | None = None) -> str:
+    """Counts by name; beyond the first `most` it says how many more there are.
+
+    >>> listed({"crm": 1200, "mail": 3}), listed({"a": 1, "b": 2, "c": 3}, 1)
+    ('crm 1,200, mail 3', 'a 1 and 2 more')
+    """
+    first = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:most])
+    return f"{first} and {len(counts) - most:,} more" if most is not None and len(counts) > most else first
 
 
 def setting_value(value: object) -> object:

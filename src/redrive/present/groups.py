@@ -7,17 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..crypto import shown_text
 from ..duration import show
-from ..fault.model import kind_word as kind_word
 from ..message import FailureGroup
-from .formats import timestamp
-
-if TYPE_CHECKING:
-    from ..flow.auto_redrive import AutoRedrive
-
-from typing import TYPE_CHECKING
-
 from ..triage.annotations import NOTHING, Annotation
 from ..triage.auto.rules import Rule
+from .formats import timestamp
 
 if TYPE_CHECKING:
     from ..flow.auto_redrive import AutoRedrive

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..message import Message
@@ -22,8 +22,8 @@ def holds_of(store: Store, app: Registry | None, message: Message) -> tuple[Hold
     return Reasons(store, app).of(message)
 
 
-def hold_record(hold: Hold) -> dict[str, Any]:
-    """A hold as JSON shows it."""
+def hold_record(hold: Hold, lead: Callable[[str], str | None] = onward) -> dict[str, Any]:
+    """A hold as JSON shows it. `lead` makes a whole command of the words that lead on."""
     return {
         "kind": hold.kind,
         "by": hold.by,
@@ -32,7 +32,7 @@ def hold_record(hold: Hold) -> dict[str, Any]:
         "text": hold.text,
         "until": timestamp(hold.until_ms),
         "needs_person": hold.needs_person,
-        "next": onward(hold.next),
+        "next": lead(hold.next),
     }
 
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..message import Counts
-from .holds import hold_record
-
-if TYPE_CHECKING:
-    from ..status import Hold
 
 LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 
@@ -19,7 +14,6 @@ def counts_record(counts: Counts) -> dict[str, Any]:
     return {lane: getattr(counts, lane) for lane in LANES} | {"oldest_age_s": counts.oldest_age_s}
 
 
-def queue_record(name: str, counts: Counts, *, paused: bool, holds: Sequence[Hold]) -> dict[str, Any]:
-    """A queue, its counts, and the holds of its waiting messages."""
-    held = [hold_record(hold) for hold in holds]
+def queue_record(name: str, counts: Counts, *, paused: bool, held: Any) -> dict[str, Any]:
+    """A queue, its counts, and what holds its waiting messages: `held`, as records, or in few words for a table."""
     return {"queue": name, **counts_record(counts), "paused": paused, "held": held}

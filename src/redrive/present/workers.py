@@ -49,6 +49,5 @@ def _hung(hung: Hung, worker: str) -> dict[str, Any]:
 
 
 def _message(message: HeldMessage) -> dict[str, Any]:
-    since = None if message.since_ms is None else timestamp(message.since_ms)
     place = {"isolated": message.isolated, "alone": message.alone}
-    return {"id": message.id, "task": message.task, "since": since, **place}
+    return {"id": message.id, "task": message.task, "since": timestamp(message.since_ms), **place}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from ..duration import rfc3339
 from ..redact import clip, one_line, redact
 
+COUNTS = 4  # names whose counts a line lists
 READ_MAX, CELL_MAX = 20_000, 500  # characters of a text that are searched for secrets, and shown in a row
 
 
@@ -30,16 +31,6 @@ def count(number: int, what: str) -> str:
     ('1 message', '1,200 messages')
     """
     return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-def listed(counts: Mapping[str, int], most: int = 4) -> str:
-    """Counts by name, the first ones.
-
-    >>> listed({"crm": 1200, "mail": 3})
-    'crm 1,200, mail 3'
-    """
-    first = ", ".join(f"{name} {number:,}" for name, number in list(counts.items())[:most])
-    return f"{first} and {len(counts) - most:,} more" if len(counts) > most else first
 
 
 def clock(at_ms: int) -> str:

@@ -14,10 +14,10 @@ from ...crypto import shown_text
 from ...duration import show as show_duration
 from ...present.commands import onward, typed
 from ...present.failure import DONE, FAILED
-from ...present.formats import seconds, timestamp
+from ...present.formats import listed, seconds, timestamp
 from ...present.groups import group_records
 from ...present.holds import hold_record
-from ...present.queues import queue_record
+from ...present.queues import LANES, queue_record
 from ...present.runs import run_record
 from ...present.status import NEEDS_SHOWN, QUEUES_SHOWN, need_record, schedule_state
 from ...present.table import table
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...triage.redrive.run import RunView
 
 SHOWN = 5  # failure groups, holds and runs on the screen; `-o json` has more
-_LANES = ("ready", "scheduled", "leased", "dead", "quarantine")
+_LANES = LANES[:-1]  # done messages need nobody
 _QUEUES = (
     Column("queue", shrinks=True),
     *(Column(lane) for lane in _LANES),
@@ -149,19 +149,15 @@ def _works(worker: WorkerStatus, now_ms: int) -> str:
         return f"gone, told {ago} ago; {worker.held:,} of its messages not taken over{left}"
     if worker.hung is not None:
         for_ = show_duration(max(0, now_ms - worker.hung.since_ms) // 1000)
-        return f"hung for {for_}, {worker.leased:,} leased, {_some(_leased(worker.queues))}"
+        return f"hung for {for_}, {worker.leased:,} leased, {listed(_leased(worker.queues))}"
     if not worker.leased:
         return f"{worker.state}, works {', '.join(worker.queues)}"
     state = "" if worker.state in ("running", "silent", "idle") else f"{worker.state}, "
-    return f"{state}{worker.leased:,} leased, {_some(_leased(worker.queues))}"
+    return f"{state}{worker.leased:,} leased, {listed(_leased(worker.queues))}"
 
 
 def _leased(queues: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in queues.items() if count}
-
-
-def _some(counts: Any) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
 def _ran(run: RunView) -> str:
@@ -182,7 +178,7 @@ def _group_next(group: FailureGroup) -> str:
 
 def _queue(queue: QueueStatus, now_ms: int) -> dict[str, Any]:
     held = "; ".join(hold.short(now_ms) for hold in queue.holds)
-    return queue_record(queue.name, queue.counts, paused=queue.paused, holds=queue.holds) | {"held": held}
+    return queue_record(queue.name, queue.counts, paused=queue.paused, held=held)
 
 
 def _rows(status: Status) -> Iterable[dict[str, Any]]:
@@ -202,7 +198,7 @@ def _rows(status: Status) -> Iterable[dict[str, Any]]:
     for run in status.runs:
         yield {"area": "run", "text": _ran(run), "next": onward(f"run watch {typed(run.id)}")}
     for queue in status.queues[:QUEUES_SHOWN]:
-        lanes = _some({lane: getattr(queue.counts, lane) for lane in _LANES})
+        lanes = listed({lane: getattr(queue.counts, lane) for lane in _LANES})
         text = joined(queue.name, f": {lanes}; oldest {seconds(queue.counts.oldest_age_s)}")
         yield {"area": "queue", "text": text, "next": onward("queue list")}
 
@@ -252,7 +248,7 @@ def _record(status: Status, opened: OpenedStore) -> dict[str, Any]:
         ],
         "runs": [run_record(run) | {"next": onward(f"run watch {typed(run.id)}")} for run in status.runs],
         "queues": [
-            queue_record(queue.name, queue.counts, paused=queue.paused, holds=queue.holds)
+            queue_record(queue.name, queue.counts, paused=queue.paused, held=list(map(hold_record, queue.holds)))
             for queue in status.queues[:QUEUES_SHOWN]
         ],
         "queue_count": len(status.queues),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from ...files import output
 from ...ids import is_id
 from ...present.commands import completed, onward, program
 from ...present.failure import DONE, REFUSED, USAGE, Failure
+from ...present.formats import listed
 from ...present.holds import hold_record, holds_text
 from ...present.plans import plan_record
 from ...present.table import field_lines
@@ -167,7 +168,7 @@ def _lines(plan: Plan, why: str = "") -> Iterator[str]:
     shown = {"plan": plan.id, "chosen by": plan.selector or "all that is dead"}
     shown["would move"] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
     some = {"queues": plan.by_queue, "tasks": plan.by_task, "at rest for": plan.by_age, "left out": plan.excluded}
-    shown |= {name: _some(counts) for name, counts in some.items() if counts}
+    shown |= {name: listed(counts, 5) for name, counts in some.items() if counts}
     shown["how"] = "; ".join(settings_words(plan.settings))
     if plan.dependencies:
         shown["calls"] = ", ".join(sorted(set(plan.dependencies.values())))
@@ -176,11 +177,6 @@ def _lines(plan: Plan, why: str = "") -> Iterator[str]:
     if plan.settings.note:
         shown["why"] = plan.settings.note
     yield from field_lines({name: one_line(text) for name, text in shown.items()})
-
-
-def _some(counts: Mapping[str, int], most: int = 5) -> str:
-    shown = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:most])
-    return f"{shown} and {len(counts) - most:,} more" if len(counts) > most else shown
 
 
 def _write_file(file: Path, plan: Plan) -> None:
@@ -204,7 +200,7 @@ def _nothing(opened: OpenedStore, matching: Selection, plan: Plan) -> Failure:
     """The failure of a plan that would move nothing: nothing matches, or all is left out."""
     if not plan.excluded:
         return here(opened).matched(matching, "planned")
-    why = f"left out: {_some(plan.excluded)}"
+    why = f"left out: {listed(plan.excluded, 5)}"
     next = "dlq list --quarantine" if set(plan.excluded) == {QUARANTINED} else "dlq groups"
     return Failure(
         f"nothing was planned: all {sum(plan.excluded.values()):,} that match are left out", why, onward(next)

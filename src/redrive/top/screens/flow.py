@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...present.formats import number, seconds, share, timestamp
+from ...present.formats import listed, number, seconds, share, timestamp
 from ...present.table import Column
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
-from ..texts import listed, pairs
+from ..texts import COUNTS, pairs
 
 if TYPE_CHECKING:
     from ...triage.controls import Control
@@ -30,7 +30,7 @@ def row_of(control: Control, waiting: Control | None, now_ms: int) -> dict[str, 
         "cool": _left(control.cool_until_ms, now_ms),
         "concurrency": control.concurrency,
         "waiting": None if waiting is None else waiting.waiting,
-        "deferred": listed(waiting.deferred) or None if waiting is not None else None,
+        "deferred": listed(waiting.deferred, COUNTS) or None if waiting is not None else None,
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...message import Filter, Message
-from ...present.formats import timestamp
+from ...present.formats import listed, timestamp
 from ...present.groups import task_group_record
 from ...present.table import Column
 from ...redact import joined
@@ -14,7 +14,7 @@ from ...triage.annotations import NOTHING, Annotation, read_annotations
 from ...triage.select.terms import as_node
 from ..model import Model
 from ..screen import Screen, ScreenPage, ScreenRow
-from ..texts import count, listed
+from ..texts import COUNTS, count
 from .messages import ACTS, DEAD_COLUMNS, SHOWN_MAX, MessageDetail, dead_row
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class GroupDetail(Screen):
             head.append(said)
         some = sum(group.count for group in deep.groups) > len(deep.dead)
         of = f"queues of the {len(deep.dead):,} below " if some else "queues "
-        head.append(of + listed(_by_queue(deep.dead)) if deep.dead else "")
+        head.append(of + listed(_by_queue(deep.dead), COUNTS) if deep.dead else "")
         return ScreenPage([dead_row(message) for message in deep.dead], head[:8], "none of it is dead any more")
 
     def look(self, row: ScreenRow) -> Screen:

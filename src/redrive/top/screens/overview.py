@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...crypto import shown_text
 from ...message import Counts
-from ...present.formats import milliseconds, number, seconds, share
+from ...present.formats import listed, milliseconds, number, seconds, share
 from ...present.table import Column
 from ...redact import joined
 from ..model import Model
 from ..screen import Screen, ScreenPage, ScreenRow
-from ..texts import count, listed
+from ..texts import COUNTS, count
 from .flow import FlowDetail, FlowScreen
 from .groups import GroupDetail, GroupsScreen
 from .messages import MessagesScreen
@@ -149,7 +149,7 @@ def _fleet(status: Status) -> str:
     states: dict[str, int] = {}
     for worker in status.workers:
         states[worker.state] = states.get(worker.state, 0) + 1
-    workers = f"workers {listed(states)}" if states else "no worker is alive"
+    workers = f"workers {listed(states, COUNTS)}" if states else "no worker is alive"
     return f"{workers}   open runs {len(status.runs):,}   failure groups {len(status.failures):,}"
 
 
@@ -191,5 +191,5 @@ def _queue(queue: QueueStatus) -> dict[str, Any]:
     of = queue.counts
     lanes = {"ready": of.ready, "scheduled": of.scheduled, "running": of.leased, "dead": of.dead}
     paused = ", PAUSED" if queue.paused else ""
-    text = joined(queue.name, f": {listed(lanes)}, oldest due {seconds(int(of.oldest_age_s))}{paused}")
+    text = joined(queue.name, f": {listed(lanes, COUNTS)}, oldest due {seconds(int(of.oldest_age_s))}{paused}")
     return {"id": f"queue/{queue.name}", "area": "queue", "text": text}

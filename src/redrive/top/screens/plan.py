@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ...duration import show as show_duration
-from ...present.formats import number
+from ...present.formats import listed, number
 from ...triage.redrive.pacing import CANARY, NEVER, SLOW_START, STOP_IF
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenRow, Text
-from ..texts import count, listed, pairs
+from ..texts import count, pairs
 from .runs import RunDetail
 
 if TYPE_CHECKING:

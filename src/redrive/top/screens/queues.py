@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...message import Counts, Filter
-from ...present.formats import milliseconds, number, seconds, share
+from ...present.formats import listed, milliseconds, number, seconds, share
+from ...present.queues import LANES
 from ...present.table import Column
 from ...triage import pauses
 from ...triage.select.terms import as_node
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
-from ..texts import count, listed, pairs
+from ..texts import count, pairs
 
 if TYPE_CHECKING:
     from ...history import History
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 RATED_MAX = 30  # queues whose history is read, the fullest first
 BACK, STEP = "5m", "1m"
-_LANES = ("ready", "scheduled", "leased", "dead", "quarantine")
+_LANES = LANES[:-1]  # done messages need nobody
 
 
 class QueueCounts(NamedTuple):
@@ -210,7 +211,7 @@ class QueueDetail(Text):
     def _lines(self) -> Iterator[str]:
         of = self.reading.counts.get(self.queue, Counts())
         yield f"state      {'PAUSED' if self.queue in self.reading.paused else 'claimed from'}"
-        yield f"messages   {listed({lane: getattr(of, lane) for lane in (*_LANES, 'done')}, 6)}"
+        yield f"messages   {listed({lane: getattr(of, lane) for lane in LANES}, 6)}"
         yield f"oldest due {seconds(int(of.oldest_age_s))}"
         deep: QueueReading | None = self.studied
         if deep is None:

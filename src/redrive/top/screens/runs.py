@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...errors import ConfigError, PlanRefused
-from ...present.formats import number, timestamp
+from ...present.formats import listed, number, timestamp
 from ...present.table import Column
 from ...triage.redrive.records import FINAL
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
-from ..texts import count, listed, pairs
+from ..texts import count, pairs
 
 if TYPE_CHECKING:
     from ...triage.redrive.records import Failure, Line

@@ -24,13 +24,12 @@ SINCE = ("1h", "6h", "24h", "7d", "35d")
 
 def queue(ask: PageRequest, name: str, counts: Counts, *, paused: bool, holds: Sequence[Hold]) -> Record:
     """A queue, with the commands that lead on on this app or store."""
-    record = queue_record(name, counts, paused=paused, holds=holds)
-    return record | {"held": [hold(ask, each) for each in holds]}
+    return queue_record(name, counts, paused=paused, held=[hold(ask, each) for each in holds])
 
 
 def hold(ask: PageRequest, each: Hold) -> Record:
     """One reason why messages do not run now."""
-    return hold_record(each) | {"next": leads(ask, each.next) if each.next else None}
+    return hold_record(each, lambda words: leads(ask, words) if words else None)
 
 
 def command(ask: PageRequest, *words: str) -> str:
