@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...triage.redrive.run import RunView
 
 SHOWN = 5  # failure groups, holds and runs on the screen; `-o json` has more
-_LANES = LANES[:-1]  # done messages need nobody
+_LANES = LANES[:-1]  # done messages need no one to act
 _QUEUES = (
     Column("queue", shrinks=True),
     *(Column(lane) for lane in _LANES),

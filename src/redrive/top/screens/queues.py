@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RATED_MAX = 30  # queues whose history is read, the fullest first
 BACK, STEP = "5m", "1m"
-_LANES = LANES[:-1]  # done messages need nobody
+_LANES = LANES[:-1]  # done messages need no one to act
 
 
 class QueueCounts(NamedTuple):
