@@ -18,17 +18,17 @@ from msgspec import Struct
 from ..message import UNREADABLE
 from .tally import is_histogram
 
-NONCES = 16  # writes that a cell remembers: one whose answer was lost is found again among them
+NONCES = 16  # writes that a cell remembers, so that a write whose answer was lost is recognised
 NONCE_BYTES = 3
-BYTES_MAX = 4 * 1024 * 1024  # of a chunk, unpacked; a longer one is damaged
-SHIFT_MAX = 63  # bits of a count
+BYTES_MAX = 4 * 1024 * 1024  # of an unpacked chunk; a larger one counts as damaged
+SHIFT_MAX = 63  # bits of a count: the decoder refuses more
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 
 
 class ChunkKind(NamedTuple):
-    """A kind of chunk: its letter, how long a slot is, how many slots it has, how long it is kept after its end, and
-    whether it holds counts and histograms."""
+    """A kind of chunk: its letter, the length and number of its slots, how long it is kept after its end, and whether
+    it holds counts, histograms or both."""
 
     letter: str
     slot_ms: int
@@ -39,11 +39,11 @@ class ChunkKind(NamedTuple):
 
     @property
     def span_ms(self) -> int:
-        """The time that it covers."""
+        """Return the time that a chunk covers, in ms."""
         return self.slot_ms * self.slots
 
     def holds(self, key: str) -> bool:
-        """Whether this key is kept in chunks of this kind."""
+        """Return whether chunks of this kind keep the key."""
         return self.histograms if is_histogram(key) else self.counts
 
 
@@ -54,7 +54,7 @@ KINDS = (MINUTES, FIVES, HOURS)
 
 
 class HistoryChunk(Struct):
-    """`counts` by key, from the first slot on; `nonces` of the last writes, the newest last."""
+    """`counts` by key, one per slot from the first slot on; `nonces` of the last writes, the newest last."""
 
     counts: dict[str, list[int]]
     nonces: list[bytes]
@@ -70,7 +70,7 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 
 
 def read_chunk(value: bytes | None) -> HistoryChunk:
-    """The chunk in a cell; an empty one where there is none, or it is damaged."""
+    """Read a cell's chunk; a missing or damaged one is empty."""
     try:
         stored = _Stored({}) if value is None else _decode(zlib.decompressobj().decompress(value, BYTES_MAX))
         counts = {key: _numbers(packed) for key, packed in stored.counts.items()}
@@ -81,7 +81,7 @@ def read_chunk(value: bytes | None) -> HistoryChunk:
 
 
 def write_chunk(chunk: HistoryChunk) -> bytes:
-    """The bytes of a cell."""
+    """Encode a chunk as the value of a cell."""
     counts = {key: _pack(numbers) for key, numbers in sorted(chunk.counts.items())}
     return zlib.compress(_encode(_Stored(counts, b"".join(chunk.nonces[-NONCES:]))))
 
@@ -96,7 +96,7 @@ def add_counts(chunk: HistoryChunk, slot: int, counts: Mapping[str, int]) -> Non
 
 
 def slots_of(kind: ChunkKind, chunk: HistoryChunk, start_ms: int) -> Iterator[tuple[int, str, int]]:
-    """(start of the slot, key, count) of all counts in a chunk that began at `start_ms`."""
+    """Yield (start of the slot, key, count) for each count above 0 of a chunk that began at `start_ms`."""
     for key, numbers in chunk.counts.items():
         for slot, count in enumerate(numbers):
             if count:
@@ -104,7 +104,7 @@ def slots_of(kind: ChunkKind, chunk: HistoryChunk, start_ms: int) -> Iterator[tu
 
 
 def _pack(numbers: Sequence[int]) -> bytes:
-    """Differences, with the sign in the lowest bit, seven bits in a byte, the lowest first."""
+    """Pack counts as differences from one to the next: the sign in the lowest bit, seven bits a byte, lowest first."""
     out, before = bytearray(), 0
     for number in numbers:
         change, before = number - before, number

@@ -1,5 +1,4 @@
-"""Write what a process counted, ten seconds later at the latest: one thread for all its apps, which ends while there is
-nothing to write."""
+"""Write the counts of a process to its store within ten seconds. One thread serves all apps; it ends when idle."""
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ from .recorder import Recorder, SeriesName
 from .writer import CELLS_AT_ONCE, HistoryWriter
 
 EVERY_S = 10.0
-LAST_S = 1.0  # how long the end of a worker or a process waits for its last write
-OPEN_S = 600.0  # a transaction that is open for longer is not counted
-OPEN_MAX = 10_000  # puts in transactions whose end is not known, beyond which the oldest are not counted
-_IDLE_S = 1.0  # how long the thread waits for more before it ends
+LAST_S = 1.0  # how long a worker or process waits for its last write when it ends
+OPEN_S = 600.0  # puts in a transaction that stays open longer are not counted
+OPEN_MAX = 10_000  # transactions with an unknown end; beyond this the oldest are not counted
+_IDLE_S = 1.0  # how long the thread waits for more work before it ends
 
 
 class Flusher:
-    """Writes what `recorder` counts to the store, EVERY_S after it was counted or sooner."""
+    """Writes the counts of `recorder` to the store, at most EVERY_S seconds later."""
 
     def __init__(self, recorder: Recorder, store: Store) -> None:
         self.recorder, self.store = recorder, store
@@ -36,9 +35,9 @@ class Flusher:
         self._writing = threading.Lock()
         self._open: dict[
             str, tuple[float, Mapping[SeriesName, int]]
-        ] = {}  # puts in transactions, by the cells beside them
+        ] = {}  # puts in open transactions, by the key of the cell that marks each
         self._noting = threading.Lock()
-        self.asked = False  # whether the thread has it
+        self.asked = False  # whether a turn on the thread is due
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """Put drafts in the store and count them. From any thread; raises what `Store.put` raises.
@@ -64,14 +63,14 @@ class Flusher:
     def _record(self, names: Mapping[SeriesName, int]) -> None:
         try:
             self.recorder.count_puts(names, self.store.now_ms())
-        except StoreError:  # the store went away since: not even the time is known
+        except StoreError:  # the store failed since; without its time there is no minute to count the puts in
             return
         self.counted()
 
     def _record_commits(self) -> None:
-        """Count the puts whose transactions have been committed since."""
+        """Count the puts whose transactions have committed, which their marker cells show."""
         with self._noting:
-            noted = dict(self._open)  # while the cells are read, others put and drop
+            noted = dict(self._open)  # a copy: other threads add and remove entries while the cells are read
         keys = [*noted]
         for at in range(0, len(keys), CELLS_AT_ONCE):
             some = keys[at : at + CELLS_AT_ONCE]
@@ -86,44 +85,44 @@ class Flusher:
                         self._open.pop(key, None)
 
     def counted(self) -> None:
-        """Something was counted. From any thread."""
+        """Schedule a write, after something was counted. Thread-safe."""
         if not self.asked:
             self.asked = True
-            _thread.ask(self, uniform(0.8, 1) * EVERY_S)  # so that processes do not write all at once
+            _thread.ask(self, uniform(0.8, 1) * EVERY_S)  # random, so that processes do not write all at once
 
     def flush(self) -> None:
-        """Write everything now. Raises StoreError: the counts wait for the next time."""
+        """Write everything now. Raises StoreError; the counts then wait for the next write."""
         with self._writing:
             self._record_commits()
             self.writer.write(self.recorder.take())
 
     def finish(self, within_s: float = LAST_S) -> None:
-        """Write everything before this ends, if the store answers in time."""
+        """Write everything, and wait `within_s` at most for the store."""
         if self.asked:
             done = threading.Event()
             _thread.ask(self, 0, done)
             done.wait(within_s)
 
     def turn(self) -> None:
-        """Write, on the thread; again later if the store is out."""
+        """Write on the thread; if the store fails, schedule the next try."""
         self.asked = False
         try:
             self.flush()
         except StoreError:
             self.counted()
-        except Exception:  # the store was closed under it: what is counted from here on tries again
+        except Exception:  # the store was closed meanwhile; the next count schedules another try
             return
         if self.writer.pending or self._open:
             self.counted()
 
 
 def _names(drafts: Sequence[Draft], puts: Sequence[PutResult]) -> Mapping[SeriesName, int]:
-    """How many were put of each queue and task; a duplicate was not."""
+    """Count the drafts put by queue and task, without duplicates."""
     return Counter((d.queue, d.task) for d, p in zip(drafts, puts, strict=True) if not p.duplicate)
 
 
 class _Thread:
-    """Runs the turns of flushers when they are due."""
+    """The thread that runs the turns of flushers when they are due."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -132,7 +131,7 @@ class _Thread:
         self._thread: threading.Thread | None = None
 
     def ask(self, flusher: Flusher, in_s: float, done: threading.Event | None = None) -> None:
-        """Let it have a turn in so many seconds; then set `done`."""
+        """Schedule a turn of the flusher in `in_s` seconds, and set `done` after it."""
         with self._changed:
             self._due_s[flusher] = time.monotonic() + in_s
             if done is not None:
@@ -141,14 +140,14 @@ class _Thread:
                 thread = threading.Thread(target=self._run, name="redrive-history", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # too many threads, or the process ends: what was put was put all the same
+                except RuntimeError:  # too many threads, or the interpreter ends: only counts are lost
                     flusher.asked = False
                     return
                 self._thread = thread
             self._changed.notify()
 
     def finish(self) -> None:
-        """Let all have their turns, as the process ends."""
+        """Flush all flushers, at the end of the process."""
         with self._changed:
             flushers = list(self._due_s)
         for flusher in flushers:
@@ -166,7 +165,7 @@ class _Thread:
                     self._waiting.clear()
 
     def _next(self) -> Flusher | None:
-        """The flusher that is due, after a wait; None if there is none for a while."""
+        """Wait until a flusher is due and return it; None after `_IDLE_S` without any."""
         idle_from_s = time.monotonic()
         with self._changed:
             while True:
@@ -193,7 +192,8 @@ _thread = _Thread()
 
 
 def _after_fork() -> None:
-    """A forked child has no threads; what its parent counted is the parent's to write."""
+    """Start with a new thread object in a forked child: threads do not survive a fork, and the parent writes its own
+    counts."""
     global _thread
     _thread = _Thread()
 

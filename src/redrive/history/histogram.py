@@ -15,12 +15,12 @@ from msgspec import Struct
 
 GROWTH = 1.2
 LEAST_MS, MOST_MS = 1.0, 86_400_000.0
-#: The upper bounds of all buckets but the last, which has what is longer than a day.
+#: The upper bounds of all buckets but the last, which counts durations above a day.
 BOUNDS_MS = tuple(LEAST_MS * GROWTH**n for n in range(math.ceil(math.log(MOST_MS / LEAST_MS, GROWTH)) + 1))
 
 
 def bucket_counts(values_ms: list[float]) -> dict[int, int]:
-    """How many of the values are in each bucket, by the bucket's index. Sorts the list."""
+    """Count the values by bucket index. Sorts the list."""
     values_ms.sort()
     counts: dict[int, int] = {}
     at, end = 0, len(values_ms)
@@ -33,7 +33,7 @@ def bucket_counts(values_ms: list[float]) -> dict[int, int]:
 
 
 class Histogram(Struct, frozen=True):
-    """Durations: how many, their sum in ms, and how many in each bucket, by its index."""
+    """Durations: their number, their sum in ms, and how many are in each bucket, by its index."""
 
     count: int = 0
     sum_ms: int = 0
@@ -41,12 +41,11 @@ class Histogram(Struct, frozen=True):
 
     @property
     def mean_ms(self) -> float | None:
-        """Their mean; None without values."""
         return self.sum_ms / self.count if self.count else None
 
     def percentile(self, share: float) -> float | None:
-        """The duration in ms that this share of the values does not exceed, within a tenth; None without values.
-        Below 1 ms it is 1, above a day it is a day. Raises ValueError for a share outside 0 to 1."""
+        """Return the duration in ms that this share of the values does not exceed, accurate to a tenth; None without
+        values. Below 1 ms it is 1, above a day it is a day. Raises ValueError for a share outside 0 to 1."""
         if not 0 <= share <= 1:
             raise ValueError(f"percentile({share!r}): expected a share from 0 to 1, such as 0.95")
         wanted, seen = max(1, math.ceil(share * self.count)), 0
@@ -57,13 +56,13 @@ class Histogram(Struct, frozen=True):
         return None
 
     def within(self, bound_ms: float) -> int:
-        """How many values are at most `bound_ms`, to the precision of buckets: the bound's own bucket counts whole."""
+        """Count the values of at most `bound_ms`, with all of the bound's bucket."""
         last = bisect_left(BOUNDS_MS, bound_ms)
         return sum(count for index, count in self.buckets.items() if index <= last)
 
 
 def estimate_ms(index: int) -> float:
-    """The representative value of a bucket."""
+    """Return the representative duration of a bucket, in ms."""
     if index <= 0:
         return LEAST_MS
     if index >= len(BOUNDS_MS):

@@ -1,4 +1,4 @@
-"""Which queues and tasks have a history: a cell lists them, a thousand at most."""
+"""The list of queues and tasks with a history: one cell, a thousand entries at most."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ EVERYTHING: SeriesName = ("", "")  # the sum over all queues and tasks
 OVERFLOW: SeriesName = (OTHER, OTHER)
 CELL = "history/names"
 TRIES = 20
-_PAUSE_S = 0.005  # between two tries, at random and growing
+_PAUSE_S = 0.005  # the longest pause after the first lost swap, in seconds; random and growing
 
-Days = dict[SeriesName, int]  # the last day on which a queue and task did something, in days since the epoch
+Days = dict[SeriesName, int]  # by queue and task, the last day with any activity, in days since the epoch
 
 
 def id_of(name: SeriesName) -> str:
-    """The part of a cell's key that encodes a queue and task."""
+    """Return the part of a cell's key that encodes a queue and task."""
     queue, task = name
     return hashlib.blake2b(f"{queue}\0{task}".encode(), digest_size=8).hexdigest()
 
 
 def read_names(store: Store) -> Days:
-    """The queues and tasks that did something in the last 35 days. Raises StoreError."""
+    """Return the queues and tasks with activity in the last 35 days. Raises StoreError."""
     return _days(store.cells.read([CELL])[0])
 
 
 class SeriesNames:
-    """The list, as one process knows it. `retries` counts swaps that another process won."""
+    """The list of names, as this process last read it. `retries` counts swaps that another process won."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -44,7 +44,7 @@ class SeriesNames:
         self.retries = 0
 
     def list(self, names: Collection[SeriesName], now_ms: int) -> dict[SeriesName, SeriesName]:
-        """Put these on the list; the name under which each is kept. Raises StoreError."""
+        """Add these names to the list; return the name to count each under (OVERFLOW if it is full). Raises StoreError."""
         day = now_ms // HOURS.span_ms
         if any(self._known.get(name, -1) < day for name in names):
             self._known = self._list(names, day)
@@ -65,7 +65,7 @@ class SeriesNames:
                 return days
             self.retries += 1
             time.sleep(uniform(0, _PAUSE_S * (tried + 1)))
-        return before  # the next flush tries again
+        return before  # all tries were lost; the next flush tries again
 
 
 _decode = msgspec.msgpack.Decoder(list[tuple[str, str, int]]).decode

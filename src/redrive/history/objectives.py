@@ -40,8 +40,8 @@ WINDOWS = (
 
 
 class Burn(Struct, frozen=True, kw_only=True):
-    """How fast the budget burnt in the last `long_ms` and `short_ms`: it is `firing` if both reach the threshold. A
-    rate is 0 where no message ended."""
+    """The burn rates over the last `long_ms` and `short_ms`: `firing` if both reach the threshold. A rate is 0 if no
+    message ended."""
 
     severity: str
     threshold: float
@@ -52,13 +52,12 @@ class Burn(Struct, frozen=True, kw_only=True):
 
     @property
     def firing(self) -> bool:
-        """Whether both rates have reached the threshold."""
         return min(self.long, self.short) >= self.threshold
 
 
 class SloStatus(Struct, frozen=True, kw_only=True):
-    """An objective of a task or queue (`kind`), and what came of it in its period: `good` of `all` messages, and the
-    share of the error budget that is left, negative once it is overspent, 1 where no message ended."""
+    """The status of an objective of a task or queue (`kind`) in its period: `good` of `all` messages met it.
+    `budget_left` is a share of the error budget: negative once overspent, 1 if no message ended."""
 
     name: str
     kind: str
@@ -69,22 +68,20 @@ class SloStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float | None:
-        """The share of good messages; None if none ended."""
+        """Return the share of good messages; None if none ended."""
         return self.good / self.all if self.all else None
 
     @property
     def budget_left(self) -> float:
-        """The share of the error budget that is left."""
         return 1 - rate(self.good, self.all, self.slo.objective)
 
     @property
     def firing(self) -> tuple[Burn, ...]:
-        """The alerts that fire."""
         return tuple(burn for burn in self.burns if burn.firing)
 
 
 class Declares(Protocol):
-    """Declares objectives: an app."""
+    """An app, as far as it declares objectives."""
 
     @property
     def tasks(self) -> Mapping[str, Any]: ...
@@ -94,13 +91,13 @@ class Declares(Protocol):
 
 
 def rate(good: int, all: int, objective: float) -> float:
-    """The burn rate of a window: the share of bad messages by the share that may be bad."""
+    """Return the burn rate of a window: its share of bad messages divided by the share that may be bad."""
     return (all - good) / all / (1 - objective) if all else 0.0
 
 
 def read_objectives(store: Store, app: Declares) -> tuple[SloStatus, ...]:
-    """The objectives that the app declares, tasks before queues, by name. Raises StoreError, Unsupported where no
-    history is kept."""
+    """Return the status of each objective that the app declares, tasks before queues, by name. Raises StoreError;
+    Unsupported if the store keeps no history."""
     if not store.traits.cells:
         raise Unsupported(NOT_KEPT)
     declared = [("task", name, task.slo) for name, task in sorted(app.tasks.items()) if task.slo is not None]
@@ -128,7 +125,7 @@ def _status(store: Store, names: Iterable[SeriesName], kind: str, name: str, slo
 
 
 def _slots(counts: Iterable[tuple[int, str, int]], keys: Sequence[str]) -> list[tuple[int, int, int]]:
-    """(start, good, all) of slots."""
+    """Return (start, good, all) for each count of the two keys."""
     good, all = keys
     return [(at_ms, count * (key == good), count * (key == all)) for at_ms, key, count in counts if key in keys]
 

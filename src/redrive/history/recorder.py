@@ -27,17 +27,17 @@ from .tally import (
     outcome_key,
 )
 
-OTHER = "(other)"  # for tasks that an app with tasks does not know: a typing error takes no place of its own
-VALUES_MAX = 4096  # durations of a series that are kept one by one, and a batch more
-ATTEMPTS = 12  # attempts counted one by one; the last place has all from the eleventh on
+OTHER = "(other)"  # the name for tasks that the app does not declare: a mistyped name gets no series of its own
+VALUES_MAX = 4096  # durations kept one by one before they are folded into buckets; a batch may exceed it
+ATTEMPTS = 12  # attempts counted one by one; the last counter has the eleventh and all later ones
 
 SeriesName = tuple[str, str]  # queue and task
 Minutes = dict[int, TallyCounts]
 
 
 class MinuteSeries(Struct, gc=False, eq=False):
-    """The counts of one queue and task in the current minute. `done` counts by attempt, the lists are durations in ms.
-    `within_ms` and `queue_within_ms` are the bounds of their objectives, if they have some."""
+    """The counts of one queue and task in the current minute. `done` counts by attempt; the lists are durations in ms.
+    `within_ms` and `queue_within_ms` are the bounds of the objectives of the task and of the queue, if any."""
 
     within_ms: float | None = None
     queue_within_ms: float | None = None
@@ -51,15 +51,14 @@ class MinuteSeries(Struct, gc=False, eq=False):
 
     @property
     def judges(self) -> bool:
-        """Whether ends are counted for an objective."""
+        """Return whether the task or the queue has an objective."""
         return self.within_ms is not None or self.queue_within_ms is not None
 
     def count(self, key: str, more: int = 1) -> None:
-        """Add to a count."""
         self.counts[key] = self.counts.get(key, 0) + more
 
     def judge(self, took_ms: float | None) -> None:
-        """Count an end for the objectives: after `took_ms` it was done; None: it died."""
+        """Count a message for the objectives: done after `took_ms`, or dead (None)."""
         if self.within_ms is not None:
             self.count(ALL)
             self.count(GOOD, took_ms is not None and took_ms <= self.within_ms)
@@ -68,7 +67,7 @@ class MinuteSeries(Struct, gc=False, eq=False):
             self.count(QUEUE_GOOD, took_ms is not None and took_ms <= self.queue_within_ms)
 
     def fold(self) -> None:
-        """Turn lists of durations into counts."""
+        """Move the lists of durations into histogram counts."""
         for letter, values in (
             (RUN, self.run),
             (WAIT, self.wait),
@@ -88,7 +87,7 @@ class MinuteSeries(Struct, gc=False, eq=False):
 
 
 class Recorder:
-    """The counts of one process that are not written yet. Hold `lock` for all but `take` and `enqueued`.
+    """The counts of one process that are not written yet. Hold `lock` when calling any method that does not take it.
 
     `tasks` and `queues` are those of the app. `of` has the minute under way; `turn` begins the next.
     """
@@ -102,7 +101,7 @@ class Recorder:
         self._put: dict[SeriesName, int] = {}
 
     def turn(self, now_ms: int) -> None:
-        """Count at the current time from here on."""
+        """Begin a new minute if `now_ms` is in one."""
         minute = now_ms // MINUTE_MS
         if minute != self._minute:
             self._fold()
@@ -110,7 +109,7 @@ class Recorder:
             self._minute = minute
 
     def of(self, queue: str, task: str) -> MinuteSeries:
-        """The series of a queue and task."""
+        """Return the series of a queue and task in the current minute."""
         series = self.series.get((queue, task))
         if series is not None:
             return series
@@ -126,31 +125,30 @@ class Recorder:
         return queue, task if task in self._tasks or not self._tasks else OTHER
 
     def bound(self) -> None:
-        """Count the durations of the series that have many: called after each batch."""
+        """Fold the durations of long series, after each batch, so that memory stays bounded."""
         for series in self.series.values():
             if len(series.run) >= VALUES_MAX:
                 series.fold()
 
     def count_puts(self, names: Mapping[SeriesName, int], now_ms: int) -> None:
-        """Count puts by queue and task."""
+        """Count messages put by queue and task. Takes `lock`."""
         with self.lock:
             self.turn(now_ms)
             self.add_enqueued(names)
 
     def add_enqueued(self, names: Mapping[SeriesName, int]) -> None:
-        """Count these as put."""
         for (queue, task), count in names.items():
             self.of(queue, task).count(ENQUEUED, count)
             name = self._name(queue, task)
             self._put[name] = self._put.get(name, 0) + count
 
     def put_in_all(self) -> dict[SeriesName, int]:
-        """How many messages this process has put, by queue and task, since it began."""
+        """Return the number of messages put by this process so far, by queue and task. Takes `lock`."""
         with self.lock:
             return dict(self._put)
 
     def take(self) -> dict[SeriesName, Minutes]:
-        """All counts by minute since the last call."""
+        """Return and clear all counts, by minute. Takes `lock`."""
         with self.lock:
             self._fold()
             taken, self._folded = self._folded, {}
@@ -165,6 +163,6 @@ class Recorder:
 
 
 def _within_ms(of: Any) -> float | None:
-    """The bound of the objective of a task or queue."""
+    """Return the bound of the objective of a task or queue, in ms; None without one."""
     slo = getattr(of, "slo", None)
     return None if slo is None else slo.within_s * 1000

@@ -16,7 +16,7 @@ BANDS = ("1", "2", "3", "4-5", "6-10", "11+")
 _BAND_OF = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4)
 FAILED = ("retry", "dead", "quarantined", "crashed")
 
-# Keys. A histogram's buckets are its letter and an index; its sum is the letter and `+`.
+# Keys. The buckets of a histogram have its letter and their index; its sum has the letter and `+`.
 ENQUEUED = "e"
 GOOD, ALL, QUEUE_GOOD, QUEUE_ALL = "g", "a", "gq", "aq"  # of the objectives of the task, and of the queue
 RUN, WAIT, FIRST, AFTER, DELAY = "R", "W", "F", "A", "D"
@@ -26,47 +26,47 @@ TallyCounts = dict[str, int]
 
 
 def band(attempt: int) -> int:
-    """The index of an attempt's band: 1, 2, 3, 4-5, 6-10, more."""
+    """Return the index of an attempt's band: 1, 2, 3, 4-5, 6-10, more."""
     return _BAND_OF[attempt] if attempt < len(_BAND_OF) else len(BANDS) - 1
 
 
 def outcome_key(outcome: str, band: int) -> str:
-    """Deliveries by outcome and band of attempts."""
+    """Return the key of deliveries with this outcome and band of attempts."""
     return f"o{band}{outcome}"
 
 
 def dead_key(reason: str) -> str:
-    """Messages that died or were quarantined, by reason."""
+    """Return the key of messages that died or were quarantined for this reason."""
     return f"d{reason}"
 
 
 def fault_key(kind: str) -> str:
-    """Runs that failed, by the kind of fault."""
+    """Return the key of failed runs with this kind of fault."""
     return f"f{kind}"
 
 
 def deferral_keys(why: str) -> tuple[str, str]:
-    """Deferrals by flow control, and the ms that they lasted, by cause."""
+    """Return the keys of deferrals by flow control with this cause: their number, and their total length in ms."""
     return f"h{why}", f"H{why}"
 
 
 def crash_key(cause: str) -> str:
-    """Runs that ended with their process, by cause."""
+    """Return the key of runs that ended with their process, by cause."""
     return f"c{cause}"
 
 
 def verdict_key(verdict: str) -> str:
-    """Redriven messages by what their first run came to."""
+    """Return the key of redriven messages with this redrive outcome."""
     return f"v{verdict}"
 
 
 def is_histogram(key: str) -> bool:
-    """Whether it is of a histogram."""
+    """Return whether the key is one of a histogram."""
     return key[0] in HISTOGRAMS
 
 
 class Tally(Struct, frozen=True, kw_only=True):
-    """What happened in a span of time.
+    """The counts of a span of time.
 
     `enqueued` is as producers report it: one that was killed loses the count of its last ten seconds. `outcomes` are
     deliveries by outcome (done, retry, dead, quarantined, cancelled, crashed, held, snoozed, released, lost, stale);
@@ -97,29 +97,28 @@ class Tally(Struct, frozen=True, kw_only=True):
 
     @property
     def done(self) -> int:
-        """Messages that succeeded."""
+        """The number of messages that succeeded."""
         return self.outcomes.get("done", 0)
 
     @property
     def failed(self) -> int:
-        """Runs that failed: they are retried, or the message died."""
+        """The number of failed runs, whether the message was retried or died."""
         return sum(self.outcomes.get(outcome, 0) for outcome in FAILED)
 
     @property
     def error_rate(self) -> float | None:
-        """The share of the runs that failed; None if none ended."""
+        """The share of ended runs that failed; None if none ended."""
         ended = self.done + self.failed
         return self.failed / ended if ended else None
 
 
 def add(into: TallyCounts, more: Mapping[str, int]) -> None:
-    """Add `more` to `into`."""
     for key, count in more.items():
         into[key] = into.get(key, 0) + count
 
 
 def tally_of(counts: Mapping[str, int]) -> Tally:
-    """The counts as people read them. Ignores keys of a newer version."""
+    """Turn stored counts into a Tally. Ignores keys of newer versions."""
     named: dict[str, dict[str, int]] = {letter: {} for letter in "odfhHcv"}
     buckets: dict[str, dict[int, int]] = {letter: {} for letter in HISTOGRAMS}
     sums = dict.fromkeys(HISTOGRAMS, 0)

@@ -27,11 +27,11 @@ from .recorder import Minutes, SeriesName
 from .tally import TallyCounts, add
 
 SHARDS = 8
-TRIES = 3  # swaps of a cell that others won before another shard is taken
+TRIES = 3  # swaps lost to other processes before the writer changes to another shard
 ROUNDS = 8
 CELLS_AT_ONCE = 100
-_PAUSE_S = 0.005  # before a round, at random and growing
-PENDING_MAX = 10_000  # cells whose counts wait for the store, beyond which the oldest are dropped
+_PAUSE_S = 0.005  # the longest pause before the second round, in seconds; random and growing
+PENDING_MAX = 10_000  # cells whose counts wait for the store; beyond this the oldest are dropped
 
 
 class CountBatch(Struct, gc=False, eq=False):
@@ -39,7 +39,7 @@ class CountBatch(Struct, gc=False, eq=False):
 
     slots: dict[int, TallyCounts] = field(default_factory=dict)
     nonces: set[bytes] = field(default_factory=set)
-    after: int = 0  # the version of the cell before the first of those
+    after: int = 0  # the version of the cell before the first of those swaps
 
 
 class CellUpdate(Struct, gc=False, eq=False):
@@ -66,16 +66,15 @@ class HistoryWriter:
         self._store = store
         self._names = SeriesNames(store)
         self._unlisted: dict[SeriesName, Minutes] = {}
-        self._targets: dict[str, CellUpdate] = {}  # by base
+        self._targets: dict[str, CellUpdate] = {}  # by `base`
         self.retries = self.dropped = 0
 
     @property
     def pending(self) -> bool:
-        """Whether counts wait for the store."""
         return bool(self._targets or self._unlisted)
 
     def write(self, taken: Mapping[SeriesName, Minutes]) -> None:
-        """Add these counts, and those that could not be written before. Raises StoreError: then they wait."""
+        """Add these counts, and those that still wait, to the store. Raises StoreError; all of them then wait."""
         for name, minutes in taken.items():
             waiting = self._unlisted.setdefault(name, {})
             for minute, counts in minutes.items():
@@ -144,7 +143,7 @@ class HistoryWriter:
                 self._lose(target)
 
     def _merge(self, target: CellUpdate, cell: Cell | None, nonce: bytes) -> bytes | None:
-        """Add the pending batches to the cell; None if none is pending."""
+        """Add the pending batches to the cell and return its new value; None if none is pending."""
         chunk = read_chunk(None if cell is None else cell.value)
         left = [batch for batch in target.batches if not self._is_over(batch, chunk.nonces, version_of(cell))]
         target.batches = left
@@ -157,13 +156,13 @@ class HistoryWriter:
         return write_chunk(chunk)
 
     def _is_over(self, batch: CountBatch, nonces: Collection[bytes], version: int) -> bool:
-        """Whether a batch was written, or may have been and its nonce is gone."""
+        """Return whether a batch was written, or may have been and its nonce is already overwritten."""
         if not batch.nonces:
             return False
         if not batch.nonces.isdisjoint(nonces):
             return True
         if len(nonces) < NONCES or 0 <= version - batch.after <= NONCES:
-            return False  # the cell remembers every write since
+            return False  # the cell still has the nonces of all writes since, and this batch's is not among them
         self.dropped += 1
         return True
 

@@ -1,9 +1,9 @@
-"""Where the records of living processes are, and who is in the list.
+"""Store the records of living processes as cells, and list them.
 
 Each process writes a cell of its own, so no renewal meets another. Cells cannot be searched, so lists name them: 32
 cells; a process is in one of them. It changes that list when it starts and when it ends, and takes out what has
-expired. So 200 processes that start at once meet at most about a dozen others. A process that loses TRIES times, or is
-missing for another reason, enters at its next renewal.
+expired. So if 200 processes start at once, each competes with about a dozen others at most. A process that loses TRIES
+times, or is missing for another reason, enters at its next renewal.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ..store import Store
 from .record import WorkerInfo, decode_info, is_asked
 
 RENEW_S = 5.0
-GONE_MS = 15_000  # a process without a report for that long is gone
-KEPT_MS = 300_000  # how long a process that is gone is listed
+GONE_MS = 15_000  # a process without a report for that long is `gone`
+KEPT_MS = 300_000  # how long a process that is gone stays listed
 SHARDS = 32
 TRIES = 20
 CELLS_AT_ONCE = 100
 NOT_KEPT = "not kept: name cells= in the store's URL, and workers tell there who is alive"
-_PAUSE_S = 0.005  # between two tries, at random and growing
+_PAUSE_S = 0.005  # the longest pause after the first lost swap, in seconds; random and growing
 
 _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class ProcessCell:
-    """The cell of one process, and its place in the lists. Used by one thread."""
+    """The cell of one process, and its entry in the lists. Used by one thread."""
 
     def __init__(self, store: Store) -> None:
         self._cells = store.cells
@@ -45,20 +45,20 @@ class ProcessCell:
         self.retries = 0  # of swaps of a list that another process won
 
     def write(self, info: WorkerInfo) -> bool:
-        """Write the report, and list it; returns whether a person asked the process to drain. Raises StoreError."""
-        for _ in range(2):  # only such a request comes between the read and the swap
+        """Write the report and list it; return whether a person asked the process to drain. Raises StoreError."""
+        for _ in range(2):  # the swap fails only if such a request was written since the read
             cell, shard = self._cells.read([self._key, self.shard])
             asked = is_asked(cell)
-            self._is_written = True  # also if the answer is lost
+            self._is_written = True  # set also if the answer is lost, so that `remove` deletes the cell
             value = msgspec.json.encode(replace(info, drain_asked=True) if asked else info)
             if self._cells.swap([Swap(self._key, version_of(cell), value, KEPT_MS)], durable=False)[0]:
                 break
-        if self.token not in _tokens(shard):  # the first time, or others took it out when it had expired
+        if self.token not in _tokens(shard):  # the first write, or others removed an expired entry
             self._change({self.token}, set())
         return asked
 
     def remove(self) -> None:
-        """Remove the report, as the process ends. Raises StoreError."""
+        """Delete the report and the entry, when the process ends. Raises StoreError."""
         if not self._is_written:
             return
         (cell,) = self._cells.read([self._key])
@@ -67,7 +67,7 @@ class ProcessCell:
         self._change(set(), {self.token})
 
     def _change(self, more: set[str], fewer: set[str]) -> None:
-        """Change the list, without those that have expired, unless others win every time."""
+        """Add and remove tokens of the list, and drop expired ones; gives up after TRIES lost swaps."""
         for tried in range(TRIES):
             (cell,) = self._cells.read([self.shard])
             known = _tokens(cell)
@@ -84,14 +84,14 @@ class ProcessCell:
 
 
 def read_workers(store: Store) -> tuple[WorkerInfo, ...]:
-    """The workers and schedulers of a store by name, those that are gone last. Raises StoreError; Unsupported where
-    they are not kept."""
+    """Return the workers and schedulers of a store by name, those that are gone last. Raises StoreError; Unsupported if
+    the store keeps no cells."""
     return tuple(_with_messages(store, _mark_gone([info for _, _, info in _entries(store)], store.now_ms())))
 
 
 def drain_swaps(store: Store, name: str) -> list[Swap]:
-    """The swaps that ask the living worker of this name to drain; of two workers of one process that share it, both.
-    Empty where none lives. Raises StoreError; Unsupported where they are not kept."""
+    """Return the swaps that ask the living worker of this name to drain: two if two workers of one process share the
+    name, none if no such worker lives. Raises StoreError; Unsupported if the store keeps no cells."""
     listed = _entries(store)
     living = [info for info in _mark_gone([info for _, _, info in listed], store.now_ms()) if not info.gone]
     return [
@@ -102,7 +102,7 @@ def drain_swaps(store: Store, name: str) -> list[Swap]:
 
 
 def _entries(store: Store) -> list[tuple[str, Cell, WorkerInfo]]:
-    """The records of a store with their cells."""
+    """Return (key of the cell, cell, record) of each listed process."""
     if not store.traits.cells:  # SQS without `cells=` in its URL
         raise Unsupported(NOT_KEPT)
     tokens = [token for cell in store.cells.read([f"workers/{n}" for n in range(SHARDS)]) for token in _tokens(cell)]
@@ -116,7 +116,7 @@ def _entries(store: Store) -> list[tuple[str, Cell, WorkerInfo]]:
 
 
 def _mark_gone(infos: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
-    """Say which of them are gone. A name belongs to one process at a time: an earlier one with it has ended."""
+    """Mark the processes that are gone: without a recent report, or replaced by a newer process of the same name."""
     newest: dict[str, WorkerInfo] = {}
     for info in infos:
         known = newest.get(info.name)
@@ -130,7 +130,7 @@ def _mark_gone(infos: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
 
 
 def _with_messages(store: Store, infos: Sequence[WorkerInfo]) -> Iterator[WorkerInfo]:
-    """Take out of the records of those that are gone what others took over. Only listed messages can be looked up."""
+    """Yield the records; those of gone processes without messages that others have claimed since, where known."""
     listed = [message.id for info in infos if info.gone for message in info.messages]
     known = store.find(listed) if listed and store.traits.finds else None
     held = {message.id: message.worker for message in known or () if message is not None}
@@ -143,7 +143,7 @@ def _with_messages(store: Store, infos: Sequence[WorkerInfo]) -> Iterator[Worker
 
 
 def _has_successor(info: WorkerInfo, newest: WorkerInfo) -> bool:
-    """Whether a newer process has its name; two workers of one process may share one."""
+    """Return whether a newer process has the same name; two workers of one process may share a name."""
     return info.started_ms < newest.started_ms and (info.host, info.pid) != (newest.host, newest.pid)
 
 

@@ -1,4 +1,4 @@
-"""Measure a process cheaply: all of it is taken every few seconds, or once for each batch."""
+"""Measure the load of a process cheaply, every few seconds or once a batch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # a process that only reads starts faster without
+if TYPE_CHECKING:  # not imported at run time: a process that only reads starts faster
     import asyncio
 
-PROBE_S = 0.5  # how often the event loop's lag is measured
-PROBES = 120  # the lag is that of the last minute
+PROBE_S = 0.5  # seconds between two probes of the event loop
+PROBES = 120  # probes that are kept: those of the last minute
 TRIPS = 256
 
 
 class LoopLag:
-    """How late an event loop is. `start` and `stop` are called on its thread, `lag_ms` on any."""
+    """Measures how late an event loop runs its callbacks. Call `start` and `stop` on its thread; `lag_ms` on any."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -27,12 +27,11 @@ class LoopLag:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to probe it."""
+        """Begin to probe the loop."""
         self._loop = loop
         self._arm()
 
     def stop(self) -> None:
-        """End that."""
         self._due_s = None
         if self._handle is not None:
             self._handle.cancel()
@@ -47,7 +46,7 @@ class LoopLag:
             self._arm()
 
     def lag_ms(self) -> float | None:
-        """Its lateness now, if a handler blocks it, or else in 99 of 100 cases of the last minute."""
+        """Return the lateness in ms: 99th percentile of the last minute, or the current one if worse; None if unknown."""
         due_s = self._due_s
         now_late = [] if due_s is None else [self._clock() - due_s]
         ended_late = percentile(list(self._late_s), 0.99)
@@ -56,13 +55,13 @@ class LoopLag:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that is not less than this share of the values; None without values."""
+    """Return the value below which this share of the values is; None without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
 
 
 def rss_bytes() -> int | None:
-    """The resident memory of this process, where the system has it in a file (Linux)."""
+    """Return the resident memory of this process in bytes; None on systems without /proc."""
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -70,14 +69,14 @@ def rss_bytes() -> int | None:
 
 
 class RateMeter:
-    """How fast a total has risen since the last call."""
+    """Measures how fast a total rises between calls of `take`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, begin: float = 0.0) -> None:
         self._clock = clock
         self._last = clock(), begin
 
     def take(self, total: float, digits: int) -> float | None:
-        """Per second; None if no time has passed."""
+        """Return the rise per second since the last call; None if no time has passed."""
         (before_s, before), now_s = self._last, self._clock()
         if now_s <= before_s:
             return None

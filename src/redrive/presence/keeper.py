@@ -1,5 +1,5 @@
-"""Keep the record of a process fresh, on a thread of its own: a store or event loop that hangs must not hide that the
-process lives, and presence must not hold up its work."""
+"""Renew the record of a process on a thread of its own, so that a hung store or event loop does not make the process
+look dead, and presence does not delay the work."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from .directory import RENEW_S, ProcessCell
 from .figures import TRIPS, RateMeter, percentile, rss_bytes
 from .record import WorkerInfo
 
-SECOND_S = 1.0  # after the first record, which a worker writes before it has claimed anything
+SECOND_S = 1.0  # when the second record is written: a worker writes the first before it has claimed anything
 CLOSE_S = 1.0  # how long the end of a process waits for its last write
 
 
 def is_on(store: Store) -> bool:
-    """Whether this process reports itself: the store keeps cells, and the setting `telemetry` is on."""
+    """Return whether this process reports itself: the store keeps cells and the setting `telemetry` is on."""
     return store.traits.cells and not store.traits.read_only and settings().telemetry
 
 
 class Keeper:
-    """Writes what `sample` returns every RENEW_S, until `close`, with the fields that all kinds of process share. A
-    store that fails is tried again at the next time. `trips` are how long the last exchanges with the store took, in
-    seconds: a worker adds its own, and the keeper adds those that it makes itself where `counts_trips`. `drain` is
-    called, once, when a person has asked for it in the record; `renewed` after each write, on this thread."""
+    """Writes what `sample` returns, with the fields that all kinds of process share, every RENEW_S until `close`. After
+    an error of the store it tries again at the next time. `trips` are the durations of the last exchanges with the
+    store in seconds: a worker adds its own; with `counts_trips`, the keeper adds those of its writes. `drain` is called
+    once, when a person requests it in the record; `renewed` is called after each write, on the keeper's thread."""
 
     def __init__(
         self,
@@ -57,22 +57,21 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, if telemetry is on."""
+        """Start the thread, if telemetry is on."""
         if is_on(self._store):
             self._thread = threading.Thread(target=self._run, name="redrive-presence", daemon=True)
             self._thread.start()
 
     @property
     def is_started(self) -> bool:
-        """Whether it has begun."""
         return self._thread is not None
 
     def soon(self) -> None:
-        """Write now: something changed. From any thread."""
+        """Write soon, because something changed. Thread-safe."""
         self._wake.set()
 
     def close(self) -> None:
-        """Take the process out of the list, if the store answers in time."""
+        """Stop, and remove the process from the list if the store answers within CLOSE_S."""
         self._over = True
         self._wake.set()
         if self._thread is not None:
@@ -99,7 +98,7 @@ class Keeper:
         self._renewed()
 
     def record(self) -> WorkerInfo:
-        """The record as it is now."""
+        """Return the current record."""
         now_ms, trips = self._store.now_ms(), list(self.trips)
         self._started_ms = self._started_ms or now_ms
         return replace(
@@ -120,8 +119,8 @@ class Keeper:
         try:
             do()
         except StoreError:
-            pass  # the worker reports an outage itself
-        except Exception:  # a bug, or a store that was closed under it: the work goes on
+            pass  # the worker reports an outage of the store itself
+        except Exception:  # a bug, or the store was closed meanwhile: neither may end the work
             if not self._failed and not self._over:
                 self._failed = True
                 self._notice("presence_failed", traceback.format_exc(limit=-3), "")

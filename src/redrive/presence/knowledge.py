@@ -1,9 +1,9 @@
 """What living workers know: the tasks of each release of an app, their versions and arguments.
 
-Workers of one release that run the same queues know the same, so they share the cell `knows/DIGEST`, which never
-changes. The cell `knows` says when a worker of each release was last alive: whichever renews its record first after a
-few seconds writes it for all of them. So a fleet costs a swap every few seconds for each release, and a reader reads
-one cell, whatever the number of workers.
+Workers of one release with the same queues know the same tasks, so they share the cell `knows/DIGEST`, which never
+changes. The cell `knows` says when a worker of each release was last alive: whichever of its workers renews a record
+first after a few seconds writes it for all of them. So a fleet costs a swap every few seconds for each release, and a
+reader reads one cell, whatever the number of workers.
 
 The cell `waits` names tasks with messages that wait for a newer worker, so that a worker that starts knows whether to
 look for them.
@@ -24,17 +24,17 @@ from .directory import GONE_MS, RENEW_S, TRIES
 
 RELEASES = "knows"
 WAITS = "waits"
-REWRITE_MS = RENEW_S * 900  # how old a release's entry is before its next renewal writes it again
-FORGOTTEN_MS = 7 * 24 * 3_600_000  # how long a release is known whose workers have ended
-WRITTEN_AGAIN_MS = 24 * 3_600_000  # how often a worker that runs on writes what it knows again
+REWRITE_MS = RENEW_S * 900  # age in ms of a release's entry from which a worker's renewal writes it again
+FORGOTTEN_MS = 7 * 24 * 3_600_000  # how long a release stays known after its last worker ended
+WRITTEN_AGAIN_MS = 24 * 3_600_000  # how often a worker writes its release again, before the cell expires
 RELEASES_MAX = 64
 WAITS_MAX = 200
-WAITED_MS = 3_600_000  # how long a task is listed after its last message was deferred
+WAITED_MS = 3_600_000  # how long a task stays listed after its last message was deferred
 NAMED_AGAIN_MS = 60_000
 
 
 class KnownTask(Struct, frozen=True, array_like=True):
-    """A task as one release has it."""
+    """A task as one release declares it: its version and its arguments, sorted."""
 
     version: int
     arguments: tuple[str, ...]
@@ -48,7 +48,7 @@ class Release(Struct, frozen=True):
 
 
 def release_of(queues: Sequence[str], tasks: Mapping[str, Any]) -> Release:
-    """The release of a worker of these queues with these tasks of an app."""
+    """Return the release of a worker of these queues with these tasks."""
     known = {
         name: KnownTask(task.version, tuple(sorted(task.codec.signature.parameters)))
         for name, task in sorted(tasks.items())
@@ -61,14 +61,14 @@ _decode_release = msgspec.json.Decoder(Release).decode
 
 
 class Teller:
-    """Reports the tasks that the workers of this release know. Used by one thread."""
+    """Reports which tasks the workers of this release know. Used by one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._cells = store, store.cells
-        self._written: tuple[bytes, int] | None = None  # what this process has written, and when
+        self._written: tuple[bytes, int] | None = None  # the release written last, and when in ms
 
     def tell(self, release: Release) -> None:
-        """Say that a worker of this release is alive. Raises StoreError."""
+        """Report that a worker of this release is alive. Raises StoreError."""
         value = msgspec.json.encode(release)
         digest, now_ms = hashlib.sha256(value).hexdigest()[:16], self._store.now_ms()
         if self._written is None or self._written[0] != value or now_ms - self._written[1] >= WRITTEN_AGAIN_MS:
@@ -95,7 +95,7 @@ class Knowledge:
         self._waits: tuple[Cell | None, dict[str, int]] = None, {}
 
     def read(self) -> None:
-        """Read it again. Raises StoreError."""
+        """Read the releases and the waiting tasks again. Raises StoreError."""
         cell, waits = self._cells.read([RELEASES, WAITS])
         self._renewals, self._waits = _times(cell), (waits, _times(waits))
         unread = [digest for digest in self._renewals if digest not in self._releases]
@@ -109,9 +109,9 @@ class Knowledge:
     def known_ms(
         self, queue: str, task: str, version: int, arguments: Sequence[str] = (), above: int | None = None
     ) -> int | None:
-        """When a worker of the queue was last alive that knows this task in this version, with these arguments; None
-        if there was none. `above`: a worker with a later version than this one also knows a body with other arguments,
-        as it may lift it."""
+        """Return when a worker of the queue was last alive that knows this task in this version or a later one, with
+        these arguments; None if there was none. A worker with a later version than `above` need not have the arguments,
+        as it may lift the body."""
         newest_ms = None
         for digest, release in self._releases.items():
             known = release.tasks.get(task)
@@ -122,11 +122,11 @@ class Knowledge:
         return newest_ms
 
     def is_alive(self, known_ms: int | None) -> bool:
-        """Whether a worker that was last alive at that time may be alive now."""
+        """Return whether a worker that was last alive at that time may be alive now."""
         return known_ms is not None and self._store.now_ms() - known_ms < GONE_MS
 
     def waits(self, queue: str, tasks: Sequence[str]) -> None:
-        """Say that messages of these tasks wait for a newer worker. Raises StoreError."""
+        """List these tasks of a queue as waiting for a newer worker. Raises StoreError."""
         cell, named = self._waits
         now_ms = self._store.now_ms()
         new = [name for task in tasks if now_ms - named.get(name := f"{queue}\0{task}", 0) >= NAMED_AGAIN_MS]
@@ -141,7 +141,7 @@ class Knowledge:
 
 
 def waiting_tasks(store: Store) -> dict[str, list[str]]:
-    """The tasks, by queue, with messages that may wait for a newer worker. Raises StoreError."""
+    """Return the tasks, by queue, whose messages may wait for a newer worker. Raises StoreError."""
     (cell,) = store.cells.read([WAITS])
     tasks: dict[str, list[str]] = {}
     for name in _times(cell):

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from .. import message
 from ..message import Cell, Counts
 
-LISTED_MAX = 100  # messages, runs and schedules that a record lists
+LISTED_MAX = 100  # the most messages, runs and schedules that a record lists
 
 
 class QueueWork(Struct, frozen=True, kw_only=True):
-    """A queue that a worker runs, with the most messages of it that it runs at once, and how many it holds. Of those
-    that it holds and has not begun, the first was due at `oldest_due_ms`."""
+    """A queue that a worker runs: how many of its messages the worker runs at once at most (`concurrency`) and how many
+    it has claimed (`held`). `oldest_due_ms` is the due time of the oldest claimed message that has not begun."""
 
     name: str
     concurrency: int
@@ -25,8 +25,8 @@ class QueueWork(Struct, frozen=True, kw_only=True):
 
 
 class HeldMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that a worker holds: since when it runs, None while it waits to start; and whether it runs `isolated`,
-    in a child process, or `alone`, with nothing else in the process."""
+    """A message that a worker has claimed. `since_ms`: when it began to run, None while it waits. `isolated`: it runs
+    in a child process. `alone`: nothing else runs in the worker's process."""
 
     id: str
     task: str
@@ -36,9 +36,9 @@ class HeldMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hung(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker cannot do since `since_ms`: begin messages of these `queues`, because its event loop does not turn
-    or, with `timeouts`, because all their places are taken by messages past their timeouts. The message `id` of `task`
-    blocks them, as far as that is known, at `place` in its code."""
+    """Why a worker cannot begin messages of these `queues` since `since_ms`: its event loop is blocked or, with
+    `timeouts`, messages past their timeouts occupy all places. The message `id` of `task` blocks them at `place` in its
+    code, if known."""
 
     since_ms: int
     queues: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Hung(Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: str = ""
 
     def text(self, worker: str) -> str:
-        """The hanging queues or worker, and the cause, for people."""
+        """Return the worker, the blocked queues and the cause as a sentence."""
         what = f"the places of {_plural('queue', self.queues)}" if self.timeouts else "its event loop"
         text = f"worker {worker} is hung: {self.task or 'something'} blocks {what}"
         text += ", past its timeout" if self.timeouts else ""
@@ -63,10 +63,10 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A process of the fleet, as it last reported at `seen_ms`. Times are ms of the store's clock.
 
     `kind` is worker, scheduler, or carrier: one that waits for a redrive run and carries it meanwhile. `name` is the
-    name under which a worker claims. `app` is MODULE:APP, where that is known. `drain_asked`: a person asked it to
-    drain, and it begins once it reads that. `held` messages are claimed, `running` of them have started; `messages`
-    lists the first hundred, the one that runs longest first. `runs` are the redrive runs that it carries, `schedules`
-    the first hundred that a scheduler enqueues.
+    name under which a worker claims. `app` is MODULE:APP, if known. `drain_asked`: a person asked the process to drain;
+    it begins when it reads this. `held` messages are claimed, `running` of them have started; `messages` lists the
+    first hundred, the one that runs longest first. `runs` are the redrive runs that it carries, `schedules` the first
+    hundred that a scheduler enqueues.
 
     A process that ended by itself is not listed. One without a report for 15 s, or whose name a newer process has, is
     `gone`: it was killed, or it cannot reach the store. It is listed for five minutes, with those of its messages that
@@ -108,7 +108,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def state(self) -> str:
-        """In a word: gone; of a worker hung, draining, running or idle; else its kind."""
+        """The state as one word: gone; of a worker hung, draining, running or idle; else its kind."""
         if self.gone:
             return "gone"
         if self.kind != "worker":
@@ -119,8 +119,8 @@ class WorkerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def with_claimed(counts: Mapping[str, Counts], workers: Iterable[WorkerInfo] | None) -> dict[str, Counts]:
-    """The counts by queue, with the age of the oldest message that has not begun. A store knows those that are ready;
-    workers report which they have claimed and not begun, with their ages at the report, a few seconds ago."""
+    """Return the counts by queue with the age of the oldest message that has not begun. A store knows the ready
+    messages; the workers report those that they have claimed and not begun, as of their last record."""
     corrected = dict(counts)
     for info in workers or ():
         for queue in info.queues if not info.gone else ():
@@ -135,12 +135,12 @@ _info_of = msgspec.json.Decoder(WorkerInfo).decode
 
 
 def decode_info(cell: Cell | None) -> WorkerInfo | None:
-    """The record in a cell; None where there is none, or another version wrote it in another form."""
+    """Return the record in a cell; None if there is none, or a version of redrive with another format wrote it."""
     return message.decoded(cell, _info_of, None)
 
 
 class _Request(Struct, frozen=True):
-    """The field that a process reads in its own record."""
+    """The one field of its record that a process reads back."""
 
     drain_asked: bool = False
 
@@ -149,5 +149,5 @@ _request_of = msgspec.json.Decoder(_Request).decode
 
 
 def is_asked(cell: Cell | None) -> bool:
-    """Whether the record in this cell asks its process to drain."""
+    """Return whether the record in this cell asks its process to drain."""
     return message.decoded(cell, _request_of, _Request()).drain_asked

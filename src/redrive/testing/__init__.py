@@ -1,8 +1,8 @@
 """Test programs that use redrive, and stores: the `rd` fixture's Kit, a manual clock, contracts of stores and cells.
 
 Begin with `kit` for your own tasks, with `contract` for a store of your own, and with `sqs` for an SQS without AWS.
-Needs pytest, which no other package of redrive imports. Names are imported at their first use: pytest imports this
-package in every run, for the plugin in it.
+Needs pytest, which no other package of redrive imports. Public names are imported at their first use, because pytest
+loads this package's plugin in every run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
     if _HOME[name] == "contract":
         import pytest
 
-        # Before they are imported, else a failing assert in them would say nothing but AssertionError.
+        # Rewrite the asserts of the contract before it is imported: else a failure reports only AssertionError.
         pytest.register_assert_rewrite("redrive.testing.contract")
     value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
     return value

@@ -29,7 +29,8 @@ class ManualClock:
     __call__ = now_ms
 
     def advance(self, by: Duration) -> int:
-        """Move forward by a duration, rounded up to a millisecond; return the new time. Raises what durations raise."""
+        """Move the clock forward by a duration, rounded up to a millisecond; return the new time. Raises ConfigError
+        for an invalid duration."""
         with self._lock:
             self._now_ms += milliseconds(by, "advance")
             return self._now_ms

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _DEAD = ("dead", "quarantined")
 WORKER = "kit"
 LOOKS_MAX = 1_000
-LEASE_MS = 30_000  # a worker's default, as the next one: a test does not depend on the machine's settings
+LEASE_MS = 30_000  # the defaults of a worker, as the next line: a test does not depend on the settings of the machine
 PARK_S = 300.0
 GRACE_S = 30.0
 
@@ -53,7 +53,7 @@ class DrainPlan(Struct, frozen=True):
 
 
 class DrainCounts(Struct):
-    """The counts so far."""
+    """The counts of a drain so far."""
 
     deliveries: int = 0
     runs: int = 0
@@ -88,7 +88,7 @@ class Engine:
         self.tasks: ChainMap[str, Task[Any, Any]] = ChainMap()
         self.acts = Acts()
         self.runs: list[Ran] = []
-        self._flows: dict[int, Flow] = {}  # by id of the app
+        self._flows: dict[int, Flow] = {}  # by id() of the app
         self._keys = KeyClaims(self.tasks, store, GRACE_S, LEASE_MS / 1000)
         self._limit: QueueLimit[Execution] = QueueLimit(1, WorkerLimit(1), store=store)
         self._redriving = KitRuns(store, clock, self.apps, lambda app: partial(self._tell, app), WORKER)
@@ -101,7 +101,7 @@ class Engine:
         self._limit.park_ms = max(self._limit.park_ms, math.ceil(park_s * 1000))
 
     def turns(self, plan: DrainPlan, tally: DrainCounts) -> Generator[Execution]:
-        """Each admitted message, one of each queue in turn, to be run before the next is asked for."""
+        """Claim and admit messages, one of each queue in turn, and yield each for the caller to run."""
         if not self.apps:
             raise ConfigError("no app is in use here; call rd.use(app) first, or set redrive_app in pytest's settings")
         for task in self.tasks.values():
@@ -146,7 +146,7 @@ class Engine:
     def _jump(self, end_ms: float, idle: int) -> bool:
         """Move the clock to the next due time; return False if nothing comes due until `end_ms`."""
         due_ms, now_ms = min(self.store.next_due_ms(), self._redriving.next_ms(end_ms)), self._clock.now_ms()
-        if due_ms <= now_ms:  # each reading lets some of those whose wait is over join the line of their group
+        if due_ms <= now_ms:  # messages are due: each claim lets some groups admit the next of their messages
             return idle < LOOKS_MAX
         if due_ms == math.inf or due_ms > end_ms:
             return False
@@ -178,14 +178,14 @@ class Engine:
         tally.add_run(ran)
 
     def _keyed(self, run: Execution) -> bool:
-        """Whether it is not over already, as far as its idempotency key goes; and what flow control has against it."""
+        """Claim the idempotency key, then ask flow control; return False if either of them ended the execution."""
         flow, going = self._flow_of(run), self._keys.claim([run])
         if flow is not None:
             flow.admit(going)
         return not run.over
 
     def _flow_of(self, run: Execution) -> Flow | None:
-        """The flow control of its app."""
+        """Return the flow control of the message's app; None for an unknown task."""
         task = self.tasks.get(run.delivery.message.task)
         if task is None:
             return None
@@ -198,19 +198,19 @@ class Engine:
         app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
 
     def _settle(self, run: Execution, from_ms: int = 0) -> tuple[DeliveryEvent, Fault | None]:
-        """Settle a run, which began at `from_ms` if it did."""
+        """Settle an execution. `from_ms`: when its handler began; 0 if it did not."""
         now_ms = self._clock.now_ms()
         if run.guards and (flow := self._flow_of(run)) is not None:
             flow.ended(run)
             flow.left(run)
             flow.tick()
         self._keys.look_committed([run])
-        if run.started_s:  # by this clock: real time does not count in a test
+        if run.started_s:  # in virtual time: the real duration of a handler does not count
             run.finished_s = run.started_s + (now_ms - from_ms) / 1000
         ended = outcome(run, now_ms, WORKER)
         try:
             word = self._exchange(ended, now_ms)
-        except EnqueueError as error:  # as the worker does: a follow-up that no store takes fails its run
+        except EnqueueError as error:  # as in a worker, a follow-up that the store refuses fails the run
             ended = refused(ended, error, run.task, now_ms, WORKER)
             word = self._exchange(ended, now_ms)
         event = fate(ended, word, now_ms, WORKER)
@@ -220,10 +220,11 @@ class Engine:
         return event, ended.settlement.fault
 
     def _exchange(self, ended: Outcome, now_ms: int) -> Settled:
-        """Settle it, with the verdict that a redrive run waits for."""
+        """Settle the message, with its redrive outcome if a redrive run moved it."""
         message = ended.delivery.message
         task = self.tasks.get(message.task)
-        store = self.store if task is None else task.app.store  # the same; of a traced app with its spans
+        # the same store; for an app with tracing, in the wrapper that makes spans
+        store = self.store if task is None else task.app.store
         word = store.exchange([with_redrive_outcome(message, ended.settlement, now_ms)], []).settled[0]
         self._redriving.stir(message.run)
         return word

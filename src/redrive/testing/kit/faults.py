@@ -18,7 +18,7 @@ class Crash(BaseException):
 
 
 class RunFailure(Struct, frozen=True):
-    """The failure of one run: `error` is raised instead of running the handler, or after it ran."""
+    """How one execution fails: `error` is raised instead of running the handler, or after it ran."""
 
     error: BaseException | type[BaseException]
     after: bool = False
@@ -83,7 +83,7 @@ class RiggedTask:
         raise act.error if isinstance(act.error, type) else act.error.with_traceback(None)
 
     def _note(self, error: BaseException) -> None:
-        """What is not the handler's: the executors take it for a fault, but Ctrl-C, `pytest.fail` and Crash are the
-        test's."""
+        """Keep an error that must end the test (Ctrl-C, `pytest.fail`, Crash), which executors would take for a fault
+        of the handler."""
         if not isinstance(error, Exception | asyncio.CancelledError | SystemExit | GeneratorExit):
             self.escaped = error

@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from ...schedule import Schedule
 
 RUNS_MAX = 10_000
-REPORTED_MAX = 50  # lines of each kind beside a test that failed
+REPORTED_MAX = 50  # lines of each kind in the report of a failed test
 AnyTask = Task[..., Any] | Bound[..., Any] | str  # a task, task.using(…) or a task's name
 Until = Duration | datetime | Callable[[], object] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STATE = ("_store", "_batches", "_unapplied", "_flusher")  # of an App: what belongs to its store
+_STATE = ("_store", "_batches", "_unapplied", "_flusher")  # the attributes of an App that belong to its store
 
 
 class Kit:
     """A store of this test's own, on a clock of its own that starts now and moves only by jumps.
 
-    `clock` is that clock and `store` the store, for what has no method here. Closing the kit gives each app its own
-    store back. Not for several threads.
+    `clock` and `store` may be used directly. Closing the kit gives each app its own store back. Use a kit from one
+    thread.
     """
 
     def __init__(self, *apps: App) -> None:
@@ -141,7 +141,7 @@ class Kit:
         return await self._arun(self._plan(until, max_runs))
 
     def run_due(self, *, max_runs: int = RUNS_MAX) -> Drained:
-        """Run what is due now and whatever comes due by that, without any jump."""
+        """Run the messages that are due now and those that become due meanwhile; the clock does not jump."""
         refuse_loop("rd.run_due()", "await rd.arun_due()")
         return self._run(DrainPlan(-math.inf, _never, max_runs))
 
@@ -161,7 +161,7 @@ class Kit:
     ) -> None:
         """Let the task's next `times` runs raise `exc` (a ConnectionError if None) instead of running the handler;
         `after`: when it has run, so that its side effects are there. RetryAfter, Snooze, Reject and Quarantine steer,
-        as raised by a handler. Raises ConfigError for what cannot be meant, as the next three do."""
+        as raised by a handler. Raises ConfigError for invalid arguments, as the next three methods do."""
         self._interfere(task, RunFailure(_exception(exc), after), times)
 
     def crash_next(self, task: AnyTask, *, times: int = 1) -> None:
@@ -192,8 +192,8 @@ class Kit:
         return [ran for ran in self.runs if ran.outcome == "done" and name in (None, ran.task)]
 
     def enqueued(self, task: AnyTask | None = None) -> list[Enqueued]:
-        """All that was enqueued in this test, of one task or all, in order, whatever became of it. Not what a held
-        unique key refused."""
+        """Return every message enqueued in this test, of one task or all, in order, even if it is done or deleted by
+        now. Duplicates of a unique key are left out."""
         name = None if task is None else self._name(task)
         return [self._shown(noted) for noted in self.store.noted if name in (None, noted.draft.task)]
 
@@ -239,7 +239,7 @@ class Kit:
         return [message for message in enqueued if message.task == name and not wanted.differences(message)]
 
     def report(self) -> str:
-        """What ran, what is dead and what waits, in lines: shown beside a test that failed."""
+        """Return the runs and the dead, quarantined and waiting messages as lines, for a failed test."""
         waiting = self.store.peek(Lane.READY, limit=REPORTED_MAX).messages
         listed: dict[str, Sequence[object]] = {
             "runs": [repr(ran) for ran in self.runs[-REPORTED_MAX:]],
@@ -287,7 +287,7 @@ class Kit:
         return self._end(plan, tally, from_ms)
 
     def _drive(self, over: Callable[[], bool], timeout_s: float | None) -> None:
-        """For who waits for something of this store: work until it is there."""
+        """Run messages until `over()` is true or `timeout_s` have passed; each wait on this store calls it."""
         end_ms = math.inf if timeout_s is None else self.clock.now_ms() + timeout_s * 1000
         with closing(self._engine.turns(DrainPlan(end_ms, over, RUNS_MAX), DrainCounts())) as turns:
             for run in turns:
@@ -379,7 +379,7 @@ def _never() -> bool:
 
 
 def _exception(exc: BaseException | type[BaseException] | None) -> BaseException | type[BaseException]:
-    """What can be raised. Raises ConfigError now, for what would fail as something else when the run comes."""
+    """Return the error to raise. Raises ConfigError at once if it cannot be raised without arguments."""
     if exc is None:
         return ConnectionError("injected by rd.fail_next")
     try:

@@ -11,18 +11,18 @@ from ...codec import Codec
 from ...duration import show
 from .records import Enqueued, call
 
-SHOWN_MAX = 20  # messages in the text of a failed assertion
+SHOWN_MAX = 20  # messages listed by a failed assertion
 
 
 class ExpectedMessage(Struct, frozen=True):
-    """The expected message; None, or an argument that is not named, matches anything."""
+    """The message that a test expects. Arguments that are not named, and options that are None, match any value."""
 
     task: str
     args: Mapping[str, Any]
     options: Mapping[str, Any]  # delay_s, queue, key, group
 
     def differences(self, message: Enqueued) -> list[str]:
-        """Return the differences; empty if it matches."""
+        """Return the differences as texts; empty if the message matches."""
         pairs = [(name, message.args.get(name, "nothing"), value) for name, value in self.args.items()]
         pairs += [(name, getattr(message, name), value) for name, value in self.options.items() if value is not None]
         return [_difference(name, had, wanted) for name, had, wanted in pairs if not wanted == had]  # noqa: SIM201
@@ -34,7 +34,7 @@ class ExpectedMessage(Struct, frozen=True):
 
 
 def named_arguments(codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a test's arguments by name; any may be left out. Raises TypeError for one unknown to the handler."""
+    """Return a call's arguments by name; any may be left out. Raises TypeError for one that the handler lacks."""
     try:
         return dict(codec.signature.bind_partial(*args, **kwargs).arguments)
     except TypeError as error:
@@ -42,7 +42,7 @@ def named_arguments(codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def complaint(wanted: ExpectedMessage, times: int | None, enqueued: Sequence[Enqueued]) -> str | None:
-    """Return why the assertion fails; None if it holds."""
+    """Return the text of the failed assertion; None if it holds."""
     of_task = [message for message in enqueued if message.task == wanted.task]
     matching = [message for message in of_task if not wanted.differences(message)]
     if (matching and times is None) or len(matching) == times:

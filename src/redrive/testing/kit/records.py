@@ -21,8 +21,8 @@ _short.maxdict = _short.maxlist = _short.maxtuple = 6
 
 
 def arguments(codec: Codec | None, body: bytes, version: int) -> dict[str, Any]:
-    """A body's arguments by name, read as the handler would read them, defaults included; of a task that is not known,
-    as they stand in the JSON; empty for what cannot be read."""
+    """Return a body's arguments by name, defaults included, as the handler would get them; the raw JSON values for an
+    unknown task; empty if the body cannot be read."""
     try:
         if codec is not None:
             return named(codec, *codec.decode(body, version))
@@ -40,7 +40,7 @@ def named(codec: Codec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dic
 
 
 def call(task: str, args: Mapping[str, Any]) -> str:
-    """A call as one would write it, long values cut.
+    """Return a call as Python source, with long values cut.
 
     >>> call("crm.push", {"record_id": 42, "dry": True})
     'crm.push(record_id=42, dry=True)'
@@ -60,7 +60,7 @@ class Enqueued(Struct, frozen=True, kw_only=True):
     delay_s: float
     key: str | None
     group: str | None
-    draft: Draft  # the rest of it: headers, priority, correlation_id, …
+    draft: Draft  # with headers, priority, correlation_id and the rest
 
     def __repr__(self) -> str:
         notes = [f"at {show(self.at_s)}"]
@@ -88,11 +88,11 @@ class Ran(Struct, frozen=True, kw_only=True):
     result: Any = None  # what the handler returned
     degraded: str | None = None  # what it had to do without
     reason: str | None = None  # why it is dead
-    fault: Fault | None = None  # how it failed
+    fault: Fault | None = None  # how it failed, if it did
 
     @property
     def failed(self) -> bool:
-        """Whether it ended in a fault, or its worker died."""
+        """Return whether the run ended in a fault or by the death of its worker."""
         return self.fault is not None or self.outcome == "crashed"
 
     def __repr__(self) -> str:
@@ -146,6 +146,6 @@ def _count(n: int, what: str) -> str:
 
 
 def failure(fault: Fault) -> str:
-    """A fault in a line: its class and the first line of its text."""
+    """Return a fault as one line: its class and the first line of its text."""
     text = fault.text.strip().splitlines()[0][:200] if fault.text.strip() else ""
     return f"{fault.error or fault.kind.value}: {text}" if text else fault.error or fault.kind.value

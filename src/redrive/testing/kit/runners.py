@@ -39,14 +39,14 @@ class InlineRunner:
 
     def _open(self) -> tuple[asyncio.AbstractEventLoop, TaskExecutor]:
         if self._runner is None or self._tasks is None:
-            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # with a factory it sets no global loop
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # without one it sets the global loop
             self._tasks = _executor(self._runner.get_loop(), self._current)
         return self._runner.get_loop(), self._tasks
 
 
 class LoopRunner:
-    """For asynchronous tests: async handlers run on the test's loop, sync ones in a thread, as in a worker: they may
-    block, or run a loop of their own."""
+    """For asynchronous tests: async handlers run on the test's loop, and sync ones in a thread, as in a worker, since
+    they may block or run a loop of their own."""
 
     def __init__(self) -> None:
         self._current: list[Execution] = []
@@ -61,7 +61,7 @@ class LoopRunner:
         self._tasks.start(run)
         handle = run.handle
         try:
-            await asyncio.wait([handle])  # a bare await would lose the test's own cancellation: runs swallow theirs
+            await asyncio.wait([handle])  # not `await handle`: executions swallow their cancellation
         finally:
             if not handle.done():
                 handle.cancel()
@@ -75,8 +75,8 @@ def _executor(loop: asyncio.AbstractEventLoop, current: list[Execution]) -> Task
 
 
 def _ignore(_: Execution) -> None:
-    """Nothing is waiting to take the place of a run that ended."""
+    """Do nothing when an execution ends: no other one waits for its place."""
 
 
 def _ignore_all(_: Sequence[Execution]) -> None:
-    """A run's end is known by its call's return."""
+    """Do nothing: the call returns when the execution has ended."""

@@ -17,23 +17,21 @@ from .store import KitStore
 if TYPE_CHECKING:
     from ...app import App
 
-LOOK_MS = 1_000  # until the next check of a run that another process works on
-QUIET_MS = 600_000  # for how long the clock jumps for a run that waits, as for a breaker to close
-PATIENCE = 10  # a run that has waited is checked again after a tenth of that time
+LOOK_MS = 1_000  # until the next check of a run that another process carries out
+QUIET_MS = 600_000  # how far the clock jumps for a run without progress, as while a breaker is open
+PATIENCE = 10  # check a waiting run again after a tenth of the time that it has waited
 
 
 class OpenRun(Struct):
-    """An open run."""
-
     carrier: Runner
     next_ms: int = 0  # when its next tick is due
-    news: tuple[object, ...] = ()  # its state without leases
-    since_ms: int = 0  # since when it has not changed
+    news: tuple[object, ...] = ()  # its state without leases, compared to notice a change
+    since_ms: int = 0  # when `news` last changed
     awaits: bool = False  # a person has to decide
 
 
 class KitRuns:
-    """The open runs of one kit. `notice` makes the function that informs an app's observers."""
+    """The open redrive runs of one kit. `notice(app)` returns the function that notifies the observers of that app."""
 
     def __init__(
         self, store: KitStore, clock: ManualClock, apps: Sequence[App], notice: Callable[[App], Notify], owner: str
@@ -42,7 +40,7 @@ class KitRuns:
         self._open: dict[str, OpenRun] = {}
 
     def tick(self) -> None:
-        """Tick the runs that are due. Errors of a runner pass through: a test cannot go on without it."""
+        """Tick each run that is due. Errors of a runner are raised: the test fails with them."""
         open_runs = index(self._store).open
         if not (open_runs or self._open):
             return
@@ -56,21 +54,21 @@ class KitRuns:
                 run.next_ms = now_ms + max(wait_ms, (now_ms - run.since_ms) // PATIENCE)
 
     def stir(self, id: str | None) -> None:
-        """A message that this run moved was settled."""
+        """Make the run due now, after a message that it moved was settled."""
         run = None if id is None else self._open.get(id)
         if run is not None:
             run.since_ms = run.next_ms = self._clock.now_ms()
 
     def next_ms(self, end_ms: float) -> float:
-        """Return the next due time of runs that can go on by themselves; infinite if there is none. Without an end for
-        the clock, runs that wait are not waited for long."""
+        """Return when the next run is due that needs no decision of a person; infinite if there is none. With no end
+        for the clock (`end_ms` infinite), runs without progress for QUIET_MS are left out."""
         now_ms = self._clock.now_ms()
         quiet_ms = QUIET_MS if end_ms == math.inf else math.inf
         going = [run for run in self._open.values() if not run.awaits and now_ms - run.since_ms < quiet_ms]
         return min((run.next_ms for run in going), default=math.inf)
 
     def release(self) -> None:
-        """Let another carry them: a handle's `undo`, or the next call."""
+        """Release the leases of all runs, so that a handle's `undo` or the next call can carry them out."""
         for run in self._open.values():
             run.carrier.release()
         self._open = {}
@@ -80,7 +78,7 @@ class KitRuns:
         return Runner(self._store, id, self._owner, self._notice(app), app)
 
     def _app_of(self, id: str) -> App:
-        """Return the app of the tasks that it moves."""
+        """Return the app whose tasks the run moves."""
         plan = read_plan(self._store.cells, id)
         tasks = set() if plan is None else {*plan.by_task}
         return next((app for app in self._apps if not tasks.isdisjoint(app.tasks)), self._apps[0])

@@ -1,4 +1,4 @@
-"""The memory store of one test: it records what was enqueued, and knows when something is due next."""
+"""The memory store of one test: it records each enqueued message and computes the next due time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..clock import ManualClock
 
 
 class Noted(NamedTuple):
-    """A draft that became a message, and its time."""
+    """A draft that became a message, with the message's id and the time."""
 
     draft: Draft
     id: str
@@ -40,12 +40,12 @@ class KitStore(MemoryStore):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.noted: list[Noted] = []
-        self.seen_queues: dict[str, None] = {}  # in the order they came
-        #: Works messages and runs until the function is true, for so many seconds at most; the Kit's.
+        self.seen_queues: dict[str, None] = {}  # in the order of their first message; a dict keeps it
+        #: Runs messages and redrive runs until the function returns true, or for the given seconds; set by the Kit.
         self.drive: Callable[[Callable[[], bool], float | None], None] | None = None
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """At once, also where the program under test names a transaction `tx` of its database."""
+        """Put drafts at once; `tx`, a transaction of the program under test, is ignored."""
         puts = super().put([self._exact(draft) for draft in drafts], swaps=swaps)
         for draft, put in zip(drafts, puts, strict=True):
             if not put.duplicate:
@@ -60,7 +60,7 @@ class KitStore(MemoryStore):
         for settlement in settlements:
             messages = self.find([draft.id or "" for draft in settlement.follow_ups]) if settlement.follow_ups else ()
             for draft, message in zip(settlement.follow_ups, messages, strict=True):
-                if message is not None:  # it was settled, and its key was free
+                if message is not None:  # the settlement was applied, and the follow-up's unique key was free
                     self._note(draft, message.id)
         return result
 
@@ -91,14 +91,14 @@ class KitStore(MemoryStore):
             return self._next_due_ms([ClaimRequest(queue, 1, 0) for queue in self.seen_queues])
 
     def _prepared(self, settlement: Settlement) -> Settlement:
-        """Its follow-ups with ids, to find them by, and exact times."""
+        """Give the follow-ups of a settlement ids, by which `exchange` finds them, and exact due times."""
         now_ms = self.now_ms()
         named = (d if d.id is not None else replace(d, id=new_id(now_ms)) for d in settlement.follow_ups)
         return replace(settlement, follow_ups=tuple(map(self._exact, named)))
 
     def _exact(self, draft: Draft) -> Draft:
-        """Stores add a millisecond to a delay, for the current one. This clock does not run: after an advance
-        by the delay the message is due."""
+        """Turn a delay into a due time. Stores add a millisecond to a delay, for the current one that has partly
+        passed; on a clock that only jumps, the message would not be due after an advance by the delay."""
         return draft if draft.due_ms is not None else replace(draft, due_ms=self.now_ms() + draft.delay_ms)
 
     def _note(self, draft: Draft, id: str) -> None:

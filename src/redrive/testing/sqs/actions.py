@@ -27,7 +27,7 @@ CallParameters = dict[str, Any]
 
 
 class Account:
-    """All queues. Used by one thread; tests may read it."""
+    """The queues and move tasks of one account. One thread uses it; tests may read it."""
 
     def __init__(self, url: str, region: str, clock_ms: Callable[[], int], receive_max: int = 10) -> None:
         self.queues: dict[str, ServedQueue] = {}
@@ -72,7 +72,7 @@ class Account:
         do: Callable[[CallParameters, CallParameters], dict[str, Any]],
         faults: Faults,
     ) -> dict[str, Any]:
-        """Each entry by itself, after what speaks against all of them."""
+        """Check the batch as a whole, then carry out each entry by itself."""
         entries, good, bad = check_entries(given.get("Entries")), [], []
         self.queue(given)
         if action == "SendMessageBatch" and sum(_size(entry) for entry in entries) > BYTES_MAX:
@@ -175,7 +175,7 @@ class Account:
         return whole(asked, "WaitTimeSeconds", 0, WAIT_MAX_S)
 
     def receive(self, given: CallParameters, *, long_poll: bool) -> dict[str, Any]:
-        """Receive without waiting: empty if there is nothing. Raises SqsError."""
+        """Receive messages without waiting; empty if none is visible. Raises SqsError."""
         now_ms = self._clock_ms()
         self._move(now_ms)
         queue = self.queue(given)
@@ -216,7 +216,7 @@ class Account:
     def _DeleteMessageBatch(self, given: CallParameters, entry: CallParameters) -> dict[str, Any]:
         queue = self.queue(given)
         queue.delete(entry.get("ReceiptHandle"), self._clock_ms())
-        self._touched.add(queue.name)  # the next of its group may go
+        self._touched.add(queue.name)  # in a FIFO queue, the next message of the group may become visible
         return {}
 
     def _ChangeMessageVisibility(self, given: CallParameters) -> dict[str, Any]:
@@ -281,4 +281,4 @@ def _size(entry: CallParameters) -> int:
     try:
         return check_body(entry.get("MessageBody"), entry.get("MessageAttributes") or {})
     except SqsError:
-        return 0  # it fails by itself
+        return 0  # the batch check ignores it; its own call refuses it

@@ -11,7 +11,7 @@ BATCH_MAX = 10
 
 
 class Remaining:
-    """The context of an invocation with a time limit."""
+    """The context object of an invocation, which reports the remaining time."""
 
     def __init__(self, seconds: float) -> None:
         self._end_s = time.monotonic() + seconds
@@ -47,8 +47,8 @@ class EventSource:
         seconds: float = 30,
         records: Sequence[dict[str, Any]] | None = None,
     ) -> list[str]:
-        """Call the function with an event; return the ids of the messages that were not done. Its errors pass through:
-        then all messages come again."""
+        """Invoke the function with one event; return the ids of the messages that it did not finish. If it raises, the
+        error passes through, and all messages become visible again after their timeout."""
         records = self.receive() if records is None else records
         if not records:
             return []

@@ -9,7 +9,7 @@ from .messages import SqsError
 
 
 class CallFault:
-    """The fault of a call. `before`: nothing is done; else it is done, and the answer is lost."""
+    """The fault of a call: `before`, the call does nothing; else it is carried out, and its answer is lost."""
 
     def __init__(self, kind: str, before: bool, times: int) -> None:
         self.kind, self.before, self.left = kind, before, times
@@ -32,28 +32,27 @@ class Faults:
         self._entries: dict[str, int] = {}
 
     def throttle(self, action: str, times: int = 1) -> None:
-        """The next calls of the action are refused as too many."""
+        """Refuse the next calls of the action as throttled."""
         self._add(action, CallFault("throttled", True, times))
 
     def fail(self, action: str, times: int = 1) -> None:
-        """The next calls of the action end with an internal error, and did nothing."""
+        """Let the next calls of the action fail with an internal error, without any effect."""
         self._add(action, CallFault("error", True, times))
 
     def lose_answer(self, action: str, times: int = 1) -> None:
-        """The next calls of the action are carried out, and their connection breaks before the answer."""
+        """Carry out the next calls of the action, but break the connection before the answer."""
         self._add(action, CallFault("broken", False, times))
 
     def lose_call(self, action: str, times: int = 1) -> None:
-        """The connection of the next calls of the action breaks before anything is done."""
+        """Break the connection of the next calls of the action before they have any effect."""
         self._add(action, CallFault("broken", True, times))
 
     def fail_entries(self, action: str, count: int) -> None:
-        """The next entries of batches of this action fail by themselves."""
+        """Let the next entries in batches of the action fail, while the other entries succeed."""
         with self._lock:
             self._entries[action] = self._entries.get(action, 0) + count
 
     def clear(self) -> None:
-        """Clear all faults."""
         with self._lock:
             self._next.clear()
             self._entries.clear()
@@ -63,7 +62,7 @@ class Faults:
             self._next.setdefault(action, []).append(fault)
 
     def next(self, action: str) -> CallFault | None:
-        """Return the fault of this call."""
+        """Return the fault of this call and count it off; None if it does not fail."""
         with self._lock:
             waiting = self._next.get(action)
             if not waiting:
@@ -75,7 +74,7 @@ class Faults:
             return fault
 
     def entry(self, action: str) -> bool:
-        """Return whether this entry of a batch fails."""
+        """Return whether this entry of a batch fails, and count it off."""
         with self._lock:
             left = self._entries.get(action, 0)
             self._entries[action] = max(0, left - 1)

@@ -9,11 +9,11 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-BYTES_MAX = 1024 * 1024  # of a message, and of a batch together
+BYTES_MAX = 1024 * 1024  # the limit of a message, and of all messages of a batch together
 ENTRIES_MAX = 10  # of a batch
 ATTRIBUTES_MAX = 10
 DELAY_MAX_S = 900
-VISIBILITY_MAX_S = 12 * 3600  # in all, from the receive on
+VISIBILITY_MAX_S = 12 * 3600  # from the receive on, extensions included
 WAIT_MAX_S = 20
 IN_FLIGHT_MAX = 120_000
 DEDUP_MS = 5 * 60_000
@@ -24,7 +24,7 @@ _GROUP = re.compile(r"[!-~]{1,128}")
 _ATTRIBUTE = re.compile(r"(?!(?i:aws|amazon)\.)(?!\.)(?!.*\.\.)(?!.*\.$)[A-Za-z0-9_.-]{1,256}")
 
 
-_CODES = {  # names of the query protocol, which clients still get beside those of the JSON protocol
+_CODES = {  # the query protocol's names of errors, which clients still get beside those of the JSON protocol
     "QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue",
     "QueueNameExists": "QueueAlreadyExists",
 } | {
@@ -50,8 +50,8 @@ def invalid(text: str) -> SqsError:
 
 
 class ServedMessage:
-    """A message in a queue. `turn` rises with every receive and change of visibility: a handle belongs to one
-    turn, and so does an entry in a queue of times."""
+    """A message in a queue. `turn` rises with every receive and change of visibility, so that entries of an earlier
+    turn in the queue's line and heap are recognised as old."""
 
     __slots__ = (
         "attributes",
@@ -80,12 +80,12 @@ class ServedMessage:
         self.group: str | None = None
         self.dedup: str | None = None
         self.trace: str | None = None
-        self.from_arn: str | None = None  # the queue that it died in
+        self.from_arn: str | None = None  # of the queue that it died in
         self.received, self.received_ms, self.first_received_ms = 0, 0, 0
         self.hidden_until_ms, self.in_flight, self.turn = 0, False, 0
 
     def system_attributes(self, sender: str, fifo: bool) -> dict[str, str]:
-        """Return all attributes that a receive can request."""
+        """Return all system attributes that a receive can request."""
         attributes = {
             "SenderId": sender,
             "SentTimestamp": str(self.sent_ms),
@@ -151,7 +151,7 @@ def check_group(group: object, what: str) -> str:
 
 
 def whole(value: object, what: str, least: int, most: int) -> int:
-    """A number of a request. Raises SqsError."""
+    """Return a whole number of a request. Raises SqsError if it is none or outside its bounds."""
     try:
         number = int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError):
@@ -162,7 +162,7 @@ def whole(value: object, what: str, least: int, most: int) -> int:
 
 
 def md5_of(attributes: Mapping[str, Any]) -> str | None:
-    """The digest by which a client checks message attributes: names, types and values with their lengths, sorted."""
+    """Return the MD5 that clients check, over names, types and values of attributes with their lengths, sorted."""
     if not attributes:
         return None
     digest = hashlib.md5(usedforsecurity=False)
@@ -178,5 +178,4 @@ def md5_of(attributes: Mapping[str, Any]) -> str | None:
 
 
 def _bytes(value: str | bytes) -> bytes:
-    """A binary value, which travels as base64."""
     return value if isinstance(value, bytes) else base64.b64decode(value)

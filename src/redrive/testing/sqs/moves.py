@@ -11,7 +11,7 @@ RATE_MAX = 500
 
 
 class MessageMove:
-    """One task. Messages get a new id and time, as if they were new."""
+    """One move task. A moved message gets a new id and sent time, as on SQS."""
 
     def __init__(self, source: ServedQueue, to: ServedQueue | None, rate: int | None, now_ms: int) -> None:
         self.source, self._to, self._rate, self._started_ms = source, to, rate, now_ms

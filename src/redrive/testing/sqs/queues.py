@@ -54,7 +54,7 @@ _TEXTS = (
 
 
 class ServedQueue:
-    """One queue. Visible messages are in `_line` (by group in a FIFO queue), the others wait for a time in a heap."""
+    """One queue. Visible messages are in `_line` (FIFO: in `_groups`), the others in the heap `_times`."""
 
     def __init__(self, name: str, arn: str, url: str, attributes: Mapping[str, str], now_ms: int) -> None:
         self.name, self.arn, self.url = name, arn, url
@@ -67,16 +67,16 @@ class ServedQueue:
         self.messages: dict[int, ServedMessage] = {}  # by number
         self.in_flight = self.delayed = 0
         self._numbers = count(1)
-        self._line: deque[tuple[int, int]] = deque()  # (number, turn) of those that can be received
+        self._line: deque[tuple[int, int]] = deque()  # (number, turn) of the visible messages
         self._groups: dict[str, deque[int]] = {}  # FIFO: all messages of a group, in order
-        self._flying: Counter[str] = Counter()  # FIFO: how many of a group are in flight; then all of it waits
-        self._ready: dict[str, None] = {}  # FIFO: groups that may be received from, each in its turn
+        self._flying: Counter[str] = Counter()  # FIFO: messages in flight by group, which block it
+        self._ready: dict[str, None] = {}  # FIFO: groups that may be received from, in turn
         self._times: list[tuple[int, int, int]] = []  # (ms, number, turn): when a delay or a visibility ends
         self._expiry: deque[int] = deque()  # numbers in the order they were sent
-        self._dedup: dict[str, tuple[int, str, int]] = {}  # until when, and the message that it deduplicates
+        self._dedup: dict[str, tuple[int, str, int]] = {}  # by id: (end in ms, message id, number)
 
     def set(self, attributes: Mapping[str, str], now_ms: int) -> None:
-        """Raises SqsError, and changes nothing, where one of them is refused."""
+        """Set attributes. If SQS refuses one of them, raises SqsError and changes none."""
         for name, value in attributes.items():
             if name in _SETTABLE:
                 whole(value, name, *_SETTABLE[name])
@@ -88,7 +88,7 @@ class ServedQueue:
     # -- sending
 
     def send(self, entry: Mapping[str, Any], now_ms: int) -> ServedMessage:
-        """Raises SqsError where SQS refuses the message. In a FIFO queue a duplicate gives the first one."""
+        """Add and return a message; of a duplicate in a FIFO queue, the first one. Raises SqsError if it is refused."""
         attributes = entry.get("MessageAttributes") or {}
         size = check_body(entry.get("MessageBody"), attributes)
         if size > int(self.attributes["MaximumMessageSize"]):
@@ -148,7 +148,7 @@ class ServedQueue:
             self._stand(message)
 
     def _stand(self, message: ServedMessage) -> None:
-        """Make it visible; in a FIFO queue, once it is the head of its group and none of the group is in flight."""
+        """Make a message visible; in a FIFO queue, its group becomes ready unless one of the group is in flight."""
         if not self.fifo:
             self._line.append((message.number, message.turn))
         elif not self._flying[message.group or ""]:
@@ -164,8 +164,8 @@ class ServedQueue:
     def receive(
         self, limit: int, visibility_s: int, now_ms: int, dead: ServedQueue | None, *, long_poll: bool
     ) -> list[ServedMessage]:
-        """Receive up to `limit` visible messages, and hide them for that long; those received too often go to `dead`.
-        Raises SqsError at the in-flight cap; a long poll gets nothing instead."""
+        """Receive up to `limit` visible messages, and hide them for `visibility_s`; those received too often move to
+        `dead`. Raises SqsError at the in-flight cap; a long poll gets nothing instead."""
         self.turn(now_ms)
         if self.in_flight >= self.in_flight_max:
             if long_poll or self.fifo:
@@ -201,7 +201,7 @@ class ServedQueue:
                 yield message
 
     def _next_of_groups(self, limit: int, received: list[ServedMessage]) -> Iterator[ServedMessage]:
-        """Take as many of one group as there is room for, then of the next; a group with one in flight waits."""
+        """Take messages group by group, as many of each as fit into `limit`; skip groups with one in flight."""
         for name in list(self._ready):
             if len(received) >= limit:
                 return
@@ -212,14 +212,14 @@ class ServedQueue:
                     break
                 yield message
             if name in self._groups and not self._flying[name]:
-                self._ready[name] = None  # it is not this group's turn: its head is delayed, or all of it died
+                self._ready[name] = None  # none of the group was taken: its head is delayed, or its messages died
 
     def _received_max(self) -> int | None:
         policy = self.attributes.get("RedrivePolicy")
         return int(json.loads(policy)["maxReceiveCount"]) if policy else None
 
     def bury(self, message: ServedMessage, from_arn: str, now_ms: int) -> None:
-        """A message that died in another queue: the same id and times of a standard queue, new ones in a FIFO queue."""
+        """Add a message that died in another queue: a standard queue keeps its times, a FIFO queue sets new ones."""
         buried = ServedMessage(message.id, next(self._numbers), message.body, message.attributes, message.sent_ms)
         buried.group, buried.trace, buried.from_arn = message.group, message.trace, from_arn
         buried.received, buried.first_received_ms = message.received, message.first_received_ms
@@ -230,12 +230,12 @@ class ServedQueue:
     # -- handles
 
     def handle(self, message: ServedMessage) -> str:
-        """Return the handle of the last receive."""
+        """Return the receipt handle of the message's last receive."""
         text = f"{self.name} {message.number} {message.received} {message.received_ms}"
         return base64.b64encode(text.encode()).decode()
 
     def _held(self, handle: object) -> tuple[ServedMessage | None, bool]:
-        """The message of a handle, None if it is gone, and whether the handle is of its last receive."""
+        """Return the message of a handle (None if it is deleted), and whether the handle is of its last receive."""
         try:
             name, number, received, received_ms = base64.b64decode(str(handle), validate=True).decode().split(" ")
             key = int(number), int(received), int(received_ms)
@@ -249,8 +249,8 @@ class ServedQueue:
         return message, message is not None and (message.received, message.received_ms) == key[1:]
 
     def delete(self, handle: object, now_ms: int) -> bool:
-        """Whether it is gone by that. With an old handle the call succeeds and the message stays; in a FIFO queue a
-        handle whose visibility is over is refused. Raises SqsError."""
+        """Delete a message; return whether it is gone by this call. With an old handle the message stays; in a
+        FIFO queue a handle whose visibility has ended is refused. Raises SqsError."""
         self.turn(now_ms)
         message, last = self._held(handle)
         if message is None:
@@ -265,7 +265,7 @@ class ServedQueue:
         return True
 
     def change_visibility(self, handle: object, seconds: int, now_ms: int) -> None:
-        """Hide it for so long from now on; 12 hours from its receive are the most. Raises SqsError."""
+        """Hide a message for `seconds` from now, at most 12 hours from its receive. Raises SqsError."""
         self.turn(now_ms)
         message, last = self._held(handle)
         if message is None or not last or not message.in_flight:
@@ -292,7 +292,7 @@ class ServedQueue:
                 self._ready[name] = None
 
     def _land(self, message: ServedMessage) -> None:
-        """End its flight or its delay."""
+        """End a message's time in flight, or its delay, in the counts."""
         if message.in_flight:
             self.in_flight -= 1
             if self.fifo:
@@ -305,7 +305,7 @@ class ServedQueue:
     # -- time
 
     def turn(self, now_ms: int) -> None:
-        """Let time pass: delays and visibilities end, messages expire."""
+        """Apply the time: end delays and visibility timeouts, delete expired messages."""
         while self._times and self._times[0][0] <= now_ms:
             _, number, turn = heapq.heappop(self._times)
             message = self.messages.get(number)
@@ -322,7 +322,7 @@ class ServedQueue:
                 self.take_out(message)
 
     def next_ms(self) -> int | None:
-        """Return when the next message comes back by time alone."""
+        """Return when the next message becomes visible; None if none is hidden or delayed."""
         while self._times:
             at_ms, number, turn = self._times[0]
             message = self.messages.get(number)
@@ -336,7 +336,7 @@ class ServedQueue:
             self.take_out(message)
 
     def counts(self, now_ms: int) -> dict[str, str]:
-        """Return the counted attributes."""
+        """Return the attributes that count messages."""
         self.turn(now_ms)
         waiting = len(self.messages) - self.in_flight - self.delayed
         return {

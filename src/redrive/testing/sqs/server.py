@@ -20,14 +20,14 @@ from .faults import Faults
 from .messages import SqsError
 
 HOST = "127.0.0.1"
-ENDS = 20  # times that running calls are cancelled
-POLL_CAP_S = 0.2  # how long a long poll waits at most, in true time, where the clock is the test's
-SWEEP_S = 0.005  # how often a test's clock is read during a poll
+ENDS = 20  # attempts to cancel calls that are in progress
+POLL_CAP_S = 0.2  # longest long poll in real seconds, if the clock is a test's
+SWEEP_S = 0.005  # interval in seconds at which a poll reads a test's clock
 _JSON = b"application/x-amz-json-1.0"
 
 
 class Request(NamedTuple):
-    """A call that was answered: `entries` of its batch or of what it received, `failed` of those, `status` of HTTP."""
+    """A call and its answer: `entries` of its batch or that it received, `failed` ones of those, the HTTP `status`."""
 
     action: str
     queue: str
@@ -40,9 +40,9 @@ class Request(NamedTuple):
 class SqsServer:
     """A stand-in SQS in a thread of this process: `with SqsServer() as server:`, and a client of `server.url`.
 
-    `clock_ms` replaces the wall clock (a `ManualClock`): delays, visibility, retention and long polls go by it.
-    `log` has every request, `requests` counts them by action, `faults` makes some fail. `receive_max`: how many
-    messages a receive gives at most, for SQS often gives fewer than it is asked for.
+    `clock_ms` replaces the wall clock (a `ManualClock`): delays, visibility, retention and long polls go by it. `log`
+    has every request, `requests` counts them by action, `faults` makes some fail. `receive_max` bounds the messages of
+    one receive, as SQS often returns fewer than requested.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SqsServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
-        self._news: dict[str, asyncio.Event] = {}  # by queue: something may have come into line
+        self._news: dict[str, asyncio.Event] = {}  # by queue: set when a message may have become visible
         self.url = ""
         self.account: Account
 
@@ -81,7 +81,7 @@ class SqsServer:
         self.close()
 
     def close(self) -> None:
-        """End every connection, and the thread."""
+        """Close all connections and end the thread."""
         if self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread is not None:
@@ -101,14 +101,14 @@ class SqsServer:
         self._started.set()
         async with server:
             await self._stop.wait()
-        for _ in range(ENDS):  # a poll that just timed out does not see the first
+        for _ in range(ENDS):  # a poll that times out at this moment swallows one cancellation
             left = asyncio.all_tasks() - {asyncio.current_task()}
             if not left:
                 break
             for task in left:
                 task.cancel()
             await asyncio.wait(left, timeout=0.05)
-        await asyncio.sleep(0)  # their connections are closed before the loop is
+        await asyncio.sleep(0)  # let the connections close before the loop does
 
     # -- HTTP
 
@@ -121,7 +121,7 @@ class SqsServer:
                     continue
                 answer = await self._answer(headers.get(b"x-amz-target", b"").decode().rpartition(".")[2], body)
                 if answer is None:
-                    break  # the fault is that the answer is lost
+                    break  # the fault is to lose the answer
                 writer.write(answer)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -130,7 +130,7 @@ class SqsServer:
             writer.close()
 
     async def _answer(self, action: str, body: bytes) -> bytes | None:
-        """None: the connection breaks."""
+        """Carry out a request; return the body of the answer, or None to break the connection."""
         given: dict[str, Any] = {}
         try:
             given = json.loads(body or b"{}")
@@ -176,7 +176,7 @@ class SqsServer:
             await self._news_of(given, min(end_s - now_s, (end_ms - now_ms) / 1000))
 
     async def _news_of(self, given: dict[str, Any], most_s: float) -> None:
-        """Sleep until something may be in line."""
+        """Sleep until a message may be visible in the queue, at most `most_s`."""
         queue = self.account.queue(given)
         event = self._news.setdefault(queue.name, asyncio.Event())
         next_ms = queue.next_ms()
