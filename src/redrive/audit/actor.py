@@ -1,4 +1,4 @@
-"""Find who acts and why: every change by a person names both."""
+"""Determine the actor and check the reason of a change: each change by a person has both."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from ..errors import ConfigError
 
 ACTOR_MAX, REASON_MAX = 200, 1000  # characters
-_NO_LOGIN = 2**32 - 1  # of daemons
+_NO_LOGIN = 2**32 - 1  # the login uid of daemons
 
 
 @cache
 def _user_name(uid: int) -> str:
-    """The name of a user id; its number where it has none."""
+    """Return the name of a user id; the number if it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -23,8 +23,8 @@ def _user_name(uid: int) -> str:
 
 
 def user() -> str:
-    """The acting user by the operating system, which no environment variable can change: user@host, or login/user@host
-    where the login user became another one (sudo)."""
+    """Return the acting user as user@host, or login/user@host after sudo. It comes from the operating system, so that
+    environment variables cannot forge it."""
     uid = os.geteuid()
     login = _login()
     name = _user_name(uid) if login in (None, uid) else f"{_user_name(login or 0)}/{_user_name(uid)}"
@@ -32,7 +32,7 @@ def user() -> str:
 
 
 def _login() -> int | None:
-    """The user id of the login, which Linux keeps for all processes of it; None where unknown."""
+    """Return the uid of the login, which Linux keeps for all processes of it; None if unknown."""
     try:
         uid = int(Path("/proc/self/loginuid").read_text())
     except (OSError, ValueError):
@@ -41,10 +41,9 @@ def _login() -> int | None:
 
 
 def signed(actor: str | None, reason: str | None, what: str, *, needed: bool = True) -> tuple[str, str]:
-    """Actor (None: user@host) and reason of `what`, without white space around them.
+    """Return the actor (default: user@host) and the reason of `what`, stripped.
 
-    Raises ConfigError where the reason is missing, though it is `needed`, where it is blank, or one of them is too
-    long.
+    Raises ConfigError if a `needed` reason is missing, if it is blank, or if one of the texts is too long.
     """
     name = (actor or "").strip() or user()
     why = (reason or "").strip()

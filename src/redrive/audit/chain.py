@@ -2,8 +2,8 @@
 
 A record is an entry's JSON, kept byte by byte, with its SHA-256. So fields of a newer version are kept unchanged, and
 changing, removing or moving an entry breaks the chain at a numbered place. A user who may write to the store can also
-write a whole new chain: keep the head (`Verified.head`) elsewhere to detect that. Its date says, too, when age explains
-that the entry is no longer in the log.
+write a whole new chain: keep the head (`Verified.head`) elsewhere to detect that. Its date shows whether the entry may
+be gone because of its age.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from msgspec import Raw, Struct
 from ..errors import ConfigError
 from ..message import UNREADABLE
 
-SHOWN = 1000  # findings that are named
+SHOWN = 1000  # problems listed in a result; more are counted
 KEPT_MS = 400 * 86_400_000  # entries younger than this are never dropped
-NEAR_MS = 3_600_000  # by how much the times of neighbours may be in the wrong order: clocks differ
+NEAR_MS = 3_600_000  # tolerated disorder in the times of neighbours, as clocks differ
 
 
 class ChainRecord(Struct, frozen=True):
@@ -34,8 +34,8 @@ class ChainRecord(Struct, frozen=True):
 class Head(Struct, frozen=True, omit_defaults=True):
     """The end of the log. `seq` and `hash` are those of the last entry, `records` the newest entries. Earlier ones are
     in the cells `first` to `last`; the newest entry of cell `first` has the time `first_ms`. `pruned` counts entries
-    that were dropped for their age; `pruned_hash` and `pruned_ms` are the hash and the time of the last of them. `lost`
-    counts how often a head was missing or damaged, and was made again from the other cells."""
+    that were dropped for their age; `pruned_hash` and `pruned_ms` belong to the last one. `lost` counts how often the
+    head was rebuilt from the other cells, because it was missing or damaged."""
 
     seq: int = 0
     hash: str = ""
@@ -81,29 +81,29 @@ encode = msgspec.json.Encoder().encode
 
 
 def digest(entry: bytes | Raw) -> str:
-    """The hash of an entry, by the bytes that are stored."""
+    """Return the hash of an entry's stored bytes."""
     return sha256(bytes(entry)).hexdigest()
 
 
 class Anchor(NamedTuple):
-    """An entry that must be in the log, or older than entries are kept: its number, hash and day (None: not known)."""
+    """An entry that must be in the log, unless it is older than KEPT_MS: its number, hash and day (None: unknown)."""
 
     seq: int = 0
     hash: str = ""
     day: date | None = None
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether age explains that the entry is gone."""
+        """Return whether the entry may be gone because of its age."""
         return self.day is not None and now_ms - KEPT_MS >= _ms_of(self.day)
 
 
 class Verifier:
-    """Checks the records of a log in the order in which they are stored: `see` each, then `end`."""
+    """Checks the records of a log in stored order: call `see` for each, then `end`."""
 
     def __init__(self, head: Head, now_ms: int, anchor: Anchor | None = None) -> None:
         self._head, self._seq, self._hash = head, head.pruned, head.pruned_hash
         self._anchor, self._count, self._more = anchor or Anchor(), 0, 0
-        self._at_ms = 0  # of the newest entry
+        self._at_ms = 0  # time of the newest entry so far
         self._problems: list[str] = []
         if head.lost:
             self._say(f"the head was lost {head.lost} times: entries after those left then are missing")
@@ -112,7 +112,7 @@ class Verifier:
             self._say(f"the log ends with entry {head.seq}, and entry {self._anchor.seq} was written: it was rewritten")
 
     def _check_pruned(self, now_ms: int) -> None:
-        """Entries are dropped for their age only, and the one whose commit drops them stays."""
+        """Check that entries were dropped only for their age, and that not all of them were."""
         head, anchor = self._head, self._anchor
         if not head.pruned:
             return
@@ -135,11 +135,11 @@ class Verifier:
             self._one(record)
 
     def note_damage(self, cell: str) -> None:
-        """A cell that is gone, or cannot be read. The entries of it are named as missing by what follows."""
+        """Note a cell that is missing or damaged; the next record shows which entries it had."""
         self._say(f"cell {cell} is missing or cannot be read")
 
     def unread(self, why: str) -> None:
-        """Cells that were not read."""
+        """Note that cells were not read."""
         self._say(why)
 
     def _one(self, record: ChainRecord) -> None:
@@ -150,7 +150,7 @@ class Verifier:
             return
         if digest(record.entry) != record.hash:
             self._say(f"{link.label} was changed")
-            if link.seq != self._seq + 1:  # its place may have been changed too: go by what follows
+            if link.seq != self._seq + 1:  # its number may have been changed, too, so the next record decides
                 return
         elif link.seq <= self._seq:
             self._say(f"{link.label} stands after entry {self._seq}: it was moved or repeated")
@@ -168,7 +168,7 @@ class Verifier:
         self._seq, self._hash, self._at_ms = link.seq, record.hash, max(self._at_ms, link.at_ms)
 
     def end(self) -> Verified:
-        """Return the result."""
+        """Return the result, after the last record."""
         head = self._head
         if self._seq < head.seq:
             self._say(f"{_numbers(self._seq + 1, head.seq)} at the end: removed")
@@ -190,7 +190,7 @@ def _numbers(first: int, last: int) -> str:
 
 
 def newest(records: Sequence[ChainRecord]) -> ChainLink:
-    """The place of the last of these; one of zeros where that cannot be read."""
+    """Return the link of the last record; one of zeros if it is unreadable."""
     try:
         return link_of(records[-1].entry) if records else ChainLink()
     except UNREADABLE:
@@ -198,7 +198,7 @@ def newest(records: Sequence[ChainRecord]) -> ChainLink:
 
 
 def anchor_of(text: str) -> Anchor:
-    """The anchor in `SEQ:HASH:DATE`, as `Verified.head` says it; the date may be missing. Raises ConfigError."""
+    """Parse an anchor, `SEQ:HASH:DATE`, the format of `Verified.head`; the date is optional. Raises ConfigError."""
     seq, hash, day = [*text.split(":", 2), "", ""][:3]
     try:
         if not (seq.isascii() and seq.isdecimal() and len(seq) < 19):
@@ -216,6 +216,6 @@ def _day_of(ms: int) -> date:
 
 
 def _ms_of(day: date) -> int:
-    """The end of that day."""
+    """Return the end of the day, in ms."""
     end = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(1)
     return int(end.timestamp() * 1000)

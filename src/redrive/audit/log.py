@@ -27,13 +27,13 @@ from . import chain
 from .actor import signed, user
 from .chain import KEPT_MS, ChainRecord, Head, Verified, Verifier
 
-CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in the head, and bytes from which on it takes no more
-IDS_MAX = 500  # messages that an entry names; `count` says how many there were
-TEXT_MAX, LOOKED_MAX = 4000, 64_000  # characters of a text that an entry keeps; that are searched for secrets
-AMENDED_MS = 3_600_000  # how long after an entry it may be corrected
-TRIES = 100  # of a commit; each one that fails is another's success
-PAUSE_S = 0.05  # between two tries, at most
-PROBED = 100  # cells that are read at a time, where the head was lost
+CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in the head, and the bytes at which it is full
+IDS_MAX = 500  # ids in an entry; its `count` includes the others
+TEXT_MAX, LOOKED_MAX = 4000, 64_000  # characters of a text that an entry keeps, and that are searched for secrets
+AMENDED_MS = 3_600_000  # how long after an entry a correction applies
+TRIES = 100  # of a commit; each failure means that another one succeeded
+PAUSE_S = 0.05  # the longest pause between two tries, in seconds
+PROBED = 100  # cells read at a time if the head was lost
 HEAD = "audit/log"
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Entry(Struct, frozen=True, omit_defaults=True):
 
     @property
     def who(self) -> str:
-        """The given name and the user, for people."""
+        """Return the given name and the user, for display."""
         return f"{self.claimed} ({self.actor})" if self.claimed else self.actor
 
 
@@ -88,8 +88,8 @@ class Audit:
         count: int | None = None,
         about: str = "",
     ) -> Entry:
-        """Make an entry with the present time, not written yet, its texts without secrets; `count` None: the number of
-        `ids`. `actor` is the given name; the user of the process is recorded too. Raises StoreError."""
+        """Return a new entry with the current time and without secrets in its texts, not written yet. `count` defaults
+        to the number of `ids`; `actor` is the given name, beside that of the process's user. Raises StoreError."""
         count = len(ids) if count is None else count
         reason, text, about = redact(reason), _clip(text), _clip(about)
         real, now_ms = user(), self._store.now_ms()
@@ -109,7 +109,7 @@ class Audit:
         ids: Sequence[str] = (),
         count: int | None = None,
     ) -> Entry:
-        """Make an entry of a change that needs no reason. Raises ConfigError for a blank reason, and for text that is
+        """Return a new entry for a change that needs no reason. Raises ConfigError for a blank reason or a text that is
         too long."""
         who, why = signed(actor, reason, f"{action} of {about}" if about else action, needed=False)
         return self.entry(action, who, why, text, ids=ids, count=count, about=about)
@@ -118,7 +118,7 @@ class Audit:
 
     def swaps(self, entry: Entry) -> list[Swap]:
         """Return the swaps that write the entry, for the commit of the change. If that raises Conflict, another entry
-        came first: call this again. Raises StoreError."""
+        was written first: call this again. Raises StoreError."""
         (cell,) = self._store.cells.read([HEAD])
         head, swaps = self._head(cell), []
         full = len(head.records) >= CHUNK_MAX or (cell is not None and len(cell.value) >= CHUNK_BYTES)
@@ -132,7 +132,7 @@ class Audit:
         return [*swaps, *gone, Swap(HEAD, version_of(cell), chain.encode(head))]
 
     def _move(self, head: Head) -> tuple[Head, Swap]:
-        """Move the records from the head to a cell of their own, over one that a partial commit may have left there."""
+        """Move the records from the head to a new cell; it may replace one that a partial commit left there."""
         (cell,) = self._store.cells.read([_key(head.last + 1)])
         first_ms = head.first_ms if head.last >= head.first else chain.newest(head.records).at_ms
         kept = Swap(_key(head.last + 1), version_of(cell), chain.encode(head.records))
@@ -145,7 +145,7 @@ class Audit:
             return head, []
         oldest, next = self._store.cells.read([_key(head.first), _key(head.first + 1)])
         if oldest is None:
-            return head, []  # it was removed: `verify` reports that
+            return head, []  # someone deleted it: `verify` reports that
         left = _records(next) if head.first < head.last else head.records
         went = _records(oldest)
         if not went:
@@ -157,8 +157,8 @@ class Audit:
         return replace(head, first=head.first + 1, first_ms=first_ms), [swap]
 
     def _head(self, cell: Cell | None) -> Head:
-        """Read the head. If it is damaged or lost, make one from the other cells: a damaged log must not stop people's
-        work, and `verify` reports the loss."""
+        """Read the head. If it is missing or damaged, rebuild it from the other cells: that must not stop work, and
+        `verify` reports the loss."""
         try:
             if cell is not None:
                 return chain.head_of(cell.value)
@@ -182,15 +182,15 @@ class Audit:
         """Call `write` with the swaps of the entry until they apply, at most 100 times; return its result.
 
         `write` makes its change and the swaps in one commit, and raises Conflict where they do not apply. Raises
-        Conflict after the last time. Where the store has no cells there is no log either.
+        Conflict after the last time. A store without cells has no log: there, `write` gets no swaps.
         """
         if not self._store.traits.cells:
             return write([])
         return again(lambda: write(self.swaps(entry)))
 
     def beside(self, entry: Entry, write: Callable[[list[Swap]], T]) -> T:
-        """As `commit`, for a change that must not be made twice: where the store cannot commit both together (SQS), the
-        entry is written right after."""
+        """Commit a change that must not be made twice: as `commit`, but if the store cannot commit both together (SQS),
+        the entry is written right after the change."""
         if self._store.traits.atomic_moves:
             return self.commit(entry, write)
         done = write([])
@@ -198,8 +198,6 @@ class Audit:
         return done
 
     def keep(self, entry: Entry) -> None:
-        """Write the entry alone. Raises StoreError."""
-
         def put(swaps: list[Swap]) -> None:
             if swaps:
                 self._store.put([], swaps=swaps)
@@ -207,9 +205,9 @@ class Audit:
         self.commit(entry, put)
 
     def amend(self, entry: Entry, *, ids: Sequence[str] = (), count: int | None = None) -> None:
-        """Correct an entry just written: the change affected only these messages (`count` None: the number of `ids`),
-        as others had moved meanwhile. If it affected none, the entry is not listed any more. A correction by somebody
-        else, or more than an hour later, has no effect; `export` has both always. Raises StoreError."""
+        """Correct an entry just written: only these messages were changed (`count` defaults to their number), as others
+        had moved meanwhile. If there are none, the entry is no longer listed. A correction by another actor, or more
+        than an hour later, has no effect. `export` always has both entries. Raises StoreError."""
         less = self.entry("amended", entry.claimed or entry.actor, ids=ids, count=count, about=entry.about)
         self.keep(replace(less, amends=entry.id))
 
@@ -219,10 +217,10 @@ class Audit:
         return self.entries()
 
     def entries(self, *, since_ms: int = 0, until_ms: int | None = None) -> Iterator[Entry]:
-        """Yield the entries since then and, if given, not later than `until_ms`, newest first, with their corrections,
-        cell by cell. Raises StoreError."""
+        """Yield the entries from `since_ms` to `until_ms`, newest first, corrected, reading cell by cell. Raises
+        StoreError."""
         since_ms = max(since_ms, self._store.now_ms() - KEPT_MS)
-        amended: dict[tuple[str, str], Entry] = {}  # by the entry and who made it: only that one corrects it
+        amended: dict[tuple[str, str], Entry] = {}  # by (entry, actor): only its own actor corrects an entry
         for entry in self._walk(since_ms, None if until_ms is None else until_ms + AMENDED_MS):
             if entry.amends:
                 amended.setdefault((entry.amends, entry.who), entry)
@@ -241,36 +239,36 @@ class Audit:
                 return
             entries = [entry for record in reversed(records) if (entry := _entry(record)) is not None]
             yield from (entry for entry in entries if entry.at_ms >= since_ms)
-            # Entries are in the order of their commits, which is nearly that of their times: so a whole cell must be
-            # too old.
+            # The order of entries is that of commits, which differs a little from that of times: stop only at a cell
+            # that is too old as a whole.
             if entries and all(entry.at_ms < since_ms for entry in entries):
                 return
 
     def _last_until(self, head: Head, until_ms: int) -> int:
-        """The number of the last cell that may have entries of that time or before, by bisection: a long log is many
+        """Return the number of the last cell that may have entries up to `until_ms`, by bisection: a long log has many
         cells."""
         low, high = head.first, head.last + 1
         while low < high:
             middle = (low + high + 1) // 2
             records = head.records if middle > head.last else _records(self._store.cells.read([_key(middle)])[0])
             entry = _entry(records[0]) if records else None
-            if entry is None or entry.at_ms > until_ms:  # a cell that cannot be read: rather one more than one less
+            if entry is None or entry.at_ms > until_ms:  # an unreadable cell: rather read one cell too many
                 high = middle - 1
             else:
                 low = middle
-        return min(low + 1, head.last + 1)  # entries are nearly in the order of their times
+        return min(low + 1, head.last + 1)  # one more, as entries are only nearly in the order of their times
 
     def lines(self) -> Iterator[bytes]:
-        """The log as JSON, `{"hash": …, "entry": {…}}`, as it is stored, the oldest first, amendments
-        among it. Cells that cannot be read are left out. Raises StoreError."""
+        """Yield the log's records as stored, `{"hash": …, "entry": {…}}`, oldest first, with corrections. Leaves out
+        unreadable cells. Raises StoreError."""
         head = self._head(self._store.cells.read([HEAD])[0])
         for _, records in self._cells(head, range(head.first, head.last + 2)):
             yield from map(chain.encode, records)
 
     def verify(self, anchor: str = "") -> Verified:
-        """Check whether an entry was changed, removed or moved since it was written. `anchor`: the `head` of an earlier
-        check, `SEQ:HASH:DATE`, an entry that the log must still contain unless it is older than 400 days. Raises
-        ConfigError for an invalid anchor, StoreError."""
+        """Check whether any entry was changed, removed or moved. `anchor`: `SEQ:HASH:DATE`, the `head` of an earlier
+        check, whose entry the log must contain unless it is older than 400 days. Raises ConfigError for an invalid
+        anchor, StoreError."""
         head = self._head(self._store.cells.read([HEAD])[0])
         verifier = Verifier(head, self._store.now_ms(), chain.anchor_of(anchor) if anchor else None)
         for number, records in self._cells(head, range(head.first, head.last + 2)):
@@ -281,14 +279,14 @@ class Audit:
             else:
                 verifier.note_damage(_key(number))
         (now,) = self._store.cells.read([HEAD])
-        if self._head(now).first != head.first:  # pruned meanwhile
+        if self._head(now).first != head.first:  # entries were pruned meanwhile
             return self.verify(anchor)
         return verifier.end()
 
     def _cells(self, head: Head, numbers: range) -> Iterator[tuple[int | None, tuple[ChainRecord, ...]]]:
-        """Yield the number and the records of these cells; the head comes after the last one. A cell that is missing or
-        damaged has none. After PROBED of them in a row the number is None and only the head follows: a damaged head may
-        name any number of cells."""
+        """Yield number and records of each cell, the head after the last one; no records if a cell is missing or
+        damaged. After PROBED such cells in a row, yield None as number, then the head: a damaged head may name any
+        number of cells."""
         missing = 0
         for number in numbers:
             records = head.records if number > head.last else _records(self._store.cells.read([_key(number)])[0])
@@ -302,8 +300,8 @@ class Audit:
 
 
 def again(write: Callable[[], T]) -> T:
-    """Call `write` until it raises no Conflict, at most 100 times, with short random pauses, so that any number of
-    writers succeed. Raises Conflict after the last time."""
+    """Call `write` until it raises no Conflict, at most 100 times, with short random pauses that let competing writers
+    succeed. Raises Conflict after the last time."""
     for tried in range(TRIES - 1):
         try:
             return write()
@@ -313,7 +311,7 @@ def again(write: Callable[[], T]) -> T:
 
 
 def _clip(text: str) -> str:
-    """Without secrets, and cut only then: a half of one is not known for one."""
+    """Return a text without secrets, then cut: a secret cut in half would not be recognized."""
     text = redact(text[:LOOKED_MAX])
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
@@ -326,7 +324,7 @@ def _records(cell: Cell | None) -> tuple[ChainRecord, ...]:
 
 
 def _entry(record: ChainRecord) -> Entry | None:
-    """The entry; None for one that is damaged, which `verify` names."""
+    """Decode an entry; None if it is damaged, which `verify` reports."""
     try:
         return _decode(record.entry)
     except UNREADABLE:

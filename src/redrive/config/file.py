@@ -1,4 +1,4 @@
-"""Find and read the settings file: the one that `REDRIVE_CONFIG` names, or the nearest trusted one upwards."""
+"""Find and read the settings file: the one in `REDRIVE_CONFIG`, else the nearest one in this folder or above."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError
 from . import trust
 
-CONFIG = "REDRIVE_CONFIG"  # unlike a file that is found, the one it names may belong to any user
+CONFIG = "REDRIVE_CONFIG"  # the file that it names may belong to any user, unlike one found by the search
 OURS, PYPROJECT = "redrive.toml", "pyproject.toml"
 _Stamp = tuple[int, ...]
 
@@ -21,18 +21,18 @@ class SettingsFile(NamedTuple):
     """A settings file. `here`: it is in the working directory."""
 
     path: Path
-    stamp: _Stamp  # which file it is; changes with its contents
+    stamp: _Stamp  # identifies the file and its contents, for the cache
     here: bool
 
 
 def settings_file() -> SettingsFile | None:
-    """Return the file that is named, or else the nearest one with settings.
+    """Return the file in `REDRIVE_CONFIG`, else the nearest one with settings; None without any.
 
-    Raises NotTrusted for a file from the search that another user owns or may write; ConfigError.
+    Raises NotTrusted if another user owns or may write a file from the search; ConfigError if a named one is missing.
     """
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # it was removed
+    except FileNotFoundError:  # the folder was deleted
         return None
     if named := os.environ.get(CONFIG):
         return _explicit(Path(named).expanduser().absolute(), here)
@@ -77,13 +77,13 @@ def _stamp(path: Path) -> _Stamp | None:
 
 @functools.lru_cache(maxsize=64)
 def _document(path: Path, stamp: _Stamp) -> Mapping[str, Any] | None:
-    """The settings in this file, as they are written; None for a pyproject.toml that has none."""
+    """Return the settings in a file, unparsed; None for a pyproject.toml without any."""
     import tomllib
 
     try:
         document = tomllib.loads(_read(path, stamp))
     except (OSError, ValueError) as error:
-        if path.name == PYPROJECT:  # other tools will report a broken one
+        if path.name == PYPROJECT:  # other tools report a broken one
             return None
         raise ConfigError(f'{path} cannot be read: {error}; expected TOML, such as lease = "30s"') from None
     table: Mapping[str, Any] | None = document
@@ -93,7 +93,7 @@ def _document(path: Path, stamp: _Stamp) -> Mapping[str, Any] | None:
 
 
 def _read(path: Path, stamp: _Stamp) -> str:
-    """The text of exactly that file; a pipe in its place does not block. Raises OSError, ValueError."""
+    """Return the text of exactly the file of `stamp`; does not block on a pipe. Raises OSError, ValueError."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

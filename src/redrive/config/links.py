@@ -9,7 +9,7 @@ from .resolve import settings
 
 
 def page_address(root: str, *parts: str, **query: Any) -> str:
-    """An address below a path: `parts` are quoted one by one, and empty values of the query are left out.
+    """Return an address below the path `root`. Quotes each of `parts`, and leaves out empty values of the query.
 
     >>> page_address("/jobs", "queues", "a b/c", since="1h", task=None)
     '/jobs/queues/a%20b%2Fc?since=1h'
@@ -20,8 +20,7 @@ def page_address(root: str, *parts: str, **query: Any) -> str:
 
 
 def web_link(*parts: str, base: str | None = None, **query: str | None) -> str | None:
-    """The whole address of a page, as `page_address` makes it; None where neither `base` nor the setting `web_url` says
-    where the pages are.
+    """Return the full address of a page, at `base` or else the setting `web_url`; None without either.
 
     >>> web_link("queues", "a b/c", base="https://ops.example.com/jobs", since="1h", task=None)
     'https://ops.example.com/jobs/queues/a%20b%2Fc?since=1h'

@@ -1,8 +1,8 @@
 """Resolve settings: flag > `REDRIVE_…` variable > file > default, field by field.
 
 The file is the nearest redrive.toml, or pyproject.toml with a `[tool.redrive]`, upwards from the working directory; in
-one directory redrive.toml wins. A path in it is relative to its own directory: a command does the same in every
-directory below.
+one directory redrive.toml wins. A path in it is relative to its own directory, so a command has the same settings in
+every directory below.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _SQLITE = "sqlite:///"
 _NO_FLAGS: Mapping[str, Any] = MappingProxyType({})
 
 
-# Variables that are not settings.
+# Variables other than those of settings.
 _OTHERS = [name.removeprefix("REDRIVE_") for name in (CONFIG, trust.VARIABLE, "REDRIVE_WEB_TOKEN")]
 VARIABLES = {name: f"REDRIVE_{name.upper()}" for name in SETTINGS}
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The settings of a process. Durations in seconds; None where nothing is chosen."""
+    """The settings of a process. Durations are in seconds; None: not set."""
 
     url: str = "sqlite:///redrive.db"
     app: str | None = None  # MODULE:APP
-    queues: dict[str, int | None] | None = None  # to their concurrency, in order of preference
+    queues: dict[str, int | None] | None = None  # the queues of a worker in order of preference, with their concurrency
     lease_s: float = 30.0
     grace_s: float = 30.0
     park_for_s: float = 300.0
@@ -48,39 +48,39 @@ class Settings(Struct, frozen=True, kw_only=True):
     prefetch: int | None = None
     burst: bool = False
     drain: bool = False
-    scheduler: bool = False  # a worker enqueues the app's schedules too
-    ingest: bool = False  # a worker takes the dead letters of its queues out of SQS
+    scheduler: bool = False  # whether a worker also enqueues the ticks of schedules
+    ingest: bool = False  # whether a worker takes the dead letters of its queues out of SQS
     name: str | None = None
     recycle_after: int | None = None  # messages that a child process runs before it is replaced
-    recycle_memory: int | None = None  # bytes of resident memory, at its peak, after which it is replaced
-    suspect_processes: int | None = None  # child processes that suspects share; None: two for each processor
-    state_dir: str | None = None  # where workers keep identities, for a store that is not a file
-    share: str = "none"  # group: new files are for the group too; an SQLite file's folders follow the file
-    metrics: str | None = None  # HOST:PORT
-    emf: bool = False  # a worker writes CloudWatch metrics to stdout
+    recycle_memory: int | None = None  # bytes of peak resident memory after which a child process is replaced
+    suspect_processes: int | None = None  # child processes for suspects; None: two per processor
+    state_dir: str | None = None  # where workers keep identities if the store is not a file
+    share: str = "none"  # group: the group may use new files; an SQLite file's folders follow the file
+    metrics: str | None = None  # HOST:PORT where a worker serves its metrics
+    emf: bool = False  # whether a worker writes CloudWatch metrics to stdout
     blobs: str | None = None  # where large bodies are stored: file:///DIRECTORY, s3://BUCKET/PREFIX
-    blob_threshold: int = 200_000  # bytes; a larger body goes there
+    blob_threshold: int = 200_000  # bytes; a larger body is stored there
     blob_max: int = 512 * 1024 * 1024  # bytes; a larger body is refused
     notify: str | None = None  # a webhook that alerts are posted to
-    notify_every_s: float = 600.0  # how often the same alert is posted again, at most
-    telemetry: bool = True  # workers and schedulers report in the store's cells that they are alive
-    runbook_url: str | None = None  # where alerts link to: the docs' pages are below it, or it has {page}
-    web_url: str | None = None  # where the pages of `redrive web` are
-    trace_url: str | None = None  # where the pages link to: templates, see web/outside.py
+    notify_every_s: float = 600.0  # the least time between two alerts about the same subject
+    telemetry: bool = True  # whether workers and schedulers report themselves in cells of the store
+    runbook_url: str | None = None  # the address above the pages of runbooks, or a template with {page}
+    web_url: str | None = None  # the address of `redrive web`, for links to it
+    trace_url: str | None = None  # templates of links to traces, see web/outside.py
     logs_url: str | None = None
     code_url: str | None = None
-    code_root: str | None = None  # what is left out before {file}
-    otel: bool = False  # apps are instrumented by OpenTelemetry
+    code_root: str | None = None  # a prefix of paths that is left out in {file}
+    otel: bool = False  # whether apps are instrumented by OpenTelemetry
     log: str = "auto"
     output: str = "auto"
-    folder: str | None = None  # the directory of the settings file
+    folder: str | None = None  # the directory of the settings file; None without a file
 
     def __repr__(self) -> str:
         return f"Settings(url={shown(self.url)!r}, app={self.app!r}, folder={self.folder!r})"
 
 
 class Sourced(NamedTuple):
-    """One setting as `redrive config show` prints it: `source` is a flag, a variable, a file or default."""
+    """A setting as `redrive config show` prints it: `source` is a flag, a variable, a file or `default`."""
 
     name: str
     value: object
@@ -88,16 +88,16 @@ class Sourced(NamedTuple):
 
 
 def settings(flags: Mapping[str, Any] = _NO_FLAGS) -> Settings:
-    """Return the settings that hold here and now. `flags` are those of the command line; None means not given.
+    """Return the current settings. `flags` are those of the command line, by setting; None: not given.
 
-    Raises ConfigError for a wrong value or an unknown key in the file, with the place and what was expected, and
-    Refused for a file that was found and that another user owns or may write.
+    Raises ConfigError for an invalid value or an unknown key in the file, with its place and the expected value;
+    Refused for a file from the search that another user owns or may write.
     """
     return _resolve(tuple((n, v) for n, v in flags.items() if v is not None), _environment(), settings_file())
 
 
 def is_shared() -> bool:
-    """Return whether new files are for the group too; False where the settings cannot be read."""
+    """Return whether the setting `share` is `group`; False if the settings cannot be read."""
     try:
         return settings().share == "group"
     except (ConfigError, Refused):
@@ -105,14 +105,14 @@ def is_shared() -> bool:
 
 
 def sources(flags: Mapping[str, Any] = _NO_FLAGS) -> list[Sourced]:
-    """Return every setting as it was written, and where; secrets are hidden. Raises as `settings` does."""
+    """Return every setting as written, with its source and without secrets. Raises as `settings` does."""
     given = tuple((n, v) for n, v in flags.items() if v is not None)
     chosen = _choose(given, _environment(), settings_file())
     return [_hide_secrets(chosen[name][1]) if name in chosen else _default(name) for name in SETTINGS]
 
 
 def unknown_variables() -> list[tuple[str, str]]:
-    """Return misspelled variables, each with the one that was probably meant: (REDRIVE_LEESE, REDRIVE_LEASE)."""
+    """Return misspelled variables, each with the probable intention: (REDRIVE_LEESE, REDRIVE_LEASE)."""
     odd = (v.removeprefix("REDRIVE_") for v in sorted(os.environ) if v.startswith("REDRIVE_"))
     names = [*(name.upper() for name in SETTINGS), *_OTHERS]
     meant = ((name, near_miss(name, names, 0.75)) for name in odd if name not in names)
@@ -120,11 +120,11 @@ def unknown_variables() -> list[tuple[str, str]]:
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
-    """Variables that are set, by setting. An empty one counts as not set: that is how a wrapper removes one."""
+    """Return (setting, text) for each variable that is set. An empty one is not: that is how a wrapper unsets it."""
     return tuple((name, text) for name, variable in VARIABLES.items() if (text := os.environ.get(variable)))
 
 
-@functools.lru_cache(maxsize=64)  # an app asks with every worker it makes, and its App() at import
+@functools.lru_cache(maxsize=64)  # cached: App() reads the settings, and so does every worker
 def _resolve(
     flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: SettingsFile | None
 ) -> Settings:
@@ -136,7 +136,7 @@ def _resolve(
 def _choose(
     flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: SettingsFile | None
 ) -> dict[str, tuple[Any, Sourced]]:
-    """Each setting that is given anywhere: its value, how it was written, and where."""
+    """Return each setting that is set: its value, and its text with the source."""
     written = {}
     if file is not None:
         for name, value in table_of(file).items():
@@ -160,7 +160,7 @@ def _default(name: str) -> Sourced:
 
 
 def _hide_secrets(written: Sourced) -> Sourced:
-    """Without secrets: a webhook is one as a whole, other URLs may hold a password."""
+    """Hide the secrets of a setting: all of a webhook's URL but its host, the password of other URLs."""
     if written.name == "notify":
         return written._replace(value=hidden_url(str(written.value)))
     return written._replace(value=shown(str(written.value))) if written.name in ("url", "blobs") else written
@@ -178,13 +178,13 @@ def _value(written: Sourced) -> Any:
 
 
 def _anchor(name: str, value: Any, file: SettingsFile) -> Any:
-    """A relative path in a file starts at the file's own directory."""
+    """Make a relative path in a file relative to the file's directory."""
     if file.here or not isinstance(value, str):
         return value
     if name == "state_dir":
         return value if value.startswith("~") else str(file.path.parent / value)
-    if name == "url" and value.startswith("sqs://"):  # its triage and cells are URLs too
-        folder = quote(quote(str(file.path.parent)))  # a URL within a URL
+    if name == "url" and value.startswith("sqs://"):  # its parameters `triage` and `cells` are URLs, too
+        folder = quote(quote(str(file.path.parent)))  # quoted twice: a URL within a URL
         return re.sub(rf"(?<=[?&])(?:triage|cells)={_SQLITE}(?!/)", lambda match: f"{match[0]}{folder}/", value)
     if name != "url" or not value.startswith(_SQLITE):
         return value

@@ -1,11 +1,11 @@
-"""Which page of the docs, under `docs/runbooks/`, explains an alert, and the link to it."""
+"""The pages of the docs that explain alerts, under `docs/runbooks/`, and links to them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-# Rules of Prometheus, names of `app.on`, and alarms of CloudWatch (their names in the template): to the name of a page.
+# The page by alert: rules of Prometheus, names of `app.on`, and alarms of CloudWatch (as the template names them).
 RUNBOOKS: Mapping[str, str] = MappingProxyType(
     {
         "RedriveDeadLettersGrowing": "dead-letters-growing",
@@ -54,7 +54,7 @@ RUNBOOKS: Mapping[str, str] = MappingProxyType(
 
 
 def runbook_url(page: str, base: str | None = None) -> str:
-    """The link to a page of RUNBOOKS. `base` is the setting `runbook_url`: the address above the pages, or a
+    """Return the link to a page of RUNBOOKS. `base` is the setting `runbook_url`: the address above the pages, or a
     template with `{page}`. Without it, the link is the page's path in the source.
 
     >>> runbook_url("backlog", "https://docs.example.com/redrive/runbooks")

@@ -1,4 +1,4 @@
-"""Decide whose files may choose what runs here: this user's and root's, and those named as trusted.
+"""Decide which files may choose the store and the code: those of this user, of root, and those named as trusted.
 
 Settings choose the store and the code that is imported. So a settings file of another user is refused, as git refuses
 the configuration of another user's repository (safe.directory): a file that another user owns, may write, or could
@@ -37,7 +37,7 @@ class NotTrusted(Refused):
 
 
 def why_not(path: Path) -> str | None:
-    """Return why a file is not trusted; None if it is. Raises OSError where it cannot be examined."""
+    """Return why a file is not trusted; None if it is. Raises OSError if it cannot be examined."""
     if is_named(path):
         return None
     status = path.lstat()
@@ -51,7 +51,7 @@ def why_not(path: Path) -> str | None:
 
 
 def why_not_folder(path: Path) -> str | None:
-    """Return why code is not imported from a folder; None if it is. A sticky bit does not help."""
+    """Return why code must not be imported from a folder; None if it may. A sticky bit does not help."""
     if is_named(path):
         return None
     status = path.stat()
@@ -75,16 +75,16 @@ def is_named(path: Path) -> bool:
 def python() -> list[str]:
     """Return the command that runs this Python again, for `-m`.
 
-    Modules are not imported from the working directory, unless redrive itself is.
+    It does not import modules from the working directory, unless redrive itself is imported from there.
     """
-    with contextlib.suppress(FileNotFoundError):  # it was removed
+    with contextlib.suppress(FileNotFoundError):  # the folder was deleted
         if Path(__file__).parents[1] == Path.cwd():
             return [sys.executable]
     return [sys.executable, "-P"]
 
 
 def _of_folder(path: Path) -> str | None:
-    """Why a file in this folder may be another one next time. In a sticky one only its owner can remove it."""
+    """Return why others could replace a file of this folder; None if they cannot. A sticky folder prevents it."""
     status = path.stat()
     why = _owner(status, f"its folder {path}")
     return why or (None if status.st_mode & stat.S_ISVTX else _writers(path, status, f"its folder {path}"))
@@ -107,7 +107,7 @@ def _writers(path: Path, status: os.stat_result, what: str) -> str | None:
 
 
 def _ours() -> frozenset[int]:
-    """The users who count as this one."""
+    """Return the ids of the users that are trusted: root, this one, and the caller of sudo."""
     me, by = os.geteuid(), os.environ.get("SUDO_UID", "")
     sudo = {int(by)} if me == 0 and by.isascii() and by.isdigit() else set()
     return frozenset({0, me} | sudo)
@@ -115,9 +115,9 @@ def _ours() -> frozenset[int]:
 
 @lru_cache(maxsize=64)
 def _is_alone(gid: int, ours: frozenset[int]) -> bool:
-    """Whether a group has no other members, such as the one that many systems make for each user.
+    """Return whether a group has no other members, such as the one that many systems create for each user.
 
-    A group that is not listed may have any.
+    An unlisted group may have any members.
     """
     import grp
     import pwd

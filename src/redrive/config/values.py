@@ -1,4 +1,4 @@
-"""Read the value of one setting: what it may be, and why another value is refused (ValueError or TypeError)."""
+"""Parse the values of settings. An invalid one raises ValueError or TypeError with the reason."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
-# Fields of links to traces and logs.
+# The fields of templates for links to traces, logs and code.
 ABOUT = ("trace_id", "span_id", "message_id", "task", "queue", "worker", "at")
 CODE = ("file", "line")
 
 
 class Setting(NamedTuple):
-    """How one setting is read, and what an error says of it."""
+    """How a setting is parsed: its field of Settings, the parser, and the expected values for error texts."""
 
     field: str
     read: Callable[[Any], Any]
     expected: str
-    default: str | None = None  # as one would write it, where that is not the field's own
+    default: str | None = None  # the default as written, if it differs from the field's
 
 
 def _text(value: object) -> str:
@@ -58,7 +58,7 @@ def _http(value: object) -> str:
 
 
 def _template(fields: tuple[str, ...]) -> Callable[[object], str]:
-    """A link out: an http or https URL in which values replace the fields."""
+    """Return a parser of link templates: http or https URLs with some of these fields."""
 
     def read(value: object) -> str:
         unknown = [name for name in re.findall(r"\{([^{}]*)\}", str(value)) if name not in fields]
@@ -79,7 +79,7 @@ def _app(value: object) -> str:
 
 
 def address(value: object) -> str:
-    """`9464` or `0.0.0.0:9464` as HOST:PORT, on loopback where no host is named. Raises ValueError."""
+    """Parse `9464` or `0.0.0.0:9464` as HOST:PORT; the default host is loopback. Raises ValueError."""
     host, _, port = str(value).strip().rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 65_536):
         raise ValueError(f"{port!r} is no port")
@@ -113,7 +113,7 @@ def _not_negative(value: object) -> int:
 
 
 def size(value: object) -> int:
-    """Bytes, as a number or with a unit: 200_000, "200KB", "512MiB". Raises ValueError."""
+    """Parse bytes, a number or a text with a unit: 200_000, "200KB", "512MiB". Raises ValueError."""
     match = re.fullmatch(r"\s*([0-9_]+)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
     if match is None:
         return _not_negative(value)
@@ -123,7 +123,7 @@ def size(value: object) -> int:
 
 
 def some_size(value: object) -> int:
-    """As `size`, and more than 0."""
+    """Parse a size above 0. Raises ValueError."""
     return _positive(size(value))
 
 
@@ -146,7 +146,7 @@ def _one_of(words: tuple[str, ...]) -> Callable[[object], str]:
 
 
 def queue_sizes(value: object) -> dict[str, int | None]:
-    """`"crm:20,bulk"`, or a list of such, as names and their concurrency. Raises ValueError."""
+    """Parse `"crm:20,bulk"`, or a list of such texts, as queues and their concurrency. Raises ValueError."""
     texts = value if isinstance(value, list | tuple) else [value]
     sizes: dict[str, int | None] = {}
     for part in [part.strip() for text in texts for part in _text(text).split(",")]:
@@ -160,7 +160,7 @@ def queue_sizes(value: object) -> dict[str, int | None]:
 
 
 def hidden_url(url: str) -> str:
-    """A URL to show that is a secret as a whole, as webhooks are: its scheme and host.
+    """Return only the scheme and host of a URL that is a secret as a whole, such as a webhook's.
 
     >>> hidden_url("https://ann:pw@hooks.example.com:8443/services/T0/B0/x?key=1")
     'https://hooks.example.com:8443/***'

@@ -44,7 +44,8 @@ class SeriesNames:
         self.retries = 0
 
     def list(self, names: Collection[SeriesName], now_ms: int) -> dict[SeriesName, SeriesName]:
-        """Add these names to the list; return the name to count each under (OVERFLOW if it is full). Raises StoreError."""
+        """Add these names to the list; return the name to count each under, OVERFLOW if it is full. Raises
+        StoreError."""
         day = now_ms // HOURS.span_ms
         if any(self._known.get(name, -1) < day for name in names):
             self._known = self._list(names, day)

@@ -1,4 +1,4 @@
-"""What an alert says: its content, its words, and the command that leads on."""
+"""Alerts: their fields, their texts, and the command that shows more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..registry import Registry
 from ..triage.select.terms import as_node
 from ..urls import shown
 
-IDS_MAX = 5  # sample ids that an alert carries
+IDS_MAX = 5  # sample ids in an alert
 
 
 class Alert(Struct, frozen=True, kw_only=True):
@@ -66,12 +66,12 @@ class AlertSubject(NamedTuple):
 
 
 class Pile(Struct, frozen=True, array_like=True):
-    """Events of one subject that are not reported yet."""
+    """Counted events of one subject that no alert has reported yet."""
 
     count: int = 0
     since_ms: int = 0
     ids: tuple[str, ...] = ()
-    text: str = ""  # of the last one
+    text: str = ""  # of the last event
 
     def plus(self, other: Pile) -> Pile:
         if not (self.count and other.count):
@@ -100,7 +100,7 @@ def text_of(subject: AlertSubject, pile: Pile) -> str:
 
 
 def visible(text: str) -> str:
-    """The text without secrets and control characters, which may come from queues, errors or names."""
+    """Return a text without secrets and control characters; it may come from queues, errors or names."""
     return one_line(redact(text))
 
 
@@ -125,7 +125,7 @@ def command_of(subject: AlertSubject, pile: Pile, place: Sequence[str]) -> str:
 
 
 def _dead(subject: AlertSubject) -> list[str]:
-    """List the messages of a failure; for several failures, or all queues, their groups."""
+    """Return the command that lists the messages of a failure; for several failures, or all queues, their groups."""
     queue = subject.queue or None
     if not subject.task:
         return ["dlq", "groups", *filter(None, [str(as_node(Filter(queue=queue)))])]
@@ -135,25 +135,25 @@ def _dead(subject: AlertSubject) -> list[str]:
 
 
 def place_of(app: Registry, spec: str | None) -> list[str]:
-    """The options that name the app or the store to a command; none if they would show a password."""
+    """Return the options of a command that name the app or the store; none if the URL has a password."""
     if spec is not None:
         return ["--app", spec]
     return ["--url", app.url] if app.url is not None and shown(app.url) == app.url else []
 
 
 def shell_line(words: Sequence[str], place: Sequence[str]) -> str:
-    """A command of ours, as it is typed."""
+    """Return a redrive command as it is typed in a shell."""
     return shlex.join(["redrive", *words, *place])
 
 
 def runbook_of(name: str) -> str | None:
-    """The page that explains an alert."""
+    """Return the page that explains an alert."""
     page, base = RUNBOOKS.get(name), settings().runbook_url
     return page if page is None or base is None else runbook_url(page, base)
 
 
 def page_of(name: str, task: str | None, queue: str | None, about: str | None, ids: Sequence[str] = ()) -> str | None:
-    """The web page that shows more about the subject of an alert."""
+    """Return the address of the web page that shows the subject of an alert; None without the setting `web_url`."""
     match name:
         case "dead_growth" if about:
             return web_link("groups", about)
@@ -175,7 +175,7 @@ def page_of(name: str, task: str | None, queue: str | None, about: str | None, i
 
 
 def spec_of(app: Registry) -> str | None:
-    """MODULE:APP: the app is searched in the modules of its handlers."""
+    """Return MODULE:APP, searching the app in the modules of its handlers."""
     for module in dict.fromkeys(getattr(task.handler, "__module__", None) for task in list(app.tasks.values())):
         loaded = sys.modules.get(module or "")
         for name, value in list(vars(loaded).items()) if loaded is not None else ():

@@ -1,8 +1,8 @@
-"""Send alerts without a monitoring stack: one for all events of a subject, and the next one after `every`.
+"""Send alerts without a monitoring stack: one for all events of a subject, then none for `every`.
 
 `app.on("quarantined", fn)` and `redrive worker --notify URL` each create a `Watch`. Workers add events to it, and a
 thread of its own sends the alerts. A cell of the store holds when a subject was last alerted, and its events since. So
-any number of worker processes send one alert between them, and its count includes every event.
+however many worker processes there are, they send one alert, whose count includes every event.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .alert import Alert as Alert
 from .alert import AlertSubject, Pile, cause_of, command_of, page_of, place_of, runbook_of, spec_of, text_of, visible
 from .muting import read_mutes
 
-NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")  # of events; thresholds has the others
+NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")  # `thresholds` has the others
 TEXT_MAX = 500
-NOTED_MAX = 16 * TEXT_MAX  # characters kept until secrets are hidden: half a secret would not be recognized
+NOTED_MAX = 16 * TEXT_MAX  # kept until secrets are hidden: a secret cut in half would not be recognized
 GATHER_S = 1.0  # events within this time share an alert
 DEPOSIT_S = 30.0  # how often a process that may not send yet stores its events for the others
 AGAIN_S = 60.0  # when to retry an alert that failed
@@ -53,7 +53,7 @@ class NotSent(Exception):
 
 
 class SentAlert(Struct, frozen=True, array_like=True):
-    """A cell: when the last alert of a subject was sent, and its events since."""
+    """The value of a cell: when the last alert of a subject was sent, and its events since."""
 
     at_ms: int = 0
     pile: Pile = Pile()
@@ -84,9 +84,9 @@ class Watch:
         self._channel, self._every_ms, self._spec, self._gather_s = channel, every_ms, app_spec, gather_s
         self._changed = threading.Condition()
         self._piles: dict[AlertSubject, Pile] = {}
-        self._look_s: dict[AlertSubject, float] = {}  # when to check whether its alert may be sent
-        self._sent_s: dict[AlertSubject, float] = {}  # when this process sent its alert, in case the store is down
-        self._hurry: dict[AlertSubject, None] = {}  # to send at once, in this order
+        self._look_s: dict[AlertSubject, float] = {}  # when to check whether an alert may be sent
+        self._sent_s: dict[AlertSubject, float] = {}  # when this process last sent an alert, used if the store fails
+        self._hurry: dict[AlertSubject, None] = {}  # to send at once, in this order; a dict keeps it
         self._busy = False
         self._thread: threading.Thread | None = None
 
@@ -108,7 +108,7 @@ class Watch:
             else:
                 stopped = stopped or event.name == "stopped"
         if stopped:
-            self.flush(LAST_WORDS_S)  # the process may end after this
+            self.flush(LAST_WORDS_S)  # the process may end after this batch
 
     def _note(
         self, subject: AlertSubject, at_ms: int, text: str | None, id: str | None = None, *, count: int = 1
@@ -121,7 +121,7 @@ class Watch:
             self._alive()
 
     def _bound(self, subject: AlertSubject) -> AlertSubject:
-        """The subject, or a wider one if there are too many: failures that all differ share an alert."""
+        """Return the subject, or a wider one if there are too many, so that failures that all differ share an alert."""
         if len(self._piles) >= SUBJECTS_MAX:
             return AlertSubject(subject.name)
         return self._widen(subject) if subject.name == "dead_growth" and subject.task else subject
@@ -131,14 +131,14 @@ class Watch:
         wide = AlertSubject(subject.name, queue=subject.queue)
         if self._sent_s.get(subject, -float("inf")) > fresh_s:
             return subject
-        if wide in self._piles:  # checked first, as this may run for every death
+        if wide in self._piles:  # first, as this runs for every death
             return wide
         subjects = {s for s, at_s in self._sent_s.items() if at_s > fresh_s and s.name == subject.name and s.task}
         subjects |= {s for s in self._piles if s.name == subject.name and s.task}
         return wide if len(subjects) >= FAILURES_MAX else subject
 
     def flush(self, timeout_s: float) -> bool:
-        """Send the alerts that may be sent now, and store the other events; False if that took too long."""
+        """Send the alerts that are due and store the other events; return False if `timeout_s` is too short."""
         with self._changed:
             self._hurry = dict.fromkeys(self._piles)
             if self._hurry:
@@ -147,14 +147,14 @@ class Watch:
             return self._changed.wait_for(lambda: not self._hurry and not self._busy, timeout_s)
 
     def _alive(self) -> None:
-        if self._thread is None or not self._thread.is_alive():  # the first time, or in a fork
+        if self._thread is None or not self._thread.is_alive():  # the first time, or in a forked child
             self._busy = False
             self._thread = threading.Thread(target=self._work, name="redrive-alerts", daemon=True)
             self._thread.start()
             atexit.register(_last_words, weakref.ref(self))
 
     def _add(self, subject: AlertSubject, pile: Pile, look_in_s: float) -> None:
-        """Call it with the lock held."""
+        """Add events to a subject; hold the lock."""
         self._piles[subject] = self._piles.get(subject, Pile()).plus(pile)
         self._look_s[subject] = min(self._look_s.get(subject, float("inf")), time.monotonic() + look_in_s)
         self._changed.notify_all()
@@ -186,10 +186,10 @@ class Watch:
         return [*self._hurry, *(s for s, at_s in self._look_s.items() if at_s <= now_s and s not in self._hurry)]
 
     def _one(self, subject: AlertSubject, pile: Pile) -> None:
-        pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # here, once for all events
+        pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # once for all events of the pile
         try:
             claimed = self._claim(subject, pile)
-        except Exception:  # the store is down, or closed: go by what this process sent
+        except Exception:  # the store failed or is closed: decide by the alerts that this process sent
             claimed = self._claim_here(subject, pile)
         if claimed.count:
             self._remember(subject)
@@ -204,8 +204,7 @@ class Watch:
             self._sent_s[subject] = now_s
 
     def _claim(self, subject: AlertSubject, pile: Pile) -> Pile:
-        """The events to report now, by this process alone; none if the last alert is too recent, or another process
-        sends it."""
+        """Return the events to report now; empty if the last alert is too recent, or another process reports them."""
         store, key = self._app.store, self._key(subject)
         for _ in range(_SWAPS_MAX):
             version, old = self._read(key)
@@ -213,7 +212,7 @@ class Watch:
             if self._is_muted(subject, now_ms):
                 self._forget(key, version, old)
                 return Pile()
-            left_ms = min(old.at_ms + self._every_ms - now_ms, self._every_ms)  # at most that: a clock may be set back
+            left_ms = min(old.at_ms + self._every_ms - now_ms, self._every_ms)  # a clock may be set back
             if not both.count:
                 return both
             if left_ms > 0:
@@ -222,12 +221,12 @@ class Watch:
                 return pile
             new = SentAlert(old.at_ms, both) if left_ms > 0 else SentAlert(now_ms)
             if store.cells.swap([Swap(key, version, _encode(new), max(2 * self._every_ms, KEPT_MS))])[0]:
-                return Pile() if left_ms > 0 else both  # a crash from here on loses this alert
-        self._again(subject, pile, 1.0)  # many processes compete
+                return Pile() if left_ms > 0 else both  # from here, a crash loses this alert
+        self._again(subject, pile, 1.0)  # other processes won all swaps
         return Pile()
 
     def _is_muted(self, subject: AlertSubject, now_ms: int) -> bool:
-        """Whether alerts about this failure, queue or dependency are muted."""
+        """Return whether alerts about the subject's failure, queue or dependency are muted."""
         store, about = self._app.store, subject.about
         if read_mutes(store, self._app).cover(
             queue=subject.queue,
@@ -258,7 +257,7 @@ class Watch:
             self._tell_it(self._alert(subject, pile))
         except NotSent as error:
             self._postpone(subject, pile, str(error))
-        except Exception:  # a bug in the function would fail again
+        except Exception:  # a bug in the function: a retry would fail, too
             _print(f"{self._channel} failed on an alert:\n{traceback.format_exc()}")
 
     def _postpone(self, subject: AlertSubject, pile: Pile, why: str) -> None:
@@ -278,7 +277,7 @@ class Watch:
         self._again(subject, pile, again_ms / 1000)
 
     def _look_in(self, subject: AlertSubject, left_s: float) -> None:
-        """Check again in this time; store the events until then for the other processes now and then."""
+        """Check again in `left_s`; meanwhile, store new events every DEPOSIT_S, for the process that sends."""
         with self._changed:
             self._look_s[subject] = time.monotonic() + left_s
             if subject in self._piles:
@@ -327,14 +326,14 @@ def on(app: Registry, name: str, fn: Callable[[Alert], Any], every: Duration) ->
 
 
 def sync_call(fn: Callable[[Alert], Any]) -> Callable[[Alert], object]:
-    """A function that calls `fn`, which may be `async def`."""
+    """Return a synchronous function that calls `fn`, which may be `async def`."""
     if inspect.iscoroutinefunction(fn):
         return lambda alert: asyncio.run(fn(alert))
     return fn
 
 
 def channel_of(app: Registry, name: str, fn: Callable[..., Any]) -> str:
-    """The name of the function, which is the same in every process; a number distinguishes equal names."""
+    """Return the qualified name of a function, the same in every process, numbered if an app has it twice."""
     module = getattr(fn, "__module__", None) or "builtins"
     full = f"{module}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
     numbers = _NUMBERS.setdefault(app, {})

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from .rules import FAILED, RUNS
 
-WIDTH, HEIGHT = 8, 7  # of a panel, on Grafana's 24 columns
+WIDTH, HEIGHT = 8, 7  # of a panel; Grafana has 24 columns
 UID = "redrive-overview"
 
 
 class Panel(NamedTuple):
-    """A graph: its title, its unit as Grafana names it, what it says, and (query, legend) of its lines."""
+    """A graph: title, unit as Grafana names it, description, and (query, legend) of each line."""
 
     title: str
     unit: str
@@ -174,7 +174,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it. The data source, queues and tasks are variables."""
+    """Return the dashboard in Grafana's import format. The data source, queues and tasks are variables."""
     panels: list[dict[str, Any]] = []
     y = 0
     for title, row in ROWS:
@@ -230,5 +230,4 @@ def _panel(panel: Panel, at: dict[str, int]) -> dict[str, Any]:
 
 
 def dashboard_json() -> str:
-    """The dashboard as text."""
     return json.dumps(dashboard(), indent=1) + "\n"

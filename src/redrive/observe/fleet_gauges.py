@@ -1,4 +1,4 @@
-"""Gauges of the processes that are alive: see `prometheus.py` for what they mean. No name of a worker is a label."""
+"""Gauges of the living processes; `prometheus.py` describes them. No label has the name of a worker."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ STATES = ("running", "idle", "draining", "hung", "gone")
 
 
 class Fleet(Struct, frozen=True, kw_only=True):
-    """Totals of the reports of a store's processes. A field is None where no process reports it."""
+    """Totals over the records of a store's processes. A field is None if no process reports it."""
 
     workers: Mapping[tuple[str, str], int] = {}  # by queue and state
     longest_run_s: float | None = None
-    clock_ahead_s: float | None = None  # of the clock that is the furthest away from the store's
+    clock_ahead_s: float | None = None  # of the clock with the largest difference to the store's
     loop_lag_s: float | None = None
-    hung_s: float | None = None  # the longest
+    hung_s: float | None = None  # of the worker that has hung longest
 
 
 def fleet_of(processes: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int) -> Fleet:
-    """Sum up the reports of processes."""
     workers = [info for info in processes if info.kind == "worker"]
     count = Counter({(queue, state): 0 for queue in queues for state in STATES})
     for info in workers:
@@ -47,7 +46,7 @@ def fleet_of(processes: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int
 
 
 def gauges(fleet: Fleet, family: type[GaugeMetricFamily], label: Callable[[str], str]) -> Iterator[Metric]:
-    """The numbers as families of prometheus_client; `label` makes a queue's name harmless."""
+    """Yield the totals as families of prometheus_client; `label` makes a queue's name harmless."""
     workers = family("redrive_workers", "Workers by queue and state.", labels=("queue", "state"))
     for (queue, state), count in sorted(fleet.workers.items()):
         workers.add_metric((label(queue), state), count)

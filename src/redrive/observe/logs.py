@@ -21,11 +21,11 @@ from ..fault import Crash
 from ..fault.model import kind_word
 from ..redact import clip, in_json, many_lines, one_line, redact, shown_traceback
 
-TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
-TRACEBACKS_MAX = 1_000  # that a text log remembers
+TEXT_MAX = 500  # characters of a fault's text in a line; `redrive job show` has all of it
+TRACEBACKS_MAX = 1_000  # places that a text log remembers
 _encode_lines = msgspec.json.Encoder().encode_lines
-_name = lru_cache(maxsize=4096)(redact)  # of tasks, queues, errors and dependencies, which come again and again
-_LEFT_OUT = frozenset(("aws_requests",))  # figures for metrics, several a minute
+_name = lru_cache(maxsize=4096)(redact)  # cached: the same few names come again and again
+_LEFT_OUT = frozenset(("aws_requests",))  # figures for metrics, several a minute, are not logged
 _WARNINGS = frozenset(
     ("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped", "no_scheduler", "worker_hung")
 )
@@ -46,26 +46,24 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     crashes: int = 0
     redrives: int = 0
     delay_ms: int | None = None
-    fault: str | None = None  # the kind
+    fault: str | None = None  # its kind
     error: str | None = None
     text: str | None = None
     reason: str | None = None
-    fingerprint: str | None = None  # of a dead one
-    deferral: str | None = None  # why flow control held it
-    by: str | None = None  # the dependency, queue or task whose that is
+    fingerprint: str | None = None  # of a dead message
+    deferral: str | None = None  # why flow control put the message off
+    by: str | None = None  # the dependency, queue or task that caused the deferral
     degraded: str | None = None
-    duplicate_of: str | None = None  # whose stored result it took, unrun
+    duplicate_of: str | None = None  # the id of the message whose stored result this one took without a run
     crash: Crash | None = None
     correlation_id: str = ""
     run_ms: float | None = None
     worker: str = ""
     traceback: str | None = None
-    page: str | None = None  # of a message that rests: where the web pages show it, if the setting `web_url` says so
+    page: str | None = None  # of a message at rest: its address in the web pages, if the setting `web_url` is set
 
 
 class NoticeLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The log record of a notice, about the worker or flow control."""
-
     time: str
     level: str
     notice: str
@@ -92,12 +90,12 @@ class JsonLog(LineLog):
 class TextLog(LineLog):
     """An observer that writes each event as a line for people, in colour on a terminal unless NO_COLOR is set.
 
-    The traceback of a fault follows the first time that one comes through these lines of code."""
+    The traceback of a fault is written once for each sequence of code lines in it."""
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__(stream)
         self._write = _writer(stream)
-        self._known: set[str] = set()  # the places of tracebacks that were shown
+        self._known: set[str] = set()  # the code lines of tracebacks written before
         self._colour = stream.isatty() and not os.environ.get("NO_COLOR")
 
     def __call__(self, events: Sequence[Event]) -> None:
@@ -110,7 +108,7 @@ class TextLog(LineLog):
             about = f"{_clean(event.about)}: " if event.about else ""
             colour = _YELLOW if event.name in _WARNINGS else _DIM
             text, more = redact(event.text), list[str]()
-            if event.name == "worker_hung":  # its stack
+            if event.name == "worker_hung":  # its text ends with a stack
                 text, *more = many_lines(text).split("\n")
             lines = [
                 f"{time} {event.name:<9} {about}{one_line(text)} ({one_line(event.worker)})",
@@ -122,7 +120,7 @@ class TextLog(LineLog):
         return line if event.traceback is None else line + self._traceback(event.traceback)
 
     def _traceback(self, text: str) -> str:
-        """Its traceback, unless one from the same lines of code was shown before."""
+        """Return the traceback, or nothing if one with the same code lines was written before."""
         places = "\n".join(line for line in text.splitlines() if line.startswith('  File "'))
         if not places or places in self._known:
             return ""
@@ -137,7 +135,7 @@ class TextLog(LineLog):
 
 
 def log_of_lambda() -> JsonLog | None:
-    """The log of a Lambda function: JSON lines on stdout, or None if the setting `log` is `off`."""
+    """Return the log of a Lambda function: JSON lines on stdout, or None if the setting `log` is `off`."""
     return None if settings().log == "off" else JsonLog(sys.stdout)
 
 
@@ -175,7 +173,7 @@ def _clean(name: str) -> str:
 
 
 def _visible(lines: bytes) -> bytes:
-    """JSON without control characters, which could act on a terminal."""
+    """Return JSON lines without control characters, which could act on a terminal."""
     return lines if lines.isascii() and b"\x7f" not in lines else in_json(lines.decode()).encode()
 
 
@@ -231,11 +229,11 @@ def _short(text: str | None) -> str:
 
 
 def _writer(stream: IO[str]) -> Callable[[bytes], None]:
-    """Write to the binary buffer of the stream, if it has one, and flush."""
+    """Return a function that writes to the stream, by its binary buffer if it has one, and flushes."""
     below: Any = getattr(stream, "buffer", None)
 
     def write(lines: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the reader is gone; the work goes on
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone: logs are lost, and work continues
             if below is not None:
                 stream.flush()
                 below.write(lines)

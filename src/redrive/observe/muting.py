@@ -1,6 +1,6 @@
 """Mute alerts about a queue or a dependency until a time, such as the end of planned maintenance.
 
-All mutes are in one cell, so that one read gets all of them. Each change is one commit with its entry in the audit log.
+All mutes are stored in one cell, so that one read gets them. Each change is one commit with its entry in the audit log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_MS = 366 * 86_400_000
 
 
 class Mute(Struct, frozen=True, kw_only=True):
-    """Alerts about this queue or dependency are muted until then. Times are ms of the store's clock."""
+    """A mute of the alerts about a queue or dependency until `until_ms`. Times are ms of the store's clock."""
 
     queue: str | None = None
     dependency: str | None = None
@@ -46,7 +46,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Mutes:
-    """The mutes at one moment. Which tasks call a dependency is known from this app alone."""
+    """The mutes at one moment. `app` is the source for which tasks call a dependency."""
 
     def __init__(self, app: Registry, abouts: frozenset[str]) -> None:
         self._app, self._abouts = app, abouts
@@ -54,8 +54,8 @@ class Mutes:
     def cover(
         self, *, queue: str | None = None, task: str | None = None, dependency: str | None = None, about: str = ""
     ) -> bool:
-        """Whether alerts about this are muted: its queue is, or the dependency that its task, or that each task of its
-        queue, calls. `about` is `queue/NAME` or `flow/NAME`."""
+        """Return whether alerts about this are muted: by a mute of the queue, or of the dependency that the task, or
+        each task of the queue, calls. `about` is `queue/NAME` or `flow/NAME`."""
         if not self._abouts:
             return False
         called = [dependency_of(self._app, task)] if task else dependencies_of(self._app, queue) if queue else []
@@ -68,12 +68,11 @@ class Mutes:
 
 
 def read_mutes(store: Store, app: Registry) -> Mutes:
-    """Read the current mutes. Raises StoreError."""
     return Mutes(app, frozenset(mute.about for mute in listed(store)))
 
 
 def listed(store: Store) -> tuple[Mute, ...]:
-    """The mutes of queues and dependencies that have not ended, those that end first first. Raises StoreError."""
+    """Return the mutes of queues and dependencies that have not ended, by their end. Raises StoreError."""
     (cell,) = store.cells.read([CELL])
     now_ms = store.now_ms()
     left = [mute for mute in decoded(cell, _decode, {}).values() if mute.until_ms > now_ms]
@@ -81,14 +80,14 @@ def listed(store: Store) -> tuple[Mute, ...]:
 
 
 def dependency_of(app: Registry, task: str) -> str | None:
-    """The dependency that a task of the app calls."""
+    """Return the dependency that a task of the app calls; None without one."""
     known = app.tasks.get(task)
     named = None if known is None else known.dependency
     return named or (task if task in app.dependencies else None)
 
 
 def dependencies_of(app: Registry, queue: str) -> list[str | None]:
-    """The dependencies of a queue's tasks, each once; None for tasks without one."""
+    """Return the dependencies of a queue's tasks, each once; None for tasks without one."""
     tasks = [task.name for task in list(app.tasks.values()) if task.queue == queue]
     return list(dict.fromkeys(dependency_of(app, name) for name in tasks))
 
@@ -100,7 +99,7 @@ class Muting:
         self._store, self._app = store, app
 
     def list(self) -> tuple[Mute, ...]:
-        """The mutes that have not ended, those that end first first. Raises StoreError."""
+        """Return the mutes that have not ended, by their end. Raises StoreError."""
         return listed(self._store)
 
     def mute(
@@ -112,9 +111,9 @@ class Muting:
         reason: str,
         actor: str | None = None,
     ) -> Mute:
-        """Send no alert about this queue, or about this dependency and what calls it, for this long, at most a year. A
-        longer or shorter mute replaces it. Nothing else changes: messages run, and an alert that still fires when the
-        mute ends is sent then. `actor` defaults to user@host. Raises ConfigError, StoreError."""
+        """Mute alerts about a queue, or about a dependency with its tasks and queues, for `for_`, at most a year. A
+        later mute of the same replaces it. Messages run as before, and an alert that still fires when the mute ends is
+        sent then. `actor` defaults to user@host. Raises ConfigError, StoreError."""
         about = self._about(queue, dependency)
         if dependency is not None and dependency not in (known := Controls(self._store, self._app).names()):
             names = ", ".join(known) or "none"

@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from ..store import Store
 
 LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
-OLDEST_QUEUES = 100  # queues whose oldest dead message is read at each scrape, those with most dead messages
-FRESH_S = 1.0  # how long values of the store are reused, at least
-LOOK_SHARE = 0.05  # share of the store's time for scrapes: if a read takes 200 ms, one in 4 s
+OLDEST_QUEUES = 100  # queues whose oldest dead message each scrape reads: those with the most dead messages
+FRESH_S = 1.0  # seconds for which values of the store are reused, at least
+LOOK_SHARE = 0.05  # the most of the time spent on reads: after one of 200 ms, the next is 4 s later
 _BY_ATTEMPT = ("queue", "task", "attempt")
 
 
@@ -129,13 +129,13 @@ class Metrics:
             self._undo.pop()()
 
     def describe(self) -> Iterable[Metric]:
-        """The families without samples: registering reads no store."""
+        """Yield the families without samples, as registering must not read the store."""
         yield from families(empty())
         if self._depths is not None:
             yield from self._depths.describe()
 
     def collect(self) -> Iterable[Metric]:
-        """The families as they are now."""
+        """Yield the families with their current samples."""
         self._counting.expect((task.queue, task.name) for task in list(self._app.tasks.values()))
         yield from families(self._counting.copy())
         if self._depths is not None:
@@ -143,27 +143,27 @@ class Metrics:
 
 
 class Counters:
-    """A collector of the counts that `read` returns: for a process that serves those of others."""
+    """A collector of the counts that `read` returns, for a process that exports those of others."""
 
     def __init__(self, read: Callable[[], MetricSeries]) -> None:
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        """The families without samples."""
+        """Yield the families without samples."""
         return families(empty())
 
     def collect(self) -> Iterable[Metric]:
-        """The families as they are now."""
+        """Yield the families with their current samples."""
         return families(self._read())
 
 
 class _Look(NamedTuple):
-    """Figures read from the store, and until when they are served."""
+    """Values read from the store, which are served until `until_s`."""
 
     until_s: float
     counts: Mapping[str, Counts] | None = None  # None: the store could not be read
     paused: frozenset[str] = frozenset()
-    dead_s: Mapping[str, float] = {}  # how long the longest dead one is dead, by queue
+    dead_s: Mapping[str, float] = {}  # by queue: for how long its oldest dead message has been dead
     runs: Mapping[str, int] = {}  # by status
     run_messages: Mapping[str, int] = {}  # of open runs
     controls: Sequence[Control] = ()
@@ -172,9 +172,9 @@ class _Look(NamedTuple):
 
 
 class Depths:
-    """A collector of depths and dependencies. It reads the store at most once a second, and uses at most a twentieth
-    of the store's time. `store` returns the store, and may raise; `app` has the rules of the dependencies; `clock`
-    counts seconds."""
+    """A collector of depths and dependencies. It reads the store at most once a second, and for at most a twentieth of
+    the time. `store` returns the store, and may raise; `app` has the rules of the dependencies; `clock` counts
+    seconds."""
 
     def __init__(
         self, store: Callable[[], Store], app: Registry | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -184,12 +184,12 @@ class Depths:
         self._last = _Look(-math.inf)
 
     def describe(self) -> Iterable[Metric]:
-        """The families without samples."""
+        """Yield the families without samples."""
         return _gauges(_Look(0.0, {}))
 
     def collect(self) -> Iterable[Metric]:
-        """The families as they are now, or were a moment ago."""
-        with self._lock:  # scrapes at once share a look
+        """Yield the families with current samples, or those of the last read if that is recent."""
+        with self._lock:  # concurrent scrapes share a read
             if self._clock() >= self._last.until_s:
                 self._last = self._look()
             return _gauges(self._last)
@@ -208,14 +208,14 @@ class Depths:
             look = _Look(
                 0.0, counts, store.paused(), _dead_s(store, counts), *_of_runs(store), controls, fleet, signals
             )
-        except Exception:  # whatever it is: a scrape that fails would hide the counters too
+        except Exception:  # on any error export the counters without depths, rather than fail the scrape
             look = _Look(0.0)
         now_s = self._clock()
         return look._replace(until_s=now_s + max(FRESH_S, (now_s - began_s) / LOOK_SHARE))
 
 
 def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Redrive runs by status, and the messages of the open ones by outcome."""
+    """Return the number of redrive runs by status, and the messages of open ones by outcome."""
     known = index(store)
     ids = (*known.open, *known.over)
     cells = store.cells.read([state_cell(id) for id in ids]) if ids else []
@@ -228,7 +228,7 @@ def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
 
 
 def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
-    """How long the oldest dead message of each queue has been dead."""
+    """Return, by queue, for how many seconds its oldest dead message has been dead."""
     most = sorted((name for name in counts if counts[name].dead), key=lambda name: -counts[name].dead)[:OLDEST_QUEUES]
     firsts = {name: store.peek(Lane.DEAD, where=Filter(queue=name), limit=1).messages for name in most}
     now_ms = store.now_ms()
@@ -236,7 +236,7 @@ def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
 
 
 def families(series: MetricSeries) -> Iterator[Metric]:
-    """Counters and histograms as families of prometheus_client."""
+    """Yield counters and histograms as families of prometheus_client."""
     core = _client().core
     for shape in SHAPES:
         of = series[shape.name]
@@ -313,7 +313,7 @@ def _controls(controls: Sequence[Control]) -> Iterator[Metric]:
 
 @lru_cache(maxsize=4096)
 def _label(name: str) -> str:
-    """A name for a label: unique, without secrets, and harmless to terminals."""
+    """Return a name as a label's value: unique, without secrets, and without control characters."""
     hidden = redact(name)
     if hidden != name:
         hidden += f"~{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
@@ -321,7 +321,7 @@ def _label(name: str) -> str:
 
 
 class _Gauge:
-    """A family of gauges as prometheus_client has them, for an exporter that works without it."""
+    """A gauge family with prometheus_client's interface, for exporters that work without that package."""
 
     def __init__(self, name: str, documentation: str, value: float | None = None, labels: Sequence[str] = ()) -> None:
         self.name, self.documentation, self._labels = name, documentation, labels
@@ -338,7 +338,7 @@ class _MetricSample(NamedTuple):
 
 
 class _WithoutClient:
-    """Replaces prometheus_client where that is not installed. It has gauges and nothing else."""
+    """Replaces the package prometheus_client if it is not installed. It has gauges only."""
 
     GaugeMetricFamily = _Gauge
 

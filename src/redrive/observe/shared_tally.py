@@ -33,7 +33,7 @@ _decode = msgspec.json.Decoder(_StoredSeries).decode
 
 
 class SharedCounting:
-    """An observer that counts, and keeps its counts in a file of `directory` for `read`.
+    """An observer that counts, and writes its counts to a file of `directory`, for `read`.
 
     Raises OSError if the directory cannot be written or belongs to another user, Refused if no file in it is free.
     """
@@ -53,7 +53,7 @@ class SharedCounting:
         if not self._changed.is_set():
             self._changed.set()
         if any(isinstance(event, Notice) and event.name == "stopped" for event in events):
-            self.write()  # the process may end before the thread's next turn
+            self.write()  # the process may end before the thread writes again
 
     def write(self) -> None:
         """Write the counts. After an error the next write includes them; work continues."""
@@ -64,7 +64,7 @@ class SharedCounting:
             new.replace(self._path)
 
     def close(self) -> None:
-        """Give the file to the next process. Not needed before a process ends."""
+        """Release the file for another process. The end of the process does so, too."""
         self._closed.set()
         self._changed.set()
         self._thread.join()
@@ -78,8 +78,7 @@ class SharedCounting:
 
 
 def share(app: Registry, directory: Path) -> None:
-    """Count the work of this process in `directory`, as `redrive worker --metrics` does in each of its processes.
-    Raises
+    """Count the work of this process in `directory`, as each process of `redrive worker --metrics` does. Raises
     OSError, Refused."""
     counting = EventCounter(app.tasks, lambda: put_by(app))
     counting.expect((task.queue, task.name) for task in app.tasks.values())
@@ -97,7 +96,7 @@ def read(directory: Path) -> MetricSeries:
 
 
 def _read(path: Path) -> MetricSeries:
-    """The counts in a file; none if it does not exist yet, or a power failure truncated it."""
+    """Read the counts in a file; none if it does not exist yet, or was truncated by a power failure."""
     try:
         return {name: dict(of) for name, of in _decode(read_regular(path)).items()}
     except (OSError, *UNREADABLE):
@@ -105,7 +104,7 @@ def _read(path: Path) -> MetricSeries:
 
 
 def _take(directory: Path) -> tuple[Path, int]:
-    """The first file that no living process uses, and its lock, which is held until this process ends."""
+    """Lock the first file that no living process uses; return it and the lock, to hold until this process ends."""
     for number in range(PROCESSES_MAX):
         try:
             lock = open_file(directory / f"{number}.lock", os.O_RDWR | os.O_CREAT, shared=is_shared())

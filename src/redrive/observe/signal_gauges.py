@@ -21,12 +21,12 @@ from .wanted import read_wanted
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily, Metric
 
-AHEAD_MS = 600_000  # of the coming wave
+AHEAD_MS = 600_000  # messages due within this time count as upcoming
 AHEAD = "10m"
 
 
 class QueueSignals(Struct, frozen=True, kw_only=True):
-    """Upcoming messages, objectives and wanted workers. Empty where the store cannot report them."""
+    """Upcoming messages, objectives and wanted workers of a store; empty if the store does not keep them."""
 
     upcoming: Mapping[tuple[str, str], int] = {}  # by queue and kind, first or retry
     objectives: Sequence[SloStatus] = ()
@@ -37,7 +37,7 @@ class QueueSignals(Struct, frozen=True, kw_only=True):
 def read_signals(
     store: Store, app: Registry | None, counts: Mapping[str, Counts], workers: Sequence[WorkerInfo]
 ) -> QueueSignals:
-    """The figures now. Raises StoreError."""
+    """Read the current values. Raises StoreError."""
     keeps = store.traits.cells
     return QueueSignals(
         upcoming=_upcoming(store, counts),
@@ -58,7 +58,7 @@ def _upcoming(store: Store, counts: Mapping[str, Counts]) -> dict[tuple[str, str
 
 
 def gauges(signals: QueueSignals, family: type[GaugeMetricFamily], label: Callable[[str], str]) -> Iterator[Metric]:
-    """The figures as families of prometheus_client; `label` makes a name harmless."""
+    """Yield the values as families of prometheus_client; `label` makes a name harmless."""
     ahead = family(
         "redrive_queue_upcoming_messages", "Scheduled messages that come due soon.", labels=("queue", "kind", "within")
     )

@@ -1,7 +1,7 @@
 """Count events: counters and histograms as plain lists of numbers, cheap to count and easy to merge.
 
-`EventCounter` is the observer; `prometheus.py` shows what it counted. No metric's label can take more values than there
-are queues, tasks and words of ours: never an id, never a text.
+`EventCounter` is the observer; `prometheus.py` exports its counts. The values of labels are queues, tasks and a fixed
+set of words, never ids or texts, so that the number of series is bounded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..fault import Kind
 from ..registry import Registry
 
 Labels = tuple[str, ...]
-Numbers = list[float]  # a counter: [n]. A histogram: how many per bucket, the last above all bounds, and then the sum
+Numbers = list[float]  # a counter: [n]; a histogram: counts by bucket, above all bounds, and the sum
 MetricSeries = dict[str, dict[Labels, Numbers]]  # by metric, by label values
 
 
 class Shape(NamedTuple):
-    """A metric: its name, its description, its labels, and the upper bounds of a histogram; none for a counter."""
+    """A metric: name, description, labels, and the upper bounds of a histogram's buckets, empty for a counter."""
 
     name: str
     help: str
@@ -31,15 +31,15 @@ class Shape(NamedTuple):
     bounds: tuple[float, ...] = ()
 
 
-# From 1 ms, what a no-op takes, over 5 min, a task's timeout unless it says another, to an hour.
+# From 1 ms (a no-op) over 5 min (a task's default timeout) to an hour.
 RUN_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-# From 10 ms, what an idle worker takes, to 24 h, after which the default policy gives up. 30 s is a usual objective.
+# From 10 ms (an idle worker) to 24 h (the default policy gives up). 30 s is a usual objective.
 DONE_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0)
-# From sub-second backoffs over the caps of the presets (10 s to 10 min) and of the default (1 h) to the 6 h that a
-# Retry-After may ask for.
+# From sub-second backoffs over the caps of presets (10 s to 10 min) and the default policy (1 h) to the longest
+# Retry-After (6 h).
 DELAY_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0)
-# The first five one by one, since most of what succeeds does so there; then to 25, the default's and 50, the longest
-# preset's limit.
+# Exact to the fifth, as most messages succeed by then; then up to the limits of the default policy (25) and of the most
+# patient preset (50).
 ATTEMPTS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 25.0, 50.0)
 
 _OF = ("queue", "task")
@@ -121,13 +121,13 @@ CAUSES = frozenset(("signal", "exit", "hung", "timeout", "memory", "lease"))
 UNKNOWN = "unknown"
 DEFERRED_BY = frozenset(("breaker", "cool-down", "ramp", "budget", "limit", "concurrency", "idempotency"))
 KINDS = frozenset(kind.value for kind in Kind)
-OTHER = "(other)"  # for label values from outside: an unregistered task, a reason of an override
+OTHER = "(other)"  # the label value for unregistered tasks, and for reasons of an override
 _ENDS = frozenset({"done", "dead", "quarantined", "cancelled"})
-_AT_ONCE = ("done", "retry", "dead")  # begin at 0, so that rate() sees the first of them
+_AT_ONCE = ("done", "retry", "dead")  # their series begin at 0, so that rate() sees the first event
 
 
 class _Bound(Struct):
-    """The numbers that an event of one queue, task and outcome adds to."""
+    """The numbers to which an event of one queue, task and outcome adds."""
 
     labels: Labels
     total: Numbers
@@ -140,7 +140,7 @@ class _Bound(Struct):
 
 class EventCounter:
     """An observer that counts. `tasks`: the names that labels may contain; other tasks count as `(other)`. `put`
-    returns how many messages this process has put, by queue and task."""
+    returns the number of messages this process has put, by queue and task."""
 
     def __init__(self, tasks: Mapping[str, object], put: Callable[[], Mapping[Labels, int]] = dict) -> None:
         self._tasks, self._put = tasks, put
@@ -161,7 +161,7 @@ class EventCounter:
                         self._add(ISOLATED, (), event.count)
 
     def expect(self, tasks: Iterable[Labels]) -> None:
-        """Begin the series of these (queue, task) at 0."""
+        """Begin the series of these (queue, task) pairs at 0."""
         with self._lock:
             for queue, task in tasks:
                 for outcome in _AT_ONCE:
@@ -169,14 +169,14 @@ class EventCounter:
             self._numbers(ISOLATED, ())
 
     def copy(self) -> MetricSeries:
-        """The counts up to now."""
+        """Return a copy of the current counts."""
         with self._lock:
             series = {name: {labels: list(n) for labels, n in of.items()} for name, of in self._series.items()}
         merge(series, {ENQUEUED.name: {labels: [count] for labels, count in self._put().items()}})
         return series
 
     def add(self, series: MetricSeries) -> None:
-        """Continue these counts."""
+        """Add the counts of a previous process, to continue them."""
         with self._lock:
             merge(self._series, series)
 
@@ -237,7 +237,7 @@ class EventCounter:
             self._numbers(DONE, (*of, "false")) if done else None,
             self._numbers(DONE, (*of, "true")) if done else None,
         )
-        if known:  # names from outside must not fill this either
+        if known:  # other names come from outside, and would grow the dict without bound
             self._bound[queue, task, outcome] = bound
         return bound
 
@@ -253,17 +253,16 @@ class EventCounter:
 
 
 def put_by(app: Registry) -> Mapping[Labels, int]:
-    """How many messages this process has put, by queue and task, where it counts that."""
+    """Return the number of messages that this process has put, by queue and task; empty without a history."""
     return {} if app.flusher is None else {(*name,): count for name, count in app.flusher.recorder.put_in_all().items()}
 
 
 def empty() -> MetricSeries:
-    """Metrics without any series."""
     return {shape.name: {} for shape in SHAPES}
 
 
 def zeros(shape: Shape) -> Numbers:
-    """A new series."""
+    """Return the numbers of a new series."""
     return [0] * (len(shape.bounds) + 2) if shape.bounds else [0]
 
 
@@ -278,7 +277,7 @@ def merge(into: MetricSeries, more: MetricSeries) -> None:
 
 
 def done_by_attempt(series: MetricSeries) -> dict[Labels, float]:
-    """Messages done by queue, task and attempt: 1 to 5, 6-10, 11+."""
+    """Return the number of done messages by queue, task and attempt: 1 to 5, 6-10, 11+."""
     done: dict[Labels, float] = {}
     for (queue, task, outcome), numbers in series[ENDED.name].items():
         if outcome == "done":

@@ -1,4 +1,4 @@
-"""How many workers a queue wants: the signal for an autoscaler."""
+"""Compute how many workers a queue wants: the signal for an autoscaler."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..presence import WorkerInfo
 from ..registry import DEFAULT_CONCURRENCY, Registry
 from ..store import Store
 
-WINDOW_MS = 15 * MINUTE_MS  # of the arrival rate and the service time
-CATCH_UP_S = 60.0  # how soon a backlog is to be worked off
+WINDOW_MS = 15 * MINUTE_MS  # over which the arrival rate and the service time are measured
+CATCH_UP_S = 60.0  # within this time the workers should process the due messages
 _RAN = frozenset(outcome_key(outcome, band) for outcome in ("done", "retry", "dead", "crashed") for band in range(6))
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """The work of a queue: `arrivals_per_s`, new messages and retries; `service_s`, the mean time of a run; `due`
-    messages; and how many one worker runs at once."""
+    """The load of a queue: `arrivals_per_s`, new messages and retries; `service_s`, the mean time of a run; `due`, the
+    due messages; `concurrency`, how many one worker runs at once."""
 
     arrivals_per_s: float
     service_s: float
@@ -32,11 +32,11 @@ class Load(Struct, frozen=True, kw_only=True):
 
 
 def wanted_workers(load: Load, catch_up_s: float = CATCH_UP_S) -> int:
-    """How many workers run what arrives, and work off what is due within `catch_up_s`.
+    """Return how many workers process new messages as they arrive, and the due ones within `catch_up_s`.
 
     By Little's law (L = λ × W: Little, "A proof for the queuing formula", Operations Research 9, 1961) λ × W messages
-    are in service at once, for an arrival rate λ and a service time W. What is due adds due / catch_up_s to λ. At least
-    one while something is due or arrives; 0 otherwise.
+    are in service at once, for an arrival rate λ and a service time W. Due messages add due / catch_up_s to λ. The
+    result is at least 1 while messages are due or arrive, else 0.
 
     >>> wanted_workers(Load(arrivals_per_s=100, service_s=0.5, due=6000, concurrency=10))
     10
@@ -49,7 +49,7 @@ def wanted_workers(load: Load, catch_up_s: float = CATCH_UP_S) -> int:
 def read_wanted(
     store: Store, app: Registry | None, counts: Mapping[str, Counts], workers: Sequence[WorkerInfo]
 ) -> dict[str, int]:
-    """How many workers each queue wants, of those that hold something or did something lately. Raises StoreError."""
+    """Return the wanted workers of each queue with messages or with activity since yesterday. Raises StoreError."""
     now_ms = store.now_ms()
     names = [name for name, day in read_names(store).items() if now_ms // 86_400_000 - day <= 1]
     wanted: dict[str, int] = {}
@@ -76,7 +76,7 @@ def read_wanted(
 
 
 def _concurrency(queue: str, app: Registry | None, workers: Sequence[WorkerInfo]) -> int:
-    """How many messages of the queue a worker runs at once: as workers report, or as the app declares."""
+    """Return how many messages of the queue one worker runs at once: as workers report, or as the app declares."""
     limits = [each.concurrency for info in workers if not info.gone for each in info.queues if each.name == queue]
     if limits:
         return max(limits)
@@ -84,4 +84,4 @@ def _concurrency(queue: str, app: Registry | None, workers: Sequence[WorkerInfo]
     return DEFAULT_CONCURRENCY if declared is None else declared.concurrency
 
 
-assert WINDOW_MS % FIVES.slot_ms == 0  # its histograms are whole slots
+assert WINDOW_MS % FIVES.slot_ms == 0  # the histograms of the window are whole slots

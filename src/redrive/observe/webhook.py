@@ -1,4 +1,4 @@
-"""Send alerts to a webhook: `redrive worker --notify URL` posts each as JSON."""
+"""Send alerts to a webhook, as JSON: `redrive worker --notify URL`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Webhook:
             time.sleep(pause_s)
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:
-        """Why it was not accepted, and whether that may pass."""
+        """Post once; return why it was not accepted (None: it was), and whether a retry may help."""
         request = urllib.request.Request(self._url, body, self._headers, method="POST")
         try:
             with self._opener.open(request, timeout=self._timeout_s):
@@ -66,24 +66,24 @@ class Webhook:
         except (OSError, http.client.HTTPException, ssl.SSLError) as error:
             reason = getattr(error, "reason", error)
             return f"did not answer: {type(reason).__name__}", True
-        except ValueError as error:  # a URL that cannot be sent
+        except ValueError as error:  # the URL is invalid
             return f"cannot be called: {type(error).__name__}", False
 
 
 def notify(app: Registry, url: str, every_s: float, app_spec: str | None = None) -> Watch:
-    """Post all alerts on events of the app's workers to `url`, each at most every `every_s` seconds."""
+    """Post the alerts about the app's workers to `url`, one per subject in `every_s`."""
     watch = Watch(app, NAMES, Webhook(url), channel=channel_of(url), every_ms=round(every_s * 1000), app_spec=app_spec)
     app.subscribe(watch)
     return watch
 
 
 def channel_of(url: str) -> str:
-    """The name of a webhook, which is the same in every process and does not show its URL."""
+    """Return the channel of a webhook: the same in every process, and without its URL, which is a secret."""
     return f"webhook-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
 
 class _RefuseRedirect(urllib.request.HTTPRedirectHandler):
-    """A POST that is redirected would become a GET elsewhere."""
+    """Follows no redirects: a POST would become a GET elsewhere."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None

@@ -46,7 +46,7 @@ class LoopLag:
             self._arm()
 
     def lag_ms(self) -> float | None:
-        """Return the lateness in ms: 99th percentile of the last minute, or the current one if worse; None if unknown."""
+        """Return the lateness in ms: 99th percentile of the last minute, or the current one if worse; None: unknown."""
         due_s = self._due_s
         now_late = [] if due_s is None else [self._clock() - due_s]
         ended_late = percentile(list(self._late_s), 0.99)

@@ -1,8 +1,8 @@
-"""OpenTelemetry: spans of what is sent, run and redriven, and the metrics as instruments. `instrument` begins both.
+"""OpenTelemetry: spans of sent, run and redriven messages, and metrics. `instrument` sets up both.
 
-`spans` makes the spans and `carried` reads and writes the context that messages carry; `traced_store` stands before the
-app's store, where everything that is sent and settled passes; `instruments` exports the numbers of `observe.tally`.
-It needs the package opentelemetry-api, and imports nothing of it unless an app is instrumented.
+`spans` makes the spans; `carried` reads and writes the trace context in messages; `traced_store` wraps the app's store,
+to trace puts and settlements; `instruments` exports the counts of `observe.tally`. The package opentelemetry-api is
+needed, and imported, only if an app is instrumented.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def instrument(
     tracer_provider: Any,
     meter_provider: Any,
 ) -> StoreSpans:
-    """The spans of an app; its metrics begin with its first worker. See `App.instrument`. Raises ConfigError."""
+    """Return the spans of an app; its metrics begin with its first worker. See `App.instrument`. Raises ConfigError."""
     if app.tracing is not None:
         raise ConfigError(
             "this app is instrumented already, by an earlier app.instrument(…) or by REDRIVE_OTEL when its store was "

@@ -1,4 +1,4 @@
-"""The context that messages carry: `traceparent` in a field of its own, `tracestate` and `baggage` in headers."""
+"""The trace context in messages: `traceparent` in a field of its own, `tracestate` and `baggage` in headers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
-TRACESTATE, BAGGAGE = "tracestate", "baggage"  # headers, named as in HTTP
+TRACESTATE, BAGGAGE = "tracestate", "baggage"  # headers of a message, named as in HTTP
 NONE = Context()
 _bags = W3CBaggagePropagator()
 
 
 def traceparent_of(span: SpanContext) -> str:
-    """A span's context as a traceparent."""
+    """Format a span's context as a traceparent."""
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
 
 
-@lru_cache(maxsize=1024)  # the messages of one batch have one sender, and a run is read by the next attempt alone
+@lru_cache(maxsize=1024)  # few suffice: a batch has one sender, and only the next attempt reads a context
 def read(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
-    """The context that a traceparent names; None where it names none: other programs write what they like."""
+    """Parse a traceparent; None if it is invalid, as other programs may write anything."""
     if not traceparent:
         return None
     try:
@@ -35,7 +35,7 @@ def read(traceparent: str | None, tracestate: str | None = None) -> SpanContext 
 
 
 def baggage_to_send(allowed: Collection[str]) -> str | None:
-    """The allowed part of the current baggage, as its header."""
+    """Return the allowed entries of the current baggage as a header; None without any."""
     entries = baggage.get_all() if allowed else {}
     context = Context()
     for name in allowed & entries.keys() if entries else ():
@@ -46,7 +46,7 @@ def baggage_to_send(allowed: Collection[str]) -> str | None:
 
 
 def with_baggage(headers: Mapping[str, str], allowed: Collection[str]) -> Context:
-    """A context with what a message may bring, and nothing else: not what its thread happened to have."""
+    """Return a context with the allowed baggage of a message alone, without that of the current thread."""
     context = NONE
     if not allowed or BAGGAGE not in headers:
         return context

@@ -1,7 +1,7 @@
 """The metrics of `observe.prometheus` as instruments of OpenTelemetry: the same numbers under the same labels.
 
-A name's first `_` is a dot, and a unit is not part of it: `redrive_run_seconds` is the histogram `redrive.run` in `s`.
-A collector that exports to Prometheus makes the same names of them again, so rules and dashboards hold for both.
+A name has a dot for its first `_`, and no unit: `redrive_run_seconds` is the histogram `redrive.run` in `s`. A
+collector that exports to Prometheus restores the original names, so rules and dashboards work with both.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ..tally import (
 if TYPE_CHECKING:
     from ...registry import Registry
 
-FRESH_S = 0.5  # how long the values that one gauge read serve the others of the same export
+FRESH_S = 0.5  # seconds for which one read of the gauges serves all of them, so that an export reads once
 _SECONDS = "_seconds"
 _ENDS = frozenset({"done", "dead", "quarantined", "cancelled"})
 
 
 class Instruments:
-    """An observer that exports what it counts. The instruments are made when the first worker of the app starts here:
-    a program that only enqueues exports none, and its provider need not be there when the app is declared."""
+    """An observer that exports the counts of the app's workers. It makes the instruments when the first worker starts
+    in this process: a program that only enqueues exports none, and may set its provider after declaring the app."""
 
     def __init__(self, app: Registry, provider: Any = None) -> None:
         self._app, self._provider = app, provider
@@ -73,7 +73,7 @@ class Instruments:
 
     def _record(self, event: DeliveryEvent) -> None:
         histograms = self._histograms
-        if not histograms:  # of a worker whose start was not observed
+        if not histograms:  # the worker started before this observer was added
             self._count_worker(started=True)
         task = event.task if event.task in self._app.tasks else OTHER
         if event.run_ms is not None:
@@ -94,7 +94,7 @@ class Instruments:
         attributes = self._attributes.get(key)
         if attributes is None:
             attributes = _attributes_of(shape.labels, labels)
-            if labels[1] != OTHER:  # names from outside must not fill this
+            if labels[1] != OTHER:  # other names come from outside, and would grow the dict without bound
                 self._attributes[key] = attributes
         self._histograms[shape.name].record(value, attributes)
 
@@ -132,7 +132,7 @@ class Instruments:
         return lambda _: self._read().get(name, [])
 
     def _read(self) -> Mapping[str, list[Observation]]:
-        """The gauges, read once for all of an export. None once no worker is left: the store may be closed."""
+        """Return the gauges, read once for an export; none after the last worker has ended: the store may be closed."""
         with self._lock:
             if not self._working:
                 return {}

@@ -1,10 +1,9 @@
-"""Make the spans: `send`, `receive`, `process` and `settle` as the messaging conventions name them, and `redrive`.
+"""Make spans: `send`, `receive`, `process` and `settle`, as the messaging conventions name them, and `redrive`.
 
-A run is a trace of its own, which links to its sender and to the previous attempt: between an attempt and the next may
-lie a day, and a trace that waits that long is cut in two by most backends. With `parent` it belongs to the sender's.
+An execution is a trace of its own, with links to the sender and the previous attempt: attempts may be a day apart, and
+most backends split a trace that lasts so long. With `parent`, it is part of the sender's trace.
 
-A `process` span begins where the handler does, and ends with the time at which the handler ended; it is kept until the
-run is settled, because only then is it known what became of it.
+A `process` span has the times of the handler. It stays open until the settlement, which decides its outcome.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ from ...redact import redact
 from ...run_context import Context
 from .carried import BAGGAGE, NONE, TRACESTATE, baggage_to_send, read, traceparent_of, with_baggage
 
-LINKS_MAX = 32  # of a span about a batch; an SDK keeps 128
-OPEN_MAX = 10_000  # runs whose settlement is awaited
-RUNS_MAX = 100  # redrive runs whose span is open
+LINKS_MAX = 32  # of a span of a batch; SDKs keep 128
+OPEN_MAX = 10_000  # executions that wait for their settlement
+RUNS_MAX = 100  # redrive runs with an open span
 SYSTEM, DESTINATION = "messaging.system", "messaging.destination.name"
 OPERATION, TYPE = "messaging.operation.name", "messaging.operation.type"
 ID, CONVERSATION = "messaging.message.id", "messaging.message.conversation_id"
 COUNT, CLIENT, ERROR_TYPE = "messaging.batch.message_count", "messaging.client.id", "error.type"
 SENDER, PREVIOUS = {"redrive.link": "sender"}, {"redrive.link": "previous attempt"}
-_FREE = {"snooze": "snoozed", "interrupted": "released"}  # as events name them; the other free waits are held
+_FREE = {"snooze": "snoozed", "interrupted": "released"}  # to the words of events; other free deferrals are `held`
 _OVER = frozenset({"run_done", "run_stopped", "run_cancelled"})
 _FAILED = frozenset({"retry", "crashed", "dead", "quarantined"})
 
 
 class RunSpan(Struct, eq=False):
-    """A run of a handler: its span, and when the handler ended."""
+    """The span of an execution, and when its handler ended."""
 
     span: Span
     message: Message
@@ -59,18 +58,19 @@ class RunSpan(Struct, eq=False):
 
 
 class Spans:
-    """The spans of one app in this process; also an observer of its notices. `baggage`: the names that may travel."""
+    """The spans of one app in this process; also an observer of its notices. `baggage`: names that messages may
+    carry."""
 
     def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None) -> None:
         self._parent, self._baggage = parent, baggage
         self._tracer = get_tracer("redrive", __version__, provider)
         self._open: dict[Receipt, RunSpan] = {}
-        self._runs: dict[str, Span] = {}  # of redrive runs, by id
+        self._runs: dict[str, Span] = {}  # of redrive runs, by the run's id
 
     # -- sending
 
     def stamp(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """The drafts with the context of the code that enqueues them, here and now. A context that was given stays."""
+        """Return the drafts with the trace context of the enqueuing code. A draft that has one keeps it."""
         sender = get_current_span().get_span_context()
         bag = baggage_to_send(self._baggage) if self._baggage else None
         if not sender.is_valid and bag is None:
@@ -78,13 +78,13 @@ class Spans:
         return [_stamp(draft, sender, bag) for draft in drafts]
 
     def sending(self, drafts: Sequence[Draft]) -> Sending:
-        """Begin a span for each queue and sender of these."""
+        """Begin a span for each queue and sender of the drafts."""
         return Sending(self, drafts)
 
     # -- running, on the thread of the handler
 
     def begin(self, context: Context) -> str:
-        """Begin the span of a run that a child process runs; returns the context for that process."""
+        """Begin the span of an execution in a child process; return its context, for that process."""
         try:
             return traceparent_of(self._begin(context).span.get_span_context())
         except Exception:  # as in `enter`
@@ -92,17 +92,17 @@ class Spans:
             return ""
 
     def enter(self, context: Context) -> Any:
-        """Make the span of this run the current one; returns what `leave` needs. A failure leaves it untraced."""
+        """Make the span of an execution the current one; return a token for `leave`. After an error it is untraced."""
         try:
             traced = context._trace
             span = NonRecordingSpan(_remote(traced)) if isinstance(traced, str) else self._begin(context).span
             return attach(set_span_in_context(span, with_baggage(context.message.headers, self._baggage)))
-        except Exception:  # of a sampler or a processor: the message runs all the same
+        except Exception:  # an error of a sampler or a processor must not fail the message
             complain("the span of a run")
             return None
 
     def leave(self, context: Context, token: Any = None) -> None:
-        """The handler has ended. Without a token its context ends with the coroutine that has it."""
+        """Note the end of the handler. Without a token, its context ends with its coroutine."""
         traced = context._trace
         if isinstance(traced, RunSpan):
             traced.ended_ns = time_ns()
@@ -143,7 +143,7 @@ class Spans:
     # -- settling
 
     def runs_of(self, settlements: Sequence[Settlement]) -> list[RunSpan | None]:
-        """The traced runs that these settle."""
+        """Return the span of each settlement's execution, None if it is not traced."""
         runs = self._open
         return [runs.get(settlement.receipt) for settlement in settlements]
 
@@ -155,13 +155,13 @@ class Spans:
         *,
         texts: bool,
     ) -> None:
-        """End the spans of these runs. `texts`: whether what a fault says may be written."""
+        """End the spans of settled executions. `texts`: whether spans may contain texts of faults."""
         for settlement, run, word in zip(settlements, runs, words, strict=True):
             if run is not None and self._open.pop(settlement.receipt, None) is not None:
                 _end(run, settlement, word, texts=texts)
 
     def lose(self, receipt: Receipt) -> None:
-        """End the span of a run whose lease is lost: it will not be settled."""
+        """End the span of an execution whose lease was lost, as it is never settled."""
         run = self._open.pop(receipt, None)
         if run is not None:
             run.span.set_attributes({"redrive.outcome": "lost", ERROR_TYPE: "lease_lost"})
@@ -169,7 +169,7 @@ class Spans:
             run.span.end(run.ended_ns or None)
 
     def lose_earlier(self, message: Message) -> None:
-        """As `lose`, for an earlier run in this process of a message that was claimed again."""
+        """End the spans of earlier executions of a message that was claimed again, as `lose` does."""
         for receipt, run in list(self._open.items()):
             if run.message.id == message.id:
                 self.lose(receipt)
@@ -185,7 +185,7 @@ class Spans:
         error: BaseException | None = None,
         worker: str = "",
     ) -> None:
-        """Write the span of one call of the store about a batch, which has ended."""
+        """Record a span for one finished call of the store about a batch, which began at `began_ns`."""
         names = set(queues)
         attributes: dict[str, Any] = {SYSTEM: "redrive", OPERATION: operation, TYPE: operation, COUNT: count}
         if len(names) == 1:
@@ -199,8 +199,8 @@ class Spans:
     # -- redriving
 
     def redriving(self, run: str | None, queues: Iterable[str], count: int, messages: Sequence[Message | None]) -> Span:
-        """Begin the span of a batch of dead messages that go back, with links to the runs that they died of. The
-        batches of a redrive run are children of its span, which lasts as long as this process carries it."""
+        """Begin the span of a redriven batch, with links to the executions of which the messages died. It is a child of
+        the span of its redrive run, which lasts while this process carries out the run."""
         names = set(queues)
         attributes: dict[str, Any] = {SYSTEM: "redrive", OPERATION: "redrive", TYPE: "send", COUNT: count}
         if len(names) == 1:
@@ -230,13 +230,13 @@ class Spans:
                 span.end()
 
     def close(self) -> None:
-        """End the spans of redrive runs that another process is to carry on."""
+        """End the spans of redrive runs; another process may carry the runs on."""
         while self._runs:
             self._runs.popitem()[1].end()
 
 
 class _Sent:
-    """A span of messages from one sender to one queue: their places in the batch, and the context that they carry."""
+    """The span of the drafts from one sender to one queue: their places in the batch, and the context they carry."""
 
     def __init__(self, span: Span) -> None:
         context = span.get_span_context()
@@ -246,7 +246,7 @@ class _Sent:
 
 
 class Sending:
-    """Messages on their way to the store: `drafts` are to be put, with the context of their spans."""
+    """A batch of drafts that is being put: `drafts` have the context of their spans."""
 
     def __init__(self, spans: Spans, drafts: Sequence[Draft]) -> None:
         self._sent: dict[tuple[str | None, str], _Sent] = {}
@@ -266,7 +266,7 @@ class Sending:
         return replace(draft, traceparent=sent.traceparent, headers=headers)
 
     def finish(self, ids: Sequence[str | None]) -> None:
-        """End the spans: the messages are stored under these ids."""
+        """End the spans after the put; `ids` are those of the messages."""
         for sent in self._sent.values():
             span, places = sent.span, sent.places
             if span.is_recording():
@@ -275,7 +275,7 @@ class Sending:
             span.end()
 
     def fail(self, error: BaseException) -> None:
-        """End the spans with the error: no message is stored."""
+        """End the spans with the error of a put that stored nothing."""
         for sent in self._sent.values():
             if len(sent.places) > 1:
                 sent.span.set_attribute(COUNT, len(sent.places))
@@ -302,7 +302,7 @@ def _stamp(draft: Draft, sender: SpanContext, bag: str | None) -> Draft:
 
 
 def _last(message: Message) -> str:
-    """The context of the last run that failed and was traced."""
+    """Return the context of the last traced execution that failed; empty if there is none."""
     return next((fault.traceparent for fault in reversed(message.faults) if fault.traceparent), "")
 
 
@@ -311,7 +311,7 @@ def _remote(traceparent: str) -> SpanContext:
 
 
 def _links(contexts: Iterable[SpanContext | None]) -> list[Link]:
-    """Links to these contexts, without duplicates, up to the limit of a span."""
+    """Return links to the contexts, without duplicates, at most LINKS_MAX."""
     each = {context.span_id: context for context in contexts if context is not None}
     return [Link(context) for context in list(each.values())[:LINKS_MAX]]
 
@@ -363,7 +363,7 @@ def _outcome(decision: Decision) -> str:
 
 
 def end_with(span: Span, error: BaseException | None) -> None:
-    """End a span of a call that raised this, or nothing."""
+    """End the span of a call, with its error if it raised one."""
     if error is not None:
         span.set_attribute(ERROR_TYPE, type(error).__qualname__)
         span.set_status(StatusCode.ERROR, redact(str(error)) or None)

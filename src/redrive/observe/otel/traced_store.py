@@ -1,4 +1,4 @@
-"""A store with spans: what is sent gets the context of its `send` span, what is settled ends its `process` span."""
+"""A store wrapper that makes spans: drafts get the context of their `send` span, settlements end `process` spans."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from ...store.wrapper import StoreWrapper
 from .carried import read, traceparent_of
 from .spans import LINKS_MAX, RunSpan, Sending, Spans, end_with
 
-_API = ("opentelemetry.trace", "opentelemetry.metrics")  # whose own providers do nothing
+_API = ("opentelemetry.trace", "opentelemetry.metrics")  # their default providers export nothing
 
 
 class TracedStore(StoreWrapper):
-    """The store inside it, with the spans of an app."""
+    """A wrapper of `inner` that makes the spans of an app."""
 
     def __init__(self, inner: Store, spans: Spans) -> None:
         super().__init__(inner)
@@ -166,7 +166,7 @@ class TracedStore(StoreWrapper):
             complain("the span of a redrive")
 
     def _before(self, handles: Sequence[Handle]) -> Sequence[Message | None]:
-        """Some of these messages as they are, to link to; none where the store cannot find them."""
+        """Return some of the messages, for links to their executions; none if the store cannot find them."""
         try:
             return self.inner.find([handle.id for handle in handles[:LINKS_MAX]])
         except (StoreError, Unsupported):
@@ -178,18 +178,18 @@ class TracedStore(StoreWrapper):
 
 
 class StoreSpans(Spans):
-    """The spans of an app, whose store has to be passed to `wrap`. The providers are the global ones unless given."""
+    """The spans of an app. Pass its store to `wrap`. The default providers are the global ones."""
 
     def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None, meters: Any = None) -> None:
         super().__init__(parent=parent, baggage=baggage, provider=provider)
         self._providers = provider, meters
 
     def wrap(self, store: Store) -> Store:
-        """The store as the app uses it."""
+        """Wrap the store that the app uses."""
         return TracedStore(store, self)
 
     def gap(self) -> str | None:
-        """Why nothing is exported; None where an SDK is set up, of OpenTelemetry or another."""
+        """Return why nothing is exported; None if an SDK is set up."""
         spans, meters = self._providers
         providers = spans or get_tracer_provider(), meters or get_meter_provider()
         if not all(type(each).__module__.startswith(_API) for each in providers):
@@ -201,7 +201,7 @@ class StoreSpans(Spans):
 
 
 def _with_context(settlement: Settlement, run: RunSpan | None) -> Settlement:
-    """Put the context of the run into the settlement's fault, so that the next attempt links to it in any process."""
+    """Copy the execution's context into the settlement's fault, for the link of the next attempt in any process."""
     fault = settlement.fault
     if run is None or fault is None:
         return settlement
@@ -212,7 +212,7 @@ def _with_context(settlement: Settlement, run: RunSpan | None) -> Settlement:
 
 
 def _with(settlements: Sequence[Settlement], sending: Sending | None) -> Sequence[Settlement]:
-    """Replace the follow-ups by the drafts that are sent."""
+    """Replace the follow-ups of the settlements by the drafts with their spans' context."""
     if sending is None:
         return settlements
     drafts = iter(sending.drafts)
