@@ -61,7 +61,7 @@ from .django_results import (
 )
 
 KEEP_RESULT = "1d"
-URGENT_ABOVE = 50  # a priority of Django's, from -100 to 100, that becomes redrive's first of four
+URGENT_ABOVE = 50  # Django's priorities go from -100 to 100; those above this get redrive's highest priority
 _OPTIONS = frozenset({"url", "retry", "timeout", "keep_result"})
 
 
@@ -74,7 +74,7 @@ class RedriveTask(Task):
 
 
 class RedriveBackend(BaseTaskBackend):
-    """Enqueues Django's tasks as redrive messages, and finds their results."""
+    """Enqueues Django's tasks as messages of redrive, and returns their results."""
 
     task_class = RedriveTask
     supports_defer = True
@@ -87,7 +87,7 @@ class RedriveBackend(BaseTaskBackend):
         self.home = _home(alias, self.options, self.queues)
 
     def validate_task(self, task: Any) -> None:
-        """Refuse a task that cannot be run, remember any other. Django calls this where a task is declared."""
+        """Check and register a task. Django calls this when a task is declared."""
         super().validate_task(task)
         self.home.declare(task)
 
@@ -120,7 +120,7 @@ class RedriveBackend(BaseTaskBackend):
 
 
 class _Home:
-    """The app and the declared tasks, shared by the backend objects of one alias (Django makes one per thread)."""
+    """The app and the declared tasks of one alias. Its backend objects share them, as Django makes one per thread."""
 
     def __init__(self, alias: str, options: Mapping[str, Any], queues: set[str]) -> None:
         if unknown := sorted(options.keys() - _OPTIONS):
@@ -138,7 +138,7 @@ class _Home:
             known = self._tasks.get(path)
             if known is not None and known.func is task.func:
                 return
-            self.app.tasks.pop(path, None)  # its module was loaded again
+            self.app.tasks.pop(path, None)  # its module was reloaded
             register = self.app.task(
                 name=path,
                 queue=task.queue_name,
@@ -151,7 +151,7 @@ class _Home:
             self._tasks[path] = task
 
     def task(self, path: str) -> Any | None:
-        """Return the declared task of that path; modules that were not imported yet are searched for it."""
+        """Return the task with that path, importing the `tasks` modules if it is not declared yet; None if unknown."""
         if path not in self._tasks:
             autodiscover_modules("tasks")
         return self._tasks.get(path)
@@ -183,7 +183,7 @@ def _home(alias: str, options: Mapping[str, Any], queues: set[str]) -> _Home:
 
 
 def _forget(*, setting: str, **_: object) -> None:
-    """A test changed TASKS: make the apps again, as Django makes its backends again."""
+    """Discard the apps when a test changes TASKS, as Django does with its backends."""
     if setting == "TASKS":
         _homes.clear()
 
@@ -195,7 +195,7 @@ setting_changed.connect(_forget)
 
 
 def _handler(home: _Home, task: Any) -> Callable[..., Any]:
-    """Return the handler: the task's function between Django's signals, with fresh database connections."""
+    """Return the handler of a task: its function, Django's signals around it, and checked database connections."""
 
     def run(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = running(ctx.message, task, home.alias, args, kwargs)
@@ -212,7 +212,7 @@ def _handler(home: _Home, task: Any) -> Callable[..., Any]:
             value = _json(task, await task.func(*_leading(task, result), *args, **kwargs))
             await task_finished.asend_robust(RedriveBackend, task_result=_finish(result, value))
             return value
-        finally:  # the ORM's async methods use the connections of the thread that sync_to_async runs in
+        finally:  # in the thread that sync_to_async uses, whose connections the ORM's async methods use
             await sync_to_async(close_old_connections)()
 
     return arun if inspect.iscoroutinefunction(task.func) else run
@@ -220,7 +220,7 @@ def _handler(home: _Home, task: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _fresh_connections() -> Iterator[None]:
-    """As around a request: connections that are too old or broken are not used, and none stays open for ever."""
+    """Close old and broken database connections before and after a handler, as Django does around a request."""
     close_old_connections()
     try:
         yield
@@ -235,7 +235,7 @@ def _leading(task: Any, result: Any) -> tuple[Any, ...]:
 def _json(task: Any, value: Any) -> Any:
     try:
         return normalize_json(value)
-    except (TypeError, ValueError) as error:  # its effect happened: another run would repeat it
+    except (TypeError, ValueError) as error:  # the handler's effect happened, and a retry would repeat it
         raise Reject(f"{task.module_path} returned what JSON cannot hold: {error}") from error
 
 
@@ -245,7 +245,7 @@ def _finish(result: Any, value: Any) -> Any:
         ("finished_at", timezone.now()),
         ("_return_value", value),
     ):
-        object.__setattr__(result, name, new)  # frozen, and changed in this way by Django's own backends
+        object.__setattr__(result, name, new)  # the class is frozen; Django's own backends change it in the same way
     return result
 
 
@@ -253,7 +253,7 @@ def __getattr__(name: str) -> App:
     """Return `app`, or the app of an alias of TASKS, for `redrive worker`."""
     named = django.conf.settings.configured or django.conf.ENVIRONMENT_VARIABLE in os.environ
     if name.startswith("_") or (name != "app" and not named):
-        raise AttributeError(name)  # a mere look at the module's names: no reason to set Django up
+        raise AttributeError(name)  # do not set up Django when the module's names are only listed
     try:
         if not apps.ready:
             django.setup()
@@ -272,7 +272,7 @@ def __getattr__(name: str) -> App:
 
 
 def _priority(priority: int) -> int:
-    """Django's -100 to 100, the highest first, as redrive's 0 to 3, the lowest first. 0, the default, is both's.
+    """Translate Django's priorities, -100 to 100 (first), to redrive's, 0 (first) to 3. The default, 0, becomes 2.
 
     >>> [_priority(p) for p in (100, 51, 50, 1, 0, -1)]
     [0, 0, 1, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""Turn a message into Django's TaskResult; and import the names of Django's tasks from Django or django-tasks."""
+"""Turn a message into Django's TaskResult. Imports Django's names from Django or from the package django-tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ else:
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
-PRIORITY, RUN_AFTER = ("django-priority", "django-run-after")  # headers with Django's own values
+PRIORITY, RUN_AFTER = ("django-priority", "django-run-after")  # headers with Django's exact values
 _STATUS = {
     Lane.READY: TaskResultStatus.READY,
     Lane.LEASED: TaskResultStatus.RUNNING,
@@ -46,7 +46,7 @@ class _TaskBody(msgspec.Struct):
 
 
 def headers_of(task: Any) -> dict[str, str]:
-    """Return the headers for the parts of a task that the message does not have, or not exactly."""
+    """Return headers for the options of a task that fields of a message do not represent exactly."""
     headers = {PRIORITY: str(task.priority)} if task.priority else {}
     return headers if task.run_after is None else {**headers, RUN_AFTER: task.run_after.isoformat()}
 
@@ -120,8 +120,8 @@ def _result(
 
 
 def _as_enqueued(task: Any, message: Message) -> Any:
-    """The declared task with the changes of `using` for this message. A redrive may have moved it to a queue that
-    Django would refuse."""
+    """Return the declared task with the options of this message, except for a queue that Django would refuse, where a
+    redrive may have moved it."""
     after, queues = message.headers.get(RUN_AFTER), task.get_backend().queues
     return task.using(
         priority=int(message.headers.get(PRIORITY, "0")),
@@ -131,7 +131,7 @@ def _as_enqueued(task: Any, message: Message) -> Any:
 
 
 def _workers(message: Message) -> list[str]:
-    """One per attempt, since Django counts attempts by them; empty where the fault history was cut."""
+    """Return one worker per attempt, as Django counts attempts by them; empty names for faults that were cut."""
     names = [""] * message.attempt
     for fault in message.faults:
         if 0 < fault.attempt <= len(names):
@@ -142,7 +142,7 @@ def _workers(message: Message) -> list[str]:
 
 
 def _path(error: str) -> str:
-    """A fault's class as Django writes it: ours leaves `builtins` out.
+    """Return a fault's class as Django writes it: with `builtins`, which faults leave out.
 
     >>> _path("ValueError"), _path("httpx.ReadTimeout"), _path("")
     ('builtins.ValueError', 'httpx.ReadTimeout', 'builtins.Exception')

@@ -44,7 +44,7 @@ class SeriesNames:
         self.retries = 0
 
     def list(self, names: Collection[SeriesName], now_ms: int) -> dict[SeriesName, SeriesName]:
-        """Add these names to the list; return the name to count each under, OVERFLOW if it is full. Raises
+        """Add these names to the list; return the name to count each under, OVERFLOW if it is full, or raise
         StoreError."""
         day = now_ms // HOURS.span_ms
         if any(self._known.get(name, -1) < day for name in names):

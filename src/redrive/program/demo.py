@@ -47,7 +47,7 @@ def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, we
 
     Exit codes: 0 the ledger balances each time, 1 it does not, 130 interrupted.
     """
-    import httpx  # noqa: F401  # named as missing before anything is started
+    import httpx  # noqa: F401 # imported here to report a missing package before anything starts
     from rich.console import Console
 
     from ..cli.terminal.warnings import tell_warnings

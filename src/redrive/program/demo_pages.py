@@ -1,4 +1,4 @@
-"""The pages on the demo's store while it runs, to be looked at and not to change anything."""
+"""Serve read-only pages of the demo's store while the demo runs."""
 
 from __future__ import annotations
 

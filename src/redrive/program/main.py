@@ -17,7 +17,7 @@ from ..cli.terminal.examples import epilog
 from ..cli.terminal.stderr import block, is_help, tell
 from ..present.failure import BROKEN_PIPE, DONE, INTERRUPTED, USAGE, failure_of
 
-# By section: the name of each command, and what it does. Its module has that name, here or in `cli`.
+# By section: the name and description of each command. Its module, here or in `cli`, has the same name.
 COMMANDS: dict[str, dict[str, str]] = {
     "Start": {
         "init": "Write a small app that runs, and its settings.",
@@ -73,16 +73,14 @@ _FOLDERS = {
 
 
 def _home(name: str) -> str:
-    """The module of a command."""
-    if name in ("demo", "top", "web"):  # they start what lies beside the command line
+    """Return the module of a command."""
+    if name in ("demo", "top", "web"):  # they also import packages beside `cli`
         return f"redrive.program.{name}"
     folder = _FOLDERS.get(name)
     return f"redrive.cli.{folder}.{name}" if folder else f"redrive.cli.{name}"
 
 
 class Commands(Subcommands):
-    """The commands, imported one by one."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_HELP)
 
@@ -102,11 +100,11 @@ class Commands(Subcommands):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader has closed the pipe
+        except BrokenPipeError:  # the reader closed the pipe
             raise click.exceptions.Exit(BROKEN_PIPE) from None
         except (click.exceptions.Exit, click.Abort):
             raise
-        except Exception as error:  # here, where the command is still known
+        except Exception as error:  # here, where the context of the command still exists
             raise error if is_help(error) else failure_of(error) from error
         return result
 
@@ -135,16 +133,16 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     code = run(sys.argv[1:] if args is None else args)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # nothing reads the rest; the interpreter must not complain about it as it exits
+    except BrokenPipeError:  # the reader closed the pipe: prevent the interpreter's message at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
 
 
 def run(args: Sequence[str]) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # show what the encoding lacks by its code
+            stream.reconfigure(errors="backslashreplace")  # print characters that the encoding lacks as escapes
     if "_REDRIVE_COMPLETE" in os.environ:
         import_module("redrive.cli.terminal.completing").install()
     try:

@@ -25,7 +25,7 @@ def top(opened: OpenedStore, out: Output, actor: str | None) -> None:
     \b
       redrive top --app tasks:app
     """
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # it draws on stderr
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):  # textual draws on stderr
         why = "standard input, output or error is none"
         raise Failure("redrive top needs a terminal", why, onward("status"), REFUSED)
     from ..top import Model, Top

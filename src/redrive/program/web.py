@@ -68,6 +68,6 @@ def web(
 
     with socket:
         server = PagesServer(site, ready)
-        for each in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them once more when it has ended
+        for each in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal once more after its end
             signal.signal(each, server.end)
         server.run([socket])

@@ -1,4 +1,4 @@
-"""Find cells that cannot be read. What meets one goes on as if it were not there, so a check has to name it."""
+"""Find unreadable cells, which other code treats as missing without a report."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ..worker.flow import transitions
 from ..worker.flow.shared_state import NAMES
 
 READ_AT_ONCE = 100
-GROUPS_MAX = 1000  # failure groups whose annotations are read
-Kinds = dict[str, Any]  # by the cell, what it holds
+GROUPS_MAX = 1000  # failure groups whose annotations are checked
+Kinds = dict[str, Any]  # by key of a cell, the type of its value
 
 
 def problems(store: Store) -> list[str]:
-    """What `Store.check` finds, and cells that cannot be read. Raises StoreError."""
+    """Return the problems that `Store.check` finds, and the unreadable cells. Raises StoreError."""
     return [*store.check(), *damaged_cells(store)]
 
 
 def damaged_cells(store: Store) -> list[str]:
-    """A line for each cell of runs, rules, machines, annotations, pauses, mutes, schedulers and flow control that
-    cannot be read. The audit log has its own check. Raises StoreError."""
+    """Return a line for each unreadable cell of runs, rules, machines, annotations, pauses, mutes, schedulers and flow
+    control. The audit log has a check of its own. Raises StoreError."""
     if not store.traits.cells:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Explain how a dependency's shared state, or a rate, holds messages back now."""
+"""Explain how the shared state of a dependency or a rate holds messages back now."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..worker.flow.local_state import QUEUE, RATE, TASK, is_rate
 from ..worker.flow.transitions import Transition
 from .hold import Hold, words
 
-TransitionReader = Callable[[str], Sequence[Transition]]  # the last transitions of NAME or NAME/KEY
+TransitionReader = Callable[[str], Sequence[Transition]]  # returns the latest transitions of NAME or NAME/KEY
 
 
 def flow_holds(
@@ -28,7 +28,7 @@ def flow_holds(
     *,
     retries: bool = False,
 ) -> Iterator[Hold]:
-    """The holds of one dependency now, in the order in which the worker asks. `retries`: of messages
+    """Yield the current holds of one dependency, in the order in which a worker checks them. `retries`: for messages
     that have failed before."""
     about = flow.about_of(name, key)
     next = words("flow", "show", name, *(("--key", key) if key else ()))
@@ -83,7 +83,7 @@ def _breaker(
 
 
 def deferral_hold(message: Message) -> Hold | None:
-    """The hold that flow control noted on the message when it deferred it; None if it did not."""
+    """Return the hold that flow control recorded when it deferred the message; None if it did not."""
     held = message.deferral
     if held is None:
         return None
@@ -104,12 +104,11 @@ def deferral_hold(message: Message) -> Hold | None:
 
 
 def _newest(transitions: Sequence[Transition]) -> Transition | None:
-    """The newest transition."""
     return transitions[-1] if transitions else None
 
 
 def _rate_name(about: str) -> str:
-    """The name of a rate for people: `queue crm`, `task push`, or the dependency."""
+    """Return the name of a rate for display: `queue crm`, `task push`, or the dependency."""
     for prefix in (QUEUE, TASK):
         if about.startswith(prefix):
             return f"{prefix.removesuffix(':')} {about.removeprefix(prefix)}"

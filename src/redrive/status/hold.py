@@ -1,4 +1,4 @@
-"""One reason why messages do not run now, and how it reads."""
+"""A hold: one reason why messages do not run now, with its texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..duration import show
 
-# What happens at `until_ms`, by kind, where that is more than the end of the wait.
+# What happens at `until_ms`, by kind, if it is more than the end of the wait.
 _ENDS = {
     "breaker": "next probe",
     "rate": "next slot",
@@ -24,10 +24,9 @@ class Hold(Struct, frozen=True, kw_only=True):
 
     `kind`: pause, no_task, release, no_key, group, breaker, cool-down, budget, rate, ramp, concurrency, idempotency,
     retry, spread, delay, turn, outbox or no_worker. `by` names the dependency, queue, task or group that holds them.
-    `until_ms` is when that ends by itself, as far as it is known. `next` is the command that leads on, without the
-    program's name. `count` is how many of the messages that were read it holds, and `queue` their queue, where it is
-    only one. `since_ms` is since when, where that is known; `actor` and `reason` say who did it and why, if a person
-    did.
+    `until_ms` is when it ends by itself, if known. `next` is the command to type next, without the program's name.
+    `count` is how many of the messages that were read it holds; `queue` is their queue, if all are in one. `since_ms`
+    is when it began, if known; `actor` and `reason` are set if a person caused it.
     """
 
     kind: str
@@ -43,13 +42,13 @@ class Hold(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     def line(self, now_ms: int) -> str:
-        """The reason as a sentence for people, with the time that is left."""
+        """Return the reason as a sentence, with the time that is left."""
         if self.until_ms is None:
             return self.text
         return f"{self.text}; {self._end(now_ms)}"
 
     def short(self, now_ms: int) -> str:
-        """The reason in few words, for a column of a table."""
+        """Return the reason in a few words, for a column of a table."""
         words = {"pause": "paused", "no_task": "unroutable"}.get(self.kind, self.kind.replace("_", " "))
         if self.kind not in ("pause", "no_worker", "retry", "delay", "turn"):
             words += f" {self.by}"
@@ -65,5 +64,5 @@ class Hold(Struct, frozen=True, kw_only=True):
 
 
 def words(*given: str) -> str:
-    """The words of a command, quoted for a shell."""
+    """Quote the words of a command for a shell."""
     return shlex.join(given)

@@ -1,4 +1,4 @@
-"""What needs a person: one list for `redrive status`, `redrive top`, the pages and JSON, what matters most first."""
+"""The needs: what a person has to do, most important first, for `redrive status`, `redrive top`, the pages and JSON."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .reasons import LOOKED
 from .record import NOTE, PAGE, TICKET, Need, Status
 
 _RANKS = {PAGE: 0, TICKET: 1, NOTE: 2}
-_UNCARRIED_MS = 10_000  # how long a run may wait for a worker
-_STOPPED_MS = 24 * 3_600_000  # how long a run that stopped itself is named
-_SEVERE = ("no_worker",)  # holds that stop all work of a queue
+_UNCARRIED_MS = 10_000  # how long an open run may be without a worker before it is a need
+_STOPPED_MS = 24 * 3_600_000  # how long after its end a run that stopped itself is a need
+_SEVERE = ("no_worker",)  # kinds of holds that stop all work of a queue
 
 
 class NeedSources(NamedTuple):
-    """The input of `needs_of`: the status, and facts beside it. `runs` are open and closed ones, `forced` the
-    dependencies whose breaker is held closed."""
+    """The input of `needs_of`. `runs` are open and closed ones; `forced` are dependencies whose breaker a person keeps
+    closed."""
 
     status: Status
     app: Registry | None
@@ -33,7 +33,7 @@ class NeedSources(NamedTuple):
 
 
 def needs_of(seen: NeedSources) -> tuple[Need, ...]:
-    """The needs for a person, the most important first. Pure."""
+    """Return the needs, the most important first. Pure."""
     status = seen.status
     needs = [
         *_objectives(seen.objectives),
@@ -65,7 +65,7 @@ def _objectives(objectives: Iterable[SloStatus]) -> Iterator[Need]:
 
 
 def _holds(status: Status) -> Iterator[Need]:
-    """Holds that a person has to end, and open breakers: those of many keys of one dependency are one."""
+    """Yield holds that a person has to end, and open breakers, one need for all keys of a dependency."""
     open_ones: dict[str, list[Hold]] = {}
     for hold in status.holds:
         if hold.kind == "breaker" and not hold.needs_person and hold.until_ms is not None:
@@ -98,7 +98,7 @@ def _open(name: str, some: Sequence[Hold], status: Status) -> Need:
 
 
 def _waiting(some: Sequence[Hold], status: Status) -> str:
-    """How many messages wait for it; at least, where a queue has more than were read."""
+    """Return how many messages the holds hold, as text; `at least` if a queue has more than were read."""
     count = sum(hold.count for hold in some)
     if not count:
         return ""
@@ -109,7 +109,7 @@ def _waiting(some: Sequence[Hold], status: Status) -> str:
 
 
 def _object(hold: Hold) -> tuple[str, tuple[str, ...], Mapping[str, str]]:
-    """The subject of a hold, and the place of its page."""
+    """Return the subject of a hold, and the parts of its page's address."""
     match hold.kind:
         case "breaker" | "cool-down" | "budget" | "rate" | "ramp" | "concurrency":
             name, _, key = hold.by.partition("/")
@@ -125,7 +125,7 @@ def _object(hold: Hold) -> tuple[str, tuple[str, ...], Mapping[str, str]]:
 
 
 def _workers(status: Status) -> Iterator[Need]:
-    """Workers that are hung, that were killed, or that the store does not reach any more."""
+    """Yield needs for workers that are hung, killed, or without a connection to the store."""
     for worker in status.workers:
         if worker.hung is not None:
             next = words("job", "show", worker.hung.id) if worker.hung.id else words("workers", "-v")
@@ -144,7 +144,7 @@ def _workers(status: Status) -> Iterator[Need]:
 
 
 def _dead(status: Status, autos: Mapping[str, Machine]) -> Iterator[Need]:
-    """Dead messages that neither a rule, a mute nor an automatic redrive takes care of."""
+    """Yield the need for dead messages that no rule, mute or automatic redrive covers."""
     left = groups = known = 0
     for group in status.failures:
         about = status.annotations.get(group.fingerprint)
@@ -181,7 +181,7 @@ def _schedules(status: Status, app: Registry | None) -> Iterator[Need]:
 
 
 def _runs(runs: Sequence[RunView], now_ms: int) -> Iterator[Need]:
-    """Runs that wait for a person, and those that stopped themselves and were not tried again."""
+    """Yield needs for runs that wait for a person, and for stopped runs that no later one replaced."""
     last = {run.selector: run.started_ms for run in sorted(runs, key=lambda run: run.started_ms)}
     for run in runs:
         name, about, place = words(run.id), f"run/{run.id}", ("runs", run.id)
@@ -207,7 +207,7 @@ def _runs(runs: Sequence[RunView], now_ms: int) -> Iterator[Need]:
 
 
 def _overrides(controls: Iterable[Control]) -> Iterator[Need]:
-    """Breakers that are held closed: nothing is held, and nothing protected."""
+    """Yield needs for breakers that a person keeps closed: they protect nothing."""
     for control in controls:
         last = next((each for each in reversed(control.transitions) if each.actor), None)
         actor, reason = ("", "") if last is None else (last.actor, last.reason)

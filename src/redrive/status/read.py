@@ -23,7 +23,7 @@ from .reasons import Reasons
 from .record import QueueStatus, Status
 from .workers import workers_of
 
-HOLDS_MAX = 100  # of one kind
+HOLDS_MAX = 100  # holds of one kind
 _MORE = {
     "no_worker": "no worker runs {:,} more queues, and messages are due there",
     "pause": "{:,} more queues are paused",
@@ -34,7 +34,7 @@ FAILURES_MAX = 100
 
 
 def read_status(store: Store, app: Registry | None = None) -> Status:
-    """The state of a store. Without `app`, its tasks, rules and schedules are unknown. Raises StoreError."""
+    """Read the state of a store. Without `app`, its tasks, rules and schedules are unknown. Raises StoreError."""
     reasons = Reasons(store, app)
     queues = _queues(store, app, reasons)
     groups = tuple(store.failure_groups(trend=True)[:FAILURES_MAX]) if store.traits.triages else ()
@@ -69,7 +69,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
 
 
 def _queues(store: Store, app: Registry | None, reasons: Reasons) -> tuple[QueueStatus, ...]:
-    """The queues of the store and of the app, the one whose first due message has waited longest first."""
+    """Return the queues of the store and of the app; first the one whose oldest due message has waited longest."""
     declared = {task.queue for task in app.tasks.values()} | set(app.queues) if app is not None else set[str]()
     counts = dict.fromkeys(sorted(declared), Counts()) | store.counts_by_queue()
     counts = with_claimed(counts, reasons.workers)
@@ -86,7 +86,7 @@ def _order(queue: QueueStatus) -> tuple[float, int, str]:
 
 
 def _holds(queues: tuple[QueueStatus, ...], controls: Sequence[Control], reasons: Reasons) -> tuple[Hold, ...]:
-    """The holds of the queues' messages, and of dependencies for which nothing waits now."""
+    """Return the holds of the queues' messages, and of dependencies for which no message waits now."""
     holds = _all(queues)
     known = {(hold.kind, hold.by) for hold in holds}
     idle = [control for control in controls if _is_stopped(control)]
@@ -95,7 +95,7 @@ def _holds(queues: tuple[QueueStatus, ...], controls: Sequence[Control], reasons
 
 
 def _all(queues: tuple[QueueStatus, ...]) -> tuple[Hold, ...]:
-    """One hold for each kind and origin, over all queues; those that need a person first."""
+    """Merge the holds of all queues by kind and origin; those that need a person first."""
     merged: dict[tuple[str, str], Hold] = {}
     for hold in (hold for queue in queues for hold in queue.holds):
         known = merged.get((hold.kind, hold.by))
@@ -108,7 +108,7 @@ def _all(queues: tuple[QueueStatus, ...]) -> tuple[Hold, ...]:
 
 
 def _fold(holds: Sequence[Hold]) -> Iterator[Hold]:
-    """The first HOLDS_MAX of each kind, and one for the others: no one reads fifty thousand lines."""
+    """Yield the first HOLDS_MAX of each kind, and one for the rest: no one reads fifty thousand lines."""
     seen, more = Counter[str](), dict[str, list[Hold]]()
     for hold in holds:
         seen[hold.kind] += 1

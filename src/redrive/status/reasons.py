@@ -1,4 +1,4 @@
-"""Find why messages do not run: the one place that answers it, for the app's `status()` and for every command."""
+"""Find the reasons why messages do not run, for the app's `status()` and for every command."""
 
 from __future__ import annotations
 
@@ -27,24 +27,23 @@ from .hold import Hold, words
 from .timing import IDLE_MS, due_hold, no_worker, outbox_hold, time_hold
 from .workers import worked, worker_reports
 
-LOOKED = 200  # waiting messages of a queue that are read to find what holds them
+LOOKED = 200  # waiting messages read per queue
 CELLS_AT_ONCE = 100
-MOVED = 50  # messages of a redrive run that are read to find what holds them
-QUEUES_MAX = 20  # of a plan
-QUEUES_READ = 300  # whose messages are read for one answer about all queues
-NORMAL = ("turn", "delay", "retry")  # kinds that need no explanation beside a queue
+MOVED = 50  # messages read per redrive run
+QUEUES_MAX = 20  # queues considered per plan
+QUEUES_READ = 300  # queues whose messages are read for one status
+NORMAL = ("turn", "delay", "retry")  # kinds of normal waits, which a queue does not list
 
 
 class Reasons:
-    """The reasons why messages of a store do not run now. It caches its reads, so make one for each answer.
+    """The reasons why messages of a store do not run now. It caches its reads, so make a new one for each answer.
 
-    Without an app the tasks and their dependencies are unknown: then it sees pauses, groups, times, and the deferrals
-    of single messages.
+    Without an app, tasks and their dependencies are unknown; it then finds pauses, groups, times and deferrals only.
     """
 
     def __init__(self, store: Store, app: Registry | None = None) -> None:
         self._store, self._app, self.now_ms = store, app, store.now_ms()
-        self.unread = 0  # queues with waiting messages that were not read
+        self.unread = 0  # the number of queues with waiting messages that were not read
         self._states: dict[str, DependencyState] = {}
         self._groups: dict[str, Mapping[str, Group]] = {}
         self._counts: dict[str, Counts] = {}
@@ -52,7 +51,8 @@ class Reasons:
     # -- of one message
 
     def of(self, message: Message) -> tuple[Hold, ...]:
-        """Why this message does not run, what decides first; empty for one that runs or rests. Raises StoreError."""
+        """Return why this message does not run, the decisive reason first; empty if it runs or rests, or raise
+        StoreError."""
         if message.lane is not Lane.READY or message.damage is not None:
             return ()
         self._read_states([message])
@@ -68,7 +68,7 @@ class Reasons:
             return
         if unknown is not None and self._app is not None and message.task not in self._app.tasks:
             yield self._unknown_task(message.task, message.queue)
-        elif unknown is not None and parked_since_ms(message) is None:  # no worker has met it yet
+        elif unknown is not None and parked_since_ms(message) is None:  # no worker has claimed and parked it yet
             yield self._misfit(message, unknown)
         ahead = message.due_ms is not None and message.due_ms > self.now_ms
         if message.parked and not ahead and message.group is not None:
@@ -82,8 +82,8 @@ class Reasons:
             yield time_hold(message)
 
     def _unknown(self, message: Message) -> Sequence[str] | None:
-        """The arguments that the app's task does not take, none where it does not know the task or its version; None
-        where it can run the message, as far as names tell."""
+        """Return the arguments that the app's task does not accept; empty if the app lacks the task or its version;
+        None if the app can run the message, judged by names alone."""
         if self._app is None or not self._app.tasks:
             return None
         task = self._app.tasks.get(message.task)
@@ -98,7 +98,7 @@ class Reasons:
         return sorted(given - task.codec.signature.parameters.keys()) or None
 
     def _is_known_elsewhere(self, message: Message, arguments: Sequence[str]) -> bool:
-        """Whether a living worker of another release can run it."""
+        """Return whether a living worker of another release can run the message."""
         if self._knowledge is None:
             return False
         known_ms = self._knowledge.known_ms(message.queue, message.task, message.version, arguments)
@@ -106,7 +106,7 @@ class Reasons:
 
     @cached_property
     def _knowledge(self) -> Knowledge | None:
-        """The tasks that living workers know; None where workers do not report. Raises StoreError."""
+        """The tasks that living workers know; None if workers do not report. Raises StoreError."""
         if self.workers is None:
             return None
         knowledge = Knowledge(self._store)
@@ -123,9 +123,9 @@ class Reasons:
     # -- of queues
 
     def of_queues(self, counts: Mapping[str, Counts]) -> Mapping[str, tuple[Hold, ...]]:
-        """As `of_queue`, for all of these. The messages of at most QUEUES_READ queues are read: of those whose first
-        due message has waited longest, and of those where nothing is due, but much waits. Of the others a pause is
-        said. Raises StoreError."""
+        """Return the holds of each queue, as `of_queue` does. Reads the messages of at most QUEUES_READ queues: those
+        whose due message has waited longest, and those with many scheduled messages and none due. The others have their
+        pause only. Raises StoreError."""
         self._counts |= counts
         waiting = [name for name, of in counts.items() if of.ready + of.scheduled]
         due = sorted((name for name in waiting if counts[name].ready), key=lambda name: -counts[name].oldest_age_s)
@@ -142,8 +142,8 @@ class Reasons:
         return (replace(self._pause(queue), count=waits),) if queue in self._paused else ()
 
     def of_queue(self, queue: str, counts: Counts) -> tuple[Hold, ...]:
-        """The holds of a queue's waiting messages, the most messages first; normal waits (a turn, a delay, a retry)
-        are left out. Reads at most LOOKED messages. Raises StoreError."""
+        """Return the holds of a queue's waiting messages, by the number of messages, without normal waits (a turn, a
+        delay, a retry). Reads at most LOOKED messages. Raises StoreError."""
         self._counts[queue] = counts
         if not counts.ready + counts.scheduled:
             return (self._pause(queue),) if queue in self._paused else ()
@@ -161,7 +161,7 @@ class Reasons:
         return tuple(sorted(held, key=lambda hold: (not hold.needs_person, -hold.count)))
 
     def _of_unseen(self, queue: str, counts: Counts) -> dict[tuple[str, str], Hold]:
-        """The holds of a queue whose waiting messages cannot be listed."""
+        """Return the holds of a queue whose waiting messages the store cannot list."""
         if counts.oldest_age_s * 1000 < IDLE_MS or queue in self._paused or queue in (self.worked or ()):
             return {}
         hold = no_worker(queue, known=self.worked is not None, count=counts.ready)
@@ -177,8 +177,8 @@ class Reasons:
     # -- before a redrive
 
     def of_redrive(self, tasks: Iterable[str], queues: Iterable[str], dependencies: Iterable[str]) -> tuple[Hold, ...]:
-        """The holds of messages of these tasks once they are moved to these queues. `dependencies` are those that
-        a plan names, as NAME or NAME/KEY. Raises StoreError."""
+        """Return the holds that would apply to messages of these tasks in these queues. `dependencies` are those of a
+        plan, as NAME or NAME/KEY. Raises StoreError."""
         holds: dict[tuple[str, str], Hold] = {}
         named, wanted = list(queues), list(tasks)
         for queue in named:
@@ -199,19 +199,19 @@ class Reasons:
                 if hold.kind in ("no_worker", "group"):
                     _add(holds, hold)
             if self.worked and queue not in self.worked and ("no_worker", queue) not in holds:
-                _add(holds, no_worker(queue, known=True, count=0))  # others have one: perhaps the name is wrong
+                _add(holds, no_worker(queue, known=True, count=0))  # perhaps the name is misspelled, as others have one
         return tuple(holds.values())
 
     def of_plan(self, plan: Plan) -> tuple[Hold, ...]:
-        """The holds of a plan's messages once they are moved, of its largest queues. Raises StoreError."""
+        """Return the holds that would apply to a plan's messages in its largest queues. Raises StoreError."""
         if not plan.total:
             return ()
         queues = [plan.settings.to_queue] if plan.settings.to_queue else list(plan.by_queue)[:QUEUES_MAX]
         return self.of_redrive(plan.by_task, queues, set(plan.dependencies.values()))
 
     def of_run(self, run: RunView, plan: Plan | None) -> tuple[Hold, ...]:
-        """What holds messages that a run has moved and that have not run yet: some of them, and what their tasks and
-        queues share. Raises StoreError."""
+        """Return the holds of messages that a run has moved and that have not run yet: those of the last ones, and
+        those of their tasks and queues. Raises StoreError."""
         if plan is None or run.state != "running" or not run.counts.get("waiting", 0):
             return ()
         holds: dict[tuple[str, str], Hold] = {}
@@ -223,13 +223,13 @@ class Reasons:
         return tuple((shared | holds).values())
 
     def _last_moves(self, run: RunView) -> Sequence[Message]:
-        """Messages that the run has moved last: a page of them."""
+        """Return the messages that the run moved last, up to MOVED of them."""
         last = sum(run.counts.get(name, 0) for name in ("moved", "changed")) - 1
         if last < 0 or not self._store.traits.finds:
             return ()
         try:
             handles = read_chunk(self._store.cells, run.id, last // CHUNK)
-        except PlanRefused:  # expired, or altered
+        except PlanRefused:  # the plan expired or was altered
             return ()
         some = [handle.id for handle in handles[: last % CHUNK + 1][-MOVED:]]
         return [m for m in self._store.find(some) if m is not None and m.run == run.id]
@@ -238,12 +238,12 @@ class Reasons:
 
     @cached_property
     def workers(self) -> tuple[WorkerInfo, ...] | None:
-        """The reports of workers; None where they do not report. Raises StoreError."""
+        """The records of workers; None if they do not report. Raises StoreError."""
         return worker_reports(self._store)
 
     @cached_property
     def worked(self) -> frozenset[str] | None:
-        """The queues that a living worker claims from; None where workers do not report. Raises StoreError."""
+        """The queues that a living worker claims from; None if workers do not report. Raises StoreError."""
         return worked(self.workers)
 
     @cached_property
@@ -325,7 +325,7 @@ class Reasons:
 
 
 def _once(holds: Iterable[Hold]) -> Iterator[Hold]:
-    """The holds without a second one of the same kind and origin."""
+    """Yield the first hold of each kind and origin."""
     seen = set[tuple[str, str]]()
     for hold in holds:
         if (hold.kind, hold.by) not in seen:
@@ -334,7 +334,7 @@ def _once(holds: Iterable[Hold]) -> Iterator[Hold]:
 
 
 def _add(holds: dict[tuple[str, str], Hold], hold: Hold) -> None:
-    """Count a hold: of those of one kind and origin the one that ends first is kept."""
+    """Add a hold; of two with the same kind and origin, keep the one that ends first, with the sum of their counts."""
     key = hold.kind, hold.by
     known = holds.get(key)
     if known is None:

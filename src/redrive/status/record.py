@@ -1,4 +1,4 @@
-"""What `app.status()` returns, as values."""
+"""The records that `app.status()` returns."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PAGE, TICKET, NOTE = "page", "ticket", "note"  # severities of a need
 class Need(Struct, frozen=True, kw_only=True):
     """Something that needs a person.
 
-    `severity`: page (now), ticket (today), or note: somebody did it on purpose, and it lasts. `area` of
-    `redrive status` that has the details; `about` names the thing as `queue/crm` or `run/ID`, and `place` is the
-    address of its page, in parts. `text` says what it is, `since_ms` since when, as far as that is known, and
-    `until_ms` when it ends by itself, if somebody said so. `actor` and `reason` say who did it and why, if a person
-    did. `next` is the command that leads on, without the program's name.
+    `severity`: page (act now), ticket (today), or note (a person did it on purpose, and it lasts). `area` is the part
+    of `redrive status` with the details; `about` is the subject, such as `queue/crm` or `run/ID`, and `place` are the
+    parts of its page's address. `text` describes the need; `since_ms` is when it began, if known; `until_ms` is when it
+    ends by itself, if a person set an end. `actor` and `reason` are set if a person caused it. `next` is the command to
+    type next, without the program's name.
     """
 
     area: str
@@ -40,7 +40,7 @@ class Need(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     def line(self, now_ms: int) -> str:
-        """The text, with how long it has been so, and how long it will be."""
+        """Return the text with how long the need has lasted and when it ends."""
         text = self.text
         if self.since_ms is not None and (past_s := (now_ms - self.since_ms) // 1000) > 0:
             text += f"; for {show(past_s)}"
@@ -50,7 +50,7 @@ class Need(Struct, frozen=True, kw_only=True):
 
 
 class QueueStatus(Struct, frozen=True, kw_only=True):
-    """A queue: its counts, and what holds its waiting messages, of the first 200 that were read."""
+    """A queue: its counts, and the holds of its first 200 waiting messages."""
 
     name: str
     counts: Counts
@@ -59,14 +59,14 @@ class QueueStatus(Struct, frozen=True, kw_only=True):
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """What is going on in a store, at one moment. Times are ms of the store's clock.
+    """The state of a store at one moment. Times are ms of the store's clock.
 
-    `needs` lists what needs a person, what matters most first; all is well if it is empty. `workers` are those that
-    `tell` that they are alive, idle ones included, or that hold leases; where they do not tell, an idle one is not
-    seen. `holds` are what keeps messages from running, over all queues. `failures` are the groups of dead messages, the
-    largest first, with `annotations` by fingerprint. `schedules` are those of the app, late ones first. `runs` are the
-    open redrive runs. `queues` are sorted by the age of their oldest message that is due,
-    then by what is dead in them; of `unread` more queues it was not read what holds their messages.
+    `needs` are the most important first; all is well if there are none. `workers` are those that report themselves (if
+    `tell` is true), idle ones included, and those that hold leases. `holds` are the reasons why messages do not run,
+    over all queues. `failures` are the groups of dead messages, the largest first, with `annotations` by fingerprint.
+    `schedules` are those of the app, late ones first. `runs` are the open redrive runs. `queues` are sorted by the age
+    of their oldest due message, then by their dead messages; `unread` is the number of queues whose messages were not
+    read for holds.
     """
 
     at_ms: int
@@ -83,5 +83,4 @@ class Status(Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing needs a person."""
         return not self.needs

@@ -1,4 +1,4 @@
-"""Find where messages run, from the reports of living workers."""
+"""Find the process in which a message runs, from the records of living workers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..presence import Hung, WorkerInfo
 
 
 class Running(Struct, frozen=True, kw_only=True):
-    """A message that a worker holds: since when it runs, None while it has not begun; whether in a child process that
-    can be killed (`isolated`); and what hangs the worker, if it does."""
+    """A message that a worker has claimed. `since_ms`: when it began to run, None if it has not. `isolated`: it runs in
+    a child process, which can be killed. `hung`: why the worker is hung, if it is."""
 
     worker: str
     host: str
@@ -22,12 +22,12 @@ class Running(Struct, frozen=True, kw_only=True):
 
     @property
     def process(self) -> str:
-        """Its worker's process, in words."""
+        """Return the process of the worker, as text."""
         return f"pid {self.pid} on {self.host}" if self.pid else self.worker
 
     @property
     def end(self) -> str:
-        """What ends its handler where a cancel does not."""
+        """Return how to end a handler that does not obey a cancel, as text."""
         if self.isolated:
             return "it runs in a child process, which can be killed"
         heard = "its worker is hung and hears no cancel" if self.hung else "a handler that does not listen to a cancel"
@@ -36,7 +36,7 @@ class Running(Struct, frozen=True, kw_only=True):
 
 
 def running_of(workers: Iterable[WorkerInfo] | None) -> Mapping[str, Running]:
-    """The messages that living workers hold, by id: the first hundred of each."""
+    """Return, by id, the messages that living workers have claimed: the first hundred of each worker."""
     return {
         held.id: Running(
             worker=info.name,

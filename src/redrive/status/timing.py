@@ -1,4 +1,4 @@
-"""Explain why a message has a due time ahead, or is due and not claimed."""
+"""Explain why a message waits for its due time, or is due and not claimed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from ..message import Counts, Message
 from .flow import deferral_hold
 from .hold import Hold, words
 
-IDLE_MS = 10_000  # how long a message is due, with none of its queue leased, before a worker is missing
+IDLE_MS = 10_000  # how long a message is due, with no lease in its queue, until that means that no worker runs
 STUCK_S = 60.0  # how long a message is due in the outbox before a person should check
 _SCHEDULE = "redrive-schedule"
 
 
 def time_hold(message: Message) -> Hold:
-    """Why a message whose time has not come waits for it. Pure."""
+    """Return the hold of a message whose due time is in the future. Pure."""
     if parked_since_ms(message) is not None:
         text = f"a message of {message.task} waits for a newer worker: {message.faults[-1].text}"
         return _hold(message, "no_task", message.task, text, True)
@@ -35,8 +35,8 @@ def time_hold(message: Message) -> Hold:
 
 
 def due_hold(message: Message, *, leased: int, waiting: int, worked: bool | None, now_ms: int) -> Hold:
-    """Why a message that is due is not claimed. `leased` messages of its queue are running, `waiting` are due;
-    `worked`: whether a living worker claims from it, None where that is not known. Pure."""
+    """Return the hold of a due message that is not claimed. `leased` messages of its queue are running, `waiting` are
+    due. `worked`: whether a living worker claims from the queue, None if unknown. Pure."""
     overdue_ms = now_ms - (message.due_ms or message.enqueued_ms)
     if not leased and not worked and overdue_ms >= IDLE_MS:
         return no_worker(message.queue, known=worked is not None, count=1)
@@ -45,7 +45,7 @@ def due_hold(message: Message, *, leased: int, waiting: int, worked: bool | None
 
 
 def no_worker(queue: str, *, known: bool, count: int) -> Hold:
-    """No worker runs the queue of `count` messages that are due. `known`: workers report that they are alive."""
+    """Return the hold of `count` due messages of a queue without a worker. `known`: whether workers have records."""
     text = f"no worker seems to run queue {queue}: nothing in it is leased, and a message is due"
     if known:
         text = f"no worker that is alive runs queue {queue}" + (", and a message is due" if count else "")
@@ -54,7 +54,7 @@ def no_worker(queue: str, *, known: bool, count: int) -> Hold:
 
 
 def outbox_hold(queue: str, counts: Counts) -> Hold:
-    """Redriven messages that the service has not got back yet."""
+    """Return the hold of redriven messages that have not been sent back to SQS yet."""
     count = counts.ready + counts.scheduled + counts.leased
     stuck = counts.oldest_age_s >= STUCK_S
     text = f"redriven messages of queue {queue} wait in the outbox to be sent back"

@@ -1,4 +1,4 @@
-"""See what comes due: the scheduled messages of the next minutes, hour and day."""
+"""Count upcoming messages: those due in the next minutes, hour and day."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ _AHEAD_S = sorted({step_s * n for step_s, count in _SPANS for n in range(count +
 
 
 class Wave(Struct, frozen=True):
-    """How many messages come due in a span of time: those that have not run yet, and those that have failed before."""
+    """The messages that become due in a span of time: `first` have not run yet, `retries` have failed before."""
 
     first: int = 0
     retries: int = 0
-    exact: bool = True  # not: estimated, as there are too many to count in time
+    exact: bool = True  # False: estimated, as counting would take too long
 
     @property
     def all(self) -> int:
-        """How many in all."""
         return self.first + self.retries
 
 
 class Upcoming(Struct, frozen=True, kw_only=True):
-    """What comes due on a queue, or on all (None), from `at_ms` on: in each of the next 60 tens of seconds, 60 minutes
-    and 24 hours. What is due already, or runs, is not in it. On PostgreSQL what is further ahead is estimated where
-    there is much; each `Wave` says if it is `exact`."""
+    """The messages of a queue, or of all (None), that become due after `at_ms`: in each of the next 60 tens of seconds,
+    60 minutes and 24 hours. Due and running messages are left out. PostgreSQL estimates large counts further ahead;
+    each `Wave` says whether it is `exact`."""
 
     queue: str | None
     at_ms: int
@@ -39,8 +38,8 @@ class Upcoming(Struct, frozen=True, kw_only=True):
     hours: tuple[Wave, ...]
 
     def within(self, seconds: float) -> int:
-        """How many come due in the next so many seconds, whole tens of them up to 10 minutes, then whole minutes up to
-        an hour, then whole hours."""
+        """Return how many become due within so many seconds, rounded down to tens of seconds up to 10 minutes, to
+        minutes up to an hour, and then to hours."""
         for waves, step_s in ((self.tens, TEN_S), (self.minutes, MINUTE_S), (self.hours, HOUR_S)):
             if seconds <= step_s * len(waves):
                 break
@@ -48,7 +47,7 @@ class Upcoming(Struct, frozen=True, kw_only=True):
 
 
 def read_upcoming(store: Store, queue: str | None = None) -> Upcoming:
-    """What comes due on a queue, or on all. Raises StoreError, Unsupported where the store cannot tell (SQS)."""
+    """Count the upcoming messages of a queue, or of all. Raises StoreError; Unsupported if the store cannot (SQS)."""
     now_ms = store.now_ms()
     bounds_ms = [now_ms + ahead_s * 1000 for ahead_s in _AHEAD_S]
     sums = [DueCount(0, 0)] * (len(bounds_ms) - 1)
@@ -60,7 +59,7 @@ def read_upcoming(store: Store, queue: str | None = None) -> Upcoming:
 
 
 def _waves(sums: Sequence[DueCount], step_s: int, count: int) -> tuple[Wave, ...]:
-    """The counts between the bounds, added up by steps."""
+    """Add up the counts between the bounds by steps."""
     waves = [Wave()] * count
     for ahead_s, (every, retries, exact) in zip(_AHEAD_S[1:], sums, strict=True):
         at = (ahead_s - 1) // step_s

@@ -1,8 +1,7 @@
-"""Find the workers that are alive: by their reports and by the leases they hold.
+"""Find the living workers, by their records and by the leases they hold.
 
-Where workers report that they are alive, idle ones are seen, and those that were killed are known as gone. A worker
-that does not report, as its setting `telemetry` is off, is seen while it holds a lease; so is any worker of a store
-without cells.
+A worker that reports itself is found when it is idle, too, and a killed one is known to be gone. A worker that does not
+report, because the setting `telemetry` is off or the store has no cells, is found while it holds a lease.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ LOOKED = 1000  # leased messages that are read
 
 
 class WorkerStatus(Struct, frozen=True, kw_only=True):
-    """A worker: how many messages of each queue it has leased, 0 for a queue that it works without, and when the last
-    of its leases runs out unless it is renewed, None if it has none.
+    """A worker. `queues` has the number of leased messages for each of its queues; `until_ms` is when its last lease
+    expires unless it is renewed, None if it has none.
 
     `state` is idle, running, draining, hung, gone, or silent: it holds leases and does not report. `seen_ms` is the
-    time of its last report. One that is gone `held` so many messages then. `hung` says what blocks one that
-    cannot begin messages.
+    time of its last record. `held`: how many messages a gone worker had claimed. `hung`: why a hung worker cannot begin
+    messages.
     """
 
     name: str
@@ -41,14 +40,14 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
 
 
 def worker_reports(store: Store) -> tuple[WorkerInfo, ...] | None:
-    """The reports of a store's workers, without schedulers; None where they do not report. Raises StoreError."""
+    """Return the records of a store's workers, without schedulers; None if they do not report. Raises StoreError."""
     if not (store.traits.cells and settings().telemetry):
         return None
     return tuple(info for info in read_workers(store) if info.kind == "worker")
 
 
 def hung_workers(store: Store) -> list[str]:
-    """A line for each living worker that hangs, with the cause. Raises StoreError."""
+    """Return a line for each living worker that is hung, with the cause. Raises StoreError."""
     workers, now_ms = worker_reports(store) or (), store.now_ms()
     return [
         f"{info.hung.text(info.name)}, for {show(max(0, now_ms - info.hung.since_ms) // 1000)}"
@@ -58,19 +57,19 @@ def hung_workers(store: Store) -> list[str]:
 
 
 def worked(workers: Iterable[WorkerInfo] | None) -> frozenset[str] | None:
-    """The queues that a living worker claims from; None where workers do not report."""
+    """Return the queues that a living worker claims from; None if workers do not report."""
     if workers is None:
         return None
     return frozenset(queue.name for info in workers if not (info.gone or info.draining) for queue in info.queues)
 
 
 def workers_of(store: Store, now_ms: int, workers: Sequence[WorkerInfo] | None) -> tuple[WorkerStatus, ...]:
-    """The workers by name, those that are gone last. Raises StoreError."""
+    """Return the workers by name, those that are gone last. Raises StoreError."""
     held, until = _leases(store, now_ms)
     statuses: dict[str, WorkerStatus] = {}
     for info in workers or ():
         if info.name in statuses:
-            continue  # the living or newest one comes first
+            continue  # an older process of the same name: the living or newest one comes first
         leased = held.pop(info.name, Counter[str]()) if store.traits.finds else _counts(info)
         queues = dict.fromkeys(sorted(queue.name for queue in info.queues), 0) | leased
         statuses[info.name] = WorkerStatus(
@@ -91,12 +90,13 @@ def workers_of(store: Store, now_ms: int, workers: Sequence[WorkerInfo] | None) 
 
 
 def _counts(info: WorkerInfo) -> Counter[str]:
-    """The claimed messages by queue in its last report, for stores whose leases cannot be listed."""
+    """Return the claimed messages by queue as of the worker's last record, for stores that cannot list leases."""
     return Counter({queue.name: 0 if info.gone else queue.held for queue in info.queues})
 
 
 def _leases(store: Store, now_ms: int) -> tuple[dict[str, Counter[str]], dict[str, int]]:
-    """How many messages of each queue each worker has leased, and until when; empty where they cannot be listed."""
+    """Return each worker's leased messages by queue, and when its last lease expires; empty if leases cannot be
+    listed."""
     held: dict[str, Counter[str]] = {}
     until: dict[str, int] = {}
     messages = store.peek(Lane.LEASED, limit=LOOKED).messages if store.traits.finds else ()

@@ -23,15 +23,15 @@ from .proof import Proofs
 from .source import BrokerSource, Taken
 from .translation import ID, call_of, following
 
-PARKED = "celery.message"  # the task of what could not be translated
-BATCH = 200  # messages of one commit
-PAUSE_S = (1.0, 30.0)  # while the broker or the store cannot be reached: the first and the longest
+PARKED = "celery.message"  # the task of messages that cannot be translated
+BATCH = 200  # messages in one commit
+PAUSE_S = (1.0, 30.0)  # the first and the longest pause while the broker or the store cannot be reached
 log = logging.getLogger("redrive.celery")
 
 
 class Moved(Struct):
-    """How many messages were `taken` from the broker. Of these, some were in the store already (`known`), are dead
-    because nothing here can run them (`parked`), or were too much for the store (`refused`)."""
+    """The number of messages `taken` from the broker. Of these, `known` ones were in the store already, `parked` ones
+    are dead because the app cannot run them, and `refused` ones were not accepted by the store."""
 
     taken: int = 0
     known: int = 0
@@ -113,7 +113,7 @@ class CeleryBridge:
     def run(self, *, burst: bool = False, stop: threading.Event | None = None) -> Moved:
         """Move messages until `stop` is set; with `burst` until the queues are empty. Returns what was moved.
 
-        A broker or store that cannot be reached is tried again; with `burst` that raises StoreUnavailable.
+        If the broker or the store cannot be reached, tries again after a pause; with `burst`, raises StoreUnavailable.
         """
         stop, total, failures = stop or threading.Event(), Moved(), 0
         while not stop.is_set():
@@ -135,7 +135,8 @@ class CeleryBridge:
         return total
 
     def once(self) -> Moved:
-        """Move at most one batch of each queue. Raises StoreError: then what was not put is taken again."""
+        """Move at most one batch of each queue. After a StoreError, the next call takes the unfinished messages
+        again."""
         total = Moved()
         for queue in self.queues:
             taken = self.source.take(queue, BATCH)
@@ -144,15 +145,15 @@ class CeleryBridge:
         return total
 
     def take_held(self, older_than: Duration) -> int:
-        """Take over what Celery's workers on Redis took that long ago and have not acknowledged; returns how many.
+        """Take over messages on Redis that Celery's workers took that long ago and did not acknowledge; return their
+        number.
 
-        A worker that is killed leaves them in kombu's hash `unacked`. A worker that lives holds its running tasks
-        there, and all that have an eta: they would run twice, so stop the workers first.
+        A killed worker leaves them in kombu's hash `unacked`. A living worker also has its running tasks there, and
+        those with an eta, which would run twice: stop the workers first.
         """
         return self.source.take_held(self.queues, seconds(older_than, "older_than"))
 
     def close(self) -> None:
-        """Close the connections to the broker."""
         if self._source is not None:
             self._source.close()
             self._source = None
@@ -170,12 +171,12 @@ class CeleryBridge:
                 raise
             except CeleryUnsupported as error:
                 parked.append((each, self._letter(each.raw, str(error))))
-            except Exception as error:  # whatever one message raises must not stop those behind it
+            except Exception as error:  # no error of one message may stop those behind it
                 why = f"it cannot be translated: {type(error).__name__}: {error}"
                 parked.append((each, self._letter(each.raw, why)))
         moved.known = self._enqueue(drafts, parked)
         left = self._park(queue, parked, moved)
-        # Killed here, they are in the store and still with the broker: taken again, and known by their keys.
+        # Killed here, the messages are in the store and with the broker: the next take finds duplicates of their keys.
         self.source.remove(queue, [each for each in taken if each not in left])
         return moved
 
@@ -184,14 +185,14 @@ class CeleryBridge:
         return call.bound.draft(*call.args, **call.kwargs)
 
     def _enqueue(self, drafts: Sequence[tuple[Taken, Draft]], parked: list[tuple[Taken, Message]]) -> int:
-        """Put the drafts in one commit, and add those that the store refuses to `parked`; returns how many of them it
-        had already."""
+        """Put the drafts in one commit, and add those that the store refuses to `parked`; return the number of
+        duplicates."""
         put = self.app.put
         try:
             return sum(each.duplicate for each in put([draft for _, draft in drafts])) if drafts else 0
         except StoreError:
             raise
-        except Exception:  # one of them is refused, or is worse: each alone
+        except Exception:  # the store refused one of them, or there is a bug: put each alone
             known = 0
             for taken, draft in drafts:
                 try:
@@ -203,7 +204,7 @@ class CeleryBridge:
             return known
 
     def _park(self, queue: str, parked: Sequence[tuple[Taken, Message]], moved: Moved) -> set[Taken]:
-        """Write these to the dead lane, whole, with their reasons; returns those that the store does not even take
+        """Write messages to the dead lane, unchanged, with their reasons; return those that the store refuses even
         there."""
         restore, left = self.app.store.restore, set[Taken]()
         try:
@@ -250,7 +251,7 @@ class CeleryBridge:
         )
 
     def _translate_again(self, ctx: Context, envelope: str) -> None:
-        """The handler of a parked message that was redriven: what it means now is enqueued with its ack."""
+        """Handle a redriven parked message: translate it again, and enqueue the task with the ack."""
         try:
             sent = read(envelope.encode())
             call = call_of(self.app, sent, self._proofs, key_for=self._key_for_s, now=datetime.now(UTC))

@@ -20,7 +20,7 @@ from ...codec.foreign import header_name, storable
 from ...errors import RedriveError
 
 JSON = "application/json"
-# Headers of Celery's own, beside those that a producer adds with `apply_async(headers=…)`.
+# Celery's own headers; others come from `apply_async(headers=…)`.
 _OWN = frozenset((
     "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id",
     "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers",
@@ -29,7 +29,7 @@ _OWN = frozenset((
 
 
 class CeleryUnsupported(RedriveError):
-    """This message of Celery's cannot be run here; the text says why."""
+    """A message of Celery's that the app cannot run; the text has the reason."""
 
 
 class Signature(Struct, frozen=True):
@@ -44,7 +44,7 @@ class Signature(Struct, frozen=True):
 
 
 class Next(Struct, frozen=True, omit_defaults=True):
-    """The tasks that run after one is done: its `link` callbacks, and the rest of its chain, the next step last."""
+    """The tasks that run after this one: its `link` callbacks, and the rest of its chain, the next step last."""
 
     callbacks: Sequence[Signature] = ()
     chain: Sequence[Signature] = ()
@@ -54,11 +54,11 @@ class Next(Struct, frozen=True, omit_defaults=True):
 
 
 class CeleryTask(Struct, frozen=True, kw_only=True):
-    """A task that a Celery producer sent."""
+    """A task as a Celery producer sent it."""
 
     task: str
     id: str
-    key: str  # the same for each delivery of one send
+    key: str  # equal for each delivery of one send
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     next: Next = Next()
@@ -74,11 +74,10 @@ class CeleryTask(Struct, frozen=True, kw_only=True):
 
 
 def key_of(raw: bytes) -> str:
-    """A key that all deliveries of one send share: Celery's id of the task, and kombu's tag of the send.
+    """Return a key that all deliveries of one send share: Celery's id of the task, and kombu's tag of the send.
 
-    The id alone would not do: Celery sends each retry under the id of the task, and a program may use an id again. The
-    tag is kept when kombu puts a message back that a worker did not acknowledge. For other messages
-    than Celery's, the key is a hash.
+    The id alone is not enough: Celery's retries have the id of the task, and a program may use an id again. The tag
+    stays the same when kombu puts an unacknowledged message back. Other messages get a hash as key.
     """
     try:
         envelope = json.loads(raw)
@@ -90,12 +89,12 @@ def key_of(raw: bytes) -> str:
 
 
 def read(raw: bytes) -> CeleryTask:
-    """Read one message. Raises CeleryUnsupported and nothing else."""
+    """Read one message. Raises CeleryUnsupported only."""
     try:
         return _read(raw)
     except CeleryUnsupported:
         raise
-    except Exception as error:  # a sender may write anything; no field of one message may stop those behind it
+    except Exception as error:  # a sender may write anything: no field may stop the messages behind this one
         raise CeleryUnsupported(f"it has a field that cannot be read: {type(error).__name__}: {error}") from None
 
 
@@ -175,7 +174,7 @@ def signatures(written: Any) -> tuple[Signature, ...]:
 
 
 def when(written: Any, now: datetime | None = None) -> datetime | None:
-    """Read a time: ISO 8601, in UTC unless it says otherwise, or seconds from `now`. Raises ValueError, TypeError."""
+    """Parse a time: ISO 8601, by default in UTC, or seconds after `now`. Raises ValueError, TypeError."""
     if written is None:
         return None
     if isinstance(written, int | float) and now is not None:
@@ -185,7 +184,7 @@ def when(written: Any, now: datetime | None = None) -> datetime | None:
 
 
 def _plain(value: dict[str, Any]) -> Any:
-    """Kombu's marked values, as redrive's codec reads them."""
+    """Turn a value that kombu marked with its type into the form that redrive's codec reads."""
     if value.keys() != {"__type__", "__value__"}:
         return value
     kind, inner = value["__type__"], value["__value__"]

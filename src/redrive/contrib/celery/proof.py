@@ -1,7 +1,7 @@
-"""Prove that a bridge wrote the header that names what runs next, since any program may set headers.
+"""Prove that a bridge wrote the header with the next tasks of a chain, since any program may set headers.
 
-The proof is an HMAC-SHA256 over the header, the task and Celery's id, under a key that is made once for each store and
-kept in a cell there. A reader of the store can forge it; a writer could enqueue any task all the same.
+The proof is an HMAC-SHA256 over the header, the task and Celery's id, with one key per store, which is stored in a
+cell. Who can read the store can forge a proof; who can write to it needs none, as it may enqueue any task.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from ...app import App
 from ...errors import StoreUnavailable
 from ...message import Swap
 
-KEY = "celery/next-key"  # the cell
+KEY = "celery/next-key"  # the key of the cell
 KEY_BYTES = 32
-TRIES = 3  # bridges that start at the same moment on a new store
+TRIES = 3  # more than one if several bridges start at once on a new store
 
 
 class Proofs:
-    """Signs and checks for one app."""
+    """Signs and checks the headers of one app."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._key: bytes | None = None
 
     def prove(self, text: str, *, task: str, id: str) -> str:
-        """Return `text` with its proof in front. Makes the key where there is none. Raises StoreError."""
+        """Return `text` after its proof. Creates the store's key if there is none. Raises StoreError."""
         return f"{self._digest(self._made_key(), text, task, id)}:{text}"
 
     def open(self, proven: str, *, task: str, id: str) -> str | None:
-        """Return the text, or None where its proof is not of a bridge of this store. Raises StoreError."""
+        """Return the text; None if no bridge of this store made the proof. Raises StoreError."""
         proof, _, text = proven.partition(":")
         key = self._read_key()
         if key is None or not hmac.compare_digest(proof.encode(), self._digest(key, text, task, id).encode()):

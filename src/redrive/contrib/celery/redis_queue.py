@@ -1,10 +1,10 @@
 """Take messages from the lists in which kombu keeps a queue on Redis.
 
 Kombu pushes at the left end of the list `QUEUE`, or `QUEUE\\x06\\x16N` for a priority N above 0, and Celery's workers
-pop at the right end. A take moves messages from there to the list `redrive:celery:QUEUE:taken` in one script, which is
-atomic, and they leave it when they are in the app's store. So every message is in one of kombu's lists, in that list or
-in the store, whenever any process is killed, and each take begins with what an earlier one left. Messages that the
-store does not take go to `redrive:celery:QUEUE:refused`.
+pop at the right end. `take` moves messages from there to the list `redrive:celery:QUEUE:taken` in one script, which is
+atomic; `remove` deletes them from it once they are in the app's store. So, whenever a process is killed, each message
+is in one of kombu's lists, in that list or in the store; the next `take` returns those in the list first. Messages that
+the store refuses move to `redrive:celery:QUEUE:refused`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .source import Taken
 
 SEPARATOR = "\x06\x16"  # kombu's, between a queue and a priority
 PRIORITIES = (0, 3, 6, 9)  # kombu's default `priority_steps`; 0 is served first
-HELD, HELD_SINCE = "unacked", "unacked_index"  # where kombu keeps what a worker has popped and not acknowledged
-HELD_MAX = 1000  # that are looked at in one go
+HELD, HELD_SINCE = "unacked", "unacked_index"  # kombu's keys for messages that a worker popped and has not acknowledged
+HELD_MAX = 1000  # entries read at once
 
 _TAKE = """
 local left = tonumber(ARGV[1]) - redis.call('LLEN', KEYS[1])
@@ -49,33 +49,33 @@ class RedisQueues:
             from ...stores.redis.url import RedisUrl
         except ImportError as error:
             raise ConfigError(f"a broker on Redis needs its driver ({error}); pip install 'redrive[redis]'") from error
-        url = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda match: match[1].lower(), url)  # as Celery writes it
+        url = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda match: match[1].lower(), url)  # the spelling of Celery
         self._link, self._prefix = Session(RedisUrl.parse(url)), prefix
         self.where = self._link.where
 
     def take(self, queue: str, most: int) -> list[Taken]:
-        """Move messages to the list of taken ones, and return the oldest there, at most `most`."""
+        """Move messages to the list of taken ones; return the oldest of that list, at most `most`."""
         lists = [f"{queue}{SEPARATOR}{n}" if n else queue for n in PRIORITIES]
         keys = [self._key(name) for name in (_taken_key(queue), *lists)]
         raws = self._link.command("EVAL", _TAKE, len(keys), *keys, most)
         return [Taken(raw, raw) for raw in reversed(raws)]
 
     def remove(self, queue: str, taken: Sequence[Taken]) -> None:
-        """Forget messages that are in the app's store. Killed before this, they are taken again, with the same key."""
+        """Delete messages that are in the app's store. If killed before, they are taken again, with the same key."""
         self._link.command("EVAL", _REMOVE, 1, self._key(_taken_key(queue)), *(each.handle for each in taken))
 
     def refuse(self, queue: str, taken: Taken) -> str:
-        """Set aside a message that the app's store does not take; returns where."""
+        """Set aside a message that the app's store refuses; return its new place."""
         kept = self._key(f"redrive:celery:{queue}:refused")
         self._link.command("EVAL", _REFUSE, 2, self._key(_taken_key(queue)), kept, taken.handle)
         return f"the list {kept} of {self.where}"
 
     def take_held(self, queues: Sequence[str], older_s: float) -> int:
-        """Take over what Celery's workers popped from these queues that long ago and have not acknowledged; returns
-        how many.
+        """Take over messages that Celery's workers popped at least `older_s` ago and have not acknowledged; return
+        their number.
 
-        A worker holds messages with an eta, and those that it runs: this is for workers that were killed. One script
-        for each message moves it to the list of taken ones.
+        Use it when workers were killed: a living one also has unacknowledged messages, running ones and those with an
+        eta. One script per message moves it to the list of taken ones.
         """
         count, begin = 0, 0
         held, since = self._key(HELD), self._key(HELD_SINCE)
@@ -104,7 +104,7 @@ def _taken_key(queue: str) -> str:
 
 
 def _unpack(entry: bytes | None) -> tuple[str, str]:
-    """The message in an entry of kombu's hash, and the queue that it came from."""
+    """Return the message in an entry of kombu's hash, and its queue; empty texts if it is unreadable."""
     try:
         payload, _exchange, queue = json.loads(entry or b"")
     except (ValueError, TypeError):

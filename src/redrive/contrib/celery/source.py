@@ -1,4 +1,4 @@
-"""What the bridge needs of a broker."""
+"""The interface of a broker for the bridge."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ class Taken(NamedTuple):
 class BrokerSource(Protocol):
     """The queues of a broker. Every method raises StoreUnavailable where it cannot be reached, and StoreError."""
 
-    where: str  # for people
+    where: str  # the broker's address, for display
 
     def take(self, queue: str, most: int) -> list[Taken]:
-        """Some messages, the oldest first. They stay with the broker, unseen by Celery's workers, until `remove`, or
-        are taken again."""
+        """Return messages, the oldest first. Until `remove`, they stay with the broker, hidden from Celery's workers,
+        and may be taken again."""
         ...
 
     def remove(self, queue: str, taken: Sequence[Taken]) -> None:
-        """Forget messages that are in the app's store."""
+        """Delete messages that are in the app's store."""
         ...
 
     def refuse(self, queue: str, taken: Taken) -> str:
-        """Set aside a message that the app's store does not take; returns where."""
+        """Set aside a message that the app's store refuses; return its new place."""
         ...
 
     def take_held(self, queues: Sequence[str], older_s: float) -> int:
-        """Take over what Celery's workers have held for that long; returns how many. Raises Unsupported."""
+        """Take over messages that Celery's workers took that long ago and did not acknowledge; return their number.
+        Raises Unsupported."""
         ...
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""Take messages that kombu sent to SQS: received, put into the app's store, and only then deleted.
+"""Take messages that kombu sent to SQS. They are deleted only when they are in the app's store.
 
-Killed before the delete, SQS delivers them again when they have been hidden for `HIDDEN_S`, and their keys say that the
-store has them.
+If the bridge is killed before that, SQS delivers them again after `HIDDEN_S`, and their keys make the second put a
+duplicate.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ...stores.sqs.client import DELETE, ENTRIES_MAX, Sqs
 from ...urls import shown, split
 from .source import Taken
 
-HIDDEN_S = 120  # from others, while they are put
-WAIT_S = 1  # for the first message of a receive
+HIDDEN_S = 120  # the visibility timeout, within which they must be put
+WAIT_S = 1  # the wait of a receive for its first message
 EXPECTED = "expected sqs://REGION, such as sqs://eu-central-1; credentials are found as boto3 finds them"
 
 
@@ -50,7 +50,7 @@ class SqsQueues:
             self._sqs.call(DELETE, QueueUrl=self._url(queue), Entries=entries[at : at + ENTRIES_MAX])
 
     def refuse(self, queue: str, taken: Taken) -> str:
-        """Leave a message in its queue: the queue's redrive policy says what becomes of it."""
+        """Leave a message in its queue, where the queue's redrive policy applies."""
         return f"the queue {queue}"
 
     def take_held(self, queues: Sequence[str], older_s: float) -> int:
@@ -66,7 +66,7 @@ class SqsQueues:
 
 
 def _envelope(body: str) -> bytes:
-    """Kombu writes the envelope in base64, unless `sqs_base64_encoding` is off."""
+    """Decode a body: kombu writes the envelope in base64, unless `sqs_base64_encoding` is off."""
     if body.lstrip().startswith("{"):
         return body.encode()
     try:

@@ -1,7 +1,7 @@
 """Turn a task that Celery sent into a message of the app's task of that name, and follow its links and chain.
 
-A link or a chain travels in a header of its message, with the bridge's proof. When the message's handler returns, the
-wrap `following` enqueues what is next, in the commit of the ack.
+A header of the message has its links and chain, with the bridge's proof. When the handler returns, the wrap `following`
+enqueues the next tasks in the commit of the ack.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from .envelope import CeleryTask, CeleryUnsupported, Next, Signature, signatures
 from .proof import Proofs
 
 ID, RETRIES, PARENT, NEXT = "celery-id", "celery-retries", "celery-parent", "celery-next"
-COMPENSATES = "redrive-dead-id"  # of a compensation, which has the headers of the dead message
-LATER = 3  # the priority of what Celery serves after its default priority
-# Options of a signature that change nothing here: results, the publishing itself, and Celery's own routing.
+COMPENSATES = "redrive-dead-id"  # the header of a compensation, whose other headers are those of the dead message
+LATER = 3  # the priority for messages that Celery serves after its default priority
+# Options of a signature without effect here: results, the publishing itself, and Celery's own routing.
 _IGNORED = frozenset((
     "task_id", "reply_to", "root_id", "parent_id", "group_id", "group_index", "queue", "routing_key", "exchange",
     "exchange_type", "priority", "retry", "retry_policy", "serializer", "compression", "ignore_result",
     "time_limit", "soft_time_limit", "delivery_mode", "shadow", "headers", "stamps", "stamped_headers",
     "add_to_parent", "producer", "connection",
 ))  # fmt: skip
-# What an option raises that is of another type, or a time beyond all calendars.
+# Errors raised for an option of another type, or for a time beyond the calendar.
 ODD = (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError)
 _HEEDED = frozenset(("countdown", "eta", "expires", "link", "link_error"))
 
 
 class TaskCall(NamedTuple):
-    """A task with its options and arguments, to enqueue or to make a draft of."""
+    """A task with its options and arguments, ready to be enqueued or made a draft."""
 
     bound: Bound[..., Any]
     args: Sequence[Any]
@@ -44,8 +44,8 @@ class TaskCall(NamedTuple):
 
 
 def call_of(app: App, sent: CeleryTask, proofs: Proofs, *, key_for: str | float, now: datetime) -> TaskCall:
-    """Translate a task that Celery sent to one of the app. Raises CeleryUnsupported, and StoreError where the proof of
-    what is next cannot be made."""
+    """Translate a task that Celery sent to a call of the app's task. Raises CeleryUnsupported; StoreError if the proof
+    of the next tasks cannot be made."""
     task = _task(app, sent.task)
     if sent.chord:
         raise CeleryUnsupported(f"task {sent.task!r} is part of a chord, whose end only Celery's result backend knows")
@@ -69,8 +69,8 @@ def call_of(app: App, sent: CeleryTask, proofs: Proofs, *, key_for: str | float,
 
 
 def following(app: App, proofs: Proofs) -> Callable[[Context], Iterator[None]]:
-    """The wrap that enqueues the links and the next step of a chain when a handler has returned. A header that no
-    bridge of this store wrote is not followed: its message is dead, and says so."""
+    """Return the wrap that enqueues the links and the next step of a chain when a handler returns. It rejects a message
+    whose header no bridge of this store wrote."""
 
     def follow_celery_next(ctx: Context) -> Iterator[None]:
         yield
@@ -88,7 +88,7 @@ def following(app: App, proofs: Proofs) -> Callable[[Context], Iterator[None]]:
             if then.chain:
                 _enqueue(app, ctx, proofs, then.chain[-1], then.chain[:-1], now)
         except (CeleryUnsupported, EnqueueError, *ODD) as error:
-            # The handler's effect has happened, so a retry would only repeat it.
+            # The handler's effect has happened, and a retry would repeat it.
             raise Reject(f"it ran, and what Celery linked to it cannot be enqueued: {error}") from error
 
     return follow_celery_next
@@ -134,7 +134,7 @@ def _check_errbacks(task: Any, errbacks: Sequence[Signature]) -> None:
 
 
 def _check_next(app: App, task: Any, then: Next, now: datetime) -> None:
-    """Refuse now what could not be enqueued when the task is done."""
+    """Raise CeleryUnsupported if the next tasks could not be enqueued when this one is done."""
     if not then:
         return
     if task.idempotency is not None:

@@ -58,8 +58,7 @@ class RunSpan(Struct, eq=False):
 
 
 class Spans:
-    """The spans of one app in this process; also an observer of its notices. `baggage`: names that messages may
-    carry."""
+    """The spans of one app in this process; also an observer of notices. `baggage`: names that messages may carry."""
 
     def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None) -> None:
         self._parent, self._baggage = parent, baggage
