@@ -1,7 +1,7 @@
 """The demo's endpoint, a process of its own: `python -m redrive.demo.endpoint --seed N --log FILE …`.
 
-A small HTTP/1.1 server on loopback that answers by its plan. Before each answer it appends a line to its log, in one
-write. It prints its port, reads the word `fix` from standard input, and ends when that is closed.
+A small HTTP/1.1 server on loopback that answers by a FailurePlan. Before each answer it appends a line to its log, in
+one write. It prints its port, repairs itself at the word `fix` on standard input, and ends when that is closed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EndpointLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the log. `accepted`: the event was taken. `lost`: why the answer to that did not arrive."""
+    """A request in the log. `accepted`: the endpoint took the event. `lost`: why the answer to that did not arrive."""
 
     at_ms: int
     number: int
     key: str
-    nth: int  # request with this key
+    nth: int  # counts requests with this key, from 1
     event: str | None
     answer: str
     accepted: bool = False
@@ -64,17 +64,15 @@ class EndpointRequest(msgspec.Struct, frozen=True):
 
 
 class Endpoint:
-    """The server and its state."""
-
     def __init__(self, plan: FailurePlan, seed: int, log: int, secret: bytes, timeout_s: float) -> None:
         self._plan, self._log, self._secret, self._timeout_s = plan, log, secret, timeout_s
         self._latency = random.Random(seed)
         self._number = 0
         self._seen: Counter[str] = Counter()
-        self._served: Counter[str] = Counter()  # steps of its script an event has met
+        self._served: Counter[str] = Counter()  # by event: failures of its script that were served
         self._writers: set[asyncio.StreamWriter] = set()
         self._fixed = False
-        # Bound but not listening, it keeps the port in the outage: connections are refused, no other process gets it.
+        # Bound but not listening, it keeps the port in the outage: others cannot take it, and connections are refused.
         self._place = _bound(0)
         self.port: int = self._place.getsockname()[1]
 
@@ -106,14 +104,14 @@ class Endpoint:
             while await self._one(reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # the other side is gone, or this process ends
+            pass  # the client has gone, or this process ends
         finally:
             self._writers.discard(writer)
             with contextlib.suppress(ConnectionError):
                 writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Read and answer one request; False when the connection is over."""
+        """Read and answer one request; return False when the connection is over."""
         head = await reader.readuntil(b"\r\n\r\n")
         self._number += 1
         number = self._number

@@ -1,11 +1,10 @@
-"""The proof, a process of its own: `python -m redrive.demo.ledger LOG STORE SENT FATES [QUEUE]`.
+"""Prove the demo's result, in a process of its own: `python -m redrive.demo.ledger LOG STORE SENT FATES [QUEUE]`.
 
 STORE is a URL, or `-` for the one in REDRIVE_URL; with QUEUE, only that queue of the store is read.
 
-It joins the endpoint's own log with the list of what was put and with the store, on Idempotency-Key. The ledger
-balances when every event was accepted at least once or is dead with its reason, and each duplicate has its cause. Of
-the worker it believes nothing but what its attempts ended in (FATES), and that only to explain duplicates. Exit code 0
-if it balances, 1 if not.
+It joins the endpoint's log with the list of put messages and with the store, by Idempotency-Key. The ledger balances if
+every event was accepted at least once or is dead with its reason, and each duplicate has a cause. The worker's log
+(FATES: the outcomes of attempts) is used only to explain duplicates. Exit code 0 if it balances, 1 if not.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SHOWN_MAX = 5
 
 
 class SentEvent(Struct, frozen=True):
-    """One message that was enqueued, and its event."""
+    """An enqueued message, and its event."""
 
     id: str
     event: str
@@ -52,7 +51,7 @@ class Fate(Struct, frozen=True):
 
 
 class ProofVerdict(Struct, frozen=True, kw_only=True):
-    """The result of the proof. `tries`: requests that reached the endpoint, to events. `causes`: of duplicates."""
+    """The result of the proof. `tries`: number of requests to number of events. `causes`: of duplicates."""
 
     events: int
     delivered: int
@@ -61,8 +60,8 @@ class ProofVerdict(Struct, frozen=True, kw_only=True):
     tries: dict[int, int]
     reasons: dict[str, int]
     duplicates: int  # events that were accepted more than once
-    repeats: int  # times that one of them was accepted again
-    causes: dict[str, int]  # of each of those times: they add up to it
+    repeats: int  # acceptances beyond the first, over all events
+    causes: dict[str, int]  # of each repeat; their sum is `repeats`
     dead_but_accepted: int
     problems: list[str]
 
@@ -74,7 +73,7 @@ class ProofVerdict(Struct, frozen=True, kw_only=True):
 def judge(
     seen: Sequence[EndpointLine], sent: Sequence[SentEvent], fates: Sequence[Fate], messages: Sequence[Message]
 ) -> ProofVerdict:
-    """Join the four lists."""
+    """Join the four lists, and return the verdict."""
     by_key: dict[str, list[EndpointLine]] = defaultdict(list)
     for each in seen:
         if each.key or each.event is not None:
@@ -107,9 +106,9 @@ UNEXPLAINED = "no cause found"
 
 
 def _causes(accepted: Sequence[EndpointLine], ends: Sequence[Fate]) -> Iterable[str]:
-    """Why an event was sent again after it had been accepted: the outcome of each acceptance but the last."""
+    """Yield the cause of each acceptance but the last: why the event was sent again after it."""
     for each in accepted[:-1]:
-        # One message's requests never overlap, so the first end after this request is this request's.
+        # Requests of one message never overlap, so the first outcome after this request belongs to it.
         end = next((fate for fate in ends if fate.at_ms >= each.at_ms), None)
         if each.lost is not None:
             yield each.lost
@@ -162,7 +161,7 @@ def _some(ids: Sequence[str]) -> str:
 
 
 def lines(path: str | Path, kind: type[T]) -> list[T]:
-    """Read the lines of a log. A last line without its end is not a line yet."""
+    """Read the lines of a log, without an unfinished last one."""
     decode = msgspec.json.Decoder(kind).decode
     return [decode(line) for line in Path(path).read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
@@ -180,7 +179,7 @@ def messages_of(store: Store, queue: str | None = None) -> list[Message]:
 
 
 def read_fates(path: str | Path) -> list[Fate]:
-    """Return the outcomes in the worker's log; its notices are left out."""
+    """Return the outcomes in the worker's log, without notices."""
     return [msgspec.convert(line, Fate) for line in lines(path, dict) if "outcome" in line]
 
 

@@ -1,4 +1,4 @@
-"""Run the same outage twice at once: with a circuit breaker and without, each against an endpoint of its own."""
+"""Run the same outage twice at once, with a circuit breaker and without, each against its own endpoint."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ ARRIVALS_PER_S = 30
 CONCURRENCY = 16
 LOOK_S = 0.1
 LIMIT_S = 90.0
-#: Six attempts last some three seconds, less than the outage: without a breaker, messages die in it.
+#: Six attempts take about three seconds, less than the outage: without a breaker, messages die in it.
 POLICY = Retry(max_attempts=6, max_elapsed=None, backoff=Backoff("150ms", 2, "1500ms", "equal"))
 BREAKER = Breaker(window="1s", open_for="1s", max_open="1500ms", probes=16, probe_lease="5s")
 REDRIVE_RATE = "40/s"
 
 
 class SentRequest(Struct, frozen=True, array_like=True):
-    """A request that was sent. `redriven`: its message had been dead."""
+    """A request. `redriven`: its message had been dead."""
 
     at_ms: int
     redriven: bool
@@ -60,7 +60,7 @@ class Side(Struct, frozen=True, kw_only=True):
 
     breaker: bool
     outage_ms: tuple[int, int]
-    in_outage: int  # requests that met nothing listening
+    in_outage: int  # requests while the endpoint did not listen
     died: int
     requests: list[SentRequest]
     deaths_ms: list[int]
@@ -69,7 +69,7 @@ class Side(Struct, frozen=True, kw_only=True):
 
 
 class OneRun:
-    """One of the two runs: its store, its log and the events that it sends to `port`."""
+    """One of the two runs: its store, its log, and the events that it sends to its endpoint."""
 
     def __init__(self, folder: Path, breaker: Breaker | None, stack: contextlib.ExitStack) -> None:
         self.name = "without" if breaker is None else "with"
@@ -87,7 +87,7 @@ class OneRun:
         self._target = UrlTarget(url=url, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
 
     def side(self) -> Side:
-        """Return what the run did, and have its ledger proved."""
+        """Return the measured run, with its ledger proved by another process."""
         began_ms = self.requests[0].at_ms
         begin_ms, end_ms = (seen.at_ms for seen in lines(self._log, EndpointLine) if seen.answer.startswith("outage"))
         return Side(
@@ -102,7 +102,7 @@ class OneRun:
         )
 
     async def work(self) -> None:
-        """Enqueue the events as they arrive and send them; then redrive what died. Raises TimeoutError."""
+        """Enqueue the events as they arrive, send them, then redrive the dead ones. Raises TimeoutError."""
         store = open_store(self._url)
         try:
             with self._fates.open("w") as fates:
@@ -129,7 +129,7 @@ class OneRun:
                 await asyncio.to_thread(store.put, [draft])
 
     async def _wait(self, store: Store, run: Run | None = None) -> None:
-        """Wait until nothing waits or runs, and the redrive has ended."""
+        """Wait until no message waits or runs, and the redrive run has ended."""
         while True:
             counts = await asyncio.to_thread(store.counts, QUEUE)
             over = run is None or await asyncio.to_thread(lambda: run.state) in FINAL
@@ -142,7 +142,7 @@ class OneRun:
 
 
 class Timed(Poster):
-    """A poster that notes when it sends."""
+    """A poster that records the time of each request."""
 
     def __init__(self, client: object, target: UrlTarget, requests: list[SentRequest]) -> None:
         super().__init__(client, target, Pacer(None))  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def _redrive(store: Store) -> Run:
 
 
 async def _run_both(runs: Sequence[OneRun], report: Report) -> None:
-    """Run them at the same time, with a line each second. Raises DemoFailed."""
+    """Work both runs at the same time, and print a line each second. Raises DemoFailed."""
     both, began_s = asyncio.gather(*(run.work() for run in runs)), time.monotonic()
     try:
         for second in itertools.count(1):
@@ -181,7 +181,7 @@ async def _run_both(runs: Sequence[OneRun], report: Report) -> None:
 
 
 def show_outage(folder: Path, report: Report) -> tuple[Side, Side]:
-    """Run the outage without a breaker and with one, print both beside each other, and prove that neither lost any."""
+    """Run the outage with and without a breaker, print both side by side, and prove that neither lost an event."""
     plan = one_outage()
     report.heading("The same outage, without a circuit breaker and with one")
     report.say(
@@ -209,7 +209,7 @@ def show_outage(folder: Path, report: Report) -> tuple[Side, Side]:
 
 
 def _options(breaker: Breaker) -> str:
-    """The options that differ from the defaults, as code."""
+    """Return the options that differ from the defaults, as code."""
     usual = Breaker()
     given = {name: getattr(breaker, name) for name in ("window", "open_for", "max_open", "probes", "probe_lease")}
     changed = {name: value for name, value in given.items() if value != getattr(usual, name)}

@@ -14,7 +14,7 @@ LEFT, RIGHT = 56, 780
 BIN_MS = 500
 PLOT = 105  # height of the requests' part of a panel
 BELOW = 24  # height of the deaths' part
-BASES = (192, 374)  # where the two panels have their zero
+BASES = (192, 374)  # the y of the zero line of each panel
 STYLE = """
 text { font: 13px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328 }
 .title { font-size: 16px; font-weight: 600 } .name { font-weight: 600 } .muted { fill: #59636e; font-size: 12px }
@@ -30,7 +30,7 @@ LEGEND = (("calm", "requests"), ("vain", "while nothing listens"), ("again", "re
 
 
 def picture(without: Side, with_breaker: Side) -> str:
-    """Return the SVG. Both panels have the same scales; its colours follow the reader's light or dark theme."""
+    """Return the SVG. Both panels have the same scales; the colours follow the light or dark theme."""
     sides = (without, with_breaker)
     scale = _Scale(sides)
     text = " ".join(_summary(side) for side in sides)
@@ -63,7 +63,7 @@ class _Scale:
         return round(LEFT + (RIGHT - LEFT) * at_ms / 1000 / self.seconds, 1)
 
     def high(self, count: int) -> float:
-        """How high so many requests of one bin are."""
+        """Return the height of a bar for so many requests in a bin."""
         return PLOT * count * 1000 / BIN_MS / self.per_s
 
 

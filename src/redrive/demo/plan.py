@@ -13,7 +13,7 @@ from msgspec import Struct
 
 DATA = "github-webhooks.jsonl.gz"
 
-# What passes: the event is served after one to three of these.
+# Temporary failures: an event is served after one to three of them.
 PASSING = {
     "429": "429 Too Many Requests, Retry-After in seconds",
     "429-date": "429 Too Many Requests, Retry-After as a date",
@@ -24,7 +24,7 @@ PASSING = {
     "dropped": "accepted, then the connection is dropped instead of an answer",
 }
 _PASSING_SHARE = {"429": 9, "429-date": 4, "503": 8, "503-after": 3, "500": 8, "slow": 4, "dropped": 4}  # per cent
-# Failures that do not pass by themselves.
+# Permanent failures.
 LASTING = {
     "404": "404 Not Found, until the route is put back",
     "400": "400 Bad Request, until the parser is mended",
@@ -36,23 +36,24 @@ FOR_GOOD = frozenset({"410"})
 
 
 class FailurePlan(Struct, frozen=True):
-    """`scripts`: the failures of an event before it is served. `lasting`: its failure every time. Others are served."""
+    """The failures of events. `scripts`: those before an event is served; `lasting`: permanent ones. Others have
+    none."""
 
     scripts: dict[str, tuple[str, ...]]
     lasting: dict[str, str]
-    cut: frozenset[int]  # requests, by number, whose connection is dropped before they are read
-    outage_after: int  # requests until nothing listens
+    cut: frozenset[int]  # numbers of requests whose connection is dropped before they are read
+    outage_after: int  # requests until the outage begins
     outage_s: float
 
     def counts(self) -> Counter[str]:
-        """Return the number of events for each kind of answer."""
+        """Return the number of events for each kind of failure."""
         return Counter(kind for script in self.scripts.values() for kind in set(script)) + Counter(
             self.lasting.values()
         )
 
 
 def draw(seed: int, ids: Sequence[str]) -> FailurePlan:
-    """Return the plan of a seed."""
+    """Draw the plan of a seed."""
     random_ = random.Random(seed)
     shuffled = sorted(ids)
     random_.shuffle(shuffled)
@@ -79,7 +80,7 @@ def one_outage() -> FailurePlan:
 
 
 def event_ids() -> list[str]:
-    """Return the ids of the bundled events, in their order."""
+    """Return the ids of the bundled events, in order."""
 
     class _Event(Struct):
         id: str

@@ -1,4 +1,4 @@
-"""The demo's other processes: the endpoint, and the proof from its log."""
+"""The demo's other processes: the endpoint, and the proof."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ SECRET = "whsec_cmVkcml2ZSBkZW1vIHNlY3JldCwgbm90IHJlYWxseSBzZWNyZXQ="
 
 
 class DemoFailed(RedriveError):
-    """A part of the demo failed."""
+    """Part of the demo failed: a process, a delivery or a run; the text says which."""
 
 
 class EndpointProcess:
-    """The endpoint in its process. It ends with this one, whose end closes its standard input."""
+    """The endpoint, in a process that ends with this one, as that closes its standard input."""
 
     def __init__(self, log: Path, *plan: str) -> None:
         arguments = [*plan, "--log", str(log), "--secret", SECRET, "--timeout", str(TIMEOUT_S)]
         command = [*trust.python(), "-m", "redrive.demo.endpoint", *arguments]
-        # A session of its own: Ctrl-C is for this process, which then closes the other's input.
+        # In its own session, so that Ctrl-C interrupts this process only, which then closes the other's input.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self.port = 0
 
     def wait(self) -> None:
-        """Wait until it listens."""
+        """Wait until the endpoint listens."""
         self.port = int(self._read())
 
     def fix(self) -> None:
-        """Let it serve all events that can be served."""
+        """End all failures that can be repaired."""
         stdin = self._stdin()
         stdin.write(b"fix\n")
         stdin.flush()
@@ -68,9 +68,9 @@ class EndpointProcess:
 
 
 def proved(url: str, log: Path, sent: Path, fates: Path, queue: str) -> ProofVerdict:
-    """Have another process join the endpoint's log with what was sent and with the store. Raises DemoFailed."""
+    """Run the proof in another process, and return its verdict. Raises DemoFailed."""
     command = [*trust.python(), "-m", "redrive.demo.ledger", str(log), "-", str(sent), str(fates), queue]
-    env = {**os.environ, "REDRIVE_URL": url}  # it may hold a password
+    env = {**os.environ, "REDRIVE_URL": url}  # not an argument, as the URL may have a password
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
     try:
         return msgspec.json.decode(done.stdout, type=ProofVerdict)

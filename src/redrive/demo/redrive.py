@@ -33,7 +33,7 @@ class Came(msgspec.Struct, frozen=True):
 
 
 class Redrives:
-    """Redrives dead messages of one queue, and reports it."""
+    """Redrives dead messages of one queue, and prints each step."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Redrives:
         self._report, self._observers = report, observers
 
     def plan(self, selector: str) -> PlanHandle:
-        """Freeze the selected messages; nothing moves."""
+        """Freeze the selected messages in a plan; nothing moves."""
         flags = " ".join(f"--{name.replace('_', '-')} {_word(value)}" for name, value in SETTINGS.items())
         self._report.say(f"$ redrive dlq plan {_word(f'queue:{self._queue} {selector}')} {flags}", "cyan")
         plan = DeadLetters(self._store).select(f"queue:{self._queue} {selector}").plan(**SETTINGS)  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ class Redrives:
         return plan
 
     def apply(self, plan: PlanHandle, reason: str, limit_s: float) -> Came:
-        """Start the plan's run and work until it and all messages that it moved have ended. Raises TimeoutError."""
+        """Start the plan's run; work until it and all messages that it moved have ended. Raises TimeoutError."""
         self._report.say(f"$ redrive dlq apply {plan.id} --reason {_word(reason)} --watch", "cyan")
         run = plan.start(reason=reason, actor=ACTOR)
         asyncio.run(self._carry(run, limit_s))
@@ -84,7 +84,7 @@ class Redrives:
         return run.state in FINAL and not counts.ready + counts.scheduled + counts.leased
 
     def _tell(self, run: Run, shown: int) -> int:
-        """Print the new lines of the run's story; return how many."""
+        """Print the lines of the run's story after the first `shown`; return the number of lines in all."""
         story = run.story()
         for line in story[shown:]:
             self._report.say(f"  {rfc3339(line.at_ms)[11:22]}  {line.text}", "dim")

@@ -40,10 +40,10 @@ from .redrive import Came, Redrives
 from .view import Report, View
 
 CONCURRENCY = 16
-WATCHED_PER_S = 15.0  # requests, which people can follow
-# Messages that a redrive can deliver once the endpoint is fixed.
+WATCHED_PER_S = 15.0  # requests a second while a person watches the pages
+# The messages that a redrive can deliver once the endpoint is fixed.
 WORTH_IT = " ".join(f'-text:"HTTP {status}"' for status in sorted(FOR_GOOD))
-# Below a second, since a demo cannot last hours; `redrive policy preview` shows the real ones.
+# Delays below a second, as a demo cannot last hours; `redrive policy preview` shows real ones.
 POLICY = Retry(max_attempts=10, max_elapsed=None, backoff=Backoff("150ms", 2, "1500ms", "equal"))
 
 
@@ -61,23 +61,23 @@ class DemoResult(msgspec.Struct, frozen=True):
 
 
 class ServedPages(Protocol):
-    """Pages at `url`, which `stay` until Ctrl-C."""
+    """Pages served at `url`; `stay` serves them until Ctrl-C."""
 
     url: str
 
     def stay(self) -> None: ...
 
 
-PagesOf = Callable[[Store, str], AbstractContextManager[ServedPages]]  # of a store, and its URL as it is shown
+PagesOf = Callable[[Store, str], AbstractContextManager[ServedPages]]  # of a store, with its URL for display
 
 
 class Demo:
-    """One run in `folder`, on the store at `url` or else on a file in there, printed to `console`."""
+    """One run of the demo in `folder`, on the store at `url` or a file in the folder, printed to `console`."""
 
     def __init__(
         self, folder: Path, seed: int, console: Console, url: str | None = None, *, pages: PagesOf | None = None
     ) -> None:
-        """`pages`: it is slow, and they show the store meanwhile."""
+        """With `pages`, the demo is slowed down and shows the store in pages meanwhile."""
         self._pages_of = pages
         self._folder, self._seed, self._console, self._report = folder, seed, console, Report(console)
         self._log, self._sent, self._fates = (folder / f"{name}.jsonl" for name in ("endpoint", "sent", "fates"))
@@ -89,7 +89,7 @@ class Demo:
                 f"the demo follows each event, and store {self._store.traits.name} cannot look up what waits in it; "
                 "expected an SQLite, PostgreSQL or Redis URL"
             )
-        self._alone = url is None  # the store has no other messages
+        self._alone = url is None  # whether the store has no other messages
 
     def run(self, kept: bool) -> DemoResult:
         began_s = time.monotonic()
@@ -125,7 +125,7 @@ class Demo:
 
     @contextlib.contextmanager
     def _pages(self, kept: bool) -> Iterator[None]:
-        """Show the pages meanwhile if there are any, and afterwards until Ctrl-C if the store is kept."""
+        """Serve the pages meanwhile, if there are any, and then until Ctrl-C if the store is kept."""
         if self._pages_of is None:
             yield
             return
@@ -200,7 +200,7 @@ class Demo:
         report.dead(summary.groups)
 
     def _list_sent(self) -> None:
-        """Write which event has which key, before anything is sent."""
+        """Write the event of each message's key, before anything is sent."""
         event = msgspec.json.Decoder(dict[str, Any]).decode
         sent = [SentEvent(message.id, event(message.body)["id"]) for message in messages_of(self._store, self._queue)]
         self._sent.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in sent))
@@ -274,7 +274,7 @@ class Demo:
         return self._record.queue
 
     def _forget(self) -> None:
-        """Remove the demo's messages from a store that has others."""
+        """Remove the demo's messages from a store that has others, too."""
         remove(self._store, self._queue)
         self._ledger.write(None)
 
@@ -291,7 +291,7 @@ class Demo:
 
 
 class _Limited:
-    """Shows a delivery, and stops it when it takes too long."""
+    """Shows a delivery, and stops it if it takes too long."""
 
     def __init__(self, view: View) -> None:
         self._view, self.over = view, False
@@ -306,9 +306,9 @@ class _Limited:
 def run_demo(
     seed: int, console: Console, *, keep: bool, url: str | None = None, pages: PagesOf | None = None
 ) -> DemoResult:
-    """Run it in a fresh folder, and on a store in there unless `url` names another; the folder, and the messages, are
-    removed afterwards unless `keep`, while that store's list of runs keeps its two. Raises DemoFailed,
-    KeyboardInterrupt, StoreError, Unsupported for a store that cannot look up what waits."""
+    """Run the demo in a new folder, on a store in it or at `url`. Unless `keep`, the folder and the messages are
+    removed afterwards; the store's list of runs keeps the two of the demo. Raises DemoFailed, KeyboardInterrupt,
+    StoreError; Unsupported for a store that cannot find waiting messages."""
     folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
     try:
         return Demo(folder, seed, console, url, pages=pages).run(keep)

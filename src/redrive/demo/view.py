@@ -1,4 +1,4 @@
-"""Print the demo: a live view on a terminal, a line a second elsewhere, and the report's tables."""
+"""Print the demo: a live view on a terminal, else a line a second, and the tables of the report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINE_EVERY_S = 1.0
 WAVE_SLOT_S = 0.25
 WAVE_SLOTS = 16
 BAR_WIDTH = 32
-MARGIN = 7  # cells of a table's first column, at least
+MARGIN = 7  # the least width of a table's first column
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLAINLY = {
     "ConnectError": "connection refused",
@@ -34,15 +34,15 @@ CellValue = object
 
 
 class View:
-    """An observer that shows the state of a delivery. `tries` counts delivered events by their attempts."""
+    """An observer that shows the state of a delivery. `tries`: delivered events by number of attempts."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=10, transient=True) if console.is_terminal else None
         self._began_s = self._line_at_s = time.monotonic()
-        self._due_ms: dict[str, int] = {}  # of messages that wait for a retry
+        self._due_ms: dict[str, int] = {}  # by id of a message that waits for a retry
         self.tries: Counter[int] = Counter()
-        self.retries: Counter[str] = Counter()  # by why
+        self.retries: Counter[str] = Counter()  # by cause
 
     def __call__(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -68,7 +68,7 @@ class View:
         return time.monotonic() - self._began_s
 
     def tick(self, delivery: FileDelivery) -> None:
-        """Update the view, or write a line if it is time for one."""
+        """Update the view; without a terminal, print a line if it is time."""
         if self._live is not None:
             self._live.update(self._picture(delivery))
         elif time.monotonic() - self._line_at_s >= LINE_EVERY_S:
@@ -90,7 +90,7 @@ class View:
         return Group(head, states, wave, error)
 
     def _wave(self) -> str:
-        """Count the retries that come due in each of the next slots."""
+        """Draw the retries that become due in each of the next slots."""
         now_ms = time.time() * 1000
         slots = [0] * WAVE_SLOTS
         for due_ms in list(self._due_ms.values()):
@@ -107,7 +107,7 @@ def _states(delivery: FileDelivery, waiting: int) -> str:
 
 
 def _why(event: DeliveryEvent) -> str:
-    """The failure in a few words: without the URL, which is the same for all."""
+    """Return the failure in a few words, without the URL, which is the same for all."""
     name = (event.error or "").rpartition(".")[2]
     return (event.text or "").partition(" from ")[0] if name == "HTTPStatusError" else _PLAINLY.get(name, name)
 
@@ -130,7 +130,7 @@ class Report:
         self._print(Text("  " + text, style))
 
     def table(self, rows: Sequence[Sequence[CellValue]], *, header: Sequence[str] = ()) -> None:
-        """Aligned rows: the first column at its right end, the others at their left. Empty rows make space."""
+        """Print aligned rows: the first column right-aligned, the others left. An empty row is a blank line."""
         cells = [[_cell(cell) for cell in row] for row in [*([header] if header else []), *rows]]
         widths = [max(MARGIN, *(len(row[0]) for row in cells if row))]
         widths += [max(len(row[i]) for row in cells if len(row) > i) for i in range(1, max(map(len, cells)))]
@@ -146,7 +146,7 @@ class Report:
         self._print(Text())
 
     def bars(self, counts: Mapping[int, int], *header: str) -> None:
-        """A bar for each count, by its key."""
+        """Print a bar for each count, with its key."""
         most = max(counts.values(), default=1)
         rows = [
             (key, Text("█" * max(1, round(BAR_WIDTH * n / most)), "green").append(f" {n}", "none"))
@@ -158,7 +158,7 @@ class Report:
         self._console.print(text, soft_wrap=True)
 
     def dead(self, groups: Sequence[DeadGroup]) -> None:
-        """Dead events, grouped by their failure's fingerprint."""
+        """Print the dead events by fingerprint."""
         rows = [(g.count, g.reason, g.text.partition(" from ")[0], g.fingerprint) for g in groups]
         self.table(rows, header=("dead", "reason", "last failure", "fingerprint"))
 
@@ -181,7 +181,7 @@ class Report:
         self.balance(v)
 
     def compare(self, rows: Sequence[tuple[str, str, str]], verdicts: Sequence[ProofVerdict]) -> None:
-        """Print two runs beside each other, and whether their ledgers balance."""
+        """Print two runs side by side, and whether their ledgers balance."""
         self.table([("without", "with", "a breaker"), *rows])
         for problem in (problem for v in verdicts for problem in v.problems):
             self.say(f"✗ {problem}", "bold red")
@@ -189,7 +189,6 @@ class Report:
             self.say("✓ Both ledgers balance: none lost, none unexpected, every duplicate explained.", "bold green")
 
     def balance(self, v: ProofVerdict) -> None:
-        """Print whether the ledger balances."""
         for problem in v.problems:
             self.say(f"✗ {problem}", "bold red")
         if v.balanced:

@@ -1,4 +1,4 @@
-"""Write commands as people type them: the one that runs, corrected or completed, and the one that leads on."""
+"""Format commands as people type them: the running one, corrected or completed, and the next one."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from collections.abc import Sequence
 
 import click
 
-CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
-AT = "redrive.at"  # there: the flags that named app and store, for the commands that lead on
+CALLED = "redrive.called"  # key in a click context: the command's path, kept after its own context is closed
+AT = "redrive.at"  # key in a click context: the flags that named app and store, for next commands
 TYPED_MAX = 1000  # characters of a command line that a failure repeats
 
 
 def program() -> str:
-    """The name of the program, as the user typed it."""
+    """Return the name of the program, as the user typed it."""
     context = click.get_current_context(silent=True)
     return (context.find_root().info_name if context is not None else None) or "redrive"
 
 
 def command() -> str:
-    """The running command, as the user typed it."""
+    """Return the running command, as the user typed it."""
     context = click.get_current_context(silent=True)
     return str(context.meta.get(CALLED, context.command_path)) if context is not None else program()
 
 
 def onward(words: str) -> str:
-    """A next command with the --app and --url of this one, ready to be pasted. The words may name the app already."""
+    """Return a next command with the --app and --url of this one, unless `words` name that app already."""
     at = _at()
     app = at.partition(" --app ")[2].partition(" ")[0]
     return f"{program()} {words}{at.replace(f' --app {app}', '') if app in words.split() else at}"
 
 
 def again(words: str) -> str:
-    """The running command with other words, and the same --app and --url."""
+    """Return the running command with other arguments, and the same --app and --url."""
     return f"{command()} {words}{_at()}"
 
 
 def corrected(old: str, new: str, field: str = "") -> str:
-    """The command line as the user typed it, with `new` in place of `old`: a word, the value of an `--option=`, or of
-    that field of a selector. The command's help where `old` is there twice, or in another form."""
+    """Return the command line with `new` in place of `old`: a word, the value of an `--option=`, or of that field of a
+    selector. Returns the command's help if `old` is not there exactly once."""
     words = _words()
     fixed = [_replaced(word, old, new, field) for word in words]
     if sum(a != b for a, b in zip(words, fixed, strict=True)) != 1 or len(shlex.join(fixed)) > TYPED_MAX:
@@ -57,9 +57,9 @@ def _replaced(word: str, old: str, new: str, field: str) -> str:
 
 
 def completed(*more: str) -> str:
-    """The command line as the user typed it, with more words; the command's help where it is very long."""
+    """Return the command line with more words at its end; the command's help if that is very long."""
     words = list(_words())
-    at = words.index("--") if "--" in words else len(words)  # behind it, options are none
+    at = words.index("--") if "--" in words else len(words)  # before a `--`, after which words are no options
     words[at:at] = more
     return f"{program()} {shlex.join(words)}" if len(shlex.join(words)) <= TYPED_MAX else f"{command()} --help"
 
@@ -76,10 +76,10 @@ def _at() -> str:
 
 
 def typed(*words: str) -> str:
-    """Words of a command, quoted for a shell."""
+    """Quote the words of a command for a shell."""
     return shlex.join(words)
 
 
 def as_module(file: str) -> str:
-    """The name by which Python imports a file, as people type it: shop.py, ./shop.py or web/shop.py."""
+    """Return the module name of a file as people type it: shop.py, ./shop.py or web/shop.py."""
     return file.removesuffix(".py").removeprefix("./").replace("/", ".") if file.endswith(".py") else file

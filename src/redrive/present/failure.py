@@ -15,8 +15,8 @@ from .commands import as_module, command, completed, corrected, program
 
 DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
-FIELDS_BESIDE = {"PRESET": "--task"}  # by an argument: the option for what else people give there
-REASON = "CRM-77: why you do it"  # in a command line that lacks one
+FIELDS_BESIDE = {"PRESET": "--task"}  # by argument: the option that fits another value that people give for it
+REASON = "CRM-77: why you do it"  # the placeholder in a command line that lacks a reason
 _EXTRAS = {
     "httpx": "http",
     "psycopg": "postgres",
@@ -36,12 +36,12 @@ class Failure(click.ClickException):
     def __init__(self, what: str, why: str, next: str, code: int = FAILED) -> None:
         super().__init__(what)
         self.what, self.why, self.next = what, why, next
-        self.traceback = ""  # of an unexpected error, where REDRIVE_TRACEBACK asks for it
+        self.traceback = ""  # of an unexpected error, if REDRIVE_TRACEBACK is set
         self.exit_code = code  # type: ignore[misc]  # click reads it from the instance too
 
 
 def failure_of(error: Exception) -> Failure:
-    """The three lines for any exception that ended a command."""
+    """Return the failure for any exception that ended a command."""
     if isinstance(error, Failure):
         return error
     if isinstance(error, click.UsageError):
@@ -60,7 +60,7 @@ def _usage(error: click.UsageError) -> Failure:
     path = error.ctx.command_path if error.ctx is not None else command()
     usage = error.ctx.get_usage().partition(" ")[2] if error.ctx is not None else f"{path} [OPTIONS]"
     what, _, why = error.format_message().rstrip(".").partition("; expected ")
-    what = what.replace("is not a valid integer range", "is not a whole number")  # click names its type there
+    what = what.replace("is not a valid integer range", "is not a whole number")  # the wording of click
     what = re.sub(r"is not in the range (.*)", lambda within: _range(within[1]), what)
     what, help = what[:1].lower() + what[1:], f"{path} --help"
     match error:
@@ -78,7 +78,7 @@ def _usage(error: click.UsageError) -> Failure:
 
 
 def _range(described: str) -> str:
-    """A range of numbers in words; click describes it as x>=1 or 0<=x<=3."""
+    """Return a range in words; click writes x>=1 or 0<=x<=3."""
     low, _, high = described.partition("x")
     low, high = low.rstrip("<="), high.lstrip("<=")
     if high.startswith(">="):
@@ -87,14 +87,14 @@ def _range(described: str) -> str:
 
 
 def _with_unit(what: str) -> str | None:
-    """The command line with seconds, where a duration has no unit."""
+    """Return the command line with seconds, if a duration has no unit; else None."""
     match = re.search("'([0-9.]+)' is refused: text needs a unit", what)
     return corrected(match[1], f"{match[1]}s") if match else None
 
 
 def _not_one_of(what: str, param: click.Parameter, words: Sequence[str], help: str) -> Failure:
     name = param.opts[-1] if isinstance(param, click.Option) else (param.name or "").upper()
-    match = re.search("'([^']*)' is not one of", what)  # click quotes the value there
+    match = re.search("'([^']*)' is not one of", what)  # click quotes the value in its message
     given = match[1] if match else ""
     near = _nearest(given, words)
     why = (f"did you mean '{near}'? " if near else "") + f"expected: {', '.join(words)}"
@@ -111,7 +111,7 @@ def _nearest(word: str, known: Sequence[str]) -> str | None:
 
 
 def _ours(error: Exception) -> Failure | None:
-    """By what the caller can do about it."""
+    """Return the failure of an error of redrive, by what the caller can do; None for other errors."""
     from ..config import NotTrusted
     from ..errors import (
         ConfigError,
@@ -161,13 +161,13 @@ def _ours(error: Exception) -> Failure | None:
 
 
 def _mend_schema(text: str) -> str:
-    if "upgrade redrive" in text:  # the schema is the newer one
+    if "upgrade redrive" in text:  # the store's schema is newer than this version
         return f"{sys.executable} -m pip install --upgrade redrive"
     return f"{program()} store {'sql' if 'store upgrade' not in text and 'store sql' in text else 'upgrade'}"
 
 
 def _mend(what: str) -> str | None:
-    """Where a rejected setting is defined: `config` begins its messages with that."""
+    """Return the command that fixes a rejected setting, whose place begins the message."""
     if what.startswith("--app = ") and "MODULE:APP" in what:
         given = what.partition("'")[2].partition("'")[0]
         return corrected(given, f"{as_module(given)}:app")

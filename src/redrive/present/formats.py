@@ -1,4 +1,4 @@
-"""Write times, numbers, shares and durations for people and programs: one form of each."""
+"""Format times, numbers, shares and durations, in the same way everywhere."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from ..duration import rfc3339, show
 from ..redact import redact
 
-DASH = "–"  # for what is unknown or absent
+DASH = "–"  # for unknown and absent values
 
 
 def timestamp(ms: int | None) -> str | None:
-    """A time in RFC 3339, in UTC; None for none."""
+    """Return a time as RFC 3339 in UTC; None for None."""
     return None if ms is None else rfc3339(ms)
 
 
@@ -88,7 +88,7 @@ def listed(counts: Mapping[str, int], most: int | None = None) -> str:
 
 
 def setting_value(value: object) -> object:
-    """A setting's value as it is shown, without secrets."""
+    """Return a setting's value for display, without secrets."""
     if isinstance(value, str):
         return redact(value)
     return value if isinstance(value, int | float | None) else msgspec.json.encode(value).decode()

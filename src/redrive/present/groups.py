@@ -1,4 +1,4 @@
-"""Failure groups, and what people said of them, as records."""
+"""Failure groups and their annotations as records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def auto_redrive_record(auto: AutoRedrive) -> dict[str, Any]:
-    """The parameters of automatic redrives."""
+    """Return the parameters of automatic redrives as a record."""
     return {
         "base": show(auto.base),
         "factor": auto.factor,
@@ -28,14 +28,14 @@ def auto_redrive_record(auto: AutoRedrive) -> dict[str, Any]:
 
 
 def pace_record(auto: AutoRedrive) -> dict[str, Any]:
-    """Their rate, and the jitter of their waits."""
+    """Return the rate and the jitter of automatic redrives as a record."""
     return {"rate": f"{auto.rate:.6g}/s", "jitter": auto.jitter}
 
 
 def group_records(
     groups: Sequence[FailureGroup], annotations: Mapping[str, Annotation], now_ms: int
 ) -> list[dict[str, Any]]:
-    """Groups, each with what people said of it; `annotations` by fingerprint."""
+    """Return groups with their annotations as records; `annotations` by fingerprint."""
     return [
         task_group_record(group) | annotation_record(annotations.get(group.fingerprint, NOTHING), now_ms)
         for group in groups
@@ -43,7 +43,7 @@ def group_records(
 
 
 def task_group_record(group: FailureGroup) -> dict[str, Any]:
-    """The messages of one task in a group, without its annotations."""
+    """Return a group's messages of one task as a record, without annotations."""
     return {
         "fingerprint": group.fingerprint,
         "task": group.task,
@@ -60,7 +60,7 @@ def task_group_record(group: FailureGroup) -> dict[str, Any]:
 
 
 def annotation_record(about: Annotation, now_ms: int) -> dict[str, Any]:
-    """What people said of a group, as rows show it."""
+    """Return the annotations of a group as a record."""
     standing = about.rule
     return {
         "note": about.note or None,

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def holds_of(store: Store, app: Registry | None, message: Message) -> tuple[Hold, ...]:
-    """Why this message does not run, what decides first; empty for one that runs or rests."""
+    """Return why this message does not run, the decisive reason first; empty if it runs or rests."""
     from ..status import Reasons
 
     return Reasons(store, app).of(message)
 
 
 def hold_record(hold: Hold, lead: Callable[[str], str | None] = onward) -> dict[str, Any]:
-    """A hold as JSON shows it. `lead` makes a whole command of the words that lead on."""
+    """Return a hold as a record. `lead` turns the words of its next command into the whole command."""
     return {
         "kind": hold.kind,
         "by": hold.by,
@@ -37,5 +37,5 @@ def hold_record(hold: Hold, lead: Callable[[str], str | None] = onward) -> dict[
 
 
 def holds_text(holds: Iterable[Hold], now_ms: int) -> str:
-    """The holds on one line, for people; empty if there are none."""
+    """Return the holds as one line; empty without any."""
     return "; also ".join(hold.line(now_ms) for hold in holds)

@@ -28,8 +28,8 @@ _STARTED = re.compile(r"; started: [0-9a-f-]+(?:, [0-9a-f-]+)*(?: and \d+ more)?
 
 
 def body_json(body: bytes) -> Any:
-    """A body or a checkpoint: as it is if it is JSON, `{"encrypted": KEY}` if it could not be decrypted, else
-    `{"base64": …}`."""
+    """Return a body or checkpoint as JSON: itself if it is JSON, `{"encrypted": KEY}` if it could not be decrypted,
+    else `{"base64": …}`."""
     if (key := key_of(body)) is not None:
         return {"encrypted": key}
     try:
@@ -37,11 +37,11 @@ def body_json(body: bytes) -> Any:
         body.decode()
     except (ValueError, RecursionError):
         return {"base64": base64.b64encode(body).decode()}
-    return msgspec.Raw(body)  # not decoded: no digit or repeated key is lost
+    return msgspec.Raw(body)  # not decoded, so that long numbers and repeated keys are kept
 
 
 def message_row(message: Message, now_ms: int) -> dict[str, Any]:
-    """A message as a row."""
+    """Return a message as a row."""
     return {
         "id": message.id,
         "task": message.task,
@@ -57,7 +57,7 @@ def message_row(message: Message, now_ms: int) -> dict[str, Any]:
 
 
 def running_record(run: Running | None, now_ms: int) -> dict[str, Any] | None:
-    """Where a message runs; None where no living worker tells that it holds it."""
+    """Return where a message runs; None if no living worker reports it."""
     if run is None:
         return None
     return {
@@ -73,7 +73,7 @@ def running_record(run: Running | None, now_ms: int) -> dict[str, Any] | None:
 
 
 def body_size(message: Message) -> dict[str, Any]:
-    """The size of the body, and where it is stored: inline, or in which blob."""
+    """Return the size of the body and its place: inline, or the blob."""
     if message.content == BLOB:
         with contextlib.suppress(Unreadable):
             reference = read_reference(message.body)
@@ -82,7 +82,7 @@ def body_size(message: Message) -> dict[str, Any]:
 
 
 def message_record(message: Message, now_ms: int) -> dict[str, Any]:
-    """All fields of a message. A body in a blob is shown by its reference."""
+    """Return all fields of a message, with the reference if its body is in a blob."""
     if message.content == ABSENT:
         return _recorded(message, now_ms)
     return {
@@ -116,13 +116,13 @@ def message_record(message: Message, now_ms: int) -> dict[str, Any]:
 
 
 def _damage(message: Message) -> dict[str, Any]:
-    """Why the row cannot be read, and the row as it was."""
+    """Return why the row cannot be read, and the row itself; empty for an intact one."""
     damage = message.damage
     return {} if damage is None else {"damage": damage.why, "row": dict(damage.raw)}
 
 
 def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
-    """The fields of a message that cannot be read, as far as its record has them."""
+    """Return the fields of a message of which only a record is known."""
     ended = message.lane is Lane.DONE
     return {
         **message_row(message, now_ms),
@@ -142,9 +142,9 @@ def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
 
 
 def deferral_record(message: Message) -> dict[str, Any] | None:
-    """Why flow control defers the message, by which dependency, queue or task, and until when."""
+    """Return why flow control defers the message, by which dependency, queue or task, and until when; else None."""
     held = message.deferral
-    if held is None or message.lane is not Lane.READY:  # a claim leaves it, but its wait is over
+    if held is None or message.lane is not Lane.READY:  # a claimed message keeps its deferral, which is over
         return None
     return {"why": held.why, "by": held.by or None, "until": timestamp(message.due_ms)}
 
@@ -167,7 +167,7 @@ def fault_record(fault: Fault) -> dict[str, Any]:
 
 
 def moment_record(moment: Moment) -> dict[str, Any]:
-    """An event of a timeline: an attempt with its fault, an action by hand, or the end of the message."""
+    """Return an event of a timeline as a record: an attempt with its fault, an action, or the end of the message."""
     fault, entry = moment.fault, moment.entry
     return {
         "at": timestamp(moment.at_ms),
@@ -185,7 +185,7 @@ def moment_record(moment: Moment) -> dict[str, Any]:
 
 
 def crash_text(text: str) -> str:
-    """The text of a crash without the ids of what else had been started: they are in the details.
+    """Return the text of a crash without the ids of other started messages, which are in the details.
 
     >>> crash_text("killed by SIGSEGV; 2 messages had been started in its process; started: 0199-a, 0199-b and 3 more")
     'killed by SIGSEGV; 2 messages had been started in its process'
@@ -194,8 +194,8 @@ def crash_text(text: str) -> str:
 
 
 def moment_text(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> str:
-    """The event as text for people, after its time. The error of `known`, a fault that they have read already, is not
-    repeated."""
+    """Return an event of a timeline as text, without its time. If its fault equals `known`, which the reader has just
+    seen, the error is not repeated."""
     parts = [moment["what"]]
     if moment["kind"] is not None:
         parts[0] += f" on {moment['worker']}" if moment["worker"] else ""
@@ -212,7 +212,7 @@ def moment_text(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = 
 
 
 def dead_message_row(message: Message) -> dict[str, Any]:
-    """A dead message as a row, with the fault that it died of."""
+    """Return a dead message as a row, with its last fault."""
     last = message.faults[-1] if message.faults else None
     return {
         "id": message.id,

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 
 def objective_record(status: SloStatus) -> dict[str, Any]:
-    """An objective as a row."""
     firing = {burn.severity for burn in status.firing}
     burns = {f"burn_{show(burn.long_ms / 1000)}": burn for burn in status.burns}
     return {

@@ -1,4 +1,4 @@
-"""Plans as records, and how they move messages in words."""
+"""Plans as records, and their options in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
-    """A plan as `-o json` and its file show it."""
+    """Return a plan as `-o json` and the plan's file have it."""
     return {
         "id": plan.id,
         "selector": plan.selector,

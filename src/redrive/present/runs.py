@@ -1,4 +1,4 @@
-"""Redrive runs, and what failed again after one, as records."""
+"""Redrive runs, and their messages that failed again, as records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COUNTS = ("planned", "moved", "done", "failed", "waiting", "changed", "skipped")
 
 
 def run_record(view: RunView) -> dict[str, Any]:
-    """All about a run but its story."""
+    """Return a run as a record, without its story."""
     return {
         "id": view.id,
         "state": view.state,
@@ -33,7 +33,7 @@ def run_record(view: RunView) -> dict[str, Any]:
 
 
 def failed_again_record(failed: Failed) -> dict[str, Any]:
-    """A message that a run moved and that failed again."""
+    """Return a message that failed again after a run moved it, as a record."""
     return {
         "id": failed.id,
         "kind": failed.kind,

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def schedule_record(schedule: Schedule, status: ScheduleStatus, now_ms: int) -> dict[str, Any]:
-    """A schedule as a row of the list."""
     return {
         "state": schedule_state(status, now_ms),
         "name": schedule.name,

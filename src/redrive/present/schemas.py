@@ -1,4 +1,4 @@
-"""JSON Schema of the bodies of a task, for other programs and for forms."""
+"""Generate the JSON Schema of a task's bodies, for other programs and for forms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXAMPLES = frozenset(("default", "examples", "example", "const", "enum"))
 
 
 def schema_of(task: Task[Any, Any]) -> dict[str, Any]:
-    """The JSON Schema of a task's bodies. An argument whose type cannot be described accepts anything, and says so."""
+    """Return the JSON Schema of a task's bodies. An argument whose type has none accepts anything, and says so."""
     codec = task.codec
     properties, shared = _properties(codec.kinds)
     parameters = codec.signature.parameters.values()
@@ -37,10 +37,10 @@ def schema_of(task: Task[Any, Any]) -> dict[str, Any]:
 
 
 def _properties(kinds: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """The schema of each argument, and of the types that they share."""
+    """Return the schema of each argument, and the types that they share."""
     try:
         return _described(kinds)
-    except Exception:  # one holds a default that is no JSON, or two a type of the same name: keep what can be kept
+    except Exception:  # a default is not JSON, or two types have the same name: describe each argument by itself
         kept: dict[str, Any] = {}
         wrong: dict[str, str] = {}
         for name, kind in kinds.items():
@@ -63,14 +63,14 @@ def _described(kinds: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dic
 
 
 class _Models:
-    """Collects the schemas of pydantic models under unique names, as each has references into itself."""
+    """Collects the schemas of pydantic models under unique names, as each refers to parts of itself."""
 
     def __init__(self) -> None:
         self.shared: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
 
     def ref(self, kind: Any) -> dict[str, Any]:
-        """The schema for a type that msgspec does not know."""
+        """Return the schema for a type that msgspec does not know. Raises TypeError if it has none."""
         if kind is object:
             return {"description": "Anything."}
         if isinstance(kind, type) and issubclass(kind, PurePath):
@@ -94,17 +94,17 @@ class _Models:
 def _default(codec: Codec, value: Any) -> dict[str, Any]:
     try:
         return {"default": msgspec.json.decode(codec.encode_result(value))}
-    except EncodeError:  # it need not be JSON: it applies at the call
+    except EncodeError:  # a default applies at the call, and need not be JSON
         return {}
 
 
 def schema_text(value: Any) -> str:
-    """A schema as text, without secrets."""
+    """Return a schema as text, without secrets."""
     return in_json(msgspec.json.format(msgspec.json.encode(_without_secrets(value)), indent=2).decode())
 
 
 def _without_secrets(value: Any, name: str = "") -> Any:
-    """A schema without secrets in its texts, and without the defaults and examples of the secret called `name`."""
+    """Return a schema without secrets in its texts; if `name` names a secret, without defaults and examples."""
     if isinstance(value, Mapping):
         kept = {word: part for word, part in value.items() if not (telling(name) and word in _EXAMPLES)}
         return {

@@ -1,4 +1,4 @@
-"""Needs, which are what needs a person, as records; and a schedule's state in few words."""
+"""Needs as records, and the state of a schedule in a few words."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from ..status import Need, ScheduleStatus
 
 
-NEEDS_SHOWN, QUEUES_SHOWN = 100, 100  # also of JSON, which has their number: `queue list` has all queues
+NEEDS_SHOWN, QUEUES_SHOWN = 100, 100  # JSON has the totals; `queue list` has all queues
 
 
 def schedule_state(schedule: ScheduleStatus, now_ms: int) -> str:
-    """A schedule's state in few words, the lateness first."""
+    """Return a schedule's state in a few words, its lateness first."""
     if schedule.paused:
         return "paused"
     late = f"late {show_duration(schedule.late_ms / 1000)}" if schedule.late_ms is not None else ""
@@ -29,7 +29,7 @@ def schedule_state(schedule: ScheduleStatus, now_ms: int) -> str:
 
 
 def need_record(need: Need, next: str) -> dict[str, Any]:
-    """What needs a person, as JSON shows it here and in the pages. `next` is the whole command that leads on."""
+    """Return a need as a record for JSON and the pages. `next` is its whole next command."""
     return {
         "severity": need.severity,
         "area": need.area,

@@ -1,6 +1,6 @@
-"""A message as a story for people: its error, why it waits or died, its body, its life, and the commands that lead on.
+"""Describe a message as text: its error, why it waits or died, its body, its life, and next commands.
 
-The other fields of the record are bookkeeping, and shown with `-v`.
+`-v` shows the other fields of the record.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _TOLD = (
     "purged",
     "held",
     "running",
-)  # in the story
+)  # fields of the record that the text contains
 
 MessageRecord = Mapping[str, Any]
 
 
 class StoryReader(Protocol):
-    """Who reads a story: whether with all details, whether with relative times, and what can be dimmed."""
+    """The options of a reader: all details, relative times, and a function that dims text."""
 
     @property
     def verbose(self) -> bool: ...
@@ -64,7 +64,7 @@ class StoryReader(Protocol):
 
 
 def story(record: MessageRecord, out: StoryReader, *, why: str) -> Iterator[str]:
-    """The lines of a message. `why` says why it waits, if it does."""
+    """Yield the lines about a message. `why`: why it waits, if it does."""
     last = record["faults"][-1] if record["faults"] and record["state"] != "done" else None
     yield from field_lines(dict(_head(record, last, out, why)))
     for name in ("body", "result", "progress"):
@@ -112,7 +112,7 @@ def _head(record: MessageRecord, last: MessageRecord | None, out: StoryReader, w
 
 
 def _is_bystander(record: MessageRecord, last: MessageRecord) -> bool:
-    """Whether its last run ended by the death of a process that it shared, and nothing says that it was the cause."""
+    """Return whether its last run ended with a process shared by several messages, so that it may not be the cause."""
     crash = last["crash"]
     shared = crash is not None and not crash["alone"] and max(crash["started_count"], len(crash["started"])) > 1
     return shared and record["state"] in ("ready", "scheduled", "leased")
@@ -124,7 +124,7 @@ def _error(fault: MessageRecord, out: StoryReader) -> str:
 
 
 def _state(record: MessageRecord, out: StoryReader, why: str) -> str:
-    """When it came into its state, and why."""
+    """Return when and why it entered its state."""
     attempts = f"{record['attempt']:,} attempt{'s' if record['attempt'] != 1 else ''}"
     match record["state"]:
         case "dead" | "quarantine":
@@ -140,7 +140,7 @@ def _state(record: MessageRecord, out: StoryReader, why: str) -> str:
 
 
 def _running(record: MessageRecord) -> str:
-    """Where it runs, and for how long."""
+    """Return where it runs, and for how long."""
     worker = f"its worker is {record['worker']}" if record.get("worker") else "its worker is not known"
     run, attempt = record.get("running"), f"attempt {record['attempt']:,}"
     if run is None:
@@ -152,7 +152,7 @@ def _running(record: MessageRecord) -> str:
 
 
 def next_commands(record: MessageRecord, out: StoryReader) -> Iterator[str]:
-    """What a person may want to do next: commands that work as they are."""
+    """Yield commands that a person may need next."""
     id = typed(record["id"])
     yield from (hold["next"] for hold in record["held"][:1] if hold["next"] != onward(f"job show {id}"))
     last = record["faults"][-1] if record["faults"] else None
@@ -178,7 +178,7 @@ def _value(name: str, value: Any, out: StoryReader) -> Iterator[str]:
 
 
 def _section(name: str, lines: Sequence[str], most: int, out: StoryReader, *, end: bool = False) -> Iterator[str]:
-    """Lines under a heading; without -v only the first ones (or the last ones), and how many more there are."""
+    """Yield lines under a heading; without -v only the first `most` (with `end` the last), and the number of others."""
     yield from ("", out.dim(name))
     left = 0 if out.verbose else max(0, len(lines) - most)
     more = [f"… {left:,} more lines; -v shows all"] if left else []
@@ -187,7 +187,7 @@ def _section(name: str, lines: Sequence[str], most: int, out: StoryReader, *, en
 
 
 def _life(moments: Sequence[MessageRecord], last: MessageRecord | None, out: StoryReader) -> Iterator[str]:
-    """What happened to it, a line each: when, or how long after the line before, and what."""
+    """Yield a line for each event: the time since the one before, and the event."""
     if not moments:
         return
     yield from ("", out.dim("life"))
@@ -202,7 +202,7 @@ def _life(moments: Sequence[MessageRecord], last: MessageRecord | None, out: Sto
 
 def _fault(fault: MessageRecord, out: StoryReader) -> Iterator[str]:
     again = "" if fault["delay_ms"] is None else f", again in {show(fault['delay_ms'] / 1000)}"
-    of_attempt = f"of attempt {fault['attempt']} " if fault["attempt"] else ""  # one death may end many runs
+    of_attempt = f"of attempt {fault['attempt']} " if fault["attempt"] else ""  # a process's death may end many runs
     yield ""
     yield (
         f"{out.dim('fault')} {of_attempt}at {fault['at']}: {kind_word(fault['kind'])}{again} ({fault['fingerprint']})"

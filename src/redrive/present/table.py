@@ -1,4 +1,4 @@
-"""Lay out a table for people: which columns fit, how wide each is, and what was left out."""
+"""Lay out a table for a terminal: choose the columns that fit and their widths."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ..duration import parse_time
 from ..ids import is_id
 from ..redact import one_line
 
-NARROWEST = 8  # cells that a column which may shrink keeps
-_NAME_CELLS, _TEXT_CELLS = 12, 24  # cells of a name and of the text that no spare column takes
-_WEIGHT = 16  # and so many of the text for each degree of spareness
-_ID_CELLS = 23  # of an id: the millisecond and 26 random bits
+NARROWEST = 8  # the least width of a column that may shrink
+_NAME_CELLS, _TEXT_CELLS = 12, 24  # cells kept for a name and for the longest text before spare columns are added
+_WEIGHT = 16  # more cells of that text, per degree of `spare`
+_ID_CELLS = 23  # of a shortened id: the millisecond and 26 random bits
 _GAP = "  "
-_UNITS = ((60, "s", 1), (3600, "m", 60), (172_800, "h", 3600), (float("inf"), "d", 86_400))  # below so many seconds
+_UNITS = ((60, "s", 1), (3600, "m", 60), (172_800, "h", 3600), (float("inf"), "d", 86_400))  # (below s, unit, its s)
 _encode = msgspec.json.Encoder().encode
 
 Row = Mapping[str, Any]
 
 
 class Column(NamedTuple):
-    """A column of a table or TSV: its field, its heading, and how a table shows its values."""
+    """A column of a table or TSV: its field, its heading, and how a table formats its values."""
 
     name: str
     heading: str | None = None
     show: Callable[[Any], str] | None = None
     shrinks: bool = False
-    spare: int = 0  # left out of a table whose text is too narrow; the highest first, of equals the last
+    spare: int = 0  # if texts have too little room, a table leaves out the columns with the highest number first
 
     @property
     def title(self) -> str:
@@ -46,7 +46,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table as lines, its heading first; how many columns had no room, and whether texts are cut."""
+    """The lines of a table, heading first; the number of hidden columns; whether texts are cut."""
 
     lines: list[str]
     hidden: int
@@ -54,15 +54,15 @@ class Table(NamedTuple):
 
     @property
     def left_out(self) -> str:
-        """Says that something is not shown; empty if all is."""
+        """A note on hidden columns and cut texts; empty if there are none."""
         count = self.hidden
         parts = [f"{count} column{'s' if count > 1 else ''} hidden"] if count else []
         return ", ".join([*parts, *(["texts cut"] if self.cut else [])])
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column], wide: int, *, now_ms: int | None = None) -> Table:
-    """The table of these rows, at most `wide` cells if columns that may shrink or be left out allow it. With `now_ms`
-    it is brief: times are relative, and ids are shortened."""
+    """Lay out rows in at most `wide` cells, as far as columns may shrink or be left out. With `now_ms`, times are
+    relative and ids shortened."""
     if now_ms is not None:
         columns = [_brief(rows, column, now_ms) for column in columns]
     grid = {c: [c.title, *(one_line(cell(row.get(c.name), c)) for row in rows)] for c in columns}
@@ -90,14 +90,14 @@ def cell(value: Any, column: Column) -> str:
 
 
 def cells(text: str) -> int:
-    """How many cells of a terminal a text takes."""
+    """Return the number of terminal cells of a text."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def relative(at: str, now_ms: int) -> str:
-    """A time in RFC 3339 as its distance from now: `3m ago`, `in 2h`. Another text stays as it is.
+    """Return an RFC 3339 time relative to now: `3m ago`, `in 2h`. Any other text is returned as it is.
 
     >>> relative("2026-01-31T15:00:00Z", 1769871790000), relative("2026-01-31T15:05:00Z", 1769871790000)
     ('3m ago', 'in 1m')
@@ -113,7 +113,7 @@ def relative(at: str, now_ms: int) -> str:
 
 
 def _brief(rows: Sequence[Row], column: Column, now_ms: int) -> Column:
-    """The column as a person at a terminal reads it."""
+    """Return the column with relative times, or with ids shortened if they stay unique."""
     if column.is_time:
         return column._replace(show=lambda value: relative(value, now_ms) if value else cell(value, Column("")))
     if not column.is_id:
@@ -125,7 +125,7 @@ def _brief(rows: Sequence[Row], column: Column, now_ms: int) -> Column:
 
 
 def _kept(columns: Sequence[Column], wanted: Mapping[Column, int], wide: int) -> list[Column]:
-    """The columns that leave enough room for texts, or all that are required."""
+    """Return the columns that leave enough room for texts; at least the required ones."""
     longest = _longest(wanted)
 
     def least(c: Column, text: int) -> int:
@@ -140,7 +140,7 @@ def _kept(columns: Sequence[Column], wanted: Mapping[Column, int], wide: int) ->
 
 
 def _widths(wanted: Mapping[Column, int], wide: int) -> dict[Column, int]:
-    """How wide each column is: short names stay whole, and a name loses until the text is twice as wide."""
+    """Return the width of each column. Names are cut only while the text is less than twice as wide."""
     widths, longest = dict(wanted), _longest(wanted)
     weight = {c: 1 if c is longest else 2 for c in wanted}
     over = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - wide
@@ -153,7 +153,7 @@ def _widths(wanted: Mapping[Column, int], wide: int) -> dict[Column, int]:
 
 
 def _longest(wanted: Mapping[Column, int]) -> Column | None:
-    """The column of texts: of those that may shrink, the one that wants most."""
+    """Return the widest column that may shrink: the one with texts."""
     return max((c for c in wanted if c.shrinks), key=lambda c: wanted[c], default=None)
 
 
@@ -175,6 +175,6 @@ def _pad(text: str, width: int, right: bool) -> str:
 
 
 def field_lines(record: Row) -> list[str]:
-    """One record as aligned lines."""
+    """Format one record as aligned lines."""
     wide = max(len(name) for name in record)
     return [f"{name:<{wide}}  {one_line(cell(value, Column(name)))}" for name, value in record.items()]

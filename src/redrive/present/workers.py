@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def worker_record(info: WorkerInfo) -> dict[str, Any]:
-    """A process as a row, with what it runs."""
+    """Return a process as a record, with its messages, runs and schedules."""
     return {
         "name": info.name,
         "kind": info.kind,

@@ -198,7 +198,7 @@ class Spans:
     # -- redriving
 
     def redriving(self, run: str | None, queues: Iterable[str], count: int, messages: Sequence[Message | None]) -> Span:
-        """Begin the span of a redriven batch, with links to the executions of which the messages died. It is a child of
+        """Begin the span of a redriven batch, with links to the executions in which its messages died. It is a child of
         the span of its redrive run, which lasts while this process carries out the run."""
         names = set(queues)
         attributes: dict[str, Any] = {SYSTEM: "redrive", OPERATION: "redrive", TYPE: "send", COUNT: count}
