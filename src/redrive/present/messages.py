@@ -122,7 +122,7 @@ def _damage(message: Message) -> dict[str, Any]:
 
 
 def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
-    """Return the fields of a message of which only a record is known."""
+    """Return the fields of an unreadable message, as far as its record has them."""
     ended = message.lane is Lane.DONE
     return {
         **message_row(message, now_ms),

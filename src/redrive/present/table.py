@@ -140,7 +140,7 @@ def _kept(columns: Sequence[Column], wanted: Mapping[Column, int], wide: int) ->
 
 
 def _widths(wanted: Mapping[Column, int], wide: int) -> dict[Column, int]:
-    """Return the width of each column. Names are cut only while the text is less than twice as wide."""
+    """Return the width of each column. Names are cut only while wider than half the text."""
     widths, longest = dict(wanted), _longest(wanted)
     weight = {c: 1 if c is longest else 2 for c in wanted}
     over = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - wide
