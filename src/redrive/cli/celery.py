@@ -59,7 +59,7 @@ def celery(app_argument: str | None, app: str | None, burst: bool, held: float |
 
 
 def _bridge_of(spec: str, folder: str | None) -> CeleryBridge:
-    """The bridge that the app's module declares for it. Raises Failure."""
+    """Return the bridge that the app's module declares. Raises Failure if there is none."""
     from ..contrib.celery import CeleryBridge
 
     app, module = load_app(spec, folder), spec.partition(":")[0]

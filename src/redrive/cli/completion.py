@@ -1,4 +1,4 @@
-"""`redrive completion`: the script that a shell loads to complete our commands."""
+"""`redrive completion`: print the script that a shell loads to complete commands."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..deliver.sending import UrlTarget
     from ..deliver.summary import Summary
 
-QUOTED_MIN = 6  # characters of a header's value that is hidden where an answer quotes it: less is found in any text
+QUOTED_MIN = 6  # the least length of a header's value that is hidden in answers: shorter ones occur in any text
 _COLUMNS = (
     Column("outcome"),
     Column("count"),
@@ -83,7 +83,7 @@ def deliver(opened: OpenedStore, output: Output, file: str, **given: Any) -> int
     from ..deliver.summary import spool_folder
 
     target = _target(given)
-    _options(given, int)  # what is misspelt is said before a large file is read
+    _options(given, int)  # report misspelled options before a large file is read
     elsewhere = f"{program()} deliver {typed(file)} --to {typed(redact(given['to']))} --url sqlite:///redrive.db"
     if not opened.store.traits.durable:
         why = f"{opened.url} forgets everything when the command ends, so nothing could be resumed"
@@ -96,7 +96,7 @@ def deliver(opened: OpenedStore, output: Output, file: str, **given: Any) -> int
 
 
 class _Command:
-    """One call of the command, with its options."""
+    """One call of the command."""
 
     def __init__(
         self, opened: OpenedStore, output: Output, file: str, given: dict[str, Any], target: UrlTarget, folder: Path
@@ -110,7 +110,7 @@ class _Command:
         self.limit = min(LINE_MAX, opened.store.traits.body_bytes_max)
 
     def run(self) -> int:
-        """Do it; returns the exit code. Spooled input is kept for as long as lines of it are still to be sent."""
+        """Check, enqueue and send the lines; return the exit code. Keeps spooled input while lines of it are unsent."""
         from ..deliver.lines import check
         from ..deliver.progress import ProgressBar
         from ..deliver.spool import readable, spool_path
@@ -155,7 +155,7 @@ class _Command:
         return self._deliver(ledger, start)
 
     def _append(self, earlier: FileRecord, start: FileRecord) -> bool:
-        """Whether only the new lines are meant. Warns if all are; on a terminal it asks."""
+        """Return whether to enqueue only the new lines. If all lines are enqueued again, warns; on a terminal, asks."""
         if self.given["append"]:
             return True
         before, whole = f"{earlier.done:,} of these {_lines(start.total)} were sent before", self._again("--append")
@@ -201,7 +201,7 @@ class _Command:
         return INTERRUPTED
 
     def _judge_bad_lines(self) -> None:
-        """Raise Failure if there are bad lines; where they may be left out, write them into their file instead."""
+        """Raise Failure if there are bad lines; with --skip-bad, write them to its file instead."""
         from ..deliver.lines import write_bad
 
         bad, first, target = self.checked.bad, self.checked.first_bad, self.given["skip_bad"]
@@ -314,7 +314,7 @@ def _headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _secret_headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Headers by the variables that hold their values. What they hold is quoted nowhere."""
+    """Yield (header, variable with its value) for each --header-env. Errors never quote the values."""
     help = f"{program()} deliver --help"
     for text in texts:
         name, equals, variable = (part.strip() for part in text.partition("="))
@@ -332,7 +332,7 @@ def _secret_headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _fits(name: str, text: str) -> bool:
-    """Whether the name is a token of RFC 9110, and the whole printable ASCII."""
+    """Return whether `name` is a token of RFC 9110, and `text` printable ASCII."""
     return re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) is not None and text.isprintable() and text.isascii()
 
 
@@ -381,7 +381,7 @@ def _rows(summary: Summary) -> list[dict[str, Any]]:
 
 
 def _short(text: str | None) -> str:
-    """A failure without the URL, which is the same for every line."""
+    """Return the text of a failure without the URL, which is the same for every line."""
     return (text or "–").partition(" from http")[0]
 
 

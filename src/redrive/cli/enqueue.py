@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 FILES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _EXAMPLES: dict[Any, Any] = {int: 1, float: 1.5, str: "text", bool: True, list: [], dict: {}}
-_NAMES = {int: "a number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}  # of JSON
+_NAMES = {int: "a number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}  # of JSON types
 _BY_NAME = """enqueue {} '{{"name": "value"}}'"""
-UNWORKED_S = 5  # how long a message is due before nothing seems to run its queue
-QUEUES_MAX = 5  # of a file, that are looked at for workers
-SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, and what they are taken from
+UNWORKED_S = 5  # seconds for which a message is due, with no lease in its queue, until no worker seems to run it
+QUEUES_MAX = 5  # queues of a file that are checked for workers
+SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, and of the text that it takes them from
 
 
 @click.command()
@@ -128,7 +128,7 @@ def _names_file(word: str, app: App | None) -> bool:
 
 
 def _refuse_options(options: dict[str, Any], headers: Sequence[str]) -> None:
-    """Raises Failure for an option of one message: each line has its own."""
+    """Raise Failure for an option of a single message, as each line has its own."""
     given = [name for name, value in (options | {"header": headers or None}).items()
              if value is not None and (name, value) != ("priority", NORMAL)]  # fmt: skip
     for name in given[:1]:
@@ -212,7 +212,7 @@ def _put_lines(
 
 @contextlib.contextmanager
 def _counting(opened: OpenedStore) -> Iterator[App]:
-    """The app to put messages by; what it has counted for the history is written at the end."""
+    """Yield an app that puts messages, and write its counts to the history at the end."""
     app = opened.app or App(store=opened.store)
     try:
         yield app
@@ -222,9 +222,9 @@ def _counting(opened: OpenedStore) -> Iterator[App]:
 
 
 def _warn_unworked(opened: OpenedStore, queues: Iterable[str]) -> None:
-    """On a terminal, warn of queues that nothing runs: paused ones, those that no worker that is alive works, and those
-    that a worker of the app leaves out. Where workers do not tell that they are alive, a queue in which a message has
-    been due for a while and none is leased is one that nothing seems to run."""
+    """On a terminal, warn of queues that no worker runs: paused ones, those that no living worker runs, and those that
+    a worker of the app would leave out. If workers do not report, a queue counts as such when a message has been due
+    for a while and none is leased."""
     if not sys.stderr.isatty():
         return
     from ..status import worked, worker_reports
@@ -234,7 +234,7 @@ def _warn_unworked(opened: OpenedStore, queues: Iterable[str]) -> None:
     worker = f"{program()} worker {typed((app and app.spec) or 'MODULE:APP')}"
     reports = worker_reports(store)
     known = worked(reports)
-    begins = reports is not None and not reports  # no worker was ever seen here, which is how it begins
+    begins = reports is not None and not reports  # no worker has ever run here: someone is trying redrive out
     for queue in queues:
         counts = store.counts(queue)
         if queue in store.paused():
@@ -251,7 +251,7 @@ def _warn_unworked(opened: OpenedStore, queues: Iterable[str]) -> None:
 
 
 def _words(file: str, drafts: Drafts, *more: str) -> str:
-    """The words of the command for a file."""
+    """Return the words of the command that enqueues a file."""
     given = {"--task": drafts.task, "--queue": drafts.queue}
     return typed(file, *(word for name, value in given.items() if value for word in (name, value)), *more)
 
@@ -264,7 +264,7 @@ def _known(app: App, name: str) -> Task[Any, Any]:
 
 
 def _checked(task: Task[Any, Any], arguments: Any, options: dict[str, Any]) -> Draft:
-    """The draft that `task.using(…)` makes. Its body is decoded once, as a worker will do."""
+    """Return the draft that `task.using(…)` makes, after decoding its body once, as a worker will."""
     args, kwargs = (arguments, {}) if isinstance(arguments, list) else ([], arguments)
     bound: Bound[..., Any] = task.using(
         delay=options["delay"],
@@ -288,7 +288,7 @@ def _checked(task: Task[Any, Any], arguments: Any, options: dict[str, Any]) -> D
 
 
 def _example(task: Task[Any, Any]) -> str:
-    """A command that enqueues the task with arguments that fit, or the schema of those that are no plain values."""
+    """Return a command that enqueues the task with valid arguments, or prints its schema if no example fits."""
     needed = [p.name for p in task.codec.signature.parameters.values() if p.default is p.empty]
     kinds = [task.codec.kinds.get(name) for name in needed]
     if any(kind not in _EXAMPLES for kind in kinds):
@@ -344,7 +344,7 @@ def _arguments(arguments: str | None, next: str) -> Any:
 
 
 def _object(text: bytes, next: str) -> bytes:
-    """A draft for an unknown task: arguments by name, stored unchecked."""
+    """Return the body of a draft for an unknown task: arguments by name, unchecked."""
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:

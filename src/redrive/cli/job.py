@@ -76,8 +76,8 @@ def show(opened: OpenedStore, out: Output, id: str, body: bool, reveal: Reveal) 
 
 
 def message_of(opened: OpenedStore, id: str) -> Message:
-    """The message with this id, whole or shortened. Raises Failure if there is none; it names who removed it, if the
-    audit log knows."""
+    """Return the message with this id, whole or shortened. Raises Failure if there is none, with who removed it, if the
+    audit log has that."""
     id = message_id(opened, id)
     message = opened.store.find([id])[0]
     if message is None:
@@ -104,7 +104,7 @@ def _gone(opened: OpenedStore, id: str) -> Failure:
 
 
 def write_message(opened: OpenedStore, out: Output, message: Message, *, body: bool = False) -> None:
-    """`body`: read it from its blob."""
+    """Write a message. `body`: read its body from the blob."""
     from ..status import running_of, worker_reports
 
     record = message_record(message, opened.store.now_ms())
@@ -169,7 +169,7 @@ def list_(
 
 
 def _row(message: Message, runs: Mapping[str, Running], now_ms: int) -> dict[str, Any]:
-    """A message as a row, with where it runs."""
+    """Return a message as a row, with where it runs."""
     running = running_record(runs.get(message.id), now_ms) or {"since": None, "for_s": None}
     return {
         **message_row(message, now_ms),

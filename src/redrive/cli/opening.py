@@ -1,4 +1,4 @@
-"""Open what a command works on: the app of `--app MODULE:APP`, or the store of `--url URL`."""
+"""Open the app or store of a command: `--app MODULE:APP`, or `--url URL`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..app import App
     from ..store import Store
 
-_PAUSE_S = (0.1, 2.0)  # the first and the longest, twice as long each time
+_PAUSE_S = (0.1, 2.0)  # the first pause, which doubles, and the longest
 _SERVERS = ("postgres", "redis")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,11 +40,11 @@ class OpenedStore(NamedTuple):
 
     store: Store
     app: App | None
-    url: str  # to show: without a password
+    url: str  # for display, without a password
 
 
 def output_option(command: F) -> F:
-    """`-o FORM`, and `-v`, which an `Output` finds in the context."""
+    """Add `-o FORM`, and `-v`, which an `Output` reads from the context."""
     command = click.option(
         "-v", "--verbose", is_flag=True, expose_value=False, callback=_note_verbose,
         help="tables: whole texts, ids and times, and every column",
@@ -61,26 +61,26 @@ def _note_verbose(context: click.Context, option: click.Parameter, given: bool) 
 
 
 def app_option(command: F) -> F:
-    """`--app MODULE:APP`."""
+    """Add `--app MODULE:APP`."""
     return click.option("--app", metavar="MODULE:APP", help="the app, and with it its store [REDRIVE_APP]")(command)
 
 
 def url_option(command: F) -> F:
-    """`--url URL`."""
+    """Add `--url URL`."""
     return click.option("--url", metavar="URL", help="the store, such as sqlite:///work.db [REDRIVE_URL]")(command)
 
 
 def lead_on_at(app: str | None, url: str | None) -> None:
-    """Give the commands that lead on from this one the app and the store that its user named."""
+    """Store the named app and store in the context, for the next commands that failures and notes show."""
     flags = (("app", app), ("url", None if url is None else shown(url)))
     click.get_current_context().meta[AT] = "".join(f" --{name} {typed(given)}" for name, given in flags if given)
 
 
 def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command its Opened and Output as first arguments, and close the store when it returns.
+    """Add options for app, store and output; the command gets OpenedStore and Output, and the store is closed after it.
 
     Without `create`, a store that does not exist is an error: reading must leave no empty file in the wrong directory.
-    With `absent`, the store of an app that does not exist yet is empty.
+    With `absent`, an app's store that does not exist yet is replaced by an empty one in memory.
     """
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,7 +118,7 @@ def _refuse_private(opened: OpenedStore) -> None:
 
 
 def _refuse_unseen(opened: OpenedStore) -> None:
-    """Commands on dead letters need a store that can read them. Raises Unsupported."""
+    """Raise Unsupported if a command on dead letters gets a store that cannot read them."""
     context = click.get_current_context()
     group = context.parent.info_name if context.parent is not None else None
     if opened.store.traits.triages or group not in ("dlq", "run") or context.info_name == "move":
@@ -131,7 +131,7 @@ def _refuse_unseen(opened: OpenedStore) -> None:
 def find(
     chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False, absent: bool = False
 ) -> OpenedStore:
-    """Open the app or store that flags and settings name: the app first, unless only the URL is a flag."""
+    """Open the app or store of flags and settings. The app wins, unless only the URL is a flag."""
     from .terminal.warnings import tell_warnings
 
     tell_warnings()
@@ -150,19 +150,19 @@ def find(
 
 
 def _open(url: str) -> Store:
-    """Open a store without an app: REDRIVE_KEYS holds the keys to read and write with."""
+    """Open a store without an app, with the keys in REDRIVE_KEYS."""
     from ..stores import open_store
 
     if not os.environ.get("REDRIVE_KEYS", "").strip():
         return open_store(url)
     from ..crypto import Box, Keys, sealed_by
 
-    box = Box(Keys.from_env())  # first, so that an error here leaves no store open
+    box = Box(Keys.from_env())  # before the store, so that an error of the keys leaves none open
     return sealed_by(open_store(url), box)
 
 
 def url_of(chosen: Settings, *, app_flag: bool, url_flag: bool) -> str:
-    """The URL of the store that flags and settings name, without opening it. Raises Failure for a store object."""
+    """Return the URL of the store of flags and settings, without opening it. Raises Failure for a store object."""
     if chosen.app is None or (url_flag and not app_flag):
         return chosen.url
     app = load_app(chosen.app, chosen.folder)
@@ -183,7 +183,7 @@ def _with_blobs(store: Store, url: str | None) -> Store:
 
 
 def one_app(argument: str | None, flag: str | None) -> str | None:
-    """The app that the argument or --app names. Raises Failure if they differ."""
+    """Return the app that the argument or --app names. Raises Failure if they differ."""
     if argument and flag and argument != flag:
         raise Failure(
             "give the app once", f"'{argument}' and --app {flag} differ", f"{command()} {typed(argument)}", USAGE
@@ -192,7 +192,7 @@ def one_app(argument: str | None, flag: str | None) -> str | None:
 
 
 def move(app: App, url: str) -> None:
-    """Give an app that has not opened its store yet another one."""
+    """Replace the store's URL of an app that has not opened its store yet."""
     if app.url is None:
         why = "the app was given a store object, which --url cannot replace"
         raise Failure("--url cannot be used with this app", why, "leave out --url, or --app", USAGE)
@@ -200,7 +200,7 @@ def move(app: App, url: str) -> None:
 
 
 def load_app(spec: str, folder: str | None = None) -> App:
-    """Import the App that MODULE:APP names: from the working directory, the folder of the settings file, or Python's
+    """Import the App that MODULE:APP names, from the working directory, the folder of the settings file, or Python's
     path."""
     from ..app import App
 
@@ -265,7 +265,7 @@ def _no_module(name: str, path: str) -> Failure:
 
 
 def _again(given: str, spec: str) -> str:
-    """The command with this app instead of the one that was given, by hand or by a setting."""
+    """Return the command with another app instead of the given one, which may come from a setting."""
     if not (next := corrected(given, spec)).endswith(" --help"):
         return next
     flag = "" if command().endswith((" worker", " scheduler")) else "--app "
@@ -273,7 +273,7 @@ def _again(given: str, spec: str) -> str:
 
 
 def _broken(name: str, error: BaseException) -> Failure:
-    """The user's module raised an error: show where, with its text."""
+    """Return the failure of a module that raised an error at import, with the place in the user's code."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     mine = [f for f in frames if not f.filename.startswith(str(Path(__file__).parents[1]))] or frames
     place = f"{mine[-1].filename}:{mine[-1].lineno}" if mine else "unknown place"
@@ -312,19 +312,19 @@ def require(url: str, *, named: bool = True) -> None:
 
 
 def _where(url: str) -> str:
-    """A file's path, or the URL of a server."""
+    """Return the path of an SQLite file, or the URL of a server for display."""
     from ..stores import engine_of, sqlite_path
 
     return str(Path(sqlite_path(url)).absolute()) if engine_of(url) == "sqlite" else shown(url)
 
 
 def declared_queues(opened: OpenedStore) -> set[str]:
-    """The queues that the app and its tasks name."""
+    """Return the queues that the app and its tasks declare."""
     return {task.queue for task in opened.app.tasks.values()} | set(opened.app.queues) if opened.app else set()
 
 
 def note_unknown_queues(opened: OpenedStore, names: Sequence[str]) -> None:
-    """Note which of these queues neither the store nor the app has, and suggest others."""
+    """Note which of these queues neither the store nor the app has, with the nearest known name."""
     known = sorted({*opened.store.queues(), *declared_queues(opened)})
     for name in names:
         if name not in known:
@@ -333,9 +333,8 @@ def note_unknown_queues(opened: OpenedStore, names: Sequence[str]) -> None:
 
 
 def wait_for_store(app: App) -> None:
-    """Open the store of a worker's or a scheduler's app, however long its server takes to start: it refuses
-    connections, loads or recovers. What does not pass by itself (a wrong password, a database that is not there) is
-    raised at once; so is everything where there is no server."""
+    """Open the store of an app, waiting while its server starts: as long as it refuses connections, loads or recovers.
+    Raises other errors at once (a wrong password, a missing database), as all errors of stores without a server."""
     if not (app.url or settings().url).startswith(_SERVERS):
         return
     pause_s, noted = _PAUSE_S[0], False

@@ -30,7 +30,7 @@ from .terminal.stderr import note
 
 STEPS_MAX = 1000
 _PLOT_CELLS = 30
-_LOG_FROM = 20.0  # a plot whose longest bar is more than so many times its shortest is logarithmic
+_LOG_FROM = 20.0  # a plot is logarithmic if its longest bar is more than so many times its shortest
 _ENDS = {
     "attempts": "ends when its attempts are used up",
     "elapsed": "ends when its time is over",
@@ -136,17 +136,17 @@ def _columns(out: Output, shown: Preview) -> tuple[Column, ...]:
 
 
 def _plotted(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The steps with a bar each: full up to the least delay, shaded up to the greatest."""
+    """Add a bar to each step: full up to the shortest delay, shaded up to the longest."""
     full, shaded = _marks()
     ends = _scaled([s["low_s"] for s in steps], [s["high_s"] for s in steps])
     return [s | {"plot": full * low + shaded * (high - low)} for s, (low, high) in zip(steps, ends, strict=True)]
 
 
 def _scaled(lows: list[float], highs: list[float]) -> list[tuple[int, int]]:
-    """Each bar's two ends in cells. A delay above 0 takes a cell at least."""
+    """Return both ends of each bar in cells. A delay above 0 takes at least one cell."""
     longest = max(highs, default=0.0)
     log = _logarithmic(highs)
-    # On the logarithmic scale the shortest bar takes a third of the width: 0 has no place on it.
+    # On a logarithmic scale, which has no 0, the shortest bar takes a third of the width.
     floor = min((h for h in highs if h > 0), default=1.0) ** 1.5 / math.sqrt(longest or 1.0)
 
     def place(value: float) -> int:

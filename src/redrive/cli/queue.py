@@ -58,7 +58,7 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
 
     paused, declared = opened.store.paused(), declared_queues(opened)
     by_queue = dict.fromkeys(declared, Counts())
-    # A FIFO queue of SQS may be called with its suffix or without: it is listed by the name it was asked for.
+    # SQS FIFO queues have two names, with the suffix and without: list them under the declared one.
     by_queue |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
     by_queue |= opened.store.counts_by_queue()
     reasons, full = Reasons(opened.store, opened.app), out.form in ("json", "jsonl")
@@ -78,7 +78,7 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
 
 
 def _row(name: str, counts: Counts, paused: bool, holds: Sequence[Hold], now_ms: int, full: bool) -> dict[str, Any]:
-    """`full`: with what holds its messages as records, and not in few words."""
+    """Return a queue as a row. `full`: with holds as records, else as text."""
     held = list(map(hold_record, holds)) if full else "; ".join(hold.short(now_ms) for hold in holds)
     return queue_record(name, counts, paused=paused, held=held)
 
@@ -198,7 +198,7 @@ def _nothing_waits(opened: OpenedStore, names: Sequence[str]) -> Failure:
 
 
 def _agreed(waiting: Mapping[str, int], opened: OpenedStore) -> bool:
-    """Ask on a terminal. Raises Failure if there is none."""
+    """Ask for confirmation. Raises Failure without a terminal."""
     said = ", ".join(f"{count:,} of queue '{name}'" for name, count in waiting.items())
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "without a terminal to ask on, --yes must say so"

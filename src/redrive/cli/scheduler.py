@@ -60,7 +60,7 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
 
 
 def warn_without_schedules(app: App, named: str) -> None:
-    """Note what is allowed, but probably a mistake."""
+    """Note an app without schedules, which is probably a mistake."""
     if not app.schedules:
         note(f"warning: {named} has no schedules; declare one with @app.periodic(…)")
 

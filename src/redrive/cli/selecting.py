@@ -1,4 +1,4 @@
-"""Options and arguments that select dead messages: filters, and the words of a selector."""
+"""Options and arguments that select dead messages: filters, and the terms of a selector."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_death_as_reason(given: Mapping[str, Any]) -> None:
-    """`--reason` filtered once: a script that still means it so must not act on everything. Raises Failure."""
+    """Raise Failure for a reason of death in `--reason`, which was once a filter: an old script must not act on all."""
     said = given.get("reason") or given.get("reveal_why")
     if said in REASONS:
         why = "it would be recorded in the audit log; --died-of filters by how messages died"
@@ -71,14 +71,14 @@ selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]"
 
 
 def selection(opened: OpenedStore, words: tuple[str, ...], *others: Node) -> Selection:
-    """The selection of a selector and the options. Raises Failure after it has pointed at the mistake."""
+    """Return the selection of a selector and the options. Raises Failure, with the place of a mistake."""
     with understood():
         node = parse(" ".join(words))
     return Selection(opened.store, both((node, *others)), app=opened.app)
 
 
 def seen_at_once(words: tuple[str, ...]) -> Node:
-    """A selector by fields that every message shows, whatever its state. Raises Failure for others."""
+    """Return the node of a selector by fields that a message has in every state. Raises Failure for other fields."""
     with understood():
         node = parse(" ".join(words))
     for field in fields_of(node):
@@ -90,7 +90,7 @@ def seen_at_once(words: tuple[str, ...]) -> Node:
 
 @contextmanager
 def understood(next: str | None = None) -> Iterator[None]:
-    """Turn a mistake in a selector or an option into a Failure that leads to the command's help, or to `next`."""
+    """Turn a mistake in a selector or an option into a Failure, whose next command is `next` or the help."""
     next = next or f"{command()} --help"
     try:
         yield
@@ -114,7 +114,7 @@ actor_option = click.option(
 
 
 def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--reason` and `--actor`: who changes something, and why. If not `required`, see `stated`."""
+    """Add `--reason` and `--actor` to a command. Unless `required`, check the reason by `stated`."""
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         why = "why: the audit log keeps it"
@@ -125,21 +125,21 @@ def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callab
 
 
 def not_blank(context: click.Context, option: click.Parameter, value: str) -> str:
-    """The value; an empty one on the command line is a mistake, such as a variable that is not set."""
+    """Return the value. Raises Failure if it is blank on the command line, as with an unset variable."""
     given = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
     return stated(value, option.opts[0]) if given else value
 
 
 def stated(reason: str, option: str = "--reason") -> str:
-    """The reason, if it is not empty. Raises Failure."""
+    """Return the reason. Raises Failure if it is blank."""
     if not reason.strip():
         raise Failure(f"{option} is missing", "the audit log has to say why", completed(option, REASON), USAGE)
     return reason
 
 
 def confirmed(question: str, what: str, yes: bool, *, words: Sequence[str], reason: str) -> bool:
-    """Ask a person at a terminal, unless `yes`. Without a terminal raises Failure: `what` would be done, and the same
-    `words` with --yes do it."""
+    """Ask a person at a terminal, unless `yes`; return the answer. Raises Failure without a terminal: it says `what`
+    would be done, and its next command has `words` and --yes."""
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -149,17 +149,17 @@ def confirmed(question: str, what: str, yes: bool, *, words: Sequence[str], reas
 
 
 def message_id(opened: OpenedStore, given: str) -> str:
-    """The id of a message that the user typed, whole or shortened; one that no message has stays as it is."""
+    """Return the id of a message that the user typed, whole or shortened; an unknown one is returned as it is."""
     return given if is_id(given) else _one_of(message_ids(opened.store, given), given, "messages")
 
 
 def run_id(opened: OpenedStore, given: str) -> str:
-    """The same for a plan or a run."""
+    """Return the id of a plan or a run, whole or shortened, as `message_id` does."""
     return given if is_id(given) else _one_of(run_ids(opened.store, given), given, "plans and runs")
 
 
 def _one_of(ids: Ids, given: str, what: str) -> str:
-    """Raises Failure if several begin so."""
+    """Return the one matching id, or `given` without any. Raises Failure if several match."""
     if not ids.whole:
         note(f"only some {what} were looked through for '{given}'; the whole id is sure")
     if len(ids.found) > 1:
@@ -177,7 +177,7 @@ def _one_of(ids: Ids, given: str, what: str) -> str:
 def chosen_words(
     opened: OpenedStore, words: tuple[str, ...], every: bool, chosen: Node = ALL, lane: Lane = Lane.DEAD
 ) -> tuple[tuple[str, ...], Selection | None]:
-    """What the words name: ids, or a selection in that lane by a selector, --all or filters. Raises Failure for
+    """Return the ids in the words, or the selection in that lane by a selector, --all or filters. Raises Failure for
     neither and for both."""
     ids = words if words and not any(":" in word for word in words) else ()
     ids = tuple(message_id(opened, id) for id in ids)
@@ -188,15 +188,14 @@ def chosen_words(
 
 
 def here(opened: OpenedStore) -> Here:
-    """The names in the store and the app."""
     return Here(opened.store, opened.app, opened.url)
 
 
 def write_result(
     opened: OpenedStore, out: Output, done: ActionResult, did: str, matching: Selection | None, lane: Lane = Lane.DEAD
 ) -> int:
-    """Write the result for each id, and how many as a note. `matching`: the selection, or None where the user gave ids.
-    Raises Failure if the action was applied to nothing, or not to every id."""
+    """Write the result for each id, and the counts as a note; return the exit code. `matching`: the selection, None if
+    the user gave ids. Raises Failure if the action applied to no message, or not to every id."""
     left = len(done.changed) + len(done.unknown)
     if matching is not None and not len(done) and not left:
         raise here(opened).matched(matching, did, lane)

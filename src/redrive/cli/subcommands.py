@@ -1,4 +1,4 @@
-"""Groups of commands: an unknown name suggests the nearest, and help ends with examples."""
+"""Groups of commands that suggest the nearest name for an unknown one, and end their help with examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .terminal.examples import epilog
 
 
 class Subcommands(click.Group):
-    """A group of commands. For an unknown one it suggests the nearest."""
+    """A group of commands that suggests the nearest name for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -30,23 +30,22 @@ class Subcommands(click.Group):
         return command
 
     def command_of(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command of this name."""
         return super().get_command(ctx, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = self.list_commands(ctx)
         commands = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
-        with formatter.section("Commands"):  # whole sentences, which click would cut at the width of a line
+        with formatter.section("Commands"):  # click would cut sentences at the width of a line
             formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in commands])
 
 
 def unknown_command(word: str, known: Sequence[str], path: str) -> Failure:
-    """The failure for an unknown command; it suggests the nearest."""
+    """Return the failure for an unknown command, with the nearest name."""
     import difflib
 
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     why = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
     next = corrected(word, near[0]) if near else f"{path} --help"
-    if near and next.endswith(" --help"):  # it was not typed as one word: the command alone
+    if near and next.endswith(" --help"):  # not typed as one word: suggest the command alone
         next = f"{path} {near[0]}"
     return Failure(f"there is no command '{word}'", why, next, USAGE)

@@ -37,7 +37,7 @@ def alerts() -> None:
 
 
 def _named() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--queue` or `--dependency`: exactly one of them."""
+    """Return a decorator that adds `--queue` and `--dependency`."""
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         queue = click.option("-q", "--queue", help="alerts about this queue")

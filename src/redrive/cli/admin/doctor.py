@@ -29,7 +29,7 @@ def doctor(opened: OpenedStore, out: Output) -> int:
     from ...status.workers import hung_workers
     from ...worker.preflight import advice, doubts
 
-    there = opened.store.traits.shared  # else it is one in memory, in place of the app's
+    there = opened.store.traits.shared  # else an empty store in memory replaces the one that does not exist yet
     lines = [*problems(opened.store), *opened.store.doctor()] if there else []
     lines += [f"{text}; see: {onward('status')}" for text in hung_workers(opened.store)]
     if opened.app is not None:

@@ -68,7 +68,7 @@ def history(
 
 
 def _total(tally: Tally, since: str) -> list[str]:
-    """What tells more than the rows, in words."""
+    """Return lines about the whole time, with counts that the rows do not have."""
     lines = ["", f"in {since}: {tally.enqueued:,} enqueued, {tally.done:,} done, {tally.failed:,} runs failed"]
     by_attempt = tally.by_attempt.get("done", {})
     if len(by_attempt) > 1:

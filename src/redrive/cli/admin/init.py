@@ -92,7 +92,7 @@ def init(directory: Path, url: str) -> None:
 
 
 def _new(path: Path) -> IO[str]:
-    """The settings may hold a password, so only this user may read them; the code runs as its caller, so only this
+    """Create a file. The settings may have a password, so only this user may read them; the code is run, so only this
     user may write it, whatever the umask."""
     if path.name == SETTINGS_FILE:
         return os.fdopen(create(path, shared=is_shared()), "w", encoding="utf-8")

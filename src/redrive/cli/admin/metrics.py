@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...app import App
     from ...store import Store
 
-PORT = 9464  # what exporters of OpenTelemetry use for Prometheus; nothing of ours depends on it
+PORT = 9464  # the usual port of OpenTelemetry's Prometheus exporters
 
 _dir_option = click.option(
     "--dir",
@@ -65,7 +65,7 @@ def metrics() -> None:
 def serve(opened: OpenedStore, out: Output, port: int, host: str, directory: Path | None) -> None:
     """Serve metrics over HTTP until SIGTERM or Ctrl-C. Reads only."""
     asked = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # before there are threads that could get them
+    signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # before any thread starts, as a thread could get the signal
     with _served(_registry(opened.store, directory, opened.app), address(f"{host}:{port}")):
         signal.sigwait(asked)
 
@@ -115,7 +115,7 @@ def grafana() -> None:
 
 @contextlib.contextmanager
 def serve_workers(app: App, at: str) -> Iterator[Path]:
-    """Serve the depths of the app's store, and the counts of children in this directory, until the block ends."""
+    """Serve the depths of the app's store and the counts of children, until the block ends; yield their directory."""
     with contextlib.ExitStack() as ending:
         registry = _registry(app.store, None, app)
         store, port = app.store, ending.enter_context(_served(registry, at))
@@ -141,7 +141,7 @@ def serve_app(app: App, at: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _served(registry: Any, at: str) -> Iterator[int]:
-    """Serve a registry at HOST:PORT from a thread; yields the port."""
+    """Serve a registry at HOST:PORT on a thread; yield the port."""
     host, _, port = at.rpartition(":")
     try:
         server, thread = _client().start_http_server(int(port), host.strip("[]"), registry)
@@ -164,7 +164,7 @@ def _registry(store: Store, directory: Path | None, app: App | None) -> Any:
     registry.register(Depths(lambda: store, app))
     if directory is not None:
         _add_counters(registry, directory)
-    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # what handlers count by prometheus_client themselves
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # metrics that handlers themselves count with prometheus_client
         from prometheus_client.multiprocess import MultiProcessCollector
 
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ...status import Hold, Need, QueueStatus, Status, WorkerStatus
     from ...triage.redrive.run import RunView
 
-SHOWN = 5  # failure groups, holds and runs on the screen; `-o json` has more
-_LANES = LANES[:-1]  # done messages need no one to act
+SHOWN = 5  # failure groups, holds and runs in the text; `-o json` has more
+_LANES = LANES[:-1]  # without done messages, which need no action
 _QUEUES = (
     Column("queue", shrinks=True),
     *(Column(lane) for lane in _LANES),
@@ -67,7 +67,7 @@ def status(opened: OpenedStore, out: Output) -> int:
 
 
 def _screen(status: Status, opened: OpenedStore, out: Output) -> Iterator[str]:
-    """The screen for people: a section for each area that has something to say."""
+    """Yield the lines of the text: a section for each area with entries."""
     wide, now_ms = shutil.get_terminal_size((100, 24)).columns, status.at_ms
 
     def wrapped(text: str, indent: int = 2) -> list[str]:
@@ -168,7 +168,7 @@ def _ran(run: RunView) -> str:
 
 
 def _page(need: Need) -> str | None:
-    """The web page about what needs a person, where the setting `web_url` says where the pages are."""
+    """Return the address of a need's web page, if the setting `web_url` is set."""
     return web_link(*need.place, **need.query) if need.place else None
 
 
@@ -182,7 +182,7 @@ def _queue(queue: QueueStatus, now_ms: int) -> dict[str, Any]:
 
 
 def _rows(status: Status) -> Iterable[dict[str, Any]]:
-    """A row for each entry, for pipes."""
+    """Yield a row for each entry, for pipes."""
     for need in status.needs[:NEEDS_SHOWN]:
         yield {"area": "needs", "text": need.line(status.at_ms), "next": onward(need.next)}
     for worker in status.workers:

@@ -55,7 +55,7 @@ def upcoming(opened: OpenedStore, out: Output, queue: str | None) -> None:
 
 
 def _rows(coming: Upcoming) -> Iterator[dict[str, Any]]:
-    """The next ten minutes by the minute, then the hour by tens of minutes, then the day by fours of hours."""
+    """Yield rows for the next ten minutes, for the hour in tens of minutes, and for the day in steps of four hours."""
     parts = [(f"{n + 1}m", coming.minutes[n : n + 1]) for n in range(10)]
     parts += [(f"{n + 10}m", coming.minutes[n : n + 10]) for n in range(10, 60, 10)]
     parts += [(f"{n + 4}h", coming.hours[max(1, n) : n + 4]) for n in range(0, 24, 4)]

@@ -43,7 +43,7 @@ _COLUMNS = (
 
 
 class _Listing(Subcommands):
-    """Subcommands; where none is named, `list` is meant."""
+    """A group of commands whose default is `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = bool(args) and (not args[0].startswith("-") or args[0] in ctx.help_option_names)
@@ -104,7 +104,7 @@ def drain(opened: OpenedStore, out: Output, name: str, actor: str | None, reason
 
 
 def _runs(info: WorkerInfo, now_ms: int) -> Iterable[str]:
-    """What one has under way, a line each."""
+    """Yield lines about a process: the messages, runs and schedules that it works on."""
     if not (info.messages or info.runs or info.schedules or info.hung):
         return
     yield ""

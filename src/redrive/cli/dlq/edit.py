@@ -100,7 +100,7 @@ def edit(
 
 
 def _refused(id: str, error: Refused | ConfigError, show: str) -> Failure:
-    """The failure of an edit, with the command that helps."""
+    """Return the failure of a refused edit, with the next command."""
     text = str(error)
     what, _, why = text.partition("; " if "; " in text else ": ")
     code = REFUSED if isinstance(error, Refused) else USAGE
@@ -136,22 +136,22 @@ def _value(text: str) -> Any:
 
 
 class _Noting(NamedTuple):
-    """The person who sees a body in an editor, and why."""
+    """The person who sees a body in an editor, and the reason."""
 
     opened: OpenedStore
     reason: str
     actor: str | None
 
     def note(self, message: Message, body: bytes) -> None:
-        """Record in the audit log that a person sees the secrets of a body, if it has any. Raises StoreError."""
+        """Record in the audit log that a person sees a body's secrets, if it has any. Raises StoreError."""
         if redact_json(body) != body:
             reason = self.reason or f"opened by {command()}"
             reveal(self.opened.store, "", reason=reason, actor=self.actor, ids=[message.id])
 
 
 def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any], noting: _Noting) -> Prepared | None:
-    """The edit that a person makes; None if the editor changed nothing. A body that does not fit can be edited again.
-    Raises Failure without a terminal."""
+    """Let a person edit the body; return the edit, None if nothing changed. If the body does not fit, the editor opens
+    again. Raises Failure without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "without a terminal there is no editor"
         raise Failure("nothing is said of what to change", why, f"{command()} --help", USAGE)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ...flow.auto_redrive import AutoRedrive
     from ...message import FailureGroup
 
-PREFIX_MIN = 4  # hexadecimal digits of a fingerprint that name it
+PREFIX_MIN = 4  # the fewest digits of a fingerprint that may stand for it
 LAST = 10  # entries of the audit log that a group shows
 _AUDIT = (
     Column("at"),
@@ -227,8 +227,8 @@ COMMANDS = (group, note_, own, mute, rule, audit)
 
 
 def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Output) -> tuple[Column, ...]:
-    """The columns of a list of groups with those of their annotations: in a table only if there are any, and before the
-    columns that a narrow table leaves out."""
+    """Return the columns of a list of groups with those of annotations. A table has the latter only if a row has any,
+    and before the columns that a narrow table leaves out."""
     if not out.is_table:
         return (*columns, *_SAID)
     some = [column for column in _SAID if any(row[column.name] is not None for row in rows)]
@@ -237,7 +237,7 @@ def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Ou
 
 
 def with_annotations(opened: OpenedStore, groups: Sequence[FailureGroup]) -> list[dict[str, Any]]:
-    """The groups of a list as records, with their annotations."""
+    """Return groups with their annotations as records."""
     names = list(dict.fromkeys(group.fingerprint for group in groups if group.fingerprint))
     about, now_ms = read_annotations(opened.store, names), opened.store.now_ms()
     return group_records(groups, about, now_ms)
@@ -285,7 +285,7 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
 
 
 def _named(opened: OpenedStore, given: str) -> str:
-    """The fingerprint that begins with these digits. Raises Failure if none or several do."""
+    """Return the fingerprint that begins with these digits. Raises Failure if none or several do."""
     given = given.strip().lower()
     if len(given) >= 16 or not given.isalnum():
         return given

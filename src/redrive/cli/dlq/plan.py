@@ -33,7 +33,7 @@ from ..terminal.output import Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION
 
-if TYPE_CHECKING:  # a help text needs none of what plans are made with
+if TYPE_CHECKING:  # imported late: `--help` does not need it
     from ...status import Hold
     from ...triage.redrive.plan import PlanHandle
     from ...triage.redrive.records import Plan
@@ -157,14 +157,14 @@ COMMANDS = (plan, apply)
 
 
 def _holds(opened: OpenedStore, plan: Plan) -> Sequence[Hold]:
-    """What would hold the messages once they are moved."""
+    """Return the holds that would apply to the plan's messages once moved."""
     from ...status import Reasons
 
     return Reasons(opened.store, opened.app).of_plan(plan)
 
 
 def _lines(plan: Plan, why: str = "") -> Iterator[str]:
-    """A plan for a terminal: what would move, what would not, how, and for how long."""
+    """Yield the lines about a plan: what moves, what is left out, how, and for how long."""
     shown = {"plan": plan.id, "chosen by": plan.selector or "all that is dead"}
     shown["would move"] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
     some = {"queues": plan.by_queue, "tasks": plan.by_task, "at rest for": plan.by_age, "left out": plan.excluded}
@@ -197,7 +197,7 @@ def _apply(plan: str, reason: str = "…") -> str:
 
 
 def _nothing(opened: OpenedStore, matching: Selection, plan: Plan) -> Failure:
-    """The failure of a plan that would move nothing: nothing matches, or all is left out."""
+    """Return the failure of an empty plan: no message matches, or all are left out."""
     if not plan.excluded:
         return here(opened).matched(matching, "planned")
     why = f"left out: {listed(plan.excluded, 5)}"
@@ -214,7 +214,7 @@ def _note_next(made: PlanHandle, file: Path | None) -> None:
 
 @contextmanager
 def _refusing(opened: OpenedStore, plan: str, id: str = "") -> Iterator[None]:
-    """The failure for a refused plan."""
+    """Turn a refusal of the plan into a Failure with the next command."""
     try:
         yield
     except PlanRefused as error:
@@ -234,7 +234,7 @@ def _found(opened: OpenedStore, plan: str) -> PlanHandle:
 
 
 def _of_file(opened: OpenedStore, given: str) -> PlanHandle:
-    """The plan of a file. Raises Failure if the file differs from the stored plan."""
+    """Return the plan that a file names. Raises Failure if the file differs from the stored plan."""
     file = Path(given)
     try:
         content = msgspec.json.decode(file.read_bytes()[:_FILE_MAX], type=dict[str, Any])
@@ -248,7 +248,7 @@ def _of_file(opened: OpenedStore, given: str) -> PlanHandle:
         ) from error
     handle = DeadLetters(opened.store, opened.app).plan(str(id))
     own = msgspec.json.decode(msgspec.json.encode(plan_record(handle.plan)))
-    content.pop("held", None)  # `dlq plan -o json` writes what holds the messages now, beside the plan
+    content.pop("held", None)  # `dlq plan -o json` adds the current holds to the plan
     altered = [name for name, value in content.items() if own.get(name, ...) != value]
     if altered:
         why = f"{', '.join(altered)} is not as the plan has it; draw up another, to change one"

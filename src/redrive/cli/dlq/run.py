@@ -107,7 +107,7 @@ def watch(opened: OpenedStore, out: Output, id: str, timeout: float | None) -> i
 
 
 def watched(opened: OpenedStore, out: Output, handle: Run, timeout: float | None = None) -> int:
-    """Watch a run until it is over, write its result, and return the exit code. Raises Failure if it was not done."""
+    """Watch a run until it is over, write its result, and return the exit code. Raises Failure unless it is done."""
     again = onward(f"run watch {handle.id}")
     try:
         view = follow(handle, opened.store.now_ms, timeout)
@@ -126,7 +126,7 @@ def watched(opened: OpenedStore, out: Output, handle: Run, timeout: float | None
 
 
 def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the arguments of a command that changes a run: which one, who and why."""
+    """Add the arguments of a command that changes a run: its id, the actor and the reason."""
 
     def wrap(act: Callable[..., Any]) -> Callable[..., Any]:
         @run.command(word)
@@ -211,7 +211,7 @@ def failures(opened: OpenedStore, out: Output, id: str, limit: int | None, revea
 
 
 def _told(view: RunView) -> dict[str, Any]:
-    """A run for a terminal, without empty fields."""
+    """Return a run as a record for a terminal, without empty fields."""
     record = {name.replace("_", " "): value for name, value in run_record(view).items()}
     kept = {name: value for name, value in record.items() if value not in (None, "") and name not in (*COUNTS, "phase")}
     if view.state == "running":
@@ -230,12 +230,12 @@ def _told(view: RunView) -> dict[str, Any]:
 
 
 def _held(opened: OpenedStore, handle: Run, view: RunView) -> Sequence[Hold]:
-    """What holds the messages that the run has moved."""
+    """Return the holds of messages that the run has moved."""
     from ...status import Reasons
 
     try:
         plan = handle.plan
-    except (ConfigError, PlanRefused):  # it has expired, or was altered
+    except (ConfigError, PlanRefused):  # the plan expired or was altered
         return ()
     return Reasons(opened.store, opened.app).of_run(view, plan)
 
@@ -255,7 +255,7 @@ def _lead_on(view: RunView) -> None:
 
 
 def _known(opened: OpenedStore, id: str) -> Run:
-    """The run with this id, whole or shortened. Raises Failure if there is none."""
+    """Return the run with this id, whole or shortened. Raises Failure if there is none."""
     id = run_id(opened, id)
     if state_of(opened.store, id) is None:
         why = "the id is wrong, its plan was not applied, or it was over more than a month ago"

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from ...triage.redrive.records import Line
 
-LOOK_S = 0.25  # how often the run is looked at
-LINE_S = 1.0  # how often a line says how it stands
-LONELY_S = 5.0  # after which to note that no worker runs it
+LOOK_S = 0.25  # seconds between two reads of the run
+LINE_S = 1.0  # seconds between two lines about its state
+LONELY_S = 5.0  # seconds after which to note that no worker carries it out
 
 
 def follow(run: Run, now_ms: Callable[[], int], timeout: float | None = None) -> RunView:
-    """Show a run until it is over, and return its end. Raises TimeoutError after `timeout` seconds, StoreError."""
+    """Show a run until it is over; return its last state. Raises TimeoutError after `timeout` seconds, StoreError."""
     began_s = time.monotonic()
     with ExitStack() as ending:
         screen: RunBar | RunLines = ending.enter_context(RunBar()) if sys.stderr.isatty() else RunLines()
@@ -51,13 +51,13 @@ def follow(run: Run, now_ms: Callable[[], int], timeout: float | None = None) ->
 
 
 def _after(story: Sequence[Line], last: Line | None) -> Sequence[Line]:
-    """The lines after the last one shown; a long story loses lines of its middle."""
+    """Return the lines of the story after the last one shown; a long story loses lines in its middle."""
     at = next((n for n in range(len(story), 0, -1) if story[n - 1] == last), 0)
     return story[at:]
 
 
 def states(view: RunView) -> str:
-    """The counts of a run, in a few words."""
+    """Return the counts of a run in a few words."""
     c = view.counts
     words = [f"{c['moved']:,} of {c['planned']:,} moved"]
     words += [f"{c[name]:,} {name}" for name in ("done", "failed", "waiting", "changed", "skipped") if c[name]]
@@ -65,13 +65,13 @@ def states(view: RunView) -> str:
 
 
 def doing(view: RunView) -> str:
-    """What the run does now."""
+    """Return the phase of a run, with its rate."""
     what = view.phase if view.state == "running" else view.state
     return f"{what} at {view.per_s:,.3g}/s" if view.per_s else what
 
 
 def settled(view: RunView) -> int:
-    """How many messages have an outcome, or will have none."""
+    """Return how many messages have an outcome, or will never have one."""
     c = view.counts
     return min(c["planned"], c["done"] + c["failed"] + c["changed"] + c["skipped"])
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...stores.sqs.store import SqsStore
 
 WATCH_S = 1.0
-AT_ONCE = 8  # queues that are drained at once
+AT_ONCE = 8  # queues drained concurrently
 _INGESTED = (
     Column("queue", shrinks=True),
     Column("from", shrinks=True),
@@ -38,7 +38,7 @@ _INGESTED = (
 
 
 def note_outside(opened: OpenedStore) -> None:
-    """Note how many messages are in dead-letter queues of SQS and not ingested; nothing if SQS forbids to ask."""
+    """Note how many messages are in dead-letter queues of SQS and not ingested, unless SQS denies the counts."""
     if opened.store.traits.name != "sqs":
         return
     from ...aws.dead_letters import sources, sqs_of
@@ -98,7 +98,7 @@ def ingest(
 
 
 def _of_all(opened: OpenedStore, store: SqsStore) -> list[DeadLetterSource]:
-    """The sources of the queues that the app names, or of all under the prefix if SQS allows to list them."""
+    """Return the dead-letter sources of the app's queues, or of all under the prefix if SQS allows listing them."""
     from ...aws.dead_letters import sources
 
     declared = sorted(declared_queues(opened))
@@ -117,7 +117,7 @@ def _of_all(opened: OpenedStore, store: SqsStore) -> list[DeadLetterSource]:
 
 
 def _total(store: SqsStore, some: Sequence[DeadLetterSource]) -> int:
-    """About how many messages wait; 0 if SQS forbids to ask."""
+    """Return about how many messages wait; 0 if SQS denies the counts."""
     try:
         return sum(store.sqs_queues.counts(source.url)[0] for source in some)
     except ConfigError:
@@ -152,7 +152,7 @@ def _drained(
     for row in rows:
         if row["written"]:
             tell(store, "ingest", f"queue/{row['queue']}", text=f"from {row['from']}", count=row["written"], **who)
-    out.rows(rows, _INGESTED, id="queue")  # what was done, also where it could not go on
+    out.rows(rows, _INGESTED, id="queue")  # written also if some queues failed
     for end in ends:
         end.result()
     left = sum(row["left"] for row in rows)

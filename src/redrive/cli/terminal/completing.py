@@ -1,7 +1,7 @@
 """Complete names of the app and the store in a shell: queues, tasks, dependencies, schedules, failures, plans, runs.
 
-It looks them up on a thread for a second at most, and writes nothing but completions: an app that prints or fails, and
-a store that is away, complete to nothing.
+It reads them on a thread, for a second at most, and prints nothing but completions. If an app prints or fails, or the
+store cannot be reached, there are no completions.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ...stores import open_store
 from ...stores.upkeep import is_there
 from ..opening import load_app
 
-WAIT_S = 1.0  # for the app and the store; names that are found until then are shown
+WAIT_S = 1.0  # seconds for the app and the store; names read by then are offered
 NAMES_MAX = 200
-PLANS_MAX = 20  # each is read
-_SAFE = re.compile(r"[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]*")  # a shell inserts a name as it is
-NamedParameter = tuple[str, str]  # a name, and what is shown beside it
+PLANS_MAX = 20  # each plan takes a read
+_SAFE = re.compile(r"[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]*")  # names that a shell inserts without quoting
+NamedParameter = tuple[str, str]  # a name, and its description
 _BY_OPTION = {"queue": "queues", "queues": "queues", "task": "tasks", "of_lines": "tasks", "fingerprint": "failures"}
 _BY_ARGUMENT = {
     ("queue", "names"): "queues",
@@ -51,7 +51,7 @@ _BY_ARGUMENT = {
 
 
 def install() -> None:
-    """Let click complete names too, in every shell that it knows."""
+    """Add the completion of names to click, for each shell that it supports."""
     for shell in (BashComplete, ZshComplete, FishComplete):
         add_completion_class(type(f"Names{shell.__name__}", (_Names, shell), {}), shell.name)
 
@@ -62,7 +62,7 @@ class _Names(ShellComplete):
             text = super().complete()
         if any(thread.name == "redrive-complete" for thread in threading.enumerate()):
             print(text, flush=True)
-            os._exit(0)  # an app that is still being imported, or a server that does not answer, would hold the exit
+            os._exit(0)  # a thread that still imports an app or waits for a server would delay the exit
         return text
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
@@ -73,7 +73,7 @@ class _Names(ShellComplete):
             if kind is None:
                 return asked.shell_complete(context, text)
             names = _found(kind, context, text.rpartition(",")[2])
-            before = text[: len(text) - len(text.rpartition(",")[2])]  # of a list
+            before = text[: len(text) - len(text.rpartition(",")[2])]  # the earlier entries of a list
             if not names and asked.name == "task":
                 return [CompletionItem(text, type="file")]
             return [CompletionItem(before + name, help=help or None) for name, help in names]
@@ -81,7 +81,7 @@ class _Names(ShellComplete):
 
 
 def _kind(context: click.Context, asked: click.Command | click.Parameter) -> str | None:
-    """What a parameter names, by the command's path and its own name."""
+    """Return the kind of names that a parameter takes, by the command's path and its own name."""
     if not isinstance(asked, click.Parameter) or asked.name is None:
         return None
     first = context.command_path.split()[1:2]
@@ -104,7 +104,7 @@ def _found(kind: str, context: click.Context, prefix: str) -> list[NamedParamete
 
 
 def _look(kind: str, given: dict[str, Any]) -> Iterator[NamedParameter]:
-    """Names that the app declares, and then those in its store."""
+    """Yield names that the app declares, then those in its store."""
     spec, url = given.get("app") or given.get("app_argument"), given.get("url")
     chosen = settings({"app": spec, "url": url})
     app = load_app(chosen.app, chosen.folder) if chosen.app and (spec or not url) else None
@@ -162,11 +162,11 @@ _STORED: dict[str, Callable[[Store], Iterable[NamedParameter]]] = {
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Send what the app or a library prints nowhere: a terminal in the middle of a line shows it between its words."""
+    """Discard output of the app and of libraries, which a terminal would show within the line being typed."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)  # for good: there is nothing more to say
+    os.dup2(nowhere, 2)  # stderr is not restored, as nothing else is written
     try:
         yield
     finally:

@@ -1,5 +1,5 @@
-"""The examples that end each command's help. A test runs them. ID, PLAN, RUN, WORKER and FINGERPRINT stand for real
-ones."""
+"""The examples at the end of each command's help. A test runs them, with real values for ID, PLAN, RUN, WORKER and
+FINGERPRINT."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def epilog(context: click.Context, name: str = "") -> str | None:
-    """The end of the help of a command of this group, or of the group itself."""
+    """Return the end of the help of a command of this group, or of the group itself."""
     path = [name] if name else []
     while context.parent is not None:
         path.insert(0, context.info_name or "")

@@ -1,4 +1,4 @@
-"""Show why messages do not run: the lines and records that several commands print of `redrive.status.Reasons`."""
+"""Show why messages do not run: the lines that several commands print of `redrive.status.Reasons`."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from ...status import Hold
     from ...store import Store
 
-DRAINED_S, DRAINED_EVERY_S = 10.0, 60.0  # after which a drain says what it waits for, and how often again
-RUNS_MAX = 20  # the latest; those that wait are shown after a burst
+DRAINED_S, DRAINED_EVERY_S = 10.0, 60.0  # seconds until a drain prints its holds first, and then between two times
+RUNS_MAX = 20  # the latest runs; open ones are listed after a burst
 
 
 def note_next(holds: Sequence[Hold]) -> None:
-    """Write to stderr the command that leads on from the first of these holds."""
+    """Write the next command of the first hold to stderr."""
     if holds:
         note(f"next: {onward(holds[0].next)}")
 
 
 @contextlib.contextmanager
 def noting_waits(store: Store, app: Registry, queues: Sequence[str], after_s: float = DRAINED_S) -> Iterator[None]:
-    """While a drain goes on, say on stderr what it waits for: after `after_s`, and each minute."""
+    """Print on stderr why a drain continues: after `after_s`, then each minute, until the block ends."""
     over = threading.Event()
 
     def watch() -> None:
         wait_s = after_s
         while not over.wait(wait_s):
             wait_s = DRAINED_EVERY_S
-            with contextlib.suppress(RedriveError, OSError):  # the worker itself tells of an outage
+            with contextlib.suppress(RedriveError, OSError):  # the worker itself reports an outage
                 note_waits(store, app, queues)
 
     thread = threading.Thread(target=watch, daemon=True, name="redrive-drain")
@@ -49,7 +49,7 @@ def noting_waits(store: Store, app: Registry, queues: Sequence[str], after_s: fl
 
 
 def note_waits(store: Store, app: Registry, queues: Iterable[str]) -> None:
-    """Write to stderr what a drain of these queues still waits for, and why. Raises StoreError."""
+    """Write to stderr the messages for which a drain of these queues waits, and their holds. Raises StoreError."""
     from ...status import Reasons
 
     reasons = Reasons(store, app)
@@ -64,7 +64,7 @@ def note_waits(store: Store, app: Registry, queues: Iterable[str]) -> None:
 
 
 def note_left(store: Store, app: Registry, queues: Iterable[str]) -> None:
-    """Write to stderr what is left in these queues after a burst, what holds it, and which redrive runs wait."""
+    """Write to stderr the messages left in these queues after a burst, their holds, and the redrive runs that wait."""
     from ...status import Reasons
     from ...triage.redrive.run import views as runs_of
 

@@ -1,4 +1,4 @@
-"""What a command says that matched nothing: an unknown name is a mistake, with the nearest; else what is there."""
+"""Explain why a command matched no messages: a misspelled name, with the nearest one, or what the lane has instead."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from ...app import App
     from ...store import Store
 
-SHOWN = 8  # names that a line shows
-SHOWN_MAX = 300  # characters of a name that is shown
+SHOWN = 8  # names in one line
+SHOWN_MAX = 300  # characters of a name
 _WORDS = {Lane.DEAD: "dead", Lane.QUARANTINE: "in quarantine"}
-_DIVIDES = ("queue", "task", "reason", "error", "fingerprint")  # what the dead are counted by
+_DIVIDES = ("queue", "task", "reason", "error", "fingerprint")  # fields by which dead messages are counted
 _KINDS = {"reason": "reason of death", "fingerprint": "failure group"}
 
 
 class Here:
-    """The names that the app declares and those in the store, and the failures of a command that matched nothing."""
+    """The names of the app and the store, and the failures of commands that matched no message."""
 
     def __init__(self, store: Store, app: App | None, url: str) -> None:
         self.store, self.app, self.url = store, app, url
 
     def preflight(self, node: Node, *, acts: bool = False) -> None:
-        """Raises Failure with exit code 2 if a term names a queue, a task or a reason of death that neither app nor
-        store has. Call it where nothing matched. `acts`: suggest a command that only reads, and do not guess a name."""
+        """Raise Failure (exit code 2) if a term names a queue, a task or a reason of death unknown to app and store.
+        Call it after nothing matched. `acts`: suggest a command that only reads, not one with the nearest name."""
         for field, value in named(node):
             known = self._known.get(field)
             if known is None or value in (names := known(self)) or self._has(field, value):
                 continue
-            if not names:  # an empty store, and no app: no name can be called unknown
+            if not names:  # without an app and messages, no name is known to be wrong
                 continue
             more = "" if self.app or field == "reason" else "; --app names more, which hold nothing now"
             raise unknown(field, value, names, self.url, more=more, look="dlq groups" if acts else "", guess=not acts)
 
     def there(self, node: Node, lane: Lane = Lane.DEAD) -> tuple[int, str]:
-        """The number of messages in the lane, and their counts by the names that the terms could have used."""
+        """Return the number of messages in the lane, and their counts by the fields that the terms name."""
         counts = self.store.counts()
         total = counts.dead if lane is Lane.DEAD else counts.quarantine
         parts, nearest = [], []
@@ -59,7 +59,7 @@ class Here:
         return total, text
 
     def matched(self, matching: Selection, did: str, lane: Lane = Lane.DEAD) -> Failure:
-        """The failure of a command whose selection is empty. Raises Failure as `preflight`."""
+        """Return the failure of a command whose selection is empty. Raises Failure as `preflight` does."""
         self.preflight(matching.node, acts=True)
         total, text = self.there(matching.node, lane)
         if not total:
@@ -74,7 +74,7 @@ class Here:
         return Failure(f"nothing was {did}: {_dead(total)} {_WORDS[lane]}, 0 match", text, next, FAILED)
 
     def noted(self, matching: Selection, lane: Lane = Lane.DEAD) -> str:
-        """The note of a list that is empty. Raises Failure, as `preflight` does."""
+        """Return the note of an empty list. Raises Failure as `preflight` does."""
         self.preflight(matching.node)
         total, text = self.there(matching.node, lane)
         return (
@@ -82,12 +82,12 @@ class Here:
         )
 
     def queues(self) -> list[str]:
-        """The queues that the store holds something of, or the app declares."""
+        """The queues with messages, and those that the app declares."""
         app = self.app
         declared = set() if app is None else {task.queue for task in app.tasks.values()} | set(app.queues)
         try:
             return sorted({*self.store.queues(), *declared})
-        except ConfigError:  # SQS forbids to list them: no name can be called unknown
+        except ConfigError:  # SQS denies listing them, so no name is known to be wrong
             return []
 
     def _tasks(self) -> list[str]:
@@ -99,7 +99,7 @@ class Here:
     }  # fmt: skip
 
     def _has(self, field: str, value: str) -> bool:
-        """Whether the store holds a message with it; True where it cannot say."""
+        """Return whether the store has a message with this value; True if it cannot look."""
         where = msgspec.structs.replace(Filter(), **{field: value})
         try:
             return any(self.store.peek(lane, where=where, limit=1).messages for lane in (None, *RESTING))
@@ -107,7 +107,7 @@ class Here:
             return self.app is None or any(self.store.peek(lane, where=where, limit=1).messages for lane in RESTING)
 
     def _counted(self, field: str, lane: Lane) -> dict[str, int]:
-        """The messages of a lane by the value of a field, the largest count first."""
+        """Count the messages of a lane by the value of a field, the largest count first."""
         counted: Counter[str] = Counter()
         if field == "queue":
             for name, counts in self.store.counts_by_queue().items():
@@ -124,8 +124,8 @@ class Here:
 def unknown(
     field: str, value: str, known: Sequence[str], where: str, *, more: str = "", look: str = "", guess: bool = True
 ) -> Failure:
-    """The failure for an unknown name: the nearest and the known ones, and the same command with the nearest, if there
-    is one and it may `guess`; else the command `look`."""
+    """Return the failure for an unknown name, with known names and the nearest. The next command has the nearest name
+    instead, if `guess`; else it is `look`."""
     near = near_miss(value, known)
     why = (f"did you mean '{near}'? " if near else "") + f"known: {_listed(known) or 'none'}{more}"
     next = corrected(value, near, field) if near and guess else onward(look) if look else f"{command()} --help"
@@ -133,7 +133,7 @@ def unknown(
 
 
 def named(node: Node) -> Iterator[tuple[str, str]]:
-    """The fields and values that a message must have or may have to match, as far as they are written in full."""
+    """Yield the fields and values that a message must have or may have, as far as they are written in full."""
     match node:
         case Term(field, values):
             yield from (
@@ -142,7 +142,7 @@ def named(node: Node) -> Iterator[tuple[str, str]]:
         case And(nodes) | Or(nodes):
             for each in nodes:
                 yield from named(each)
-        case _:  # what must not match says nothing of what may
+        case _:  # a value that must not match does not have to exist
             pass
 
 

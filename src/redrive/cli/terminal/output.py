@@ -22,17 +22,17 @@ from ...present.table import Row, field_lines, relative, table
 from ...redact import in_json, one_line, redact, redact_record
 from .stderr import note
 
-TABLE_ROWS = 50  # rows a table shows where no --limit is given; pipes and files get all
-VERBOSE = "redrive.verbose"  # in a click context: -v was given
+TABLE_ROWS = 50  # rows of a table without --limit; pipes and files get all
+VERBOSE = "redrive.verbose"  # key in a click context: -v was given
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
-_OURS = re.compile("(\x1b\\[[012]m)")  # what may steer a terminal in a line of a table
+_OURS = re.compile("(\x1b\\[[012]m)")  # the escapes that a line of a table may contain
 _encode = msgspec.json.Encoder().encode
 
 
 class Output:
     """Writes the data of a command. `auto` is a table on a terminal and TSV elsewhere.
 
-    Secrets are hidden in all that is written, until `reveal` is set; and nothing can act on the terminal.
+    Secrets are hidden unless `reveal` is set; control characters are always escaped.
     """
 
     def __init__(self, form: str) -> None:
@@ -46,7 +46,7 @@ class Output:
 
     @property
     def is_brief(self) -> bool:
-        """Whether a person reads at a terminal and did not ask for all details: times are relative, ids shortened."""
+        """Whether a person at a terminal reads without -v: times are then relative, and ids shortened."""
         return self.terminal and not self.verbose
 
     @property
@@ -56,7 +56,8 @@ class Output:
     def rows(
         self, rows: Iterable[Row], columns: Sequence[Column], *, id: str | None = None, limit: int | None = None
     ) -> int:
-        """Write rows; returns how many. `-o ids` prints the field `id`. `limit`: None depends on the form, 0 is all."""
+        """Write rows; return their number. `-o ids` prints the field `id`. `limit`: 0 is all, None the form's
+        default."""
         some, cut = self._some(map(self.hidden, rows), limit)
         match self.form:
             case "table":
@@ -76,7 +77,7 @@ class Output:
         return count
 
     def record(self, record: Row, *, id: str | None = None, table: Callable[[], Iterable[str]] | None = None) -> None:
-        """Write one record: field by field in a table and TSV, or as the lines that `table` returns."""
+        """Write one record: field by field in a table and TSV, or the lines that `table` returns."""
         record = self.hidden(record)
         match self.form:
             case "table":
@@ -91,11 +92,11 @@ class Output:
                 _write([f"{one_line(str(record[self._id(id)]))}\n"])
 
     def lines(self, lines: Iterable[str]) -> None:
-        """Write lines for people."""
+        """Write lines of text."""
         _write(f"{self._line(line)}\n" for line in lines)
 
     def hidden(self, record: Row) -> dict[str, Any]:
-        """The record without secrets in its texts; in the fields of a message also by their names."""
+        """Return the record without secrets: those in texts, and message fields with a telling name."""
         if self.reveal:
             return dict(record)
         return redact_record(record)
@@ -105,7 +106,7 @@ class Output:
         return "".join(part if n % 2 and self.colour else one_line(part) for n, part in enumerate(_OURS.split(text)))
 
     def when(self, at: str | None) -> str:
-        """A time as this reader sees it: `3m ago` at a terminal, else as it is; empty for none."""
+        """Return a time for this reader: `3m ago` at a terminal, else unchanged; empty for None."""
         return relative(at, self.now_ms()) if at and self.is_brief else at or ""
 
     def dim(self, text: str) -> str:
@@ -117,7 +118,7 @@ class Output:
         return id
 
     def _some(self, rows: Iterable[Row], limit: int | None) -> tuple[Iterator[Row], Callable[[], bool]]:
-        """The rows to write, and a function that says afterwards whether there were more."""
+        """Return the rows to write, and a function that returns afterwards whether there were more."""
         if limit is None:
             limit = TABLE_ROWS if self.is_table else 0
         rest = iter(rows)
@@ -144,14 +145,14 @@ def _tsv(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _tsv_cell(value: Any) -> str:
-    """Empty for none; tabs, line breaks and other control characters are written as in Python text."""
+    """Format a value; None is empty. Tabs, line breaks and other control characters are escaped as in Python."""
     if value is None:
         return ""
     return one_line((value if isinstance(value, str) else _encode(value).decode()).replace("\\", "\\\\"))
 
 
 def _write_json(rows: Iterable[Row]) -> int:
-    """Write an array row by row, so that a million rows need no memory."""
+    """Write an array row by row, so that a million rows need little memory."""
     count = 0
     for count, row in enumerate(rows, 1):
         sys.stdout.write(("[\n  " if count == 1 else ",\n  ") + _json(row))
@@ -173,7 +174,7 @@ def _write(texts: Iterable[str]) -> int:
 
 @contextlib.contextmanager
 def bar(total: int, doing: str) -> Iterator[Callable[[int], object]]:
-    """A progress bar on stderr if that is a terminal; yields the function that advances it."""
+    """Show a progress bar if stderr is a terminal; yield the function that advances it."""
     if not sys.stderr.isatty() or not total:
         yield lambda count: None
         return

@@ -9,17 +9,17 @@ from ...redact import many_lines, one_line, redact
 
 
 def note(text: str) -> None:
-    """Write a line to stderr, beside the data."""
+    """Write one line to stderr."""
     click.echo(one_line(redact(text)), err=True)
 
 
 def block(text: str) -> None:
-    """Write several lines to stderr, beside the data."""
+    """Write several lines to stderr."""
     click.echo(many_lines(redact(text)), err=True)
 
 
 def tell(failure: Failure) -> None:
-    """Write the three lines, after the traceback that was asked for."""
+    """Write the three lines of a failure, after its traceback if that was requested."""
     if failure.traceback:
         block(failure.traceback)
     for word, text in (("error", failure.what), ("why", failure.why), ("next", failure.next)):
@@ -27,5 +27,5 @@ def tell(failure: Failure) -> None:
 
 
 def is_help(error: Exception) -> bool:
-    """Whether its text is the help of a group, which click 8.2 and later raise if a subcommand is missing."""
+    """Return whether its text is the help of a group, which click 8.2 and later raise if a subcommand is missing."""
     return type(error).__name__ == "NoArgsIsHelpError"

@@ -17,18 +17,18 @@ from .stderr import block, note
 
 
 class Warnings(logging.Handler):
-    """Writes warnings of redrive's own on stderr: as `warning: …`, or as JSON among a worker's JSON lines. An error is
-    shown with its traceback."""
+    """Writes warnings of redrive to stderr: as `warning: …`, or as JSON among a worker's JSON lines. An error has its
+    traceback."""
 
     def __init__(self, *, json: bool = False) -> None:
         super().__init__(logging.WARNING)
         self._json = json
 
     def emit(self, record: logging.LogRecord) -> None:
-        if hasattr(record, "redrive"):  # a retry or a death: the worker's own lines have it
+        if hasattr(record, "redrive"):  # a retry or a death, which the worker's own log has
             return
         text, level, trace = redact(record.getMessage()), record.levelname.lower(), ""
-        if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1] is not None:  # a page that failed
+        if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1] is not None:  # a page failed
             trace = shown_traceback("".join(traceback.format_exception(record.exc_info[1]))).rstrip()
         if self._json:
             at, text = rfc3339(time.time_ns() // 1_000_000), f"{text}\n{trace}" if trace else text
@@ -41,7 +41,7 @@ class Warnings(logging.Handler):
 
 
 def tell_warnings(log: str = "text", *, quiet: bool = False) -> None:
-    """Show warnings in this way from now on; `quiet` if another process shows the same. `log`: as for a worker."""
+    """Show the package's warnings from now on, unless `quiet`: another process shows them. `log`: as for a worker."""
     logger = logging.getLogger("redrive")
     for old in [handler for handler in logger.handlers if isinstance(handler, Warnings | logging.NullHandler)]:
         logger.removeHandler(old)
