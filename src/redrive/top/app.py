@@ -1,4 +1,4 @@
-"""The program: one window whose middle is the screen that was chosen last, kept fresh at a bounded cost."""
+"""The program of `redrive top`: one window with a stack of screens, whose reads are paced to bound their cost."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Question #box { width: 76; max-width: 100%; height: auto; border: solid ansi_def
 
 
 class Top(App[None]):
-    """The terminal's view of a store. `run(mouse=False)` leaves the mouse to the terminal, which selects text by it."""
+    """The terminal's view of a store. `run(mouse=False)` leaves the mouse to the terminal, for selecting text."""
 
     CSS: ClassVar[str] = _CSS
     BINDINGS: ClassVar[list[BindingType]] = [("ctrl+c", "quit", "quit")]
     ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
-    AUTO_FOCUS: ClassVar[str | None] = None  # the filter takes keys only once it is asked for
+    AUTO_FOCUS: ClassVar[str | None] = None  # no focus, so that the filter gets keys only when it is opened
 
     def __init__(self, model: Model) -> None:
         super().__init__(ansi_color=True)
@@ -52,7 +52,7 @@ class Top(App[None]):
         self.stack: list[Screen] = [self.seven[0]]
         self.is_paused, self._is_up = False, False
         self._laid = LaidOutRows("", (), ())
-        self._errors: dict[str, str] = {}  # by reader
+        self._errors: dict[str, str] = {}  # texts by reader
         self._said = ""
         self._readers = {name: ReadThread(name) for name in ("read", "study", "act")}
         self._wakes = {"read": asyncio.Event(), "study": asyncio.Event()}
@@ -89,11 +89,11 @@ class Top(App[None]):
 
     @property
     def now(self) -> Screen:
-        """The screen that is seen."""
+        """The visible screen."""
         return self.stack[-1]
 
     async def _keep(self, name: str) -> None:
-        """Read or study for the current screen, again and again."""
+        """Read or study for the visible screen in a loop, at the pace of `pace.py`."""
         wake = self._wakes[name]
         while True:
             screen = self.now
@@ -107,7 +107,7 @@ class Top(App[None]):
             wake.clear()
 
     async def _fetch(self, screen: Screen, name: str) -> float | None:
-        """One call of the store; how long to wait until the next."""
+        """Call the store once for the screen; return the seconds until the next call, None to wait for a key."""
 
         def call() -> tuple[Any, int]:
             shown = screen.read(self.model) if name == "read" else screen.study(self.model)
@@ -121,7 +121,7 @@ class Top(App[None]):
                 screen.studied = shown
             self._errors.pop(name, None)
             self._paint(screen)
-        except Exception as error:  # a line on the screen, whatever it is: the next read may work
+        except Exception as error:  # show any error as a line, since the next read may succeed
             if screen is self.now:
                 self._errors[name] = trouble_text(error)
                 self._frame()
@@ -138,7 +138,7 @@ class Top(App[None]):
     # -- painting
 
     def _paint(self, screen: Screen | None = None) -> None:
-        """Show the screen as it was read last; another one than is seen changes nothing."""
+        """Show the last reading of a screen, if it is the visible one."""
         screen = screen or self.now
         if screen is not self.now or not self._is_up:
             return
@@ -165,7 +165,7 @@ class Top(App[None]):
         self.screen_stack[0].query_one(f"#{id}", Lines).fit(texts)
 
     def _frame(self) -> None:
-        """The lines around the rows."""
+        """Show the lines above and below the rows."""
         wide, screen = self.size.width, self.now
         at = f"as of {clock(screen.now_ms)}" if screen.now_ms else ""
         state = "PAUSED" if self.is_paused else ""
@@ -181,7 +181,6 @@ class Top(App[None]):
         self._bar("keys", [keys.hints(screen, wide, deep=len(self.stack) > 1)])
 
     def say(self, text: str) -> None:
-        """Show a line below the rows."""
         self._said = text
         self._frame()
 
@@ -189,13 +188,13 @@ class Top(App[None]):
 
     def on_key(self, event: Key) -> None:
         if len(self.screen_stack) > 1 or self.focused is not None:
-            return  # a question or the filter has it
+            return  # an open question or the filter handles the key
         key = event.character if event.is_printable and event.character else event.key
         if self._pressed(key):
             event.stop()
 
     def _pressed(self, key: str) -> bool:
-        """Do what the key means here; whether it means something."""
+        """Act on a key; return whether it has a meaning here."""
         page = max(1, self.query_one("#rows", Rows).size.height - 1)
         if key in MOVES:
             step = MOVES[key]
@@ -226,7 +225,7 @@ class Top(App[None]):
         self._paint()
 
     def _fresh(self) -> None:
-        """Forget what this screen has read: it asks something else now."""
+        """Discard this screen's readings, as it needs others now, and read again."""
         self.now.reading = self.now.studied = self.now.chosen = None
         self._wake()
         self._paint()
@@ -273,7 +272,7 @@ class Top(App[None]):
 
     @property
     def row(self) -> ScreenRow | None:
-        """The chosen row; on a screen of text, that text's own."""
+        """The chosen row; on a screen of text, the row that the text is about."""
         chosen = self.now.chosen
         return next((row for row in self._laid.rows if str(row[self.now.id]) == chosen), None)
 
@@ -352,7 +351,7 @@ class Top(App[None]):
 
 
 def _wants(screen: Screen, name: str) -> bool:
-    """Whether this screen has something to be read, or studied, now."""
+    """Return whether the screen needs a read, or a study, now."""
     if name == "read":
         return screen.reads and not (screen.once and screen.reading is not None)
     return screen.studies and not (screen.once and screen.studied is not None)

@@ -1,4 +1,4 @@
-"""The keys, and the lines that name them. Lower case is safe; upper case changes something, and asks."""
+"""The keys, and the lines that list them. Lower case is safe; upper case changes something, and asks first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..present.table import cells
 if TYPE_CHECKING:
     from .screen import Screen
 
-# How far a key moves the cursor: lines, or pages where the key is named.
+# How far a key moves the cursor: in lines, or in pages for PAGES.
 MOVES: Mapping[str, int] = {
     "up": -1,
     "k": -1,
@@ -43,13 +43,13 @@ NAMES: Mapping[str, str] = {
 
 
 def tabs(names: Sequence[str], chosen: str, trail: Sequence[str] = ()) -> str:
-    """The line of screens, the chosen one in brackets; or that one and what it led to."""
+    """Return the line of screens with the chosen one in brackets; or the chosen one and the `trail` opened from it."""
     words = [f"[{n} {name}]" if name == chosen else f" {n} {name} " for n, name in enumerate(names, 1)]
     return " > ".join([words[names.index(chosen)], *trail]) if trail else "".join(words)
 
 
 def hints(screen: Screen, wide: int, *, deep: bool) -> str:
-    """The keys that mean something here, as many as there is room for; help has all. `deep`: there is a way back."""
+    """Return the keys of the screen, as many as fit; help lists all. `deep`: Esc leads back to another screen."""
     words = ["?:help", "q:quit", *(f"{act.key}:{act.word}" for act in screen.acts)]
     words += [f"{key}:{word}" for key, word in screen.shifts.items()]
     words += ["p:plan"] if screen.plans else []
@@ -65,6 +65,6 @@ def hints(screen: Screen, wide: int, *, deep: bool) -> str:
 
 
 def ends(left: str, right: str, wide: int) -> str:
-    """Two texts at the ends of a line; the left one is cut."""
+    """Join two texts at the ends of a line, and cut the left one to fit."""
     room = max(0, wide - cells(right))
     return left[:room].ljust(room) + right

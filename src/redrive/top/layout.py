@@ -11,11 +11,11 @@ from ..present.table import Column, table
 from .screen import Screen, ScreenPage, ScreenRow
 from .texts import line, shown
 
-ROWS_MAX = 500  # rows of a table; a filter finds the others
+ROWS_MAX = 500  # rows of a table; a filter reaches the others
 
 
 class LaidOutRows(NamedTuple):
-    """The heading, and each line with its row. A wrapped line has its row more than once."""
+    """The heading, and each line with its row. The parts of a wrapped line share a row."""
 
     heading: str
     lines: Sequence[str]
@@ -24,7 +24,7 @@ class LaidOutRows(NamedTuple):
 
 
 def laid_out(screen: Screen, page: ScreenPage, wide: int) -> LaidOutRows:
-    """The lines of a page, at most `wide` cells each where the columns allow it."""
+    """Lay out a page in at most `wide` cells, as far as its columns may shrink."""
     if not screen.columns:
         return _wrapped(_kept(page.rows, "" if screen.asks_store else screen.filter), wide)
     rows = [{name: _safe(value) for name, value in row.items()} for row in page.rows]
@@ -43,7 +43,7 @@ def laid_out(screen: Screen, page: ScreenPage, wide: int) -> LaidOutRows:
 
 
 def _filled(columns: Sequence[Column], rows: Sequence[ScreenRow]) -> Sequence[Column]:
-    """Without the spare columns that are empty in every row."""
+    """Return the columns without spare ones that are empty in every row."""
     return [c for c in columns if not c.spare or any(row.get(c.name) not in (None, "") for row in rows)]
 
 
@@ -52,7 +52,7 @@ def _safe(value: Any) -> Any:
 
 
 def _kept(rows: Sequence[ScreenRow], needle: str) -> Sequence[ScreenRow]:
-    """The rows that have this text in one of their fields, in any case."""
+    """Return the rows with this text in a field, in any case."""
     if not needle:
         return rows
     needle = needle.casefold()
@@ -69,9 +69,9 @@ def _wrapped(rows: Sequence[ScreenRow], wide: int) -> LaidOutRows:
     return LaidOutRows("", lines, of)
 
 
-@lru_cache(maxsize=4096, typed=True)  # a story is laid out again each second, and few of its lines change
+@lru_cache(maxsize=4096, typed=True)  # cached, as a story is laid out each second and few of its lines change
 def _parts(text: str, wide: int) -> Sequence[str]:
-    """The lines that a line takes; those that continue it are indented."""
+    """Wrap a line; its continuation lines are indented."""
     text = line(text)
     indent = len(text) - len(text.lstrip())
     again = " " * min(indent + 2, wide // 2)

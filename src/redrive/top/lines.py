@@ -12,12 +12,12 @@ from textual.widget import Widget
 
 from ..redact import one_line
 
-CURSOR, NO_CURSOR = "› ", "  "  # the row is marked by more than its colour
+CURSOR, NO_CURSOR = "› ", "  "  # marks the row for readers without colours, too
 _CHOSEN = Style(reverse=True)
 
 
 class Lines(Widget):
-    """Lines of text, each cut at the width of the widget."""
+    """A widget of lines, each cut at its width."""
 
     def __init__(self, *, id: str, style: Style | None = None) -> None:
         super().__init__(id=id)
@@ -26,15 +26,14 @@ class Lines(Widget):
 
     @property
     def texts(self) -> Sequence[str]:
-        """What it shows now."""
+        """The visible lines."""
         return [text for text, _ in self._painted]
 
     def show(self, texts: Sequence[str]) -> None:
-        """Show these lines."""
         self._paint([(one_line(text), self._style) for text in texts])
 
     def fit(self, texts: Sequence[str]) -> None:
-        """Show these lines, and be as high as they are many."""
+        """Show these lines, and set the height to their number."""
         if len(texts) != len(self._painted) or self.styles.height is None:
             self.styles.height = len(texts)
         self.show(texts)
@@ -55,7 +54,7 @@ class Lines(Widget):
 
 
 class Rows(Lines):
-    """Rows with a cursor, which stays on its row when others come and go."""
+    """Rows with a cursor, which stays on its row when other rows appear or disappear."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -65,9 +64,9 @@ class Rows(Lines):
         self.marked = True
 
     def fill(self, lines: Sequence[str], keys: Sequence[str], chosen: str | None, *, marked: bool = True) -> None:
-        """Show these lines; `keys` name them, and `chosen` is the one with the cursor. A line that is gone leaves the
-        cursor where it was. `marked`: whether the cursor is seen."""
-        height = self.at - self._top  # of the cursor on the screen, which stays
+        """Show these lines. `keys` identify them; `chosen` is the key of the line with the cursor, which keeps its
+        position if that line is gone. `marked`: whether the cursor is visible."""
+        height = self.at - self._top  # the cursor's distance from the top, which stays the same
         if chosen is None:
             self.at, self._top = 0, 0
         elif not (self.at < len(keys) and keys[self.at] == chosen):
@@ -77,8 +76,8 @@ class Rows(Lines):
         self._turn()
 
     def move(self, by: int) -> str | None:
-        """Move the cursor; the key of the line where it is then."""
-        if not self.marked:  # text: the screen moves, and the cursor with it
+        """Move the cursor; return the key of its new line."""
+        if not self.marked:  # a text scrolls without a visible cursor
             self._top = max(0, min(self._top + by, len(self._lines) - self.size.height))
             self.at = self._top
         else:
@@ -88,12 +87,12 @@ class Rows(Lines):
 
     @property
     def key(self) -> str | None:
-        """The key of the line with the cursor; None if there is no line."""
+        """The key of the line with the cursor; None without lines."""
         return self._keys[self.at] if self.at < len(self._keys) else None
 
     @property
     def place(self) -> str:
-        """Which line of how many has the cursor; empty where all are seen."""
+        """The number of the line with the cursor, and of all lines; empty if all are visible."""
         return f"{self.at + 1:,}/{len(self._lines):,}" if len(self._lines) > self.size.height else ""
 
     def on_resize(self) -> None:

@@ -1,4 +1,4 @@
-"""What the screens read and change: a store, and its app if one is known."""
+"""The store of the screens, with its app if known."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """The store and its views, as commands have them. Without `app`, its tasks and rules are unknown."""
+    """The store with the views that commands use. Without `app`, its tasks and rules are unknown."""
 
     def __init__(self, store: Store, app: Registry | None, url: str, *, actor: str | None = None) -> None:
-        """`url` is shown: it has no password. `actor` signs what is changed (default: user@host)."""
+        """`url` is for display, without a password. `actor` signs changes (default: user@host)."""
         self.store, self.app, self.url, self.actor = store, app, url, actor
         self.dlq, self.flow = DeadLetters(store, app), Controls(store, app)
         self.reader = TerminalReader(store)
 
 
 class TerminalReader:
-    """The reader of a message's story: times are relative, and details left out."""
+    """Options for a message's story: relative times, and no details."""
 
     verbose, is_brief = False, True
 

@@ -1,19 +1,19 @@
-"""How long to wait before a screen reads again, so that the program takes at most a share of a core."""
+"""How long to wait before a screen reads again, so that the program takes a small share of a core."""
 
 from __future__ import annotations
 
 import time
 
-SHARE, STUDY_SHARE = 0.01, 0.005  # of a core; with what painting takes, all stays below two hundredths
-LEAST_S, KEYS_MOST_S, MOST_S = 1.0, 5.0, 60.0  # between two reads of cheap figures
-BILLED_S = 15.0  # where each call is billed: on SQS
-STUDY_S, STUDY_MOST_S = 5.0, 120.0  # between two reads of what costs more
-AGAIN_S = 2.0  # after an error
+SHARE, STUDY_SHARE = 0.01, 0.005  # of a core for reads and studies; with painting, the total stays below 0.02
+LEAST_S, KEYS_MOST_S, MOST_S = 1.0, 5.0, 60.0  # limits of the seconds between two reads
+BILLED_S = 15.0  # seconds between two reads if each call is billed (SQS)
+STUDY_S, STUDY_MOST_S = 5.0, 120.0  # limits of the seconds between two studies
+AGAIN_S = 2.0  # seconds until the next call after an error
 
 
 def read_wait_s(cost_s: float, spent_s: float = 0.0) -> float:
-    """Seconds to wait after cheap figures that took so much processor time. `spent_s` is what the whole process took
-    since the read before, with painting and keys: a key held down must not stop the figures for long.
+    """Return the seconds to wait after a read. `cost_s` is its processor time; `spent_s` is that of the whole process
+    since the previous read, with painting and keys. A key held down delays the next read by KEYS_MOST_S at most.
 
     >>> read_wait_s(0.004), read_wait_s(0.02), read_wait_s(9.0), read_wait_s(0.004, 9.0)
     (1.0, 2.0, 60.0, 5.0)
@@ -22,7 +22,7 @@ def read_wait_s(cost_s: float, spent_s: float = 0.0) -> float:
 
 
 def study_wait_s(cost_s: float) -> float:
-    """The same after what costs more.
+    """Return the seconds to wait after a study that took `cost_s` of processor time.
 
     >>> study_wait_s(0.004), study_wait_s(0.1), study_wait_s(9.0)
     (5.0, 20.0, 120.0)
@@ -31,13 +31,13 @@ def study_wait_s(cost_s: float) -> float:
 
 
 class Meter:
-    """The processor time of the whole process between two readings."""
+    """Measures the processor time of the whole process."""
 
     def __init__(self) -> None:
         self._at_s: float | None = None
 
     def lap(self) -> float:
-        """Seconds since the lap before; 0 for the first one, as a start says nothing of a second."""
+        """Return the seconds since the last call; 0 at the first, as the start of a program is not typical."""
         now_s = time.process_time()
         past_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._at_s = now_s

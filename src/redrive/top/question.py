@@ -1,4 +1,4 @@
-"""Ask before something is changed: a reason, and above a hundred messages their count."""
+"""Ask for a reason before a change, and for the number of messages if there are more than a hundred."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .texts import line
 
 
 class Question(ModalScreen[str | None]):
-    """A question. Returns the reason, or None if nothing is to be done."""
+    """A dialog that returns the reason, or None if the change was cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "leave it"), ("ctrl+c", "dismiss(None)", "")]
 
@@ -62,5 +62,5 @@ class Question(ModalScreen[str | None]):
 
     @property
     def told(self) -> Sequence[str]:
-        """What it says."""
+        """The visible lines."""
         return [*self.query_one("#question", Lines).texts, *self.query_one("#hint", Lines).texts]

@@ -12,32 +12,30 @@ from typing import Any, NamedTuple
 
 import click
 
-CLOSE_S = 1.0  # how long to wait for a call that is under way; a daemon thread does not hold up the end
+CLOSE_S = 1.0  # seconds to wait for a running call at the end, beyond which its daemon thread is left
 
 
 class ReadAnswer(NamedTuple):
-    """What a call returned, and the processor time that this thread took for it."""
+    """The result of a call, and the processor time of its thread."""
 
     value: Any
     cpu_s: float
 
 
 class ReadThread:
-    """A thread that makes one call after the other."""
-
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._context = click.get_current_context(silent=True)  # commands that lead on name the program and its flags
+        self._context = click.get_current_context(silent=True)  # for the program's name and flags in next commands
         self._thread = threading.Thread(target=self._run, name=f"redrive-top-{name}", daemon=True)
         self._thread.start()
 
     async def call(self, fn: Callable[[], Any]) -> ReadAnswer:
-        """The answer of `fn`, called on the thread. Raises what it raises."""
+        """Call `fn` on the thread and return its answer. Raises its error."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[ReadAnswer] = loop.create_future()
 
         def settle(answer: ReadAnswer | None, error: BaseException | None) -> None:
-            if future.done():  # its screen was left
+            if future.done():  # the screen was left meanwhile
                 return
             if error is not None:
                 future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Say in a line what went wrong."""
+"""Describe an error in one line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,5 @@ from .texts import line
 
 
 def trouble_text(error: Exception) -> str:
-    """What failed, and why."""
     failure = failure_of(error)
     return line(" ".join(f"{failure.what}: {failure.why}".split()))

@@ -1,4 +1,4 @@
-"""Decide who asks, and what they may do."""
+"""Authenticate requests, and decide their permissions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .tries import WRONG_BY_PROXY_MAX, WRONG_MAX, LoginTries
 
 SESSION = "redrive_session"
 SESSION_S = 12 * 3600
-TOKEN_MIN, DISTINCT_MIN = 16, 6  # characters; different ones
-NAMED_MAX = 64  # characters of an address that a proxy names
-_STRETCHED = 100_000  # rounds: who guesses tokens by their cookies pays them for each guess
-# Headers that proxies add. The versions of HTTP that nginx speaks to a server unless it is told otherwise are another
-# trace of one: a browser has spoken 1.1 for 25 years.
+TOKEN_MIN, DISTINCT_MIN = 16, 6  # of a token: its length, and its different characters
+NAMED_MAX = 64  # characters of a client's address that a proxy names
+_STRETCHED = 100_000  # rounds of key derivation, which slow down guessing tokens from cookies
+# Headers that proxies add. An old version of HTTP shows a proxy, too: nginx uses one to its servers by default, while
+# browsers have used 1.1 for 25 years.
 _FORWARDED = (
     "forwarded", "via", "x-forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip",
     "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip", "fly-client-ip",
@@ -52,17 +52,16 @@ ALL = frozenset(Permission)
 
 
 class User(Struct, frozen=True):
-    """Who asks: the name that the audit log gets (empty: the process's own user), and the permissions."""
+    """An authenticated user: the name for the audit log (empty: the process's own user), and the permissions."""
 
     name: str = ""
     permissions: frozenset[Permission] = ALL
 
     def may(self, permission: str) -> bool:
-        """Whether the user has this permission."""
         return Permission(permission) in self.permissions
 
     def need(self, permission: str) -> None:
-        """Raises Denied without this permission."""
+        """Raise Denied without this permission."""
         if not self.may(permission):
             name = self.name or "you"
             raise Denied(403, f"{name} may not do this", f"it needs the permission '{permission}'", "ask who grants it")
@@ -72,7 +71,7 @@ Authorize = Callable[[Request], Any]
 
 
 class Denied(Exception):
-    """Who asks is not known (401), or may not do this (403)."""
+    """A request is refused: its user is unknown (401), or lacks a permission (403)."""
 
     def __init__(self, status: int, what: str, why: str, next: str) -> None:
         super().__init__(what)
@@ -88,9 +87,9 @@ class Answered(Exception):
 
 
 def user_of(answer: Any) -> User | None:
-    """The user that `authorize` returned: a User, a name with all permissions, True for all permissions without a name,
-    or (name, permissions). None and False mean that the request is refused. Raises Answered for a response, such as a
-    redirect to the application's own login, and ConfigError for anything else."""
+    """Return the user for an answer of `authorize`: a User, a name with all permissions, True for all permissions
+    without a name, or (name, permissions); None for None and False. Raises Answered for a response, such as a redirect
+    to the application's login, and ConfigError for anything else."""
     if isinstance(answer, Response):
         raise Answered(answer)
     if answer is None or answer is False:
@@ -109,7 +108,7 @@ def user_of(answer: Any) -> User | None:
 
 
 def as_permissions(given: Iterable[str]) -> frozenset[Permission]:
-    """Permissions by their names; `view` belongs to all. Raises ConfigError for an unknown one."""
+    """Return the permissions with these names, and `view`. Raises ConfigError for an unknown one."""
     known = [str(permission) for permission in Permission]
     names = [given] if isinstance(given, str) else list(given)
     for name in names:
@@ -121,7 +120,7 @@ def as_permissions(given: Iterable[str]) -> frozenset[Permission]:
 
 
 class Access:
-    """Who may use a site: those whom `authorize` knows, those with the token, or (neither given) this machine."""
+    """Decides who may use a site: users of `authorize`, holders of the token, or, without either, this machine."""
 
     def __init__(self, authorize: Authorize | None, token: str | None, clock: Callable[[], float] = time.time) -> None:
         if token is not None and len(token) < TOKEN_MIN:
@@ -138,11 +137,10 @@ class Access:
 
     @property
     def takes_token(self) -> bool:
-        """Whether a token opens a session."""
         return self._token is not None
 
     async def user(self, request: Request) -> User:
-        """Who asks. Raises Denied and Answered."""
+        """Return the user of a request. Raises Denied and Answered."""
         if self._authorize is not None:
             answer = self._authorize(request)
             if isawaitable(answer):
@@ -157,11 +155,11 @@ class Access:
         raise Denied(401, "you are not logged in", "these pages are for known users", "log in, then open them again")
 
     def session(self, request: Request, token: str) -> str | None:
-        """The value of the session's cookie for this token; None if it is wrong. Raises Denied after many such."""
+        """Return the session cookie's value for this token; None if it is wrong. Raises Denied after too many tries."""
         return self._sealed(int(self._clock()) + SESSION_S) if self._is_right(request, token) else None
 
     def bears_token(self, request: Request) -> bool:
-        """Whether the request itself, and not a cookie, carries the token: no other site can make a browser do that."""
+        """Return whether the request has the token outside cookies, as other sites cannot make a browser send it."""
         return self._token is not None and _same(_bearer(request) or "", self._token)
 
     def _gives_token(self, request: Request) -> bool:
@@ -179,7 +177,7 @@ class Access:
         return right
 
     def _has_session(self, request: Request) -> bool:
-        """Whether one of the cookies is a session that has not ended; another site on this host may have its own."""
+        """Return whether one of the cookies is a valid session; other sites on this host may have set others."""
         return any(self._is_session(given) for given in cookies(request, SESSION))
 
     def _is_session(self, given: str) -> bool:
@@ -189,7 +187,7 @@ class Access:
         return _same(given, self._sealed(int(ends))) and int(ends) > self._clock()
 
     def _sealed(self, ends: int) -> str:
-        """What the cookie holds instead of the token: when the session ends, and a seal that needs the token."""
+        """Return the value of the cookie: the end of the session, and a seal made with the token."""
         return f"{ends}.{hmac.digest(self._seal, str(ends).encode(), 'sha256').hex()}"
 
     @cached_property
@@ -198,7 +196,7 @@ class Access:
 
 
 def cookies(request: Request, name: str) -> list[str]:
-    """All cookies of this name: a site at `/` and one at `/jobs` have one each, and the latter is sent both."""
+    """Return all cookies of this name: for sites at `/` and `/jobs`, a browser sends both to the latter."""
     values = []
     for header in request.headers.getlist("cookie"):
         for part in header.split(";"):
@@ -209,15 +207,15 @@ def cookies(request: Request, name: str) -> list[str]:
 
 
 def client_of(request: Request) -> str:
-    """The address that the request comes from, as the server says; empty for a socket without one."""
+    """Return the address of the client, from the server; empty for a socket without one."""
     if request.client is not None:
         return request.client.host
     return str(request.scope.get("wsgi_environ", {}).get("REMOTE_ADDR", ""))
 
 
 def clients_of(request: Request) -> tuple[tuple[str, int], ...]:
-    """Whose wrong tokens count together, and how many are taken of them within the time. A proxy on this machine says
-    for whom it asks, and so may anybody else on it: all that come by it have a bound of their own."""
+    """Return the keys by which wrong tokens are counted, each with its limit. Any program on this machine can pretend
+    to be a proxy with many clients, so the clients of one proxy together have a limit, too."""
     client = client_of(request)
     named = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
     if named and is_loopback(client):
@@ -239,7 +237,7 @@ def _same(a: str, b: str) -> bool:
 
 
 def _of_this_machine(request: Request) -> User:
-    """Without a login only this machine is let in. A proxy on it would let in the world: its headers are refused."""
+    """Return a user with all permissions for a request from this machine. Raises Denied if a proxy forwarded it."""
     forwarded = next((name for name in _FORWARDED if name in request.headers), None)
     if forwarded is None and request.scope.get("http_version") in _OLD:
         forwarded = f"HTTP/{request.scope['http_version']}"
@@ -251,7 +249,7 @@ def _of_this_machine(request: Request) -> User:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or a host's name means this machine."""
+    """Return whether an address or a host's name is this machine."""
     if host == "localhost":
         return True
     try:

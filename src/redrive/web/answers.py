@@ -1,4 +1,4 @@
-"""Write answers: a record as HTML or JSON, errors as a page that says what, why and what next, and the site's files."""
+"""Write answers: records as HTML or JSON, errors as pages (what, why, next), and the site's static files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 
 
 def as_json(record: Mapping[str, Any], status: int = 200) -> Response:
-    """A record as JSON, without secrets."""
+    """Return a record as JSON, without secrets."""
     body = in_json(msgspec.json.encode(redact_record(record)).decode())
     return Response(body + "\n", status, media_type="application/json")
 
@@ -63,20 +63,20 @@ def html(
     site: SiteParts, request: Request, user: User, shown: SitePage, record: PageAnswer,
     *, csrf: str, said: str, version: int,
 ) -> str:  # fmt: skip
-    """A record as a page, without secrets but those that the reader typed."""
+    """Return a record as a page, without secrets except those that the reader typed."""
     others = _others(site, request, user, csrf, shown)
     others |= {"said": redact(said), "version": version, "typed": record.typed}
     return page(shown.name, redact_record(record), **others)
 
 
 def failed(site: SiteParts, request: Request, problem: Problem, *, allow: str = "") -> Response:
-    """An error, in the form that was asked for."""
+    """Return the answer for an error, in the requested format."""
     record = {"error": redact(problem.what), "why": redact(problem.why) or None, "next": problem.next or None}
     if wants_json(request):
         response = as_json(record, problem.status)
     else:
         others = _others(site, request, User(permissions=frozenset()), "", None)
-        did = redact(said(request))  # what was done before: the message that it leads to may be gone by now
+        did = redact(said(request))  # the result of the action before, whose target may be gone by now
         body = page("error", record | {"status": problem.status, "store": site.url}, **others, said=did, version=0)
         response = HTMLResponse(body, problem.status)
     if allow:
@@ -87,7 +87,7 @@ def failed(site: SiteParts, request: Request, problem: Problem, *, allow: str = 
 
 
 def login(site: SiteParts, request: Request, *, wrong: bool = False) -> Response:
-    """The form that takes the token."""
+    """Return the form for the token."""
     csrf = csrf_of(request)
     others = _others(site, request, User(permissions=frozenset()), csrf, None)
     record = {"wrong": wrong, "query": path_of(request).partition("?")[2]}
@@ -97,7 +97,7 @@ def login(site: SiteParts, request: Request, *, wrong: bool = False) -> Response
 
 
 def once_more(request: Request) -> Response:
-    """Who follows a link from elsewhere, such as an alert's, comes without cookies. This page asks again, with them."""
+    """Return a page that requests itself again, as a link from another site (an alert) comes without cookies."""
     text = Markup(
         '<!doctype html><title>redrive</title><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open</a>'
     )
@@ -105,7 +105,7 @@ def once_more(request: Request) -> Response:
 
 
 def problem_of(error: Exception, store: str) -> Problem:
-    """What, why and what next of an error. One that nothing here knows says no more than that."""
+    """Return what, why and next for an error; an unexpected one gets no details."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Denied):
@@ -123,7 +123,7 @@ def problem_of(error: Exception, store: str) -> Problem:
 
 
 def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: SitePage | None) -> dict[str, Any]:
-    """What every template may use beside its record."""
+    """Return the functions and values that every template may use beside its record."""
     root, now_ms = root_of(request), _clock(site)
     return {
         "url": lambda *parts, **query: page_address(root, *parts, **query),
@@ -143,13 +143,13 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
 
 
 def _clock(site: SiteParts) -> Callable[[], int]:
-    """The store's time, read once, and only by a page that shows times: one that needs no store waits for none."""
+    """Return a function that reads the store's time once, at its first call: pages without times need no store."""
 
     @cache
     def now_ms() -> int:
         try:
             return site.app.store.now_ms()
-        except (RedriveError, OSError):  # the record was read before; it is shown with its whole times
+        except (RedriveError, OSError):  # the store failed after the record was read: use the local clock
             return time.time_ns() // 1_000_000
 
     return now_ms
@@ -161,7 +161,7 @@ def _own_files() -> frozenset[str]:
 
 
 async def static(request: Request) -> Response:
-    """A file of the site's own."""
+    """Return one of the site's static files."""
     name = request.path_params["file"]
     kind = name.rpartition(".")[2]
     if kind not in _TYPES or name not in _own_files():

@@ -1,4 +1,4 @@
-"""What a page or an action is given: who asks, for which address, with which form."""
+"""The request of a page or an action: its user, address, query and form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..triage.dlq import DeadLetters
 from .access import Permission, User
 from .sums import OLD_S, WAITED_S
 
-TEXT_MAX, SELECTOR_MAX = 4_000, 100_000  # characters of a field of a form, and of a selector
+TEXT_MAX, SELECTOR_MAX = 4_000, 100_000  # characters of a field, and of a selector
 
 if TYPE_CHECKING:
     from ..read_model import ReadModel
@@ -30,7 +30,7 @@ Record = dict[str, Any]
 
 
 class SiteParts(Protocol):
-    """What pages and actions need of the site that they belong to."""
+    """The parts of a site that pages and actions use."""
 
     app: ReadModel
     registry: Registry | None
@@ -40,12 +40,12 @@ class SiteParts(Protocol):
     sums: Sums
 
     def status(self, patience_s: float = 0.0) -> KeptValue[Status]:
-        """The status, as `redrive status` shows it, with its age. Raises StoreError."""
+        """Return the status, as `redrive status` has it, with its age. Raises StoreError."""
         ...
 
 
 class Problem(Exception):
-    """A request that cannot be answered: what, why, what next, and the status of HTTP."""
+    """An error to show: what, why, the next step, and the HTTP status."""
 
     def __init__(self, what: str, why: str = "", next: str = "", status: int = 400) -> None:
         super().__init__(what)
@@ -53,9 +53,9 @@ class Problem(Exception):
 
 
 class PageAnswer(Record):
-    """A page's record that is answered otherwise than by 200: with another `status` of HTTP or, to a browser, by
-    leading it `to` an address (parts as `url` takes them). `typed` is what the reader typed: the page shows it again
-    as it is, and JSON leaves it out. An action that returns one shows the page `name` instead of what it did."""
+    """A page's record with another HTTP `status`, or with a redirect `to` an address (parts as `url` takes them) for
+    browsers. `typed` has the reader's input, which the page shows unchanged and JSON omits. An action that returns one
+    shows the page `name` instead of its result."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class PageAnswer(Record):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an action did, in words; the address (parts as `url` takes them) that shows it; and the record of JSON."""
+    """The result of an action: a text, the address that shows it (parts as `url` takes them), and JSON's record."""
 
     text: str
     to: tuple[str, ...] = ("",)
@@ -92,7 +92,7 @@ class Download:
 @dataclass(frozen=True, slots=True)
 class PageRequest:
     """One request. `path` has the parts of the address, `query` and `form` the last value of each name, `lists` all
-    values of the form and the query."""
+    values."""
 
     site: SiteParts
     user: User
@@ -100,17 +100,17 @@ class PageRequest:
     query: Mapping[str, str]
     form: Mapping[str, str]
     lists: Mapping[str, Sequence[str]]
-    patience_s: float = 0.0  # how long a new sum is waited for where the known one is old
-    ages_s: list[float] = field(default_factory=list)  # of the sums that were shown
+    patience_s: float = 0.0  # how long to wait for a new sum if the known one is old
+    ages_s: list[float] = field(default_factory=list)  # of the sums on the page
 
     @property
     def app(self) -> ReadModel:
-        """The app, or a bare one on the store where only its URL is known."""
+        """The app, or only its read model if only the store's URL is known."""
         return self.site.app
 
     @property
     def registry(self) -> Registry | None:
-        """The app's declarations; None where only the store's URL is known."""
+        """The app's declarations; None if only the store's URL is known."""
         return self.site.registry
 
     @property
@@ -119,13 +119,13 @@ class PageRequest:
 
     @property
     def dlq(self) -> DeadLetters:
-        """The dead letters; without an app's declarations where only the store's URL is known."""
+        """The dead letters, without declarations if only the store's URL is known."""
         return DeadLetters(self.store, self.registry)
 
     @property
     def actor(self) -> str:
-        """Who the audit log says it was. A login that could be taken for another name, or for the user of this process,
-        is quoted."""
+        """The actor for the audit log. A user name that could be taken for another one, or for the user of this
+        process, is quoted."""
         name, process = self.user.name, system_user()
         return repr(name) if name and (name != name.strip() or name == process) else name or process
 
@@ -134,11 +134,11 @@ class PageRequest:
         return self.user.may(Permission.VIEW_BODIES)
 
     def kept(self, key: str, read: Callable[[], T]) -> KeptValue[T]:
-        """A sum over many messages that all pages share, with its age. See `sums.py`."""
+        """Return a sum over many messages that all pages share, with its age. See `sums.py`."""
         return self._aged(self.site.sums.get(key, read, self.patience_s))
 
     def status(self) -> KeptValue[Status]:
-        """The status, as `redrive status` shows it. Raises StoreError."""
+        """Return the status, as `redrive status` has it. Raises StoreError."""
         return self._aged(self.site.status(self.patience_s))
 
     def _aged(self, kept: KeptValue[T]) -> KeptValue[T]:
@@ -146,33 +146,33 @@ class PageRequest:
         return kept
 
     def stale(self, now_ms: int) -> Record | None:
-        """How old the oldest sum is that was shown; None if none is old."""
+        """Return the age of the oldest sum on the page; None if none is old."""
         age_s = max(self.ages_s, default=0.0)
         return {"as_of": timestamp(now_ms - round(age_s * 1000)), "age_s": age_s} if age_s >= OLD_S else None
 
     def kept_soon(self, key: str, read: Callable[[], T]) -> KeptValue[T] | None:
-        """The same; None where a page can do without it and it is not there at once."""
+        """Return a shared sum as `kept` does, or None if it is not there within WAITED_S."""
         kept = self.site.sums.within(WAITED_S, key, read)
         return None if kept is None else self._aged(kept)
 
     # -- reading forms: each raises Problem for what it cannot take
 
     def text(self, name: str, default: str = "") -> str:
-        """A field of the form or, without one, of the query, without white space around it. Raises Problem for one
-        that is too long for what fields hold: names, reasons, numbers; a selector may list messages."""
+        """Return a field of the form, or else of the query, stripped. Raises Problem if it is too long; the limit for a
+        selector, which may list messages, is higher."""
         given = self.form.get(name) or self.query.get(name) or default
         if len(given) > (most := SELECTOR_MAX if name == "q" else TEXT_MAX):
             raise Problem(f"{name} is too long", f"it has {len(given):,} characters; at most {most:,}", status=413)
         return given.strip()
 
     def needed(self, name: str, what: str = "") -> str:
-        """A field that must not be empty."""
+        """Return a field. Raises Problem if it is empty."""
         if not (text := self.text(name)):
             raise Problem(f"{what or name} is missing", f"the field '{name}' is empty", "go back and fill it in", 422)
         return text
 
     def number(self, name: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
-        """A whole number within bounds."""
+        """Return a field as a whole number. Raises Problem if it is none or out of bounds."""
         if not (given := self.text(name)):
             return default
         try:
@@ -184,27 +184,27 @@ class PageRequest:
         return found
 
     def duration_ms(self, name: str, default: str) -> int:
-        """A time such as 30s, 10m, 6h."""
+        """Return a field such as 30s, 10m or 6h in ms. Raises Problem."""
         try:
             return milliseconds(self.text(name, default), name)
         except (ConfigError, ValueError, TypeError) as error:
             raise Problem(str(error), status=422) from None
 
     def checked(self, name: str) -> bool:
-        """Whether a box is ticked."""
+        """Return whether a box is ticked."""
         return self.text(name).lower() in ("on", "1", "true", "yes")
 
     def all(self, name: str) -> list[str]:
-        """All values of a name, such as the ticked rows of a list."""
+        """Return all values of a name, such as the ticked rows of a list."""
         return [value for value in self.lists.get(name, ()) if value]
 
     @property
     def reason(self) -> str:
-        """Why somebody acts: needed for all that changes messages."""
+        """The reason of a change. Raises Problem without one."""
         return self.needed("reason", "the reason")
 
     def confirm(self, count: int) -> None:
-        """Above a hundred messages, who acts types their number. Raises Problem."""
+        """Raise Problem for more than a hundred messages, unless the user typed their number."""
         if count <= CONFIRM_ABOVE:
             return
         typed = self.text("count").replace(",", "").replace(" ", "")

@@ -1,4 +1,4 @@
-"""Draw charts as SVG on the server: they need no script, and a table with the same numbers stands behind each."""
+"""Draw charts as SVG, without scripts; a table with the same numbers accompanies each."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 SPARK_WIDE, SPARK_HIGH = 120, 24
-WIDE, HIGH = 640, 160  # units of a chart; it is as wide as its place
-_SERIES_MAX = 6  # classes of the stylesheet
-_LOG_FROM = 20.0  # ranges whose highest is more than so many times the lowest stand on a logarithmic scale
+WIDE, HIGH = 640, 160  # units of a chart, which is scaled to its container
+_SERIES_MAX = 6  # the stylesheet has as many classes
+_LOG_FROM = 20.0  # ranges are logarithmic if the highest is more than so many times the lowest
 
 
 def spark(values: Sequence[float], label: str = "") -> Markup:
-    """A line as high as the greatest of its values."""
+    """Draw a line, scaled to its greatest value."""
     if len(values) < 2 or not any(values):
         return Markup("")
     most, step = max(values), SPARK_WIDE / (len(values) - 1)
@@ -28,7 +28,7 @@ def spark(values: Sequence[float], label: str = "") -> Markup:
 
 
 def bars(series: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], title: str) -> Markup:
-    """Stacked bars: one place for each label, one colour and pattern for each series, named in a legend."""
+    """Draw stacked bars: one bar for each label, with a colour and a pattern for each series, and a legend."""
     series = series[:_SERIES_MAX]
     sums = [sum(values) for values in zip(*(values for _, values in series), strict=True)]
     most = max(sums, default=0)
@@ -49,7 +49,7 @@ def bars(series: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], t
 
 
 def _bar(x: float, wide: float, values: Sequence[tuple[str, float]], label: str, most: float) -> Markup:
-    """The parts of one bar, the first series lowest."""
+    """Return the parts of one bar, the first series lowest."""
     parts, low = [], 0.0
     for which, (name, value) in enumerate(values):
         y, high = HIGH - (low + value) / most * HIGH, value / most * HIGH
@@ -62,14 +62,14 @@ def _bar(x: float, wide: float, values: Sequence[tuple[str, float]], label: str,
 
 
 def ranges(spans: Sequence[tuple[float, float, float]], labels: Sequence[str], title: str) -> Markup:
-    """A bar from the least to the greatest of each span (least, mean, greatest) with a mark at its mean: on a
-    logarithmic scale where they differ much. `labels` say each span in words."""
+    """Draw a bar for each span (least, mean, greatest), with a mark at its mean; logarithmic if they differ much.
+    `labels` describe the spans."""
     most = max((high for *_, high in spans), default=0.0)
     if not most:
         return Markup('<p class="quiet">{}: there are none.</p>').format(title)
     lowest = min(high for *_, high in spans if high > 0)
     is_log = most > _LOG_FROM * lowest
-    floor = lowest / 2  # of a logarithmic scale: 0 has no place on it
+    floor = lowest / 2  # the lower end of a logarithmic scale, which has no 0
 
     def place(value: float) -> float:
         part = math.log(max(value, floor) / floor) / math.log(most / floor) if is_log else value / most

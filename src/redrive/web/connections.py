@@ -1,8 +1,8 @@
-"""Keep a server open: bound how long a request may take to arrive, and how many connections wait for one.
+"""Keep a server reachable: limit the time for a request to arrive, and the number of connections without a request.
 
-Who opens connections and sends nothing, or a byte now and then, would hold every descriptor of the process. So a
-request has to arrive within a time, and where there are too many connections, the one that has waited longest for a
-request makes room: a visitor whose request arrives at once gets in, however many wait.
+A client that opens connections and sends little or nothing would hold all descriptors of the process. So each request
+has to arrive within a time, and if there are too many connections, the one that has waited longest for a request is
+closed. A client whose request arrives at once is always served.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-DESCRIPTORS_WANTED, DESCRIPTORS_OWN = 16_384, 200  # of the process; those that are not connections
+DESCRIPTORS_WANTED, DESCRIPTORS_OWN = 16_384, 200  # of the process in all; those that are not connections
 
 
 class ConnectionBounds(Struct, frozen=True, kw_only=True):
-    """Of connections: `most` in all, `waiting_of_one` of one address that wait for a request; `head_s` and `body_s` for
-    the head and the body of a request to arrive, `taken_s` without a byte taken of an answer that waits to be."""
+    """Limits: `most` connections; `waiting_of_one`, those of one address without a request; the seconds for the head
+    (`head_s`) and body (`body_s`) of a request to arrive, and without progress of an answer (`taken_s`)."""
 
     most: int = 2_000
     waiting_of_one: int = 200
@@ -29,20 +29,20 @@ class ConnectionBounds(Struct, frozen=True, kw_only=True):
 
 
 def raise_descriptors() -> int:
-    """Let the process have as many descriptors as it may; how many connections that leaves room for."""
+    """Raise the process's limit of descriptors as far as possible; return the number of connections that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if wanted > soft:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-        except ValueError:  # macOS has a smaller bound beside that one
+        except ValueError:  # macOS has another, smaller limit
             pass
     return soft - DESCRIPTORS_OWN
 
 
 class Connections:
-    """Those of one server. Used on its event loop alone."""
+    """The connections of one server. Used on its event loop alone."""
 
     def __init__(self, bounds: ConnectionBounds) -> None:
         self.bounds = bounds
@@ -52,7 +52,7 @@ class Connections:
         ] = {}  # by address, in the order in which they began to wait
 
     def open(self, one: BoundedConnections) -> bool:
-        """Count a new connection; False where there is no room for it."""
+        """Count a new connection; return False if there is no room for it."""
         self._count += 1
         if self._count <= self.bounds.most:
             return True
@@ -64,14 +64,14 @@ class Connections:
         return True
 
     def wait(self, one: BoundedConnections) -> None:
-        """It waits for a request, or for the rest of one."""
+        """Note that a connection waits for a request or its rest; close the oldest if its address has too many."""
         crowd = self._waiting.setdefault(one.address, {})
         crowd[one] = None
         if len(crowd) > self.bounds.waiting_of_one:
             next(iter(crowd)).give_way()
 
     def work(self, one: BoundedConnections) -> None:
-        """Its request has arrived."""
+        """Note that the request of a connection has arrived."""
         crowd = self._waiting.get(one.address)
         if crowd is not None:
             crowd.pop(one, None)
@@ -79,13 +79,12 @@ class Connections:
                 del self._waiting[one.address]
 
     def close(self, one: BoundedConnections) -> None:
-        """It is gone."""
         self._count -= 1
         self.work(one)
 
 
 class BoundedConnections(H11Protocol):
-    """A connection of uvicorn's that gives way. `gate`: those of its server."""
+    """A connection of uvicorn that can be closed to make room. `gate`: all connections of its server."""
 
     gate: Connections
 
@@ -131,12 +130,12 @@ class BoundedConnections(H11Protocol):
             self._stop()
 
     def give_way(self) -> None:
-        """End it at once, for it was too slow, or others need its place."""
+        """Close the connection at once, as it is too slow, or another needs its place."""
         self.gate.work(self)
         self.transport.abort()
 
     def _look(self) -> None:
-        """Start the clock of a head or a body that is awaited, once; stop it when the request is there."""
+        """Start the timer for the missing head or body, unless it runs; stop it when the request is complete."""
         cycle: Any = self.cycle  # None before the first request
         if cycle is None or (cycle.response_complete and not cycle.more_body):
             state = "head"
@@ -158,7 +157,7 @@ class BoundedConnections(H11Protocol):
         self._timer = self.loop.call_later(within_s, self._late, within_s)
 
     def _late(self, within_s: float) -> None:
-        """End it, unless it goes on taking an answer."""
+        """Close the connection, unless the client has read more of an answer since."""
         if 0 < self.transport.get_write_buffer_size() < self._left:
             self._start(within_s)
         else:
@@ -171,5 +170,5 @@ class BoundedConnections(H11Protocol):
 
 
 def protocol(gate: Connections) -> type[BoundedConnections]:
-    """The protocol for one server."""
+    """Return the protocol class for one server."""
     return type("Bounded", (BoundedConnections,), {"gate": gate})

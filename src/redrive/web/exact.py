@@ -1,4 +1,4 @@
-"""Read and write JSON so that every digit, every repeated name and the order of fields stay as they were written."""
+"""Read and write JSON without loss: digits, repeated names and the order of fields stay as written."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 
 
 class ExactNumber(NamedTuple):
-    """A JSON number as it is written. No text is equal to it."""
+    """A JSON number as written. It equals no text."""
 
     digits: str
 
 
 class Pairs(list[tuple[str, Any]]):
-    """A JSON object as it is written: in its order, and with names that come twice."""
+    """A JSON object as written: in order, with repeated names."""
 
 
 def read(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError, RecursionError."""
+    """Decode a JSON text. Raises ValueError, RecursionError."""
     return json.loads(
         text, object_pairs_hook=Pairs, parse_int=ExactNumber, parse_float=ExactNumber, parse_constant=_refused
     )
@@ -30,7 +30,7 @@ def _refused(word: str) -> Any:
 
 
 def write(value: Any) -> str:
-    """JSON of a value, in one line."""
+    """Encode a value as JSON in one line."""
     if isinstance(value, ExactNumber):
         return value.digits
     if isinstance(value, Pairs):
@@ -42,12 +42,12 @@ def write(value: Any) -> str:
 
 
 def pretty(value: Any) -> str:
-    """JSON of a value, for people."""
+    """Encode a value as indented JSON."""
     return msgspec.json.format(write(value).encode(), indent=2).decode()
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are the same as written: 1 is neither true nor "1" nor 1.0."""
+    """Return whether two values are written equally: 1 differs from true, "1" and 1.0."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Pairs):
@@ -60,6 +60,6 @@ def same(a: Any, b: Any) -> bool:
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a character, which JSON can only escape
+    except UnicodeEncodeError:  # it has half of a surrogate pair
         return False
     return True

@@ -1,4 +1,4 @@
-"""Refuse what another site makes a browser send, and give every answer the headers that hold its page together."""
+"""Protect the pages: refuse requests that another site made the browser send, and add security headers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from starlette.responses import Response
 from .access import Denied, cookies, is_loopback
 
 CSRF = "redrive_csrf"
-SAID = "redrive_said"  # what the last action did, shown once
+SAID = "redrive_said"  # cookie with the result of the last action, shown once
 FIELD = "csrf"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]+?)\.?(?::\d{1,5})?", re.IGNORECASE)
-_SAID_MAX = 2_500  # characters of a cookie: a browser drops one over 4,096 whole
-_OWN = ("same-origin", "none")  # what a browser says of a request that our page, or its user, made
+_SAID_MAX = 2_500  # characters of a cookie: browsers drop one above 4,096
+_OWN = ("same-origin", "none")  # values of Sec-Fetch-Site for requests of our pages, or of the user
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -37,7 +37,7 @@ _HEADERS = {
 
 
 def host_names(hosts: Iterable[str] | None) -> frozenset[str] | None:
-    """Names as `check_host` takes them, without ports. None, and `*` among them: any."""
+    """Return names for `check_host`, without ports; None, which allows any, if `hosts` is None or has `*`."""
     if hosts is None:
         return None
     names = [hosts] if isinstance(hosts, str) else list(hosts)
@@ -45,14 +45,14 @@ def host_names(hosts: Iterable[str] | None) -> frozenset[str] | None:
 
 
 def host_of(given: str) -> str:
-    """The name in a Host header: no port, no final dot, in lower case. Empty if it is none."""
+    """Return the name in a Host header, in lower case, without port and final dot; empty if it is invalid."""
     match = _HOST.fullmatch(given.strip())
     return match[1].lower().strip("[]") if match else ""
 
 
 def check_host(request: Request, hosts: Collection[str] | None) -> None:
-    """Refuse a Host that is not ours: a foreign name that resolves to this machine (DNS rebinding). `hosts` as
-    `host_names` returns them. Raises Denied."""
+    """Refuse a foreign Host, which may resolve to this machine (DNS rebinding). `hosts` as `host_names` returns them.
+    Raises Denied."""
     if hosts is None:
         return
     host = host_of(request.headers.get("host", ""))
@@ -65,7 +65,7 @@ def check_host(request: Request, hosts: Collection[str] | None) -> None:
 
 
 def from_elsewhere(request: Request) -> bool:
-    """Whether a link of another site leads here: browsers leave out our cookies then, as they are SameSite=Strict."""
+    """Return whether the request follows a link of another site: browsers then omit our SameSite=Strict cookies."""
     of = request.headers
     return (
         request.method == "GET"
@@ -78,8 +78,8 @@ def from_elsewhere(request: Request) -> bool:
 def check_origin(request: Request, form: Mapping[str, str], *, bears_token: bool) -> None:
     """Refuse a change that another site may have made the browser send. Raises Denied.
 
-    A form must hold the token of its cookie. JSON needs none: a browser asks first before it sends that to another
-    site, and is not answered. A program that sends the token of the site needs nothing else.
+    A form must have the token of its cookie. JSON needs none, as a browser sends that to another site only after a
+    preflight request, which this site refuses. A request with the site's token needs nothing else.
     """
     if bears_token:
         return
@@ -93,8 +93,8 @@ def check_origin(request: Request, form: Mapping[str, str], *, bears_token: bool
 
 
 def _is_foreign(request: Request) -> bool:
-    """Whether another site sent it. No script can set Sec-Fetch-Site, and a proxy that renames the host leaves it as it
-    was: where a browser sends it, it decides. Older ones send an Origin."""
+    """Return whether another site sent the request. If the browser sends Sec-Fetch-Site, that decides: scripts cannot
+    set it, and proxies that rename the host keep it. Older browsers send an Origin."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
         return site not in _OWN
@@ -102,7 +102,7 @@ def _is_foreign(request: Request) -> bool:
 
 
 def _is_own(request: Request, origin: str) -> bool:
-    """Whether an Origin is this site's. A proxy may end TLS, so the scheme is not compared."""
+    """Return whether an Origin is this site's. Ignores the scheme, as a proxy may end TLS."""
     return urlsplit(origin).netloc == request.headers.get("host", "")
 
 
@@ -111,12 +111,12 @@ def _known(request: Request) -> list[str]:
 
 
 def csrf_of(request: Request) -> str:
-    """The token that forms of this page must hold: that of the cookie, or a new one."""
+    """Return the token for the forms of this page: that of the cookie, or a new one."""
     return next(iter(_known(request)), "") or secrets.token_urlsafe(32)
 
 
 def say(response: Response, request: Request, text: str) -> None:
-    """Let the next page say this once. Sealed by the token of forms: another site on this host cannot put words in."""
+    """Let the next page show a text once, sealed with the forms' token: other sites on this host cannot forge it."""
     known = _known(request)
     quoted = quote(text)
     if len(quoted) > _SAID_MAX:
@@ -126,7 +126,7 @@ def say(response: Response, request: Request, text: str) -> None:
 
 
 def said(request: Request) -> str:
-    """What the last action said; empty if it said nothing, or another site did."""
+    """Return the text of the last action; empty without one, or if another site set it."""
     for given in cookies(request, SAID):
         seal, _, quoted = given.partition(".")
         if any(hmac.compare_digest(seal.encode(), _seal(known, quoted).encode()) for known in _known(request)):
@@ -139,19 +139,19 @@ def _seal(key: str, text: str) -> str:
 
 
 def root_of(request: Request) -> str:
-    """Where the site is mounted, as an address: nothing in it ends a header, an attribute or the path."""
+    """Return the path where the site is mounted, quoted for use in headers and attributes."""
     root = quote(request.scope.get("root_path", ""), safe="/").rstrip("/")
     return f"/{root.lstrip('/')}" if root else ""
 
 
 def path_of(request: Request) -> str:
-    """The path and query of the request, as an address."""
+    """Return the path and query of the request, quoted."""
     query = request.scope.get("query_string", b"").decode("latin-1")
     return quote(request.scope["path"], safe="/:@!$&'()*+,=~") + (f"?{query}" if query else "")
 
 
 def is_below(root: str, to: str) -> bool:
-    """Whether an address is one of this site's own: a login leads nowhere else."""
+    """Return whether an address is on this site: a login redirects to no other."""
     clean = to.isascii() and to.isprintable() and "\\" not in to and not to.startswith("//")
     return clean and bool(to) and (to == root or to.startswith(f"{root}/")) and "/../" not in f"{to.partition('?')[0]}/"
 
@@ -163,19 +163,19 @@ def set_cookie(response: Response, request: Request, name: str, value: str, *, m
 
 
 def drop_cookie(response: Response, request: Request, name: str) -> None:
-    """End a cookie of ours."""
+    """Delete a cookie."""
     path, secure = root_of(request) or "/", is_encrypted(request)
     response.delete_cookie(name, path=path, secure=secure, httponly=True, samesite="strict")
 
 
 def is_encrypted(request: Request) -> bool:
-    """Whether the browser speaks TLS, to us or to a proxy. Who forges the header keeps only his own cookie from use."""
+    """Return whether the browser uses TLS, to us or to a proxy. A forged header harms only the forger's cookie."""
     forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
     return request.scope.get("scheme") == "https" or forwarded == "https"
 
 
 def harden(headers: MutableHeaders, *, cached: bool = False) -> None:
-    """Give an answer its headers; only `cached` ones, the site's own files, may be kept by a browser."""
+    """Add security headers to an answer; browsers may cache it only if `cached` (static files)."""
     for name, value in _HEADERS.items():
         headers.setdefault(name, value)
     headers.setdefault("Cache-Control", "public, max-age=86400" if cached else "no-store")

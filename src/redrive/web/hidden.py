@@ -1,4 +1,4 @@
-"""Let a person edit JSON whose secrets are hidden: a value that stays as it is shown stays as it is stored."""
+"""Edit JSON whose secrets are hidden: values that are not edited keep their stored secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import exact
 
 
 class Veiled:
-    """A body with its secrets replaced by stars. Raises ValueError, RecursionError for one that is not JSON."""
+    """A body with its secrets replaced by stars. Raises ValueError or RecursionError if it is not JSON."""
 
     def __init__(self, body: bytes) -> None:
         self._stored = exact.read(body)
@@ -20,7 +20,7 @@ class Veiled:
         self._hides = not exact.same(self._stored, self.shown)
 
     def stored(self, typed: Any) -> Any:
-        """An edited value with the secrets behind its stars put back. Raises ValueError for stars that hide none."""
+        """Return an edited value with its stored secrets in place of stars. Raises ValueError for other stars."""
         return self._restored(typed, self.shown, self._stored, "")
 
     def _restored(self, typed: Any, shown: Any, stored: Any, path: str) -> Any:
@@ -50,7 +50,7 @@ class Veiled:
         return [self._element(n, value, len(typed), shown, stored, f"{path}.{n}") for n, value in enumerate(typed)]
 
     def _element(self, n: int, typed: Any, count: int, shown: list[Any], stored: list[Any], path: str) -> Any:
-        """An element that stayed in its place, or moved: then it is known by its value, if that is shown once."""
+        """Return the stored element for a typed one. One that moved is identified by its value, if that is unique."""
         if count == len(shown) and (exact.same(typed, shown[n]) or not self._moved(typed, shown)):
             return self._restored(typed, shown[n], stored[n], path)
         meant = [behind for seen, behind in zip(shown, stored, strict=True) if exact.same(seen, typed)]
@@ -63,11 +63,11 @@ class Veiled:
         return any(exact.same(typed, each) for each in shown)
 
 
-_NEW = object()  # what a new value has in place of a shown one: nothing is equal to it
+_NEW = object()  # stands for the shown value of a new element: equal to nothing
 
 
 def _both(shown: Any, stored: Any, kind: type[list[Any]]) -> Any:
-    """Both values, if both are of this kind, and so of the same shape."""
+    """Return both values if both are of this kind and equally long, else None."""
     alike = type(shown) is kind and type(stored) is kind
     return (shown, stored) if alike and len(shown) == len(stored) else None
 

@@ -1,4 +1,4 @@
-"""Tell browsers that something changed: one task looks at the store for all of them."""
+"""Notify browsers of changes: one task polls the store for all of them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ import msgspec
 from ..message import ClaimRequest
 from ..store import Store
 
-EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # between reads; the latter where each call is billed: on SQS
-PING_S = 15.0  # a proxy ends a connection that says nothing
-LASTS_S = 600.0  # of one connection
-SLOW_EVERY = 5  # reads: what changes without any message is read this seldom
-REST = 20  # after a read that took half a second, as where millions are counted, there is none for ten
-REST_MAX_S = 15.0  # one read that was slow by chance leaves no page behind for long
-PAGES_PER_S = 20  # that watchers fetch in all: many of them see changes later
+EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # seconds between reads; the latter if each call is billed (SQS)
+PING_S = 15.0  # proxies close a connection that is silent for long
+LASTS_S = 600.0  # how long one connection lasts
+SLOW_EVERY = 5  # every so many reads, pages reload without a change of counts, too
+REST = 20  # rest for so many times the duration of a read: 10 s after one of 0.5 s, as when millions are counted
+REST_MAX_S = 15.0  # the longest rest, as one read may be slow by chance
+PAGES_PER_S = 20  # reloads of all watchers together; with many watchers, each sees changes later
 WATCHERS_MAX = 500
-WAITED_FOR_MAX = 20  # queues: each costs a query, through a pooler of PostgreSQL five a second
-HANGS_S = 2.0  # if a read takes longer, the store hangs, or counts millions
-STALE_S = 0.02  # a wait that is shorter may have ended for a change that the read before it included
+WAITED_FOR_MAX = 20  # queues; each costs a query, on PostgreSQL through a pooler five a second
+HANGS_S = 2.0  # if a read takes longer, the store hangs or counts millions
+STALE_S = 0.02  # a shorter wait may have ended for a change that the read before included
 
 
 class Glance:
-    """Reads a digest of all that pages show of a store, and waits until the store wakes it. One thread reads or waits
-    at a time. `store` is called for the store: opening it may fail."""
+    """Reads a digest of everything that pages show of a store, and waits for a wake-up of the store. One thread calls
+    it at a time. `store` returns the store, and may raise."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
-        self._idle: list[str] = []  # queues where nothing was due
+        self._idle: list[str] = []  # queues without a due message
 
     def look(self) -> bytes:
-        """What a page may show, in few bytes: it differs after every change of counts, pauses, runs and processes."""
+        """Return a digest that changes with the counts, pauses, runs and processes of the store."""
         store = self._store()
         counts, paused = store.counts_by_queue(), sorted(store.paused())
         idle = [name for name, count in counts.items() if not count.ready and name not in paused]
@@ -55,12 +55,12 @@ class Glance:
         return hashlib.blake2b(msgspec.json.encode(seen), digest_size=8).digest()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether, before the timeout, something came due where nothing was, as the store wakes idle workers. False at
-        once where no queue is idle. Raises StoreError."""
+        """Wait until the store reports a due message in an idle queue; return False at the timeout, and at once if no
+        queue is idle. Raises StoreError."""
         if not self._idle:
             return False
         asks, ends = [ClaimRequest(queue, 1, 1) for queue in self._idle], time.monotonic() + timeout_s
-        for _ in range(2):  # a wake-up that was told before the look ends the first wait
+        for _ in range(2):  # an old wake-up may end the first wait
             began = time.monotonic()
             self._store().wait(asks, timeout_ms=math.ceil(max(0.0, ends - began) * 1000))
             if time.monotonic() > began + STALE_S:
@@ -68,27 +68,26 @@ class Glance:
         return time.monotonic() < ends
 
     def nudge(self) -> None:
-        """End the wait."""
         self._store().nudge()
 
 
 class _Watcher:
-    """One stream; `ended`: another one has its place."""
+    """One stream; `ended`: it was closed to make room for another."""
 
     ended = False
 
 
 class Live:
-    """Numbers the changes of a store, and wakes those who wait for the next one. It reads only while somebody waits.
+    """Numbers the changes of a store, and wakes those who wait for the next one. Reads only while someone waits.
 
-    `every_s` is the rest between two reads. While reads show no change, a wake-up of the store ends a rest early,
+    `every_s` returns the rest between two reads. While reads show no change, a wake-up of the store ends a rest early,
     unless each call is billed.
     """
 
     def __init__(
         self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S, heard: Callable[[], None] | None = None
     ) -> None:
-        """`heard` is called after each read that the store answered."""
+        """`heard` is called after each successful read."""
         self.version = 0
         self._heard = heard
         self._looking: asyncio.Future[tuple[bytes, float]] | None = None
@@ -104,11 +103,11 @@ class Live:
 
     @property
     def looks(self) -> bool:
-        """Whether a task reads the store again and again."""
+        """Whether a task polls the store."""
         return self._task is not None and not self._task.done()
 
     def bump(self) -> None:
-        """Something changed. Called on the event loop."""
+        """Announce a change. Call it on the event loop."""
         self.version += 1
         self._wake()
 
@@ -117,9 +116,9 @@ class Live:
         self._changed = asyncio.Event()
 
     async def events(self, reader: Any = "") -> AsyncIterator[str]:
-        """Lines of server-sent events for one browser: the number of the last change, now and at each change. They end
-        after a while and the browser asks again, so a reader who lost the permission is refused then. Beyond
-        WATCHERS_MAX the oldest stream of the reader with most streams ends."""
+        """Yield the lines of server-sent events for one browser: the number of the last change, now and at each change.
+        They end after LASTS_S; the browser connects again, and its permission is checked again. Beyond WATCHERS_MAX,
+        the oldest stream of the reader with the most streams ends."""
         watcher, ends = _Watcher(), asyncio.get_running_loop().time() + LASTS_S
         if self.watchers >= WATCHERS_MAX:
             self._end_oldest()
@@ -131,7 +130,7 @@ class Live:
             sent = self.version
             yield f"retry: 2000\nevent: version\ndata: {sent}\n\n"
             while not (self._closed or watcher.ended) and asyncio.get_running_loop().time() < ends:
-                # Changes while the line before was sent have set an event that is no longer this one.
+                # A change while the line was being sent has set an earlier event than the current one.
                 if self.version == sent and not await _set(self._changed):
                     yield ": still here\n\n"
                 elif self.version != sent:
@@ -149,7 +148,7 @@ class Live:
         self._wake()
 
     async def _watch(self) -> None:
-        thread = ThreadPoolExecutor(1, "redrive-live")  # a store's wait belongs to the thread it is called on
+        thread = ThreadPoolExecutor(1, "redrive-live")  # one thread, to which a store's wait belongs
         last, looks, woken = b"", 0, False
         try:
             while self.watchers:
@@ -158,9 +157,9 @@ class Live:
                     state, pause_s = await self._looked(thread)
                     pause_s = max(pause_s, min(REST * (time.monotonic() - began), REST_MAX_S))
                     quiet = state == last and not woken
-                except Exception as error:  # the page shows what is wrong with the store
+                except Exception as error:  # browsers are notified of an error, too, and the page shows it
                     state, pause_s = repr(type(error)).encode(), EVERY_S
-                if state != last or looks % SLOW_EVERY == 0:  # at first too: the page was read before the first look
+                if state != last or looks % SLOW_EVERY == 0:  # at first, too: the page was read earlier
                     self.bump()
                     last = state
                 woken = await self._rest(thread, max(pause_s, self.watchers / PAGES_PER_S), quiet)
@@ -168,7 +167,8 @@ class Live:
             thread.shutdown(wait=False)
 
     async def _looked(self, thread: ThreadPoolExecutor) -> tuple[bytes, float]:
-        """A look; that the store hangs, where it takes longer than HANGS_S. Such a look is waited for again."""
+        """Return a digest and its duration. Raises TimeoutError after HANGS_S; the next call waits for the same
+        read."""
         if self._looking is None:
             self._looking = asyncio.wrap_future(thread.submit(self._look))
         done, _ = await asyncio.wait({self._looking}, timeout=HANGS_S)
@@ -184,12 +184,12 @@ class Live:
         return state
 
     async def _rest(self, thread: ThreadPoolExecutor, pause_s: float, quiet: bool) -> bool:
-        """Whether the store ended the rest. After a look that it brought about comes a whole rest, so a busy fleet is
-        looked at twice as often at most. A long rest is slept through: each call is billed, a look takes long, or many
-        watch; and no thread keeps the process from ending."""
+        """Rest; return whether the store ended the rest early. After such a rest the next one is always whole, so that
+        a busy fleet is read at most twice as often. A long rest (calls are billed, reads are slow, or there are many
+        watchers) is a plain sleep."""
         ends = time.monotonic() + pause_s
         if quiet and pause_s < BILLED_EVERY_S:
-            with contextlib.suppress(Exception):  # who may only read may not be told; the next look finds what is wrong
+            with contextlib.suppress(Exception):  # a read-only user gets none; the next read reports other errors
                 waiting = asyncio.wrap_future(thread.submit(self._glance.wait, pause_s))
                 if await asyncio.wait_for(asyncio.shield(waiting), pause_s + HANGS_S):
                     return True
@@ -197,7 +197,7 @@ class Live:
         return False
 
     async def close(self) -> None:
-        """Stop looking, and end what browsers listen to."""
+        """Stop reading, and end all streams."""
         self._closed = True
         self._wake()
         if self._task is not None:
@@ -210,7 +210,7 @@ class Live:
 
 
 async def _set(changed: asyncio.Event) -> bool:
-    """Wait for a change; False where none came for a while."""
+    """Wait for a change; return False after PING_S without one."""
     try:
         await asyncio.wait_for(changed.wait(), PING_S)
     except TimeoutError:

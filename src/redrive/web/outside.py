@@ -1,7 +1,7 @@
 """Link out of the pages: to the trace of a run, the logs of its worker, and the lines of code that failed.
 
-The settings `trace_url`, `logs_url` and `code_url` are templates. Each value is quoted, so none of them changes where
-the rest of the address leads.
+The settings `trace_url`, `logs_url` and `code_url` are templates. Each value is quoted, so that it cannot change the
+rest of the address.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ _NO_TRACE = "0" * 32
 
 
 def link(template: str | None, values: Mapping[str, object]) -> str | None:
-    """The address that a template makes of these values; None without a template, where a value that it names is
-    missing, and for another scheme than http and https.
+    """Fill in a template; return None without one, if a value is missing, or if the scheme is not http or https.
 
     >>> link("https://traces.example.com/{trace_id}?at={at}", {"trace_id": "4bf9", "at": "2026-11-23T16:00:00Z"})
     'https://traces.example.com/4bf9?at=2026-11-23T16%3A00%3A00Z'
@@ -35,21 +34,21 @@ def link(template: str | None, values: Mapping[str, object]) -> str | None:
 
 
 def ids_of(traceparent: str | None) -> Mapping[str, str]:
-    """The `trace_id` and the `span_id` in a W3C traceparent; empty if it has none."""
+    """Return the `trace_id` and `span_id` of a W3C traceparent; empty if it is invalid."""
     match = _PARENT.fullmatch(traceparent or "")
     return {"trace_id": match[1], "span_id": match[2]} if match and match[1] != _NO_TRACE else {}
 
 
 def links(traceparent: str | None, **values: object) -> dict[str, str]:
-    """The addresses of the trace of a run, and of its logs, by name, as far as the settings say where they are.
-    `values`: message_id, task, queue, worker, at."""
+    """Return the addresses of the trace and the logs of a run, as far as settings define them. `values`: message_id,
+    task, queue, worker, at."""
     about = {**values, **ids_of(traceparent)}
     urls = {"trace": link(settings().trace_url, about), "logs": link(settings().logs_url, about)}
     return {name: to for name, to in urls.items() if to}
 
 
 def code(file: str, line: int) -> str | None:
-    """The address of a line of code of this app; None for files outside `code_root`."""
+    """Return the address of a line of code; None for files outside `code_root`."""
     path, root = PurePath(file), settings().code_root
     if root is not None:
         if not path.is_relative_to(root):

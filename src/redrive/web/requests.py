@@ -1,4 +1,4 @@
-"""Read what a browser or a program sends."""
+"""Read the forms of requests."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..message import UNREADABLE
 from .ask import Problem
 
 FORM_MAX = 1024 * 1024  # bytes of a form
-BODY_MAX = 4 * 1024 * 1024  # and of one that holds the body of a message, in which most signs take three
-ASIDE = 64 * 1024  # a longer form is read on a thread: others wait for the event loop
-LOGIN_MAX = 16 * 1024  # bytes of a form that anyone may send
+BODY_MAX = 4 * 1024 * 1024  # bytes of a form with a body, whose characters may take three bytes each in it
+ASIDE = 64 * 1024  # a longer form is decoded on a thread, so as not to block the event loop
+LOGIN_MAX = 16 * 1024  # bytes of a form that needs no session
 FIELDS_MAX = 20_000
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 Form = tuple[Mapping[str, str], Mapping[str, list[str]]]
 
 
 def wants_json(request: Request) -> bool:
-    """Whether the answer is JSON: the request asks for it, or sent it."""
+    """Return whether the answer is JSON: the request accepts it, or is JSON itself."""
     accepted = request.headers.get("accept", "")
     return "text/html" not in accepted and (_JSON in accepted or _type(request) == _JSON)
 
@@ -32,8 +32,8 @@ def _type(request: Request) -> str:
 
 
 async def form_of(request: Request, most: int = FORM_MAX) -> Form:
-    """The fields of a form or of a JSON object of at most so many bytes: the last value of each, and all values. Raises
-    Problem."""
+    """Return the fields of a form or a JSON object of at most `most` bytes: the last value of each, and all values.
+    Raises Problem."""
     if request.method != "POST":
         return {}, {}
     body, kind = await _body(request, most), _type(request)

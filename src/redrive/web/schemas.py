@@ -1,4 +1,4 @@
-"""A form for the body of a task: one field for each argument that is a text, a number, or true or false."""
+"""A form for a task's body: one field for each argument that is a text, a number or a boolean."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = ("string", "integer", "number", "boolean")
 
 
 def form_of(schema: Mapping[str, Any], body: Any) -> list[Record]:
-    """The fields for a body: name, type, whether it is required, and its present value as text."""
+    """Return the fields for a body: name, type, whether it is required, and its current value as text."""
     if not isinstance(body, exact.Pairs):
         return []
     held = dict(body)
@@ -39,7 +39,7 @@ def form_of(schema: Mapping[str, Any], body: Any) -> list[Record]:
 
 
 def changed(fields: Sequence[Record], body: exact.Pairs, form: Mapping[str, str]) -> exact.Pairs:
-    """The body with the fields that a person changed: those that differ from what the form showed."""
+    """Return the body with the fields that a person changed: those that differ from the form's initial values."""
     made = exact.Pairs(body)
     for field in fields:
         name = field["name"]
@@ -60,7 +60,7 @@ def changed(fields: Sequence[Record], body: exact.Pairs, form: Mapping[str, str]
 
 
 def typed_fields(fields: Sequence[Record], form: Mapping[str, str] | None = None) -> list[Record]:
-    """The fields as a page shows them; with `form`, what was typed in them."""
+    """Return the fields for a page; with `form`, with their typed texts."""
     shown = []
     for field in fields:
         was = (form or {}).get(f"was.{field['name']}", field["text"])
@@ -70,7 +70,7 @@ def typed_fields(fields: Sequence[Record], form: Mapping[str, str] | None = None
 
 
 def _kind(part: Mapping[str, Any]) -> tuple[str, bool, list[str]]:
-    """The type of an argument, whether it may be null, and its choices; an empty type where a field cannot hold it."""
+    """Return the type of an argument (empty if a field cannot hold it), whether it may be null, and its choices."""
     several = part.get("anyOf", (part,))
     given = [each for each in several if each.get("type") != "null"]
     nullable = len(given) < len(several)
@@ -84,7 +84,7 @@ def _kind(part: Mapping[str, Any]) -> tuple[str, bool, list[str]]:
 
 
 def _shown(value: Any) -> str | None:
-    """A value as a field holds it; None where a field would lose something."""
+    """Return a value as the text of a field; None if a text would lose something."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -95,7 +95,7 @@ def _shown(value: Any) -> str | None:
 
 
 def _value(field: Record, typed: str) -> Any:
-    """The value that a text means. One that does not fit stays a text: the schema says what is wrong with it."""
+    """Return the value of a typed text. An unfitting text is returned as it is, for the schema to refuse."""
     if typed == "" and field["nullable"]:
         return None
     if field["kind"] == "boolean" and typed in ("true", "false"):

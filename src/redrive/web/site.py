@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from ..status import Status
 
 T = TypeVar("T")
-_ANY_CSRF = secrets.token_urlsafe(32)  # in a page for many, where each has a token of its own
-PATIENCE_S = {False: 0.3, True: 10.0}  # for a new sum where the known one is old: a page, and JSON that monitors poll
+_ANY_CSRF = secrets.token_urlsafe(32)  # a placeholder in shared pages, replaced by each user's own token
+PATIENCE_S = {False: 0.3, True: 10.0}  # seconds to wait for a new sum if the known one is old, by whether JSON is sent
 _log = logging.getLogger("redrive.web")
 
 
 class _PageName(Convertor[str]):
-    """The rest of an address: names have slashes in them, and line breaks too, which Starlette's own leaves out."""
+    """Matches the rest of an address, with slashes and also line breaks, which Starlette's own convertor excludes."""
 
     regex = "(?s:.*)"
 
@@ -80,11 +80,11 @@ register_url_convertor(_NAME, _PageName())
 class Site:
     """The pages of an app, as an ASGI application that a server runs or another application mounts.
 
-    `authorize(request)` returns who asks, as a `User`, a name, `(name, permissions)`, or None; it may be async. With
-    `token`, who has it may do everything. With neither, only this machine is let in. `read_only` answers each change
-    with 405. `hosts` are names under which the site may be reached, beside loopback; None: any, where `authorize` is
-    given. `base_path` is where a proxy mounts the site, which may strip it or not; so it cannot begin with the name of
-    a page. Raises ConfigError.
+    `authorize(request)` returns the user as a `User`, a name, `(name, permissions)`, or None; it may be async. The
+    holder of `token` may do everything. Without either, only this machine has access. `read_only` answers each change
+    with 405. `hosts` are the site's names beside loopback; None: any, if `authorize` is given. `base_path` is the path
+    at which a proxy mounts the site, whether it strips the path or not; so it cannot begin with the name of a page.
+    Raises ConfigError.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Site:
         base_path = _base_path(base_path)
         self.app, self.registry = app, registry
         self.read_only = read_only
-        self.url = url or shown(app.url or "")  # to show: without a password
+        self.url = url or shown(app.url or "")  # for display, without a password
         self.access, self.sums = Access(authorize, token), Sums()
         self.base_path = base_path
         self._hosts = host_names(hosts if hosts is not None or authorize is not None else ())
@@ -148,7 +148,7 @@ class Site:
         await self._routes(self._mounted(scope), receive, hardened)
 
     def _mounted(self, scope: Scope) -> Scope:
-        """The scope with the base path as its root, whether the proxy stripped it or not."""
+        """Return the scope with the base path as its root, whether the proxy stripped it or not."""
         if not self.base_path or scope["type"] != "http":
             return scope
         root, path = scope.get("root_path", ""), scope["path"]
@@ -159,7 +159,7 @@ class Site:
 
     @property
     def live(self) -> Live:
-        """The live updates of browsers. They belong to the event loop that answers."""
+        """The live updates. They belong to the event loop that answers requests."""
         if self._live is None:
             self._live = Live(Glance(lambda: self.app.store), self._every_s, self.vigil.heard)
         return self._live
@@ -168,13 +168,13 @@ class Site:
         return EVERY_S if self.app.store.usage() is None else BILLED_EVERY_S
 
     def status(self, patience_s: float = 0.0) -> KeptValue[Status]:
-        """The status, as `redrive status` shows it, with its age. Raises StoreError."""
+        """Return the status, as `redrive status` has it, with its age. Raises StoreError."""
         from ..status import read_status
 
         return self.sums.get("status", lambda: read_status(self.app.store, self.registry), patience_s)
 
     def begin_sums(self) -> None:
-        """Make the sums of the first page. Who asks meanwhile waits for the same; errors are theirs to show."""
+        """Start the sums of the first page. Requests meanwhile share them, and report their errors."""
         with contextlib.suppress(Exception):
             self.status()
 
@@ -192,9 +192,9 @@ class Site:
                 response: Response = await answer(request)
             except Answered as answered:
                 return answered.response
-            except ClientDisconnect:  # or it was too slow
+            except ClientDisconnect:  # the client disconnected, or was too slow
                 return Response(status_code=400)
-            except Exception as error:  # each becomes a page that says what, why and what next
+            except Exception as error:  # any error becomes a page with what, why and next
                 return self._failed(request, error)
             return response
 
@@ -205,7 +205,7 @@ class Site:
         path = one_line(path_of(request))
         if problem.status == 500:
             _log.error("%s %s failed", request.method, path, exc_info=error)
-        elif isinstance(error, ValueError) and not isinstance(error, RedriveError):  # ours, or what was typed
+        elif isinstance(error, ValueError) and not isinstance(error, RedriveError):  # a bug, or invalid input
             _log.info("%s %s was refused", request.method, path, exc_info=error)
         if problem.status == 401 and self.access.takes_token and request.method == "GET" and not wants_json(request):
             return RedirectResponse(page_address(root_of(request), "login", next=path_of(request)), 303)
@@ -215,7 +215,7 @@ class Site:
         return response
 
     async def _refused(self, request: Request, error: Exception) -> Response:
-        """Starlette found no route for the method."""
+        """Answer a method that no route has."""
         return self._failed(request, error)
 
     async def _page(self, page: SitePage, request: Request) -> Response:
@@ -227,15 +227,15 @@ class Site:
             check_origin(request, form, bears_token=self.access.bears_token(request))
         ask = self._ask(request, user, form, lists)
         version = self.live.version
-        if request.method == "GET" and request.headers.get("x-redrive-live"):  # many ask for the same after a change
+        if request.method == "GET" and request.headers.get("x-redrive-live"):  # many browsers ask after a change
             return await self._shown_to_many(page, request, ask, version)
         if request.method == "POST":
             return await self._show(page, request, user, await asyncio.to_thread(page.read, ask), version)
         return await self._show(page, request, user, await self.readings.seen(page, request, ask), version)
 
     async def _shown_to_many(self, page: SitePage, request: Request, ask: PageRequest, version: int) -> Response:
-        """A page that is read, and made HTML, once for all who ask for it after a change. Each gets a token of its own
-        for its forms, and what is said once is left to the page that was asked for by a person."""
+        """Return a page that is read and rendered once for all who request it after a change. Each gets its own token
+        for forms; the result of the last action is left to the next page that a person opens."""
         record = await self.readings.seen(page, request, ask, version)
         answer = record if isinstance(record, PageAnswer) else PageAnswer(record)
         if wants_json(request) or answer.to:
@@ -296,7 +296,7 @@ class Site:
         return response
 
     async def _stream(self, request: Request) -> Response:
-        """Server-sent events; 204 under WSGI, which would keep a thread for each browser."""
+        """Answer with server-sent events; under WSGI with 204, as each stream would occupy a thread."""
         user = await self._admitted(request, Permission.VIEW)
         if "wsgi_environ" in request.scope:
             return Response(status_code=204)
@@ -341,7 +341,7 @@ class Site:
 
 
 def _base_path(given: str) -> str:
-    """The base path without a slash at its end. Raises ConfigError for one that cannot be told from a page."""
+    """Return the base path without a trailing slash. Raises ConfigError if it could be taken for a page."""
     path = given.rstrip("/")
     if path and (not path.startswith("/") or "//" in path or set(path) & set("?#%\\ ")):
         raise ConfigError(f"base_path={given!r}: expected a path such as '/jobs'")

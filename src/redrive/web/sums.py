@@ -1,4 +1,4 @@
-"""Keep sums over many messages for a while: counting a million takes longer than a page may."""
+"""Cache sums over many messages: counting a million takes longer than a page may."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-FRESH_S = 1.0  # a younger sum is shown as it is
-SHARE = 40  # a sum that took a second is made again after forty
-QUICK_S = 0.05  # a sum that took less is made again before it is shown
-KEPT_MAX = 500  # sums
+FRESH_S = 1.0  # a younger sum is returned as it is
+SHARE = 40  # a sum that took 1 s to make is made again after 40 s
+QUICK_S = 0.05  # a stale sum that took less is made again before it is returned
+KEPT_MAX = 500  # sums in the cache
 OLD_S = 5.0  # an older sum is shown with its age
-LEAST_SHARE = 4  # and made again by then, unless that would take more than a quarter of the time
-WAITED_S = 0.03  # for a count, by a page that can do without it
+LEAST_SHARE = 4  # and it is made again by then, unless that would take more than a quarter of the time
+WAITED_S = 0.03  # how long a page waits for a count that it can omit
 
 
 @dataclass(frozen=True, slots=True)
 class KeptValue(Generic[T]):
-    """A sum, and how many seconds ago it was made."""
+    """A sum, and its age in seconds."""
 
     value: T
     age_s: float
@@ -36,15 +36,15 @@ class _Sum:
 
 
 def _rest_s(cost_s: float) -> float:
-    """How long a sum that took so long is shown before it is made again."""
+    """Return how long a sum with this cost is returned before it is made again."""
     return max(FRESH_S, min(SHARE * cost_s, max(OLD_S, LEAST_SHARE * cost_s)))
 
 
 class Sums:
-    """Sums by key, which all users share. One that is old is returned with its age while a thread makes it again; the
-    new one is waited for a moment where the old one is older than OLD_S. One that a change made stale is made again
-    before it is returned, unless that takes more than a second. One that could not be made again is forgotten: the next
-    page says why, and shows no old numbers."""
+    """Sums by key, shared by all users. An old sum is returned with its age while a thread makes it again; if it is
+    older than OLD_S, the caller first waits a moment for the new one. A sum made stale by a change is made again before
+    it is returned, unless that takes more than a second. If making one fails, the old one is dropped, so that the next
+    page shows the error and no old numbers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -54,22 +54,23 @@ class Sums:
         self._spoilt = -1.0
 
     def get(self, key: str, read: Callable[[], T], patience_s: float = 0.0) -> KeptValue[T]:
-        """The sum of this key; `read` makes it. A new one is waited for so long where the known one is older than
-        OLD_S. Raises what `read` raises where there is none yet."""
+        """Return the sum of this key, made by `read`. If it is older than OLD_S, wait `patience_s` for a new one.
+        Without an old one, raises the errors of `read`."""
         kept, making = self._begin(key, read, aside=False)
         if kept is None or (patience_s and kept.age_s >= OLD_S and wait([making], patience_s).done):
             return KeptValue(making.result(), 0.0)
         return kept
 
     def within(self, seconds: float, key: str, read: Callable[[], T]) -> KeptValue[T] | None:
-        """The same; None if it is not there and takes longer. A thread goes on then, for the next who asks."""
+        """Return the sum, or None if it is not there within `seconds`; a thread then finishes it for later requests."""
         kept, making = self._begin(key, read, aside=True)
         if kept is None and not wait([making], seconds).done:
             return None
         return kept or KeptValue(making.result(), 0.0)
 
     def _begin(self, key: str, read: Callable[[], T], *, aside: bool) -> tuple[KeptValue[T] | None, Future[T]]:
-        """The sum that can be returned at once, and the future of the new one, made here or by a thread (`aside`)."""
+        """Return the sum to return at once, if any, and the future of the new one, made here or (`aside`) by a
+        thread."""
         with self._lock:
             known, making = self._sums.get(key), self._making.get(key)
             now = self._clock()

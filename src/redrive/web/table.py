@@ -14,21 +14,21 @@ P = Permission
 
 
 class SitePage(NamedTuple):
-    """A page: its address, what its menu calls it, and where it is read: `read/MODULE.py`, function `FUNCTION`. The
-    template has the page's name. One with `form` also takes POST, and still changes nothing."""
+    """A page: its name, address and menu title, and its function as `MODULE.FUNCTION` below `read/`. The template has
+    the page's name. A page with `form` also accepts POST, without changing anything."""
 
     name: str
     path: str
     title: str
     where: str
     permission: Permission = P.VIEW
-    key: str = ""  # pressed after `g`; a page with one is in the menu
+    key: str = ""  # pressed after `g`; pages with a key are in the menu
     form: bool = False
     most: int = FORM_MAX  # bytes of its form
 
     @property
     def needs_store(self) -> bool:
-        """Whether it shows what the store holds, and not only what the app declares."""
+        """Whether the page shows data of the store, not only declarations of the app."""
         return self.name not in ("keys", "policies")
 
     @property
@@ -37,7 +37,7 @@ class SitePage(NamedTuple):
 
 
 class Action(NamedTuple):
-    """An action: `POST /do/NAME`, the permission, and where it is done: `actions/MODULE.py`, function `FUNCTION`."""
+    """An action: `POST /do/NAME`, its permission, and its function as `MODULE.FUNCTION` below `actions/`."""
 
     name: str
     permission: Permission

@@ -1,4 +1,4 @@
-"""Make HTML of records: every text is escaped, and what cannot be seen in it is shown as an escape."""
+"""Render records as HTML: every text is escaped, with invisible characters as escapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FRAME = re.compile(r'(?<=^  )File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})',
 
 
 def clean(value: Any) -> Any:
-    """What a template prints: texts without characters that act on the page, None as a dash."""
+    """Return a value for a template: a text without characters that act on the page, None as a dash."""
     if value is None:
         return DASH
     if isinstance(value, Undefined | Markup):
@@ -35,7 +35,7 @@ def clean(value: Any) -> Any:
 
 
 def moment(at: str | None, now_ms: int, *, absent: str = DASH) -> Markup | str:
-    """A time as `3m ago`, with the whole of it in UTC; the reader's own clock is added by a script."""
+    """Format a time as `3m ago`, with the whole time in UTC; a script adds the reader's local time."""
     if at is None:
         return absent
     time = datetime.fromisoformat(at)
@@ -47,7 +47,7 @@ def moment(at: str | None, now_ms: int, *, absent: str = DASH) -> Markup | str:
 
 
 def clock(at: str) -> str:
-    """A time as the label of a chart.
+    """Format a time as the label of a chart.
 
     >>> clock("2026-11-23T14:50:00.000Z")
     '23 Nov 14:50 UTC'
@@ -56,7 +56,7 @@ def clock(at: str) -> str:
 
 
 def second(at: str) -> str:
-    """A time of today, to the second.
+    """Format a time of today, to the second.
 
     >>> second("2026-11-23T14:50:07.250Z")
     '14:50:07 UTC'
@@ -65,19 +65,19 @@ def second(at: str) -> str:
 
 
 def pretty(value: Any) -> str:
-    """JSON for people, with every digit as it was written."""
+    """Format JSON with indentation, with every digit as written."""
     if isinstance(value, msgspec.Raw):
         return msgspec.json.format(bytes(value), indent=2).decode()
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 def short(id: str | None) -> str:
-    """The end of an id, which differs from that of other ids."""
+    """Return the end of an id, which differs between ids."""
     return DASH if not id else id if len(id) <= 12 else f"…{id[-10:]}"
 
 
 def linked(traceback: str) -> Markup:
-    """A traceback whose frames lead to their lines of code, where the setting `code_url` says where those are."""
+    """Return a traceback whose frames link to their code, if the setting `code_url` is set."""
     parts, at = list[Markup](), 0
     for frame in _FRAME.finditer(traceback):
         if to := code(frame["file"], int(frame["line"])):
@@ -91,7 +91,7 @@ def linked(traceback: str) -> Markup:
 
 @cache
 def environment() -> Environment:
-    """Jinja with our filters; a name that a record lacks is an error, so that no page shows an empty place for it."""
+    """Return the Jinja environment with our filters. A missing name is an error, so that no page shows a gap."""
     made = Environment(
         loader=PackageLoader("redrive.web"),
         autoescape=True,
@@ -112,7 +112,7 @@ def environment() -> Environment:
         "short": short,
         "tree": tree,
         "linked": linked,
-        "term": lambda name, field: str(exactly(field, str(name))),  # how a name becomes a selector
+        "term": lambda name, field: str(exactly(field, str(name))),  # a name as a term of a selector
         "title_of": lambda text: str(text).replace("_", " "),
     }
     made.globals |= {"bars": bars, "ranges": ranges, "spark": spark, "confirm_above": CONFIRM_ABOVE}
@@ -120,6 +120,6 @@ def environment() -> Environment:
 
 
 def page(template: str, record: Mapping[str, Any], **others: Any) -> str:
-    """The HTML of a record. What charts and trees made of texts has passed no `clean`; the page as a whole does."""
+    """Render a record as HTML. `many_lines` also covers texts from charts and trees, which `clean` does not see."""
     html = environment().get_template(f"{template}.html").render(page=record, **others)
     return many_lines(html)

@@ -1,4 +1,4 @@
-"""Show JSON as a tree that opens and closes without scripts, with every digit and every repeated name as written."""
+"""Render JSON as a tree that folds without scripts, with every digit and repeated name as written."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from markupsafe import Markup
 from ..redact.visible import in_json, many_lines, one_line
 from . import exact
 
-DEPTH_MAX, PARTS_MAX = 20, 1000  # levels, and parts of the whole tree; the rest is shown as text or counted
-OPEN_PARTS = 50  # an object of so many is shown open
+DEPTH_MAX, PARTS_MAX = 20, 1000  # levels, and parts in all; beyond them text, or a count
+OPEN_PARTS = 50  # objects with at most so many parts are open at first
 LEAF_MAX = 10_000  # characters
 
 
 def tree(value: object) -> Markup:
-    """The tree of a value, or of JSON that is not decoded."""
+    """Return the tree of a value, or of undecoded JSON."""
     raw = bytes(value) if isinstance(value, msgspec.Raw) else msgspec.json.encode(value)
     try:
         return _Tree().of(exact.read(raw), DEPTH_MAX)
-    except (ValueError, RecursionError):  # nested too deep for a tree
+    except (ValueError, RecursionError):  # too deep for a tree
         return Markup("<pre>{}</pre>").format(many_lines(raw.decode("utf-8", "replace")[:LEAF_MAX]))
 
 
@@ -29,7 +29,7 @@ class _Tree:
         self._left = PARTS_MAX
 
     def of(self, value: Any, depth: int) -> Markup:
-        """The tree of a value of a decoded text."""
+        """Return the tree of a decoded value."""
         if isinstance(value, exact.Pairs) and value and depth:
             return self._list(value, "field", depth)
         if isinstance(value, list) and value and depth:

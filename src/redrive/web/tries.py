@@ -1,4 +1,4 @@
-"""Bound how fast one client may guess a token."""
+"""Limit how fast a client can guess tokens."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-WRONG_MAX = 10  # tokens of one client within the time
-WRONG_BY_PROXY_MAX = 100  # and of all clients that come by one proxy
+WRONG_MAX = 10  # wrong tokens of one client within WITHIN_S
+WRONG_BY_PROXY_MAX = 100  # and of all clients of one proxy
 WITHIN_S = 60.0
-CLIENTS_MAX = 1_000  # the client whose last wrong token is the oldest is forgotten first
+CLIENTS_MAX = 1_000  # beyond this, the client with the oldest wrong token is forgotten
 
 
 class LoginTries:
-    """Wrong tokens by client. After so many within a minute, every token of that client is refused for a minute. The
-    right one is refused too, or the refusal would reveal which it is. Open sessions continue."""
+    """Wrong tokens by client. After too many within a minute, every token of that client is refused for a minute, even
+    the right one, as accepting it would reveal it. Open sessions continue."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class LoginTries:
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()
 
     def wait_s(self, client: str, most: int = WRONG_MAX) -> int:
-        """How long this client has to wait; 0: it may try."""
+        """Return the seconds that this client has to wait; 0 if it may try."""
         with self._lock:
             times = self._wrong.get(client, [])
             left = times[-1] + WITHIN_S - self._clock() if len(times) >= most else 0.0
@@ -32,7 +32,7 @@ class LoginTries:
             return max(0, int(left + 0.999))
 
     def wrong(self, client: str, most: int = WRONG_MAX) -> None:
-        """This client gave a wrong token."""
+        """Count a wrong token of this client."""
         with self._lock:
             now = self._clock()
             times = [at for at in self._wrong.pop(client, []) if now - at < WITHIN_S]

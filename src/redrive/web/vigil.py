@@ -1,4 +1,4 @@
-"""Know within seconds that the store does not answer, and keep what pages showed before."""
+"""Detect within seconds that the store does not answer, and show earlier records of pages meanwhile."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from .table import SitePage
 
 T = TypeVar("T")
 _SHARED_MAX, _SHARED_S = 200, 2.0
-ANSWERS_S = 2.0  # a store that takes longer for the least question hangs, as far as a reader can tell
-LOST_S = 0.3  # how long one that did not answer is waited for
-RECENT_S = 1.0  # an answer is good for so long
-KEPT_MAX = 200  # records
+ANSWERS_S = 2.0  # seconds for the cheapest call, after which the store counts as hung
+LOST_S = 0.3  # seconds to wait for a store that did not answer last time
+RECENT_S = 1.0  # seconds for which an answer is valid
+KEPT_MAX = 200  # records kept
 
 
 class Vigil:
-    """Asks the store the least there is to ask, and remembers when it last answered, and what pages showed then. A
-    question that hangs is waited for by all; no second one is asked meanwhile."""
+    """Calls the store cheaply to check it, and keeps the time of its last answer and the last records of pages. All
+    requests share a call that hangs."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
         self._lock = Lock()
         self._asked: Future[bool] | None = None
         self._records: dict[Any, Mapping[str, Any]] = {}
-        self.answered_s = time.time()  # when it last did
+        self.answered_s = time.time()  # when the store last answered
         self.lost = False
 
     async def answers(self) -> bool:
-        """Whether the store answers now."""
+        """Return whether the store answers now."""
         if not self.lost and 0 <= time.time() - self.answered_s < RECENT_S:
             return True
         asked = asyncio.wrap_future(self._ask())
@@ -51,7 +51,7 @@ class Vigil:
         return False
 
     def heard(self) -> None:
-        """It answered."""
+        """Note an answer of the store."""
         self.answered_s, self.lost = time.time(), False
 
     def _ask(self) -> Future[bool]:
@@ -66,26 +66,26 @@ class Vigil:
             self._store().paused()
             self.heard()
             changed = True
-        except Exception:  # whatever is wrong with it, the page says what
+        except Exception:  # the page itself reports the error
             changed = False
         with self._lock:
             self._asked = None
         asked.set_result(changed)
 
     def keep(self, key: Any, record: Mapping[str, Any]) -> None:
-        """Keep what a page shows, for as long as the store will not answer."""
+        """Keep the record of a page, to show while the store does not answer."""
         self._records.pop(key, None)
         self._records[key] = record
         while len(self._records) > KEPT_MAX:
             del self._records[next(iter(self._records))]
 
     def last(self, key: Any) -> Mapping[str, Any] | None:
-        """What the page showed last."""
+        """Return the last record of a page."""
         return self._records.get(key)
 
 
 class Readings:
-    """Reads pages: once for all who ask for the same, and as they were where the store does not answer."""
+    """Reads pages: once for concurrent equal requests, and from kept records while the store does not answer."""
 
     def __init__(self, url: str, vigil: Vigil) -> None:
         self._url, self._vigil = url, vigil
@@ -93,8 +93,8 @@ class Readings:
         self._version, self._since = -1, 0.0
 
     async def seen(self, page: SitePage, request: Request, ask: PageRequest, version: int | None = None) -> Record:
-        """What a page shows, with how old it is where that is old. If the store does not answer, what the page showed
-        last, with since when. `version`: it is read once for all who ask for it after a change."""
+        """Return the record of a page, with its age if it is old. If the store does not answer, return the last record,
+        with its time. `version`: share the record with other requests after the same change."""
 
         def read() -> Record:
             return _read(page, ask)
@@ -122,8 +122,8 @@ class Readings:
         return PageAnswer(lost, status=503, typed=shown.typed if isinstance(shown, PageAnswer) else None)
 
     async def once(self, key: Any, version: int, read: Callable[[], T]) -> T:
-        """What one browser's request read for this version of the store answers the others' too: those of the same
-        name and permissions. Without watchers nothing counts versions, so none is kept long."""
+        """Return the value that `read` made for this version, shared between requests with the same key. Values are
+        dropped with the next version or after two seconds, as versions are counted only while browsers watch."""
         now = asyncio.get_running_loop().time()
         if version != self._version or len(self._shared) > _SHARED_MAX or now - self._since > _SHARED_S:
             self._shared.clear()
@@ -140,12 +140,12 @@ class Readings:
 
 
 def key_of(request: Request, ask: PageRequest) -> tuple[Any, ...]:
-    """What a record depends on: a run's page says who may approve it."""
+    """Return the key of a record: path, query and user, as a run's page depends on who may approve it."""
     return request.scope["path"], request.scope.get("query_string"), ask.user
 
 
 def _read(page: SitePage, ask: PageRequest) -> Record:
-    """What a page shows; with `stale`, if a sum in it is old."""
+    """Return the record of a page; with `stale` if a sum in it is old."""
     record = page.read(ask)
     old = ask.stale(ask.store.now_ms()) if ask.ages_s else None
     if old is not None:
@@ -154,6 +154,6 @@ def _read(page: SitePage, ask: PageRequest) -> Record:
 
 
 def _forget(reading: asyncio.Future[Any]) -> None:
-    """Take its error: the answer was given without it."""
+    """Retrieve the error of an abandoned reading, which asyncio would otherwise log."""
     if not reading.cancelled():
         reading.exception()

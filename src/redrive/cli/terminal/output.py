@@ -56,8 +56,7 @@ class Output:
     def rows(
         self, rows: Iterable[Row], columns: Sequence[Column], *, id: str | None = None, limit: int | None = None
     ) -> int:
-        """Write rows; return their number. `-o ids` prints the field `id`. `limit`: 0 is all, None the form's
-        default."""
+        """Write rows and return their number. `-o ids` prints the field `id`. `limit`: 0 is all, None is by form."""
         some, cut = self._some(map(self.hidden, rows), limit)
         match self.form:
             case "table":

@@ -14,15 +14,15 @@ from ..texts import COUNTS, pairs
 if TYPE_CHECKING:
     from ...triage.controls import Control
 
-LASTS = ("15m", "1h", None)  # how long a breaker is held; None: until somebody releases it
+LASTS = ("15m", "1h", None)  # how long a breaker is held; None: until it is released
 
 
 def row_of(control: Control, waiting: Control | None, now_ms: int) -> dict[str, Any]:
-    """A dependency as a row. `waiting` has read messages too."""
+    """Return a dependency as a row. `waiting` is the same control with its messages counted, if known."""
     breaker = (control.breaker or "–").replace("_", " ")
     return {
         "dependency": control.name,
-        "breaker": breaker.upper() if "open" in breaker else breaker,  # also for who sees no colours
+        "breaker": breaker.upper() if "open" in breaker else breaker,  # upper case, as colours alone may not be visible
         "until": _left(control.until_ms, now_ms),
         "failed": f"{control.failed:,} of {control.calls:,}" if control.calls else None,
         "budget": number(control.budget_left) if control.budget_left is not None else None,
@@ -48,7 +48,7 @@ def _release(model: Model, row: ScreenRow, reason: str) -> str:
 
 
 class Holding(Screen):
-    """The keys that hold a breaker, for the time that was chosen, and release it."""
+    """The keys that hold a breaker, for the chosen time, and release it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,8 +89,6 @@ class Holding(Screen):
 
 
 class FlowScreen(Holding):
-    """All dependencies that the app declares, or a worker has called."""
-
     name: ClassVar[str] = "flow"
     id: ClassVar[str] = "dependency"
     columns = (
@@ -123,8 +121,6 @@ class FlowScreen(Holding):
 
 
 class FlowDetail(Holding, Text):
-    """One dependency, with the last transitions of its breaker."""
-
     def __init__(self, dependency: str) -> None:
         super().__init__()
         self.dependency = dependency

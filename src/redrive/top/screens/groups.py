@@ -1,4 +1,4 @@
-"""Failure groups: what the dead died of, the largest first, and the dead of one group."""
+"""Failure groups, the largest first, and the dead messages of one group."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class GroupNotes(NamedTuple):
-    """The groups, and what people wrote on them, by fingerprint."""
+    """The groups, and their annotations by fingerprint."""
 
     groups: Sequence[FailureGroup]
     about: Mapping[str, Annotation]
 
 
 def _said(of: Annotation, now_ms: int) -> str | None:
-    """What people decided and wrote, in few words."""
+    """Return the annotations of a group in a few words."""
     rule = f"rule {of.rule.kind}" if of.rule is not None else ""
     muted = f"muted until {timestamp(of.muted_until_ms)}" if of.muted(now_ms) else ""
     owner = f"owner {of.owner}" if of.owner else ""
@@ -37,8 +37,6 @@ def _said(of: Annotation, now_ms: int) -> str | None:
 
 
 class GroupsScreen(Screen):
-    """All groups."""
-
     name: ClassVar[str] = "groups"
     columns = (
         Column("count"),
@@ -75,7 +73,7 @@ class GroupsScreen(Screen):
 
 
 def group_selector(fingerprint: str, task: str) -> str:
-    """The selector of the dead of a group."""
+    """Return the selector of the dead messages of a group."""
     return str(as_node(Filter(task=task, fingerprint=fingerprint)))
 
 
@@ -84,7 +82,7 @@ def _annotations(model: Model, fingerprints: Sequence[str]) -> Mapping[str, Anno
 
 
 class GroupReading(NamedTuple):
-    """A group, what was written on it, and its dead that died first."""
+    """A group, its annotations, and its oldest dead messages."""
 
     groups: Sequence[FailureGroup]
     about: Annotation
@@ -92,8 +90,6 @@ class GroupReading(NamedTuple):
 
 
 class GroupDetail(Screen):
-    """One group: its texts, and its dead."""
-
     columns = (*DEAD_COLUMNS[:1], *DEAD_COLUMNS[2:])
     acts = ACTS
     reads, studies = False, True
@@ -132,7 +128,7 @@ class GroupDetail(Screen):
 
 
 def _texts(deep: GroupReading) -> Sequence[str]:
-    """The different texts of its failures, the most frequent first."""
+    """Return the three most frequent texts of its failures."""
     texts = [str(dead_row(message)["text"] or "") for message in deep.dead]
     counts = {text: texts.count(text) for text in dict.fromkeys(texts) if text}
     ranked = sorted(counts, key=lambda text: -counts[text])

@@ -1,4 +1,4 @@
-"""The keys, and what they do on the screen that was seen."""
+"""The keys, and their meaning on the screen from which help was opened."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from ...triage.timeline import by_hand, timeline
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
 
-SHOWN_MAX = 200  # messages that are read
-LOOKED_MAX = 2000  # waiting or done ones that are looked through for those that a filter names
+SHOWN_MAX = 200  # messages listed
+LOOKED_MAX = 2000  # waiting or done messages that are read to apply a filter
 LANES = (Lane.DEAD, Lane.QUARANTINE, Lane.READY, Lane.LEASED, Lane.DONE)
 DEAD_COLUMNS = (
     Column("id"),
@@ -47,7 +47,6 @@ _WAITING_COLUMNS = (
 
 
 def dead_row(message: Message) -> dict[str, Any]:
-    """A dead message as a row."""
     return {**dead_message_row(message), "state": str(message.lane)}
 
 
@@ -92,7 +91,7 @@ ACTS = (
 
 
 class MessageList(NamedTuple):
-    """Messages, and how many there are in each lane."""
+    """The listed messages, and the counts of all lanes."""
 
     messages: Sequence[Message]
     counts: Counts
@@ -100,7 +99,7 @@ class MessageList(NamedTuple):
 
 
 class MessagesScreen(Screen):
-    """The messages of one lane: dead ones, until `l` turns to the next. The filter is a selector."""
+    """The messages of one lane, at first the dead ones; `l` changes to the next lane. The filter is a selector."""
 
     name: ClassVar[str] = "messages"
     asks_store: ClassVar[bool] = True
@@ -147,7 +146,7 @@ class MessagesScreen(Screen):
 
     @property
     def chosen_by(self) -> str:
-        """The selector of what is listed, of a lane at rest."""
+        """The selector of the listed messages, for lanes at rest."""
         node = parse(self.filter)
         if self.lane is Lane.QUARANTINE and "lane:" not in self.filter:
             node = both((node, *_lane_term(self.lane)))
@@ -179,15 +178,13 @@ def _lane_term(lane: Lane) -> tuple[Term, ...]:
 
 
 class MessageStory(NamedTuple):
-    """A message's record and its story, as `redrive job show` has it; no record if it is gone."""
+    """A message's record and story, as in `redrive job show`; the record is None if the message is gone."""
 
     record: Mapping[str, Any] | None
     lines: Sequence[str]
 
 
 class MessageDetail(Text):
-    """One message, as `redrive job show` has it."""
-
     acts = ACTS
 
     def __init__(self, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What needs a person now, how much runs, and where to look next."""
+"""Needs, running messages and problems, each with the screen that has its details."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from ...status import Hold, Need, QueueStatus, Status
     from ...triage.redrive.run import RunView
 
-EACH_MAX = 5  # holds, failures, runs and queues that are listed
+EACH_MAX = 5  # the most holds, failures, runs and queues listed
 
 
 class OverviewHistory(NamedTuple):
-    """The state of the store, and what happened in the last minutes, where that is kept."""
+    """The status of the store, and its last minutes of history, if kept."""
 
     status: Status
     history: History | None
 
 
 class OverviewScreen(Screen):
-    """Rows of what needs a person, what is held, failures, runs and the worst queues; `enter` leads to each."""
+    """Rows of needs, holds, failures, runs and the worst queues; Enter opens the screen of each."""
 
     name: ClassVar[str] = "overview"
     columns = (Column("area"), Column("text", "what", shrinks=True))
@@ -88,7 +88,7 @@ class OverviewScreen(Screen):
 
 
 def _led_to(area: str) -> Screen:
-    """The screen with the details of an area of `redrive status`, or of a kind of hold."""
+    """Return the screen for an area of `redrive status`, or for a kind of hold."""
     kinds = {
         "failures": GroupsScreen,
         "runs": RunsScreen,
@@ -101,7 +101,7 @@ def _led_to(area: str) -> Screen:
 
 
 def _object(about: str) -> Screen | None:
-    """The screen of the very thing that a need is about; None where it has none of its own."""
+    """Return the screen of the subject of a need; None if it has none of its own."""
     kind, _, name = about.partition("/")
     match kind:
         case "queue":
@@ -117,7 +117,7 @@ def _object(about: str) -> Screen | None:
 
 
 def _lanes(figures: QueueCounts) -> str:
-    """All queues together."""
+    """Return the sums of all queues, as text."""
     of = figures.counts.values()
     lanes = {lane: sum(getattr(each, lane) for each in of) for lane in ("ready", "scheduled", "leased", "dead")}
     lanes["quarantine"] = sum(each.quarantine for each in of)

@@ -1,4 +1,4 @@
-"""Plan a redrive: freeze which messages, count them, and start the run once a person says so."""
+"""Plan a redrive: freeze the messages, count them, and start the run when a person confirms it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _apply(model: Model, row: ScreenRow, reason: str) -> Screen:
 
 
 class PlanScreen(Text):
-    """The plan of what a selector names, as it is now. Another canary or rate makes another plan."""
+    """A new plan of a selector's messages. Changing the canary or the rate makes another plan."""
 
     name: ClassVar[str] = "plan"
     once: ClassVar[bool] = True

@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from ...status import Hold
     from ...status.upcoming import Upcoming
 
-RATED_MAX = 30  # queues whose history is read, the fullest first
+RATED_MAX = 30  # queues whose history is read: those with the most messages
 BACK, STEP = "5m", "1m"
-_LANES = LANES[:-1]  # done messages need no one to act
+_LANES = LANES[:-1]  # without done messages, which need no action
 
 
 class QueueCounts(NamedTuple):
-    """Counts of each queue, and which are paused."""
+    """Counts by queue, and the paused queues."""
 
     counts: Mapping[str, Counts]
     paused: frozenset[str]
 
 
 class QueueNotes(NamedTuple):
-    """What holds the messages of each queue, in few words, and its history."""
+    """By queue, the holds of its messages in a few words, and its history."""
 
     held: Mapping[str, str]
     history: Mapping[str, History]
 
 
 def counted(model: Model) -> QueueCounts:
-    """The counts of all queues, those that the app declares included. Raises StoreError."""
+    """Return the counts of all queues, also declared ones without messages. Raises StoreError."""
     from ...presence import with_claimed
     from ...status.workers import worker_reports
 
@@ -53,7 +53,7 @@ def counted(model: Model) -> QueueCounts:
 
 
 def rates(model: Model, names: Sequence[str]) -> Mapping[str, History]:
-    """The last minutes of these queues, where they are kept. Raises StoreError."""
+    """Return the history of the last minutes by queue; empty if the store keeps none. Raises StoreError."""
     from ...history import read_history
 
     return {name: read_history(model.store, name, None, BACK, STEP) for name in names} if _keeps(model) else {}
@@ -84,8 +84,6 @@ ACTS = (
 
 
 class QueuesScreen(Screen):
-    """All queues, by name."""
-
     name: ClassVar[str] = "queues"
     id: ClassVar[str] = "queue"
     columns = (
@@ -131,7 +129,6 @@ class QueuesScreen(Screen):
 
 
 def row_of(name: str, of: Counts, paused: bool, held: str, history: History | None) -> dict[str, Any]:
-    """A queue as a row."""
     lanes = {lane: getattr(of, lane) for lane in _LANES}
     reason = "; ".join(filter(None, ["PAUSED" if paused else "", held])) or None
     row: dict[str, Any] = {
@@ -163,8 +160,6 @@ class QueueReading(NamedTuple):
 
 
 class QueueDetail(Text):
-    """One queue: its counts and rates, what holds it, what comes due, its failures and workers."""
-
     acts = ACTS
     studies = True
 
@@ -233,7 +228,7 @@ class QueueDetail(Text):
 
 
 def happened(history: History) -> Sequence[str]:
-    """A history in a few lines."""
+    """Return a history as a few lines."""
     total, past_s = history.total, max(1.0, (history.until_ms - history.since_ms) / 1000)
     failed = {outcome: number for outcome, number in total.outcomes.items() if number and outcome != "done"}
     times = [(name, of) for name, of in (("wait", total.wait), ("run", total.run)) if of.count]
@@ -252,6 +247,6 @@ def happened(history: History) -> Sequence[str]:
 
 
 def wave(upcoming: Upcoming) -> Sequence[str]:
-    """What comes due, in a few lines."""
+    """Return the upcoming messages as a few lines."""
     spans = ((60, "1m"), (600, "10m"), (3600, "1h"), (86_400, "24h"))
     return [f"within {word:>3}  {count(upcoming.within(s), 'message')}" for s, word in spans]

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from ...triage.redrive.run import Run, RunView
 
 RUNS_MAX = 100
-FAILURES_MAX = 20  # that one run shows
+FAILURES_MAX = 20  # of one run
 _COUNTS = ("planned", "moved", "done", "failed", "waiting")
 
 
 def row_of(view: RunView) -> dict[str, Any]:
-    """A run as a row."""
     return {
         "id": view.id,
         "state": view.state if view.state != "running" else f"running: {view.phase}",
@@ -43,7 +42,7 @@ def _about(row: ScreenRow) -> str:
 
 
 def _steer(done: str, do: Callable[[Run, str, str | None], object]) -> Callable[[Model, ScreenRow, str], str]:
-    """What a key does to a run, and the word that says so afterwards."""
+    """Return the function that a key calls: it changes the run, and returns a line with the word `done`."""
 
     def act(model: Model, row: ScreenRow, reason: str) -> str:
         answer = do(model.dlq.run(row["id"]), reason, model.actor)
@@ -72,8 +71,6 @@ ACTS = (
 
 
 class RunsScreen(Screen):
-    """The last runs, the open ones first."""
-
     name: ClassVar[str] = "runs"
     columns = (
         Column("id"),
@@ -98,7 +95,7 @@ class RunsScreen(Screen):
 
 
 class RunReading(NamedTuple):
-    """A run, what happened in it, and what failed again."""
+    """A run, its story, its messages that failed again, and its holds."""
 
     view: RunView
     story: Sequence[Line]
@@ -107,7 +104,7 @@ class RunReading(NamedTuple):
 
 
 def _held(model: Model, run: Run, view: RunView) -> str:
-    """What holds the messages that the run has moved, in words."""
+    """Return the holds of messages that the run has moved, as text."""
     from ...status import Reasons
 
     try:
@@ -119,8 +116,6 @@ def _held(model: Model, run: Run, view: RunView) -> str:
 
 
 class RunDetail(Text):
-    """One run: its counts, its story and its failures."""
-
     acts = ACTS
 
     def __init__(self, run: str) -> None:

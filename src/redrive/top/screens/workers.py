@@ -21,7 +21,6 @@ def _figure(value: float | None, unit: str = "") -> str | None:
 
 
 def row_of(info: WorkerInfo) -> dict[str, Any]:
-    """A worker as a row."""
     return {
         "id": f"{info.name} {info.host} {info.pid} {info.started_ms}",
         "name": info.name,
@@ -42,8 +41,6 @@ def row_of(info: WorkerInfo) -> dict[str, Any]:
 
 
 class WorkersScreen(Screen):
-    """All of them, those that are gone last."""
-
     name: ClassVar[str] = "workers"
     columns = (
         Column("name", shrinks=True),
@@ -75,8 +72,6 @@ class WorkersScreen(Screen):
 
 
 class WorkerDetail(Text):
-    """One worker: its figures, and the messages that it holds."""
-
     def __init__(self, id: str, worker: str) -> None:
         super().__init__()
         self._id, self.worker = id, worker

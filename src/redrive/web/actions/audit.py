@@ -6,5 +6,5 @@ from ..ask import Download, PageRequest
 
 
 def export(ask: PageRequest) -> Download:
-    """The whole log as JSON lines, the oldest first, as `redrive audit export` writes it."""
+    """Return the whole log as JSON lines, oldest first, as `redrive audit export` writes it."""
     return Download("audit.jsonl", b"".join(line + b"\n" for line in ask.app.audit.lines()), "application/x-ndjson")

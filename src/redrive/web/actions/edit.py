@@ -8,8 +8,8 @@ from ..read.edit import Attempt, needed
 
 
 def commit(ask: PageRequest) -> Done | PageAnswer:
-    """Replace the message, in one commit with the entry in the audit log. What cannot be committed is shown again, with
-    all that was typed."""
+    """Replace the message, in one commit with the entry in the audit log. If it cannot be replaced, return the form
+    again, with the typed values."""
     attempt = Attempt(ask, needed(ask))
     if attempt.prepared is None:
         return attempt.page("" if attempt.mistake else "nothing was typed that would change the message")
@@ -20,6 +20,6 @@ def commit(ask: PageRequest) -> Done | PageAnswer:
     except (Refused, EnqueueError) as error:
         return attempt.page(str(error), 409)
     text = f"Message {done.id} takes the place of {done.replaces}."
-    faults = attempt.message.faults  # not to the new message: it may be done, and gone, before a browser is there
+    faults = attempt.message.faults  # the new message may be done and deleted before a browser opens it
     to = ("groups", faults[-1].fingerprint) if faults and faults[-1].fingerprint else ("messages",)
     return Done(text, to, {"id": done.id, "replaces": done.replaces, "diff": done.diff})

@@ -17,8 +17,8 @@ _LANES = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 
 
 def export(ask: PageRequest) -> Download:
-    """The ticked messages, or all that a selector names, as `redrive dlq export` writes them. Secrets are hidden unless
-    `reveal` is ticked, which needs a reason and has an entry of its own in the audit log."""
+    """Return the ticked messages, or those of a selector, as `redrive dlq export` writes them. Secrets are hidden
+    unless `reveal` is ticked, which needs a reason and gets its own entry in the audit log."""
     selection = _chosen(ask)
     reveal = ask.checked("reveal")
     reason = ask.reason if reveal else ask.text("reason")
@@ -41,7 +41,7 @@ def _chosen(ask: PageRequest) -> Selection:
 
 
 class _ExportFile(io.BytesIO):
-    """A file that a browser gets, which the audit log names so. Raises Problem beyond its bound."""
+    """A file in memory, named for the audit log. Raises Problem beyond its limit."""
 
     name = "a browser"
 

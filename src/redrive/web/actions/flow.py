@@ -1,4 +1,4 @@
-"""Hold breakers by hand, and end what flow control started."""
+"""Hold breakers open or closed, and end cool-downs, ramps and spent budgets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def end_ramp(ask: PageRequest) -> Done:
 
 
 def _time(ask: PageRequest) -> str | None:
-    """For how long; None: until it is released."""
+    """Return the duration of a hold; None: until it is released."""
     return ask.text("for") or None
 
 

@@ -12,7 +12,7 @@ from ...triage.selection import Selection
 from ..ask import Done, PageRequest, Problem, Record
 from ..read import selecting
 
-PICKED_MAX = 1000  # ids of one form
+PICKED_MAX = 1000  # the most ids in one form
 
 
 def retry(ask: PageRequest) -> Done:
@@ -25,7 +25,7 @@ def retry(ask: PageRequest) -> Done:
 
 
 def discard(ask: PageRequest) -> Done:
-    """Delete ticked messages, or all that a selector names as of the moment the page was made."""
+    """Delete ticked messages, or all that matched a selector when the page was made."""
     reason = ask.reason
     if ask.checked("every"):
         every = frozen(ask)
@@ -36,21 +36,21 @@ def discard(ask: PageRequest) -> Done:
 
 
 def quarantine(ask: PageRequest) -> Done:
-    """Move ticked dead messages to where bulk redrives do not touch them."""
+    """Move ticked dead messages to quarantine, where bulk redrives skip them."""
     ids = picked(ask)
     done = ask.app.dlq.quarantine(ids, reason=ask.reason, actor=ask.actor)
     return _done(ask, done, "quarantined", ids)
 
 
 def readmit(ask: PageRequest) -> Done:
-    """Move ticked quarantined messages back to the dead ones."""
+    """Move ticked quarantined messages back to the dead lane."""
     ids = picked(ask)
     done = ask.app.dlq.readmit(ids, reason=ask.reason, actor=ask.actor)
     return _done(ask, done, "readmitted", ids)
 
 
 def cancel(ask: PageRequest) -> Done:
-    """Cancel ticked messages that wait, and ask those that run to stop."""
+    """Cancel ticked messages that wait, and ask running ones to stop."""
     ids = picked(ask)
     words = pauses.cancel(ask.store, ids, actor=ask.actor, reason=ask.reason)
     results = {id: str(word) for id, word in zip(ids, words, strict=True)}
@@ -66,7 +66,7 @@ def cancel(ask: PageRequest) -> Done:
 
 
 def plan_picked(ask: PageRequest) -> Done:
-    """Go to the page that plans a redrive of the ticked messages."""
+    """Redirect to the page that plans a redrive of the ticked messages."""
     ids = picked(ask)
     q = str(exactly("id", *ids))
     return Done(f"Plan a redrive of {_messages(len(ids))}.", ("plans",), {"q": q}, {"q": q})
@@ -76,7 +76,7 @@ def plan_picked(ask: PageRequest) -> Done:
 
 
 def picked(ask: PageRequest) -> list[str]:
-    """The ids of the ticked messages. Raises Problem without one; above a hundred their number is typed."""
+    """Return the ids of the ticked messages. Raises Problem without any, or without a needed confirmation."""
     ids = list(dict.fromkeys(ask.all("id")))
     if not ids:
         raise Problem("nothing was done: no message is ticked", "tick some of the list", "go back and tick them", 422)
@@ -87,7 +87,7 @@ def picked(ask: PageRequest) -> list[str]:
 
 
 def frozen(ask: PageRequest) -> Selection:
-    """All that the page's selector names, as of the moment the page was made: what died since is left out."""
+    """Return the selection of the page's selector as of when the page was made, without later deaths."""
     at = ask.number("at", 0, most=2**53)
     if not at:
         raise Problem("nothing was done: the moment is missing", "the field 'at' says as of when", "open the list", 422)
@@ -95,7 +95,7 @@ def frozen(ask: PageRequest) -> Selection:
 
 
 def _done(ask: PageRequest, done: ActionResult, did: str, ids: Sequence[str] = ()) -> Done:
-    """What an action on messages at rest did. Raises Problem if it was applied to none."""
+    """Return the result of an action on messages at rest. Raises Problem if it applied to none."""
     left = [f"{len(done.changed):,} had moved meanwhile"] if done.changed else []
     left += [f"{len(done.unknown):,} unknown"] if done.unknown else []
     if not len(done):
@@ -106,7 +106,7 @@ def _done(ask: PageRequest, done: ActionResult, did: str, ids: Sequence[str] = (
 
 
 def _went(ask: PageRequest, text: str, record: Record, ids: Sequence[str]) -> Done:
-    """Back to where the button was: the group, the message if there still is one, or the list."""
+    """Return to the page of the button: the group, the message if it still exists, or the list."""
     if fingerprint := ask.text("fingerprint"):
         return Done(text, ("groups", fingerprint), record)
     if ask.checked("alone") and ids and ask.store.find(ids[:1])[0] is not None:

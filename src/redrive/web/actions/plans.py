@@ -11,11 +11,11 @@ from ..ask import Done, PageRequest, Problem
 from ..read.plans import handle_of
 from ..read.selecting import chosen
 
-COUNT_MAX = 1_000_000  # of a canary, and of attempts
+COUNT_MAX = 1_000_000  # the limit of a canary, and of attempts
 
 
 def freeze(ask: PageRequest) -> Done:
-    """Freeze which messages a selector names now, and how they would move. Moves nothing."""
+    """Freeze a plan of the messages that match a selector now. Moves nothing."""
     words = ask.needed("q", "the selector")
     gates = Gates(
         breaker=ask.text("breaker", "closed") != "ignored",
@@ -36,7 +36,7 @@ def freeze(ask: PageRequest) -> Done:
 
 
 def _given(ask: PageRequest, option: PlanOption) -> Any:
-    """The value of an option in the form; its default where the form lacks it."""
+    """Return the form's value of an option, or the default if the form lacks it."""
     match option.kind:
         case OptionKind.FLAG | OptionKind.SWITCH:
             return ask.checked(option.name) if option.name in ask.form else option.default
@@ -44,14 +44,14 @@ def _given(ask: PageRequest, option: PlanOption) -> Any:
             return ask.number(option.name, option.default or 0, most=COUNT_MAX) or (0 if option.default else None)
         case OptionKind.DURATION:
             return ask.duration_ms(option.name, "0s") / 1000
-        case OptionKind.RULE:  # an empty one is none
+        case OptionKind.RULE:  # an empty value means no rule
             return ask.form.get(option.name, option.default)
         case OptionKind.RATE | OptionKind.TEXT:
             return ask.text(option.name) or None
 
 
 def apply(ask: PageRequest) -> Done:
-    """Start the run of a plan. Above a hundred messages, their number is typed."""
+    """Start the run of a plan. More than a hundred messages need their typed number."""
     made = handle_of(ask, ask.needed("id", "the plan"))
     reason = ask.reason
     ask.confirm(made.total)

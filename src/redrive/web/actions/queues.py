@@ -9,7 +9,7 @@ from ..ask import Done, PageRequest, Problem
 
 
 def pause(ask: PageRequest) -> Done:
-    """Stop claims from a queue. A name that nothing knows would be a queue from then on, in every list."""
+    """Pause a queue. Raises Problem for an unknown name, as a pause would create the queue."""
     name = ask.needed("queue")
     declared = [] if ask.registry is None else [queue.name for queue in ask.registry.queues_of(None)]
     known = {*ask.store.queues(), *declared}
@@ -22,14 +22,13 @@ def pause(ask: PageRequest) -> Done:
 
 
 def resume(ask: PageRequest) -> Done:
-    """Claim from a queue again."""
     name = ask.needed("queue")
     pauses.resume(ask.store, name, actor=ask.actor, reason=ask.text("reason"))
     return Done(f"Queue {name} is worked again.", ("queues", name), {"queue": name, "paused": False})
 
 
 def purge(ask: PageRequest) -> Done:
-    """Cancel all that waits in a queue. Above a hundred messages, their number is typed."""
+    """Cancel all waiting messages of a queue. More than a hundred need their typed number."""
     name = ask.needed("queue")
     counts = ask.store.counts(name)
     ask.confirm(counts.ready + counts.scheduled)
@@ -40,7 +39,7 @@ def purge(ask: PageRequest) -> Done:
 
 
 def set_width(ask: PageRequest) -> Done:
-    """Set how many messages of a group, or of each group of a queue, run at once. 0: as the app declares."""
+    """Set how many messages of a group, or of each group of a queue, run at once. 0 restores the app's width."""
     name, group, width = ask.needed("queue"), ask.text("group") or None, ask.number("width", 0, most=100_000)
     pauses.set_width(ask.store, name, group, width, actor=ask.actor, reason=ask.text("reason"))
     about = f"group {group}" if group else "each group"

@@ -7,7 +7,7 @@ from ..read.runs import run_of
 
 
 def pause(ask: PageRequest) -> Done:
-    """Move nothing until the run is resumed."""
+    """Pause a run."""
     run = run_of(ask, ask.needed("id", "the run"))
     run.pause(actor=ask.actor, reason=ask.reason)
     return _done(run.id, "The run is paused. What it has moved still runs.", state=run.state)
@@ -21,15 +21,15 @@ def resume(ask: PageRequest) -> Done:
 
 
 def cancel(ask: PageRequest) -> Done:
-    """End a run: what it has not moved stays dead."""
+    """End a run; the messages that it has not moved stay dead."""
     run = run_of(ask, ask.needed("id", "the run"))
     run.cancel(actor=ask.actor, reason=ask.reason)
     return _done(run.id, "The run is cancelled. What it has not moved stays dead.", state=run.state)
 
 
 def undo(ask: PageRequest) -> Done:
-    """End a run, and make those messages dead again that it moved and that have not run. Asks for no count: it is
-    for a hurry, and the count changes meanwhile."""
+    """End a run, and make dead again the messages that it moved and that have not run. Needs no typed number: it is
+    urgent, and the number changes meanwhile."""
     run = run_of(ask, ask.needed("id", "the run"))
     returned = run.undo(actor=ask.actor, reason=ask.reason)
     text = f"{returned:,} messages are dead again, as before the run; {run.counts['moved']:,} had begun to run."
@@ -37,7 +37,7 @@ def undo(ask: PageRequest) -> Done:
 
 
 def approve(ask: PageRequest) -> Done:
-    """Approve a run that waits for who asks."""
+    """Approve a run that waits for this user."""
     run = run_of(ask, ask.needed("id", "the run"))
     run.approve(actor=ask.actor, reason=ask.reason)
     return _done(run.id, f"The run is approved by {ask.actor}.", state=run.state)

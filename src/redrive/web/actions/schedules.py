@@ -23,21 +23,21 @@ def run_now(ask: PageRequest) -> Done:
 
 
 def pause(ask: PageRequest) -> Done:
-    """Enqueue no more ticks, in any scheduler."""
+    """Pause a schedule in all schedulers."""
     schedule = _named(ask)
     schedule.pause(reason=ask.text("reason"), actor=ask.actor)
     return Done(f"Schedule {schedule.name} is paused.", ("schedules",), {"schedule": schedule.name, "paused": True})
 
 
 def resume(ask: PageRequest) -> Done:
-    """Continue; the schedule's `missed=` decides about the ticks that it missed."""
+    """Resume a schedule, whose `missed=` decides about missed ticks."""
     schedule = _named(ask)
     schedule.resume(reason=ask.text("reason"), actor=ask.actor)
     return Done(f"Schedule {schedule.name} goes on.", ("schedules",), {"schedule": schedule.name, "paused": False})
 
 
 def _named(ask: PageRequest) -> Schedule:
-    """The schedule that the form names. Raises Problem."""
+    """Return the schedule that the form names. Raises Problem if there is none."""
     name = ask.needed("schedule")
     known = {} if ask.registry is None else ask.registry.schedules
     if name not in known:

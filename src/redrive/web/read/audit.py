@@ -11,16 +11,16 @@ from ...present.audit import entry_record
 from ..ask import PageRequest, Problem, Record
 from . import fields
 
-PAGE = 100  # entries of a page
-SCANNED_MAX = 5_000  # entries that are read to fill one
-IDS_SHOWN = 10  # messages of an entry that the page names
+PAGE = 100  # entries per page
+SCANNED_MAX = 5_000  # entries read for one page
+IDS_SHOWN = 10  # messages of an entry that the page lists
 _CURSOR = re.compile(r"(\d{1,15})-(\d{1,4})")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-_PLACES = {"queue": "queues", "flow": "flow"}  # what an entry is about, before its first slash, and the page of it
+_PLACES = {"queue": "queues", "flow": "flow"}  # by the first part of an entry's `about`, the page about it
 
 
 def audit(ask: PageRequest) -> Record:
-    """A page of the log, newest first, and whether the log is whole, if that was asked for."""
+    """Return a page of the log, newest first, and the result of its verification if requested."""
     wanted = {name: ask.text(name) for name in ("actor", "action", "about", "id", "since")}
     store = ask.store
     since_ms = store.now_ms() - ask.duration_ms("since", "") if wanted["since"] else 0
@@ -49,7 +49,7 @@ def audit(ask: PageRequest) -> Record:
 
 
 def _cursor(text: str) -> tuple[int | None, int]:
-    """A time and how many entries of that very time were shown before. Raises Problem."""
+    """Parse a cursor: a time, and the number of entries of that time already shown. Raises Problem."""
     if not text:
         return None, 0
     match = _CURSOR.fullmatch(text)
@@ -59,7 +59,7 @@ def _cursor(text: str) -> tuple[int | None, int]:
 
 
 def _from(ask: PageRequest, since_ms: int, until_ms: int | None, skipped: int) -> Iterator[Entry]:
-    """The entries from a place in the log on."""
+    """Yield the entries from a cursor on."""
     for entry in ask.app.audit.entries(since_ms=since_ms, until_ms=until_ms):
         if skipped and entry.at_ms == until_ms:
             skipped -= 1
@@ -89,7 +89,7 @@ def _row(entry: Entry) -> Record:
 
 
 def _place(entry: Entry, about: str) -> list[str]:
-    """The address of what an entry is about; empty where no page shows it."""
+    """Return the address of an entry's subject; empty if it has no page."""
     kind, _, rest = about.partition("/")
     if kind in _PLACES and rest:
         return [_PLACES[kind], rest.partition("/group/")[0] if kind == "queue" else rest]
@@ -103,7 +103,7 @@ def _place(entry: Entry, about: str) -> list[str]:
 
 
 def _verified(ask: PageRequest) -> Record:
-    """Whether the chain of the log is whole; it reads all of it."""
+    """Verify the whole log; the result is shared and kept for a while."""
     kept = ask.kept("audit/verify", ask.app.audit.verify)
     verdict = kept.value
     return {
@@ -117,6 +117,6 @@ def _verified(ask: PageRequest) -> Record:
 
 
 def _words(wanted: dict[str, str]) -> list[str]:
-    """The command that lists the same."""
+    """Return the words of the command that lists the same entries."""
     given = [(name, value) for name, value in wanted.items() if value and name != "action"]
     return ["audit", "list", *(word for name, value in given for word in (f"--{name}", value))]

@@ -1,4 +1,4 @@
-"""Edit a dead message: its body as a form and as text, its headers, and the difference before anything is sent."""
+"""Edit a dead message: its body as a form and as text, its headers, and the difference before it is saved."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from ..hidden import Veiled
 from . import fields
 from .message import gone
 
-EDITED_MAX = 1024 * 1024  # bytes of a body that a form holds
+EDITED_MAX = 1024 * 1024  # bytes of a body that can be edited
 FORM = ("body", "headers", "delay", "unchecked")
 
 
 def edit(ask: PageRequest) -> PageAnswer:
-    """The form; and, once it was posted, the difference that it makes or the reason why it does not fit."""
+    """Return the form; after a POST, with the difference or the reason why the body does not fit."""
     return Attempt(ask, ask.path["id"]).page()
 
 
 class _Mistake(NamedTuple):
-    """What is wrong with the form."""
+    """An error in the form."""
 
     text: str
     status: int = 422
 
 
 class Attempt:
-    """An edit of one message as it is typed. Raises Problem if it cannot be edited at all."""
+    """An edit of one message as typed. Raises Problem if the message cannot be edited at all."""
 
     def __init__(self, ask: PageRequest, id: str) -> None:
         ask.user.need(Permission.VIEW_BODIES)
@@ -64,7 +64,7 @@ class Attempt:
             self._prepare()
 
     def _read_body(self) -> None:
-        """The body that is stored, and what is shown of it; neither where it is not JSON or cannot be read."""
+        """Read the stored body, and its form without secrets; neither if it is unreadable or not JSON."""
         self._veiled: Veiled | None = None
         self._unread = ""
         try:
@@ -102,7 +102,7 @@ class Attempt:
             self.mistake = _Mistake(str(error))
 
     def _new_body(self) -> bytes | None:
-        """The body that is meant; None if it stays. Raises ValueError for what is not JSON."""
+        """Return the edited body; None if it is unchanged. Raises ValueError if it is not JSON."""
         if not self._body_text.strip() and self._veiled is None:
             return None
         try:
@@ -119,11 +119,11 @@ class Attempt:
         return None if exact.same(typed, self._veiled.shown) else exact.write(self._veiled.stored(typed)).encode()
 
     def _shown_fields(self, typed: exact.Pairs) -> Any:
-        """The body whose fields the form had: the stored one, or else the typed one."""
+        """Return the body whose fields the form had: the stored one, or else the typed one."""
         return self._veiled.shown if self._veiled and isinstance(self._veiled.shown, exact.Pairs) else typed
 
     def _new_headers(self) -> Mapping[str, str | None] | None:
-        """The headers that change; None stands for one that is removed. Raises ValueError."""
+        """Return the changed headers; None removes one. Raises ValueError."""
         if "headers" not in self._ask.form:
             return None
         stored = {one_line(name): (name, value) for name, value in self.message.headers.items()}
@@ -145,7 +145,7 @@ class Attempt:
     # -- what is shown
 
     def page(self, mistake: str = "", status: int = 422) -> PageAnswer:
-        """The page of this edit; `mistake`: why it was not committed."""
+        """Return the page of this edit; `mistake`: why it was not committed."""
         wrong = _Mistake(mistake, status) if mistake else self.mistake
         form, ask = self._ask.form, self._ask
         listed = schemas.form_of(self._schema, self._shown)
@@ -182,7 +182,7 @@ class Attempt:
         }
 
     def _uncheckable(self) -> str | None:
-        """Why the body cannot be checked; None if it can."""
+        """Return why the body cannot be checked; None if it can."""
         if self._ask.registry is None:
             return "only the store's URL is known here, and no app: nothing can tell whether the body fits its task"
         if self._task is None:
@@ -193,14 +193,14 @@ class Attempt:
 
 
 def needed(ask: PageRequest) -> str:
-    """The id of the message that a form edits."""
+    """Return the id of the message that a form edits. Raises Problem without one."""
     if not (id := ask.text("id")):
         raise Problem("which message?", "the field 'id' is empty", "open the message, and edit it", 422)
     return id
 
 
 def _lines(text: str) -> str:
-    """A text with line breaks as we write them: browsers send those of the mail."""
+    """Return a text with `\n` as line breaks; browsers send CRLF."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -1,4 +1,4 @@
-"""Fields that several pages show: the names and forms are those of the command line's JSON."""
+"""Fields that several pages show, named and formatted as in the command line's JSON."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ SINCE = ("1h", "6h", "24h", "7d", "35d")
 
 
 def queue(ask: PageRequest, name: str, counts: Counts, *, paused: bool, holds: Sequence[Hold]) -> Record:
-    """A queue, with the commands that lead on on this app or store."""
+    """Return a queue as a record, with next commands for this app or store."""
     return queue_record(name, counts, paused=paused, held=[hold(ask, each) for each in holds])
 
 
 def hold(ask: PageRequest, each: Hold) -> Record:
-    """One reason why messages do not run now."""
+    """Return a hold as a record, with its next command for this app or store."""
     return hold_record(each, lambda words: leads(ask, words) if words else None)
 
 
 def command(ask: PageRequest, *words: str) -> str:
-    """The command that does or shows the same as this page."""
+    """Return the command that has the same effect or output as this page."""
     return leads(ask, shlex.join(words))
 
 
 def leads(ask: PageRequest, words: str) -> str:
-    """The command whose words these are, quoted already, on this app or store."""
+    """Return the command with these words, already quoted, for this app or store."""
     spec = getattr(ask.registry, "spec", None)
     at = ("--app", spec) if spec else ("--url", ask.site.url)
-    named = spec is not None and spec in shlex.split(words)  # as an argument of its own
+    named = spec is not None and spec in shlex.split(words)  # as an argument of its own, the app is named already
     return f"redrive {words}" if named else f"redrive {words} {shlex.join(at)}"
 
 
 def since(ask: PageRequest, default: str = "24h") -> str:
-    """The time that the page covers, such as 24h."""
+    """Return the time that the page covers, such as 24h."""
     return ask.text("since", default)
 
 
 def past(
     ask: PageRequest, queue: str | None = None, task: str | None = None, *, back: str, step: str | None = None
 ) -> Record:
-    """What happened: totals, percentiles, and a series for each outcome. Where history is not kept, `missing` says what
-    brings it."""
+    """Return totals, percentiles and a series for each outcome. If no history is kept, `missing` says how to enable
+    it."""
     try:
         found = ask.app.history(queue, task, since=back, step=step)
     except Unsupported as error:
@@ -81,7 +81,7 @@ def _past(found: History) -> Record:
 
 
 def totals(found: Tally) -> dict[str, Any]:
-    """What happened in all, with the rates that tell how well it goes."""
+    """Return the totals, with rates."""
     whole = tally_record(found)
     ended = found.done + found.failed
     whole["done"], whole["failed"] = found.done, found.failed

@@ -1,4 +1,4 @@
-"""Dependencies: what flow control allows to be called now, and what it holds back."""
+"""Dependencies: the state of their flow control, and the messages that wait for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from . import fields
 from .plans import missing
 from .waiting import counts_by_queue
 
-WAITING = 50  # messages of a page
+WAITING = 50  # messages per page
 KEYS_MAX = 50
 KEY_MAX = 200  # characters
 WORDS = {
@@ -33,12 +33,12 @@ WORDS = {
 
 
 def controls(ask: PageRequest) -> Controls:
-    """The dependencies; their rules are unknown where only the store's URL is known."""
+    """Return the controls of dependencies, without rules if only the store's URL is known."""
     return Controls(ask.store, ask.registry)
 
 
 def flow(ask: PageRequest) -> Record:
-    """Each dependency with its breaker, limits and what waits for it; and what alerts are muted about."""
+    """Return each dependency with its breaker, limits and waiting messages; and the mutes."""
     known = controls(ask)
     kept = ask.kept("flow", lambda: {control.name: control for control in known.list()})
     return {
@@ -53,18 +53,18 @@ def flow(ask: PageRequest) -> Record:
 
 
 def _with_waiting(control: Control, known: Mapping[str, Control]) -> Control:
-    """What waits was counted a while ago; breakers are shown as they are now."""
+    """Return the current control with the message counts of a recent one."""
     counted = known.get(control.name)
     return control if counted is None else replace(control, waiting=counted.waiting, deferred=counted.deferred)
 
 
 def _more(ask: PageRequest) -> bool:
-    """Whether more messages wait than were looked at."""
+    """Return whether more messages wait than were read."""
     return sum(counts.ready + counts.scheduled for counts in counts_by_queue(ask).value.values()) > LOOKED
 
 
 def mutes(ask: PageRequest, name: str | None = None) -> list[Record]:
-    """What alerts are muted about; with `name`, about this dependency."""
+    """Return the mutes; with `name`, those of this dependency."""
     return [
         {
             "about": mute.about,
@@ -80,7 +80,7 @@ def mutes(ask: PageRequest, name: str | None = None) -> list[Record]:
 
 
 def dependency(ask: PageRequest) -> Record:
-    """One dependency, or one key of it: its state, transitions, what waits for it, and which tasks call it."""
+    """Return one dependency, or one key of it: state, transitions, waiting messages, and the tasks that call it."""
     name, key = ask.path["dependency"], ask.text("key")[:KEY_MAX]
     known = controls(ask)
     try:
@@ -105,14 +105,14 @@ def dependency(ask: PageRequest) -> Record:
 
 
 def _control(control: Control) -> Record:
-    """A dependency with the fields of the command line's JSON, the newest transition first."""
+    """Return a dependency as in the command line's JSON, but the newest transition first."""
     record = dependency_record(control)
     return record | {"words": WORDS[control.breaker], "transitions": record["transitions"][::-1]}
 
 
 def _waits(ask: PageRequest, name: str, key: str) -> Record:
-    """Of the first waiting messages, those that it put off and those of tasks that call it, the former first; and how
-    many there are by key. Keys that come from bodies are shown to who may see bodies."""
+    """Return the messages that the dependency deferred, then others of tasks that call it, and their number by key, out
+    of the first waiting ones. Keys from bodies need the permission to view bodies."""
     if not ask.store.traits.finds:
         return {"waiting": None, "deferred": {}, "keyed": {}, "messages": []}
     found, hidden = [], False
@@ -134,7 +134,7 @@ def _waits(ask: PageRequest, name: str, key: str) -> Record:
 
 
 def _rule(ask: PageRequest, name: str, task: str, queue: str) -> Dependency | None:
-    """The rule of this name that messages of the task in this queue obey."""
+    """Return the rule of this name that applies to messages of the task in this queue."""
     if ask.registry is None:
         return None
     return next((rule for rule in controls_of(ask.registry, task, queue) if rule.name == name), None)
@@ -153,7 +153,7 @@ def _waiting(message: Message) -> Record:
 
 
 def _callers(ask: PageRequest, name: str) -> list[Record]:
-    """The tasks whose calls it controls."""
+    """Return the tasks that call the dependency."""
     tasks = [] if ask.registry is None else sorted(ask.registry.tasks.values(), key=lambda task: task.name)
     return [
         {"task": task.name, "queue": task.queue}

@@ -1,4 +1,4 @@
-"""One failure group: where it fails, how its texts vary, what its messages share, and what people did about it."""
+"""One failure group: the failing code, its texts, what its messages share, and the actions of people."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ..ask import PageRequest, Problem, Record
 from . import fields, messages, shares
 from .groups import FRAME, RUNS, place_of, states
 
-SAMPLE = 200  # messages that are read to say what they share
-LOG, LOG_READ = 10, 2000  # entries of the audit log that are shown, and read
+SAMPLE = 200  # messages read to find what they share
+LOG, LOG_READ = 10, 2000  # entries of the audit log: shown, and read
 FRAMES = 12
-_FINGERPRINT = re.compile(r"[0-9a-f]{16}")  # a group without a dead message has a page: its last one may just have left
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")  # one without dead messages has a page: its last may just have moved
 
 
 def group(ask: PageRequest) -> Record:
-    """A group by its fingerprint, over all tasks that fail so."""
+    """Return a group by its fingerprint, over all its tasks."""
     fingerprint = ask.path["fingerprint"]
     where = Filter(fingerprint=fingerprint)
     kept = ask.kept(f"group/{fingerprint}", lambda: ask.app.dlq.groups(where=where, trend=True))
@@ -72,7 +72,7 @@ def _states(ask: PageRequest, groups: Sequence[FailureGroup], said: Record, now_
 
 
 def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
-    """The last things that people did to the group."""
+    """Return the latest entries of the audit log about the group."""
     if not ask.store.traits.cells:
         return []
     entries = islice(Audit(ask.store).entries(), LOG_READ)
@@ -81,7 +81,7 @@ def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
 
 
 def _sampled(ask: PageRequest, fingerprint: str, groups: Sequence[FailureGroup]) -> Record:
-    """What a sample of its messages shows: frames, texts, fields, versions, hosts. Kept, as it reads many messages."""
+    """Return frames, texts, fields, versions and hosts of sampled messages, shared between requests for a while."""
     kept = ask.kept(f"group-sample/{fingerprint}", lambda: _sample(ask, fingerprint, groups))
     sample = dict(kept.value)
     if not ask.user.may(Permission.VIEW_BODIES):
@@ -114,7 +114,7 @@ def _sample(ask: PageRequest, fingerprint: str, groups: Sequence[FailureGroup]) 
 
 
 def _read(ask: PageRequest, lane: Lane, where: Filter) -> list[Message]:
-    """The first messages that match, at most SAMPLE, and fewer where they are large."""
+    """Return the first matching messages, at most SAMPLE, and fewer if they are large."""
     first = ask.store.peek(lane, where=where, limit=FIRST_PAGE)
     more = fitting(first.messages, SAMPLE) - len(first.messages)
     if first.cursor is None or more <= 0:
@@ -123,7 +123,7 @@ def _read(ask: PageRequest, lane: Lane, where: Filter) -> list[Message]:
 
 
 def _done(ask: PageRequest, groups: Sequence[FailureGroup]) -> list[Message]:
-    """Messages of the same tasks that are done, where they are kept."""
+    """Return done messages of the same tasks, if the store keeps them."""
     if not groups or not (ask.store.traits.keeps_done and ask.store.traits.finds):
         return []
     tasks = tuple(each.task for each in groups)
@@ -142,5 +142,5 @@ def _frames(message: Message) -> list[Record]:
 
 
 def _host(worker: str) -> str:
-    """The host of a worker's name, `HOST.ID/NAME`."""
+    """Return the host in a worker's name, `HOST.ID/NAME`."""
     return worker.partition("/")[0].rpartition(".")[0]

@@ -16,17 +16,17 @@ from ..sums import KeptValue
 from . import fields, selecting
 
 ROWS = 100
-SAMPLES = 50  # groups whose sample is read for the place that failed
-NEW_MS = 3_600_000  # a group whose first message died within it is new
-RUNS = 50  # the last ones, which tell a group that came back from a new one
-MATCHED_MAX = 100_000  # messages that a thread reads to group what no index groups
+SAMPLES = 50  # groups whose sample is read to find the failing code
+NEW_MS = 3_600_000  # a group is new for so long after its first death
+RUNS = 50  # the latest runs, by which a regressed group is recognised
+MATCHED_MAX = 100_000  # messages that a thread reads if no index can group them
 FRAME = re.compile(r'^ *File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<")
 _PATH = re.compile(r"[/\\]")
 
 
 def groups(ask: PageRequest) -> Record:
-    """All groups, or those of the messages that a selector names, with what people said of them."""
+    """Return all groups, or those of a selector's messages, with their annotations."""
     text = ask.text("q")
     try:
         kept = _found(ask, text)
@@ -58,7 +58,7 @@ def _record(ask: PageRequest, **known: object) -> Record:
 
 
 def _found(ask: PageRequest, text: str) -> KeptValue[Sequence[FailureGroup]] | None:
-    """The groups of what matches; None while a thread still reads it."""
+    """Return the groups of matching messages; None while a thread still reads them."""
     if not text:
         return ask.kept("groups", lambda: ask.app.dlq.groups(trend=True))
     selection = selecting.chosen(ask, text)
@@ -72,13 +72,13 @@ def _found(ask: PageRequest, text: str) -> KeptValue[Sequence[FailureGroup]] | N
 
 
 def _width(ask: PageRequest, selection: Selection) -> int:
-    """How many messages are read to group these, as far as is known without reading them."""
+    """Estimate how many messages are read to group a selection."""
     width = ask.kept(f"width/{selection}", selection.width).value
     return selecting.dead_in(ask, selection.where.queue).value if width is None else width
 
 
 def rows(ask: PageRequest, groups: Sequence[FailureGroup], places: dict[str, str]) -> list[Record]:
-    """Groups with their annotations and states. `places` has where the sample of some of them failed."""
+    """Return groups with annotations and states. `places`: the failing code by the id of the group's sample."""
     names = list(dict.fromkeys(group.fingerprint for group in groups if group.fingerprint))
     about = read_annotations(ask.store, names) if ask.store.traits.cells else {}
     runs = views(ask.store, RUNS) if ask.store.traits.cells else []
@@ -90,14 +90,14 @@ def rows(ask: PageRequest, groups: Sequence[FailureGroup], places: dict[str, str
 
 
 def states(group: FailureGroup, said: Record, runs: Sequence[RunView], now_ms: int) -> list[str]:
-    """What a person should know of a group at once: whether it is new, came back after a redrive, is muted or ruled."""
+    """Return the notable states of a group: new, regressed, muted, or its rule."""
     words = ["regressed" if regressed(group, runs) else "new" if now_ms - group.first_ms < NEW_MS else ""]
     words += ["muted" if said["muted_until"] else "", f"rule {said['rule']}" if said["rule"] else ""]
     return [word for word in words if word]
 
 
 def regressed(group: FailureGroup, runs: Sequence[RunView]) -> bool:
-    """Whether messages died of it after a run that redrove just this failure was over."""
+    """Return whether messages died with this failure after a run that redrove just this failure was done."""
     if not group.fingerprint:
         return False
     of_it = [run for run in runs if f"fingerprint:{group.fingerprint}" in run.selector and run.state == "done"]
@@ -105,7 +105,7 @@ def regressed(group: FailureGroup, runs: Sequence[RunView]) -> bool:
 
 
 def kept_places(ask: PageRequest, groups: Sequence[FailureGroup]) -> dict[str, str]:
-    """Where the samples of the largest groups failed, by the sample's id."""
+    """Return the failing code of the largest groups, by the id of their sample."""
     ids = [group.sample_id for group in groups[:SAMPLES]]
     if not ids:
         return {}
@@ -117,7 +117,7 @@ def _places(ask: PageRequest, ids: Sequence[str]) -> dict[str, str]:
 
 
 def place_of(message: Message) -> str:
-    """The innermost function of the user's own in the traceback of its last fault; empty if there is none."""
+    """Return the innermost function of the user's own code in the last traceback; empty if there is none."""
     frames = FRAME.findall(message.faults[-1].traceback) if message.faults else []
     own = [(file, line, name) for file, line, name in frames if not _LIBRARY.search(file)]
     if not own:

@@ -1,4 +1,4 @@
-"""The keys of the pages, and where to read on."""
+"""The keys of the pages, and links to the docs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..ask import PageRequest, Record
 
 
 def keys(ask: PageRequest) -> Record:
-    """The keys, and the permissions of who asks."""
+    """Return the keys, and the permissions of the user."""
     from ..table import MENU
 
     return {

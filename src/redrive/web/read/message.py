@@ -23,7 +23,7 @@ from .. import outside
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from . import fields, selecting
 
-BODY_MAX = 256 * 1024  # bytes of a body, a result or a checkpoint that a page looks through for secrets
+BODY_MAX = 256 * 1024  # bytes of a body, result or checkpoint up to which a page shows it
 ROW_MAX = 10_000  # characters of a column of a damaged row
 _PARTS = {"body": "body", "result": "result", "progress": "checkpoint"}
 _PRIVATE = ("body", "result", "progress", "headers", "row")
@@ -45,7 +45,7 @@ _MAYBE = (
     "traceparent",
     "version",
     "worker",
-)  # fields that a message known by its record alone lacks
+)  # fields that a message lacks if only its record is known
 _ACTIONS = {
     "dead": ("retry", "edit", "quarantine", "discard"),
     "quarantine": ("readmit", "retry", "edit", "discard"),
@@ -56,7 +56,7 @@ _ACTIONS = {
 
 
 def message(ask: PageRequest) -> Record:
-    """A message by its id, or by the beginning of one: then a browser is led to the whole."""
+    """Return a message by its id; redirect from the beginning of an id to the whole."""
     id = ask.path["id"]
     if not selecting.is_whole_id(id):
         begun = selecting.ids_that_begin(ask, id)
@@ -69,7 +69,7 @@ def message(ask: PageRequest) -> Record:
 
 
 def gone(ask: PageRequest, id: str) -> Problem:
-    """Why there is no such message, as far as the audit log knows."""
+    """Return the Problem for a missing message, with the reason if the audit log has it."""
     entry = ended_by(ask.store, id) if ask.store.traits.cells else None
     if entry is None:
         why = "the id is wrong, or the message is done: done messages are deleted unless their task keeps them"
@@ -115,7 +115,7 @@ def _record(ask: PageRequest, message: Message) -> Record:
 
 
 def _large(message: Message) -> Record:
-    """Which of its parts are too large for a page."""
+    """Return notes about the parts that are too large for a page."""
     sizes = {name: len(getattr(message, name) or b"") for name in _PARTS}
     large = {name: size for name, size in sizes.items() if size > BODY_MAX}
     notes = [
@@ -141,14 +141,14 @@ def _holds(ask: PageRequest, message: Message) -> tuple[Any, ...]:
 
 
 def _links(message: Message, fault: Fault | None, parent: str | None) -> Record:
-    """Where the message, or its run that ended in a fault, is seen outside: the trace of this parent, and its logs."""
+    """Return external links to the trace and the logs of the message, or of its run with this fault."""
     about: Record = {"message_id": message.id, "task": message.task, "queue": message.queue}
     about |= {"worker": fault.worker, "at": timestamp(fault.at_ms)} if fault else {}
     return outside.links(parent, **about)
 
 
 def _moment(message: Message, moment: Any) -> Record:
-    """An event of its life, with its sentence, and the traceback and the links of an attempt."""
+    """Return an event of the message's life as a record, with its text, traceback and links."""
     record = moment_record(moment)
     fault = moment.fault
     return {
@@ -161,7 +161,7 @@ def _moment(message: Message, moment: Any) -> Record:
 
 
 def _of_blob(ask: PageRequest, message: Message, size: int) -> Record:
-    """The body in its blob, if that is not large."""
+    """Return the body from its blob, unless it is large."""
     if size > BODY_MAX:
         return {"blob": f"the body has {size:,} bytes; the command below shows it with --body"}
     try:

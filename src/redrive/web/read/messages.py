@@ -1,4 +1,4 @@
-"""Messages: found by a selector, in any lane, fifty at a time."""
+"""Messages of any lane, by a selector, fifty at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AFTER_DEATH = ("error", "fingerprint", "lane")
 
 
 def messages(ask: PageRequest) -> Record:
-    """Messages by a selector, by lane, or by the beginning of their id, with the count of all that match."""
+    """Return messages by selector, by lane, or by the beginning of their id, with the number of all matches."""
     text = ask.text("q")
     ids = selecting.ids_that_begin(ask, text)
     begun = [message.id for message in ask.store.find(ids) if message is not None] if ids else []
@@ -33,7 +33,7 @@ def messages(ask: PageRequest) -> Record:
 
 
 def _bare(ask: PageRequest, **known: object) -> Record:
-    """The record of a page, with nothing in it yet."""
+    """Return the record of a page without messages."""
     lane = ask.text("lane")
     words = ("job", "list", *(("--state", lane) if lane not in ("", "any") else ())) if lane else ("dlq", "list")
     return {
@@ -58,7 +58,7 @@ def _bare(ask: PageRequest, **known: object) -> Record:
 
 
 def _at_rest(ask: PageRequest) -> Record:
-    """Dead messages, and quarantined and done ones where the selector names their lane, the longest dead first."""
+    """Return messages at rest, the longest dead first: dead ones, or those in the lane that the selector names."""
     at = ask.number("at", 0, most=2**53)
     selection = selecting.chosen(ask, ask.text("q"), at or None)
     read = selection.page(ROWS, ask.text("after") or None)
@@ -72,7 +72,7 @@ def _listed(ask: PageRequest, at: int, rows: list[Record], next: str | None, who
 
 
 def _waiting(ask: PageRequest) -> Record:
-    """Messages in one lane or in all of them, those that wait included, as `redrive job list` lists them."""
+    """Return messages in one lane or in all lanes, waiting ones included, as `redrive job list` does."""
     state = ask.text("lane")
     if state not in STATES:
         raise Problem(f"there is no lane {state!r}", f"expected {', '.join(STATES)}", status=422)
@@ -89,7 +89,7 @@ def _waiting(ask: PageRequest) -> Record:
 
 
 def _count(ask: PageRequest, state: str, where: Filter) -> KeptValue[int] | None:
-    """How many there are in all, where no filter but the queue's is set."""
+    """Return the number of all messages in the list; None with a filter other than the queue."""
     if ask.text("q") or where.task is not None or state in ("any", "cancelled"):
         return None
     counts = counts_by_queue(ask)
@@ -98,6 +98,6 @@ def _count(ask: PageRequest, state: str, where: Filter) -> KeptValue[int] | None
 
 
 def row(message: Message, now_ms: int) -> Record:
-    """A message of a list."""
+    """Return a message as a row of the list."""
     brief = message_row(message, now_ms)
     return {**dead_message_row(message), "state": brief["state"], "due_at": brief["due_at"]}

@@ -1,4 +1,4 @@
-"""The first page: what needs a person now, and how it goes."""
+"""The first page: the needs, and an overview of the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN = 8  # rows of each table
 
 
 def overview(ask: PageRequest) -> Record:
-    """What needs a person, counts by lane, what happened lately, and the worst queues, groups and dependencies."""
+    """Return the needs, the counts by lane, the recent history, and the worst queues, groups and dependencies."""
     kept = ask.status()
     status = kept.value
     back = fields.since(ask, "1h")

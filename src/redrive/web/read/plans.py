@@ -1,4 +1,4 @@
-"""Plans: choose what to redrive and how, and look at a frozen plan before it is applied."""
+"""Plans: choose the messages and the options of a redrive, and review a frozen plan before it is applied."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from .selecting import COUNTED_MAX, at_rest, chosen, completions, failure_groups
 from .waiting import counts_by_queue
 
 GROUPS, PLANS = 10, 20  # rows of the tables
-QUEUES_MAX = 20  # queues and tasks that are counted by name
+QUEUES_MAX = 20  # queues and tasks that are counted one by one
 LOADED_MAX = 10  # queues whose load is predicted
-SCANNED_S = 2.0  # how long the count of an unindexed selector goes on
+SCANNED_S = 2.0  # seconds for counting a selector without an index
 APPLIED_WITHIN_MS = milliseconds(MAX_AGE, "max_age")
-LIVE_S = 300  # of the history that predicts load
+LIVE_S = 300  # seconds of history that predict the load
 
 
 def missing(ask: PageRequest, what: str) -> str | None:
-    """What to set where the store keeps no shared state; None where it does."""
+    """Return how to enable shared state; None if the store has it."""
     return None if ask.store.traits.cells else f"{what} are not kept: name cells= in the store's URL"
 
 
 def planning(ask: PageRequest) -> Record:
-    """How many messages a selector names, and the form that freezes them; without one, what could be redriven."""
+    """Return the number of a selector's messages and the form of a plan; without a selector, groups to redrive."""
     words, selection, wrong = ask.text("q"), None, None
     if words:
         try:
@@ -63,7 +63,7 @@ def planning(ask: PageRequest) -> Record:
 
 
 def _option(ask: PageRequest, option: PlanOption) -> Record:
-    """An option of a plan as the form shows it, with what was filled in."""
+    """Return an option of a plan for the form, with its current value."""
     if option.kind in (OptionKind.FLAG, OptionKind.SWITCH):
         default = "on" if option.default else "off"
     else:
@@ -75,18 +75,18 @@ def _option(ask: PageRequest, option: PlanOption) -> Record:
 
 
 def recent(ask: PageRequest) -> list[Record]:
-    """The plans that were drawn up lately, and which of them were applied. Raises StoreError."""
+    """Return recent plans, and whether they were applied. Raises StoreError."""
     cells = ask.store.cells
     ids = recent_plans(cells)[:PLANS]
     plans, states = cells.read([*map(plan_cell, ids)]), cells.read([*map(state_cell, ids)])
     rows = []
     for cell, state in zip(plans, (decoded(state, decode_state, None) for state in states), strict=True):
         if cell is None:
-            continue  # it has expired
+            continue  # the plan expired
         try:
             plan = msgspec.json.decode(cell.value, type=Plan)
         except UNREADABLE:
-            continue  # its own page says that it was altered
+            continue  # its own page reports that it was altered
         rows.append(
             {
                 "id": plan.id,
@@ -104,7 +104,7 @@ def recent(ask: PageRequest) -> list[Record]:
 
 
 def _matching(ask: PageRequest, selection: Selection) -> Record:
-    """How many messages match, by queue and task. `count` is None while a thread still counts."""
+    """Return how many messages match, by queue and task. `count` is None while a thread still counts."""
     keep = ask.kept if at_rest(ask) <= COUNTED_MAX else ask.kept_soon
     counted = keep(f"plan/{selection}", lambda: _counted(ask, selection))
     if counted is None:
@@ -124,7 +124,7 @@ def _by_index(ask: PageRequest, selection: Selection) -> Record:
 
 
 def _of_queues(ask: PageRequest, selection: Selection) -> dict[str, int]:
-    """How many match in each queue; empty where there are many queues, or no index tells."""
+    """Return how many match in each queue; empty if there are too many queues or no index."""
     by, named = ask.store.traits.groups_by, selection.where.queue
     if named is None:
         queues = [name for name, counts in counts_by_queue(ask).value.items() if counts.dead]
@@ -136,7 +136,7 @@ def _of_queues(ask: PageRequest, selection: Selection) -> dict[str, int]:
 
 
 def _by_reading(ask: PageRequest, selection: Selection) -> Record:
-    """Count by reading messages; not `whole` where that took too long."""
+    """Count by reading messages; `whole` is False if that took too long."""
     by_queue: Counter[str] = Counter()
     by_task: Counter[str] = Counter()
     end_s, whole = time.monotonic() + SCANNED_S, True
@@ -167,7 +167,7 @@ def _sums(by_queue: Counter[str], by_task: Counter[str], *, whole: bool) -> Reco
 
 
 def handle_of(ask: PageRequest, given: str) -> PlanHandle:
-    """The plan with this id, or whose id alone begins so. Raises Problem."""
+    """Return the plan with this id, or with the only id that begins so. Raises Problem."""
     ids = run_ids(ask.store, given).found
     try:
         return ask.dlq.plan(ids[0] if len(ids) == 1 else given)
@@ -176,7 +176,7 @@ def handle_of(ask: PageRequest, given: str) -> PlanHandle:
 
 
 def plan(ask: PageRequest) -> Record:
-    """A frozen plan: what it would move, at which pace, beside what runs now; and whether it can be applied."""
+    """Return a frozen plan: its messages, pace and holds, the current load, and whether it can be applied."""
     handle = handle_of(ask, ask.path["id"])
     made = handle.plan
     word, why = _state(ask, handle)
@@ -197,8 +197,8 @@ def plan(ask: PageRequest) -> Record:
 
 
 def _state(ask: PageRequest, handle: PlanHandle) -> tuple[str, str]:
-    """The state of a plan in one word, and why it cannot be applied. Its age is looked at each time, its chunks as
-    seldom as a large plan needs."""
+    """Return the state of a plan in one word, and why it cannot be applied. Checks its age each time, but its chunks
+    only as often as `sums.py` allows for their cost."""
     word, why = ask.kept(f"plan-sound/{handle.id}", lambda: _refused(handle)).value
     past_ms = ask.store.now_ms() - handle.plan.made_ms
     if word == "frozen" and past_ms > APPLIED_WITHIN_MS:
@@ -219,7 +219,7 @@ def _run(ask: PageRequest, id: str) -> Record:
 
 
 def peak_per_s(made: Plan) -> float:
-    """How many messages a second the run moves at its fastest: slow start may not reach its rate."""
+    """Return the highest messages a second of a run: with slow start it may not reach its rate."""
     rate, left = made.settings.rate or MAX_PER_S, float(made.total)
     per_s = min(1.0, rate) if made.settings.slow_start else rate
     while per_s < rate and left > per_s * STEP_MS / 1000:
@@ -229,7 +229,7 @@ def peak_per_s(made: Plan) -> float:
 
 
 def _load(ask: PageRequest, made: Plan, rate: float) -> list[Record]:
-    """What each target queue runs a second now, and what the plan adds. `now_per_s` is None where it is not kept."""
+    """Return each target queue's runs a second, and those that the plan adds. `now_per_s`: None without a history."""
     target = made.settings.to_queue
     counts = {target: made.total} if target else dict(made.by_queue)
     return [
@@ -249,7 +249,7 @@ def _per_s(ask: PageRequest, queue: str) -> float | None:
 
 
 def _held(ask: PageRequest, made: Plan) -> list[Record]:
-    """What would hold the messages once they are moved."""
+    """Return the holds that would apply to the plan's messages once moved."""
     from ...status import Reasons
 
     holds = Reasons(ask.store, ask.registry).of_plan(made)

@@ -1,4 +1,4 @@
-"""Policies: the delays of each task's retries, and what else decides about its messages."""
+"""Policies: the delays of each task's retries, and the other rules for its messages."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ...registry import Registry
     from ...task import TaskSpec
 
-SHOWN = 20  # tasks of a page
-STEPS_MAX = 60  # retries of a chart
+SHOWN = 20  # tasks per page
+STEPS_MAX = 60  # retries in a chart
 
 
 def policies(ask: PageRequest) -> Record:
-    """The policies of the app's tasks for faults of one kind; the presets where no app is named."""
+    """Return the policies of the app's tasks for one kind of fault; without an app, the presets."""
     kind, wanted, after = ask.text("kind", "default"), ask.text("task"), ask.text("after")
     if kind not in KINDS:
         raise Problem(f"there is no kind of fault {kind!r}", f"known: {', '.join(sorted(KINDS))}", status=422)
@@ -57,17 +57,17 @@ def _task(app: Registry, task: TaskSpec, kind: str) -> Record:
 
 
 def _delays(name: str, retry: Retry, kind: str) -> Record:
-    """A policy's delays as `redrive policy preview -o json` has them."""
+    """Return a policy's delays as `redrive policy preview -o json` does."""
     try:
         shown = preview_of(retry, kind=kind, limit=STEPS_MAX)
-    except Exception as error:  # the delay is a function of the app's own
+    except Exception as error:  # the app's own delay function may raise anything
         return {"name": name, "missing": f"{type(error).__name__}: {error}", "steps": []}
     steps = [step_record(step) for step in shown.steps]
     return {**policy_summary(name, shown), "kind": kind, "missing": None, "steps": steps}
 
 
 def _rules(app: Registry, task: TaskSpec) -> list[Record]:
-    """What else decides about a task's messages: each with a name, words, and where a page shows it."""
+    """Return the other rules for a task's messages: each with a name, a text, and the address of its page."""
     policy, called = task.policy, dependency_of(app, task.name)
     within = f" within {show(policy.crashes_within_s)}" if policy.crashes_within_s else ""
     crashes = policy.crashes_alone_max
@@ -93,7 +93,7 @@ def _isolation(task: TaskSpec) -> str | None:
 
 
 def _flow(app: Registry, called: str | None) -> list[tuple[str, str | None]]:
-    """The limits of the dependency that a task calls, in words."""
+    """Return the limits of the dependency that a task calls, as (name, text)."""
     if called is None:
         return []
     rule = app.dependencies.get(called) or Dependency(called.replace("/", "|"), Budget(), Breaker())  # not declared

@@ -1,4 +1,4 @@
-"""Queues: how deep they are, who works them, and what comes due."""
+"""Queues: their depths, workers and upcoming messages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from ...status.workers import worker_reports
 from ..ask import PageRequest, Problem, Record
 from . import fields
 
-PAST_MAX = 20  # queues whose last hour is read for the list
-QUEUES_SHOWN = 100  # on a page
+PAST_MAX = 20  # queues of the list whose last hour is read
+QUEUES_SHOWN = 100  # queues per page
 GROUPS_MAX = 100
 
 
 def queues(ask: PageRequest) -> Record:
-    """A page of the queues with their lanes, the last hour, and what holds their messages back: the queue whose first
-    due message has waited longest first."""
+    """Return a page of queues with lanes, last hour and holds, by the age of their oldest due message."""
     kept = ask.status()
     hours = ask.kept("hours", lambda: _hours(ask, kept.value)).value
     every, number = kept.value.queues, ask.number("page", 1, least=1)
@@ -42,13 +41,13 @@ def queues(ask: PageRequest) -> Record:
 
 
 def _hours(ask: PageRequest, status: Status) -> dict[str, Record]:
-    """The last hour of the first queues, by name."""
+    """Return the last hour of the first queues, by name."""
     read = {each.name: fields.past(ask, each.name, back="1h") for each in status.queues[:PAST_MAX]}
     return {name: _short(past) for name, past in read.items() if not past["missing"]}
 
 
 def _short(past: Record) -> Record:
-    """The last hour of a queue: runs by five minutes, messages a second, and the retry ratio."""
+    """Return the last hour of a queue: runs by five minutes, messages a second, and the retry ratio."""
     ended = [sum(at) for at in zip(*past["series"].values(), strict=True)]
     total = past["total"]
     return {
@@ -61,7 +60,7 @@ def _short(past: Record) -> Record:
 
 
 def queue(ask: PageRequest) -> Record:
-    """One queue: lanes, history, workers, policy, groups and the coming wave."""
+    """Return one queue: lanes, history, workers, policy, groups and upcoming messages."""
     name = ask.path["queue"]
     store = ask.store
     counts = store.counts(name)
@@ -91,7 +90,7 @@ def queue(ask: PageRequest) -> Record:
 
 
 def _retries(retry: Retry) -> str:
-    """A policy in few words."""
+    """Return the limits of a policy in a few words."""
     attempts = f"{retry.max_attempts} attempts" if retry.max_attempts else "attempts without a bound"
     elapsed = f" within {show(retry.max_elapsed)}" if retry.max_elapsed else ""
     return f"{attempts}{elapsed}"
@@ -116,7 +115,7 @@ def _declared(queue: Any) -> Record:
 
 
 def _groups(ask: PageRequest, name: str) -> list[Record]:
-    """The groups of a queue with the most waiting."""
+    """Return the groups of a queue: blocked ones first, then those with the most parked messages."""
     try:
         groups = ask.store.groups(name)
     except Unsupported:
@@ -127,7 +126,7 @@ def _groups(ask: PageRequest, name: str) -> list[Record]:
 
 
 def _wave(ask: PageRequest, name: str) -> Record:
-    """What comes due, by tens of seconds, minutes and hours."""
+    """Return the upcoming messages by tens of seconds, minutes and hours."""
     try:
         kept = ask.kept(f"upcoming/{name}", lambda: ask.app.upcoming(name))
     except Unsupported as error:

@@ -1,4 +1,4 @@
-"""Redrive runs: which there are, and how one of them goes."""
+"""Redrive runs: the list, and one run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from ..ask import PageRequest, Problem, Record
 from . import fields
 from .plans import missing
 
-ROWS = 50  # of a page
+ROWS = 50  # rows per page
 RUNS_MAX = 10_000
 STORY = 500  # lines
-CANARY = "canary: "  # how the story and a stopped run begin what they say of it
+CANARY = "canary: "  # the prefix of texts about the canary, in stories and in reasons of stopped runs
 
 
 def runs(ask: PageRequest) -> Record:
-    """Open runs, then closed ones, each with the newest first."""
     number = ask.number("page", 1, least=1, most=RUNS_MAX // ROWS)
     views = ask.dlq.runs(number * ROWS + 1)
     return {
@@ -38,7 +37,7 @@ def runs(ask: PageRequest) -> Record:
 
 
 def run_of(ask: PageRequest, given: str) -> Run:
-    """The run with this id, or whose id alone begins so. Raises Problem."""
+    """Return the run with this id, or with the only id that begins so. Raises Problem."""
     ids = run_ids(ask.store, given).found
     id = ids[0] if len(ids) == 1 else ""
     if not id or state_of(ask.store, id) is None:
@@ -48,11 +47,11 @@ def run_of(ask: PageRequest, given: str) -> Run:
 
 
 def run(ask: PageRequest) -> Record:
-    """One run: its stages and counts, the verdict on its canary, its story, and what failed again."""
+    """Return one run: stages and counts, the verdict on its canary, its story, and the messages that failed again."""
     handle = run_of(ask, ask.path["id"])
     view, story, plan = handle.view(), handle.story(), plan_of(handle)
     state = state_of(ask.store, handle.id)
-    assert state is not None  # `run_of` has read it, and no run that can be shown is deleted
+    assert state is not None  # `run_of` has read it, and runs on pages are not deleted
     return {
         **run_record(view),
         "undoing": state.undo >= 0,
@@ -72,7 +71,7 @@ def run(ask: PageRequest) -> Record:
 
 
 def plan_of(handle: Run) -> Plan | None:
-    """The plan of a run; None if it has expired, or was altered."""
+    """Return the plan of a run; None if it has expired or was altered."""
     try:
         return handle.plan
     except (ConfigError, PlanRefused):
@@ -80,19 +79,19 @@ def plan_of(handle: Run) -> Plan | None:
 
 
 def approval_of(plan: Plan | None) -> str | None:
-    """Whose approval a run waits for."""
+    """Return the name of the approver that a run needs; None without approval."""
     gates = None if plan is None else plan.settings.gates
     return None if gates is None else gates.approval
 
 
 def _average(view: RunView) -> float | None:
-    """Messages a second that a run has moved, once it is over."""
+    """Return the messages a second that a closed run has moved."""
     took_s = (view.over_ms - view.started_ms) / 1000
     return round(view.counts["moved"] / took_s, 3) if view.over_ms and took_s > 0 else None
 
 
 def can(ask: PageRequest, view: RunView, state: RunState, plan: Plan | None) -> Record:
-    """Which buttons apply to a run in this state; `undo` is how many messages have not settled yet."""
+    """Return which actions apply to a run in this state; `undo` is the number of messages that have not settled yet."""
     over, wanted = view.state in FINAL, approval_of(plan)
     gates = None if plan is None else plan.settings.gates
     waits = wanted is not None and not state.approved_by and not over
@@ -107,8 +106,8 @@ def can(ask: PageRequest, view: RunView, state: RunState, plan: Plan | None) -> 
 
 
 def canary(view: RunView, state: RunState, plan: Plan | None, story: Sequence[Line]) -> Record | None:
-    """The verdict on the canary: `failed`, `passed`, `waiting` for outcomes, or `undecided` where the run ended first.
-    None for a run without one."""
+    """Return the verdict on the canary: `failed`, `passed`, `waiting` for outcomes, or `undecided` if the run ended
+    first; None without a canary."""
     size = 0 if plan is None else plan.settings.canary
     if not size:
         return None
@@ -124,8 +123,7 @@ def canary(view: RunView, state: RunState, plan: Plan | None, story: Sequence[Li
 
 
 def stages(view: RunView, state: RunState, plan: Plan | None) -> list[Record]:
-    """What a run goes through, and where it is: each stage is `done`, `failed`, `now`, `next` or
-    `not reached`."""
+    """Return the stages of a run, each `done`, `failed`, `now`, `next` or `not reached`."""
     names = ["canary"] if plan is not None and plan.settings.canary else []
     names += ["moving", "settling", "over"]
     if approval_of(plan):
@@ -140,7 +138,7 @@ def stages(view: RunView, state: RunState, plan: Plan | None) -> list[Record]:
 
 
 def _reached(view: RunView, state: RunState, names: Sequence[str]) -> str:
-    """The stage whose end the run has not seen, by its counts."""
+    """Return the first stage that the run has not completed."""
     if "approval" in names and not state.approved_by:
         return "approval"
     if "canary" in names and not state.canary_over:

@@ -1,4 +1,4 @@
-"""Schedules: when they tick, in words and in times, and how they went."""
+"""Schedules: their times, in words and as a list, and the outcomes of their messages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from . import fields
 if TYPE_CHECKING:
     from ...schedule import Schedule
 
-NEXT = 5  # times that are shown
+NEXT = 5  # next times shown
 PAST_MAX = 50  # schedules whose last day is read
 
 
 def schedules(ask: PageRequest) -> Record:
-    """The app's schedules, late ones first. Without an app: what to name."""
+    """Return the app's schedules, late ones first; without an app, how to name one."""
     if ask.registry is None:
         why = "Schedules are declared in an app; a store alone does not know them."
         return {"missing": why, "schedules": [], "warning": None, "command": "redrive web --app tasks:app"}
@@ -46,7 +46,7 @@ def schedules(ask: PageRequest) -> Record:
 
 
 def _more(ask: PageRequest, schedule: Schedule, now_ms: int, *, with_past: bool) -> Record:
-    """What the command line's list leaves out."""
+    """Return the fields that the command line's list omits."""
     return {
         "words": words(schedule.times) or None,
         "times": _times(schedule, now_ms),
@@ -56,7 +56,7 @@ def _more(ask: PageRequest, schedule: Schedule, now_ms: int, *, with_past: bool)
 
 
 def _times(schedule: Schedule, now_ms: int) -> list[Record]:
-    """The next times, each with a note if the zone's clocks change before it."""
+    """Return the next times, each with a note if the zone's clocks change before it."""
     before = schedule.times.at(now_ms)
     times: list[Record] = []
     for at in schedule.next(NEXT, datetime.fromtimestamp(now_ms / 1000, UTC)):
@@ -75,7 +75,7 @@ def _note(before: datetime, at: datetime) -> str | None:
 
 
 def _past(ask: PageRequest, task: str) -> Record | None:
-    """What became of the task's messages in the last day, by outcome; None where history is not kept."""
+    """Return the outcomes of the task's messages in the last day; None without a history."""
 
     def read() -> dict[str, Any] | None:
         try:

@@ -1,4 +1,4 @@
-"""What a reader typed to find messages: a selector, or the beginning of an id."""
+"""The reader's search: a selector, or the beginning of an id."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from ..ask import PageRequest, Record
 from ..sums import KeptValue
 from .waiting import counts_by_queue
 
-COUNTED_MAX = 5_000  # messages that are read to count what no index counts
-NAMES_MAX = 200  # of each kind that are offered
+COUNTED_MAX = 5_000  # messages read for a count without an index
+NAMES_MAX = 200  # names of each kind offered as completions
 
 
 def understood(ask: PageRequest, text: str) -> Node:
-    """The tree of a selector. Raises SelectorError, and Denied where it would tell what bodies hold to who may not see
-    them."""
+    """Parse a selector. Raises SelectorError; Denied for terms on bodies without the permission to view bodies."""
     node = parse(text)
     if any(field.startswith(ARGS) or field == "args" for field in fields_of(node)):
         ask.user.need(Permission.VIEW_BODIES)
@@ -30,18 +29,18 @@ def understood(ask: PageRequest, text: str) -> Node:
 
 
 def chosen(ask: PageRequest, text: str, now_ms: int | None = None) -> Selection:
-    """The messages at rest that a selector names. Raises as `understood`."""
+    """Return the selection of messages at rest by a selector. Raises as `understood` does."""
     understood(ask, text)
     return ask.dlq.select(text, now_ms=now_ms)
 
 
 def mistake(error: Misread) -> Record:
-    """A mistake in a selector, with the two lines that point at it."""
+    """Return a mistake in a selector as a record, with the two lines that point at it."""
     return {"what": error.what, "why": error.why, "pointer": error.pointer}
 
 
 def ids_that_begin(ask: PageRequest, text: str) -> Sequence[str]:
-    """The ids that a reader may mean by this text; none where it cannot be the beginning of an id."""
+    """Return the ids that begin with this text; none if it cannot be the beginning of an id."""
     if first_and_last(text) is None or len(text.replace("-", "")) < BEGIN_MIN:
         return ()
     try:
@@ -51,8 +50,7 @@ def ids_that_begin(ask: PageRequest, text: str) -> Sequence[str]:
 
 
 def counted(ask: PageRequest, selection: Selection) -> KeptValue[int] | None:
-    """How many messages match, where that can be known without reading many; None where it cannot, and while a thread
-    still counts."""
+    """Return the number of matches if reading few messages suffices; else None, also while a thread still counts."""
     key = f"count/{selection}"
     if at_rest(ask) <= COUNTED_MAX:
         return ask.kept(key, selection.count)
@@ -62,14 +60,14 @@ def counted(ask: PageRequest, selection: Selection) -> KeptValue[int] | None:
 
 
 def dead_in(ask: PageRequest, queue: str | tuple[str, ...] | None) -> KeptValue[int]:
-    """How many are dead in these queues, or in all."""
+    """Return the number of dead messages in these queues, or in all."""
     counts = counts_by_queue(ask)
     names = counts.value if queue is None else [queue] if isinstance(queue, str) else queue
     return KeptValue(sum(counts.value[name].dead for name in names if name in counts.value), counts.age_s)
 
 
 def at_rest(ask: PageRequest) -> int:
-    """How many messages rest in all lanes."""
+    """Return the number of messages at rest in all lanes."""
     return ask.kept("at-rest", lambda: _at_rest(ask.store.counts())).value
 
 
@@ -78,12 +76,11 @@ def _at_rest(counts: Counts) -> int:
 
 
 def queue_names(ask: PageRequest) -> list[str]:
-    """The names of all queues."""
     return ask.kept("queue-names", lambda: sorted(ask.store.queues())).value
 
 
 def completions(ask: PageRequest) -> list[str]:
-    """Terms of selectors with what the store and the app know, for the search box."""
+    """Return terms of selectors with names from the store and the app, for the search box."""
     groups = failure_groups(ask)
     tasks = {group.task for group in groups} | set(ask.registry.tasks if ask.registry is not None else ())
     named = {
@@ -103,7 +100,7 @@ def completions(ask: PageRequest) -> list[str]:
 
 
 def failure_groups(ask: PageRequest) -> Sequence[FailureGroup]:
-    """All failure groups, as the pages share them. Empty where the store has no access to dead messages."""
+    """Return all failure groups, shared between pages; empty if the store has no access to dead messages."""
     try:
         return ask.kept("groups", lambda: ask.app.dlq.groups(trend=True)).value
     except Unsupported:
@@ -111,5 +108,5 @@ def failure_groups(ask: PageRequest) -> Sequence[FailureGroup]:
 
 
 def is_whole_id(text: str) -> bool:
-    """Whether a text is an id and can be nothing else."""
+    """Return whether a text can only be a whole id."""
     return is_id(text.lower())

@@ -1,5 +1,5 @@
-"""What messages have in common: how often each value of each field of their bodies occurs, among those that fail and
-among those that did not."""
+"""Find what failing messages share: fields of bodies whose value is more frequent among failing messages than among
+others."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ...message import ABSENT, BLOB, SEALED, Message
 from ...redact import redact_value
 from ..ask import Record
 
-DEPTH_MAX, FIELDS_MAX, VALUES_MAX = 4, 100, 2000  # of one body; fields and values of all
+DEPTH_MAX, FIELDS_MAX, VALUES_MAX = 4, 100, 2000  # of one body; the other two over all bodies
 SHOWN = 12
 VALUE_MAX = 100  # characters
-TELLING = 0.2  # by so much the share among failing ones must exceed the other
-COMMON = 0.5  # without others to compare with, so many of those that fail must have it
+TELLING = 0.2  # the least difference between the shares among failing and other messages
+COMMON = 0.5  # without other messages, the least share among failing ones
 
 
 def counted(words: Iterable[str | None], most: int = 10) -> list[Record]:
-    """Words by how often they occur, with their share."""
+    """Count words, and return the most frequent with their shares."""
     counts = Counter(word for word in words if word)
     total = sum(counts.values())
     return [{"text": word, "count": count, "share": count / total} for word, count in counts.most_common(most)]
@@ -31,8 +31,8 @@ def counted(words: Iterable[str | None], most: int = 10) -> list[Record]:
 def in_common(failing: Sequence[Message], others: Sequence[Message]) -> list[Record]:
     """The fields whose value is more frequent among failing bodies than among others, the greatest difference first.
 
-    Without others: those that at least half of the failing ones share. Bodies in blobs, and encrypted ones, are not
-    read.
+    Without `others`, returns those that at least half of the failing messages share. Bodies in blobs and encrypted ones
+    are not read.
     """
     bad, good = _values(failing), _values(others)
     bad_total, good_total = _bodies(failing), _bodies(others)

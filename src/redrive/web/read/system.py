@@ -1,4 +1,4 @@
-"""The system under the pages: the store, what is wrong with it, clocks, versions, settings and permissions."""
+"""The system: the store, its problems, clocks, versions, settings and permissions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from . import fields
 
 
 def system(ask: PageRequest) -> Record:
-    """What `redrive store info`, `doctor` and `config show` say, and who runs which version."""
+    """Return the results of `redrive store info`, `doctor` and `config show`, and the versions of the fleet."""
     traits = msgspec.structs.asdict(ask.store.traits)
     infos = _told(ask)
     return {
@@ -53,7 +53,7 @@ def _told(ask: PageRequest) -> Sequence[WorkerInfo] | None:
 
 
 def _doctor(ask: PageRequest) -> Record:
-    """What the doctor finds without reading every message."""
+    """Return the doctor's findings, without checks that read every message."""
 
     def find() -> list[str]:
         lines = [*ask.store.doctor()]
@@ -68,13 +68,13 @@ def _doctor(ask: PageRequest) -> Record:
 
 
 def _damage(ask: PageRequest) -> Record:
-    """What `redrive store check` finds, which reads every message."""
+    """Return the findings of `redrive store check`, which reads every message."""
     kept = ask.kept("system/check", lambda: problems(ask.store))
     return {"ok": not kept.value, "problems": kept.value, "age_s": kept.age_s}
 
 
 def _versions(told: Sequence[WorkerInfo] | None) -> list[Record]:
-    """The versions of the fleet, those of these pages first, each with who runs it."""
+    """Return the versions of the fleet, each with its processes; first the version of these pages."""
     by_version: dict[str, list[WorkerInfo]] = {}
     for info in told or ():
         by_version.setdefault(info.version, []).append(info)
@@ -93,8 +93,8 @@ def _versions(told: Sequence[WorkerInfo] | None) -> list[Record]:
 
 
 def _settings(ask: PageRequest) -> list[dict[str, Any]]:
-    """Each setting of this process with its source, without secrets. The store and the app are those of the pages,
-    which may come from a flag or from the program that mounts them."""
+    """Return each setting of this process with its source, without secrets. Store and app are those of the pages, which
+    a flag or the mounting program may have set."""
     own = {"url": ask.site.url, "app": getattr(ask.registry, "spec", None)}
     rows: list[dict[str, Any]] = [
         {"name": each.name, "value": setting_value(each.value), "source": each.source} for each in sources()

@@ -1,7 +1,7 @@
-"""Messages of one lane or of all, those that wait included, fifty at a time.
+"""Messages of one lane or of all lanes, waiting ones included, fifty at a time.
 
-A store finds what waits in one queue off an index, but may pass everything that it ever stored to find what waits at
-all. So a list goes from queue to queue, and its cursor says in which one it is.
+An index finds the waiting messages of one queue; finding those of all queues may read the whole store. So a list goes
+queue by queue, and its cursor has the current queue.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..ask import PageRequest, Problem
 from ..sums import KeptValue
 
 STATES = ("ready", "scheduled", "leased", "cancelled", "any")
-READ_MAX, PEEKS_MAX = 500, 40  # messages that one page reads, and in how many steps
+READ_MAX, PEEKS_MAX = 500, 40  # messages read for one page, and the calls for that
 
 
 class _Part(NamedTuple):
-    """A part of a list: one lane of one queue, or of all."""
+    """A part of a list: one lane of one queue, or of all queues."""
 
     lane: Lane
     queue: str | None
 
 
 class _ListPlace(NamedTuple):
-    """Where a page begins: in which part, and at which cursor of the store in it."""
+    """The beginning of a page: a part, and the store's cursor in it."""
 
     lane: Lane
     queue: str | None
@@ -37,14 +37,14 @@ class _ListPlace(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """One page, and where the next one begins."""
+    """One page, and the cursor of the next one."""
 
     messages: list[Message]
     cursor: str | None
 
 
 def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, limit: int) -> Listed:
-    """The messages in this state that match. It ends early once it has read enough. Raises Problem, Unsupported."""
+    """Return the matching messages in this state. Ends early at its limits. Raises Problem, Unsupported."""
     now_ms, messages = ask.store.now_ms(), list[Message]()
     parts = _parts(ask, state, where)
     at, inner = _place(parts, after)
@@ -52,7 +52,7 @@ def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, 
     while at < len(parts) and len(messages) < limit and looked < READ_MAX and peeks < PEEKS_MAX:
         part = parts[at]
         rests = part.lane not in (Lane.READY, Lane.LEASED)
-        asked = Filter(queue=part.queue, task=where.task if rests else None)  # that waits by task has no index
+        asked = Filter(queue=part.queue, task=where.task if rests else None)  # no index has waiting messages by task
         read = ask.store.peek(part.lane, where=asked, limit=limit - len(messages), cursor=inner)
         looked, peeks = looked + len(read.messages), peeks + 1
         messages += [
@@ -70,7 +70,7 @@ def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, 
 
 
 def counts_by_queue(ask: PageRequest) -> KeptValue[Mapping[str, Counts]]:
-    """The counts of each queue, as all pages share them."""
+    """Return the counts of each queue, shared between pages."""
     return ask.kept("counts-by-queue", ask.store.counts_by_queue)
 
 
@@ -90,7 +90,7 @@ def _parts(ask: PageRequest, state: str, where: Filter) -> list[_Part]:
 
 
 def _place(parts: list[_Part], after: str) -> tuple[int, str | None]:
-    """The number of the part to go on with, and the store's cursor in it; behind a queue that is empty by now."""
+    """Return the index of the part to continue with, or the next if its queue is empty, and the store's cursor."""
     if not after:
         return 0, None
     try:

@@ -1,4 +1,4 @@
-"""Workers and schedulers: who is alive, what they run, and how they are."""
+"""Workers and schedulers: their state, load and messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...present.workers import worker_record
 from ..ask import PageRequest, Record
 from . import fields
 
-RUNNING_MAX = 200  # messages of the page, of all workers together
+RUNNING_MAX = 200  # messages listed, over all workers
 
 
 def workers(ask: PageRequest) -> Record:
-    """The living processes, those that are gone, and the messages that the living ones run."""
+    """Return the living processes, those that are gone, and the running messages."""
     infos: tuple[WorkerInfo, ...] = ()
     missing = None
     try:
@@ -37,11 +37,11 @@ def workers(ask: PageRequest) -> Record:
 
 
 def _row(info: WorkerInfo) -> Record:
-    """A process as the command line shows it, and whether it can be asked to drain."""
+    """Return a process as in the command line's JSON, and whether it can be drained."""
     drains = info.kind == "worker" and not (info.gone or info.draining or info.drain_asked)
     return {**worker_record(info), "drains": drains}
 
 
 def _longest_first(held: Record) -> tuple[bool, str]:
-    """What runs longest first, then what waits to start."""
+    """Sort key: messages that run longest first, then those that have not begun."""
     return held["since"] is None, held["since"] or ""
