@@ -16,27 +16,25 @@ from .fault import Fault, Kind
 from .message import Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
 from .policy import CRASHES_MAX, Backoff, Retry, draw
 
-LOCKED = (
-    f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # the error of the fault of a message whose key is missing
-)
-LOCKED_LOOK_MS = 60_000  # how often, at least, a message checks for a worker that has its key
-PARK_LOOK_MS = 10_000  # how often, at least, a parked message checks for a worker that knows its task
-PARK_LOOK_FIRST_MS = 500  # how soon it checks first; then after half of the time that it has waited
-ASKED_SPREAD = 0.2  # a message that was asked to wait for r is retried within [r, 1.2·r]
+LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # error of the fault that a message without its key gets
+LOCKED_LOOK_MS = 60_000  # longest wait before a message without its key checks again for a worker that has it
+PARK_LOOK_MS = 10_000  # longest wait before a parked message checks again for a worker that knows its task
+PARK_LOOK_FIRST_MS = 500  # first wait of a parked message; each later one is half of the time parked so far
+ASKED_SPREAD = 0.2  # a message that must wait for r is retried within [r, 1.2·r]
 
 AT_MAX_MS = 2**62  # stores keep 64-bit integers
-SNOOZE_MIN_MS = 100  # so that a message that always snoozes does not occupy a worker
+SNOOZE_MIN_MS = 100  # keeps a message that always snoozes from occupying a worker
 WAIT_MAX_MS = 2**61
 
-GUESSED_MAX = 1_000  # retries whose delays are computed again
+GUESSED_MAX = 1_000  # most retries whose delays `_guessed_ms` recomputes
 
-FETCH_AGAIN_S = 30.0  # a message that waits for blob storage is retried after 0.5 to 1.5 times that
+FETCH_AGAIN_S = 30.0  # base of the retry delay when blob storage is unavailable: 0.5 to 1.5 times this
 
 
 class Policy(Struct, frozen=True):
-    """How a task's failures are handled. A message is quarantined after `crashes_alone_max` crashes while it ran alone,
-    within `crashes_within_s` if that is given, or after `crashes_max` crashes in all, so that nothing loops for
-    ever."""
+    """How the failures of a task are handled. A message is quarantined after `crashes_alone_max` crashes while it ran
+    alone, within `crashes_within_s` if that is given, or after `crashes_max` crashes in all, which ends every crash
+    loop."""
 
     retry: Retry = Retry()
     timeout_s: float = 300.0
@@ -46,7 +44,7 @@ class Policy(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True):
-    """Run it now."""
+    """The message may run now."""
 
 
 class Refusal(Struct, frozen=True):
@@ -59,18 +57,19 @@ class Refusal(Struct, frozen=True):
 
 
 class Signals(Struct, frozen=True):
-    """What the worker knows about a message beyond the message itself: why its body or task cannot be used, how long an
-    unroutable one waits for a newer worker (`park_ms`), and flow control's objection.
+    """The worker's findings about a message before it runs: why its body or task cannot be used, `park_ms` (how long an
+    unroutable message waits for a newer worker) and the objection of flow control.
 
-    `known_ms` is when a worker that knows an unroutable one was last alive. If one is alive now, the message goes back
-    to it at `again_ms`. `unknown` are the arguments that are unknown here."""
+    `known_ms` is when a worker that knows the task was last alive. If one is alive now, the message returns to it at
+    `again_ms`. `unknown` lists arguments that the handler does not take.
+    """
 
     unreadable: str | None = None
     unroutable: str | None = None
     park_ms: int = 0
-    locked: str | None = None  # its key is not here, so nothing is decided about it
+    locked: str | None = None  # its encryption key is missing here, so no decision about its content is possible
     tampered: str | None = None
-    unfetched: str | None = None  # its blob cannot be read just now
+    unfetched: str | None = None  # its blob cannot be read at present
     refusal: Refusal | None = None
     known_ms: int = 0
     again_ms: int | None = None
@@ -82,9 +81,9 @@ NO_SIGNALS = Signals()
 
 
 def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Run | RetryAt | DeadLetter | Quarantine:
-    """Decide what to do with a message that was just claimed. Every answer but Run gives the attempt back."""
+    """Decide what to do with a message that was just claimed. Every decision except Run gives the attempt back."""
     if message.cancel:
-        return RetryAt.released(now_ms, "cancelled")  # the store ends it: a cancelled message is never retried
+        return RetryAt.released(now_ms, "cancelled")  # the store ends a cancelled message and never retries it
     if signals.locked is not None:
         wait_ms = min(max(PARK_LOOK_MS, message.held_ms // 2), LOCKED_LOOK_MS)
         return RetryAt.deferred(now_ms + wait_ms, "parked")
@@ -119,8 +118,8 @@ def _refuse(refusal: Refusal) -> RetryAt | DeadLetter:
 
 
 def _park(message: Message, signals: Signals, why: str, now_ms: int) -> RetryAt | DeadLetter:
-    """Leave it to a worker that knows it, if one is alive. Else retry it until `park_ms` after it was first seen, or
-    after the last worker that knew it; then it is dead."""
+    """Defer the message to a worker that knows its task, if one is alive. Otherwise retry it for `park_ms` after it was
+    first parked, or after the last such worker was alive; then dead-letter it."""
     if signals.again_ms is not None:
         return RetryAt.deferred(signals.again_ms, "newer")
     first_ms = parked_since_ms(message)
@@ -133,8 +132,8 @@ def _park(message: Message, signals: Signals, why: str, now_ms: int) -> RetryAt 
 
 
 def parked_since_ms(message: Message) -> int | None:
-    """When it was first parked, if no run of it has failed since: by the fault that was kept then. A missing key does
-    not count."""
+    """The time at which the message was first parked, from the fault stored then; None if a run has failed since. A
+    missing key does not count as parking."""
     last = next((fault for fault in reversed(message.faults) if fault.crash is None), None)
     if last is None or last.kind is not Kind.UNROUTABLE or last.at_ms < message.life_ms or last.error == LOCKED:
         return None
@@ -142,14 +141,14 @@ def parked_since_ms(message: Message) -> int | None:
 
 
 def reports_key_missing(message: Message) -> bool:
-    """Whether the newest fault of this life already reports the missing key."""
+    """True if the newest fault of this life already reports the missing key."""
     last = message.faults[-1] if message.faults else None
     return last is not None and last.error == LOCKED and last.at_ms >= message.life_ms
 
 
 def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """Decide what happens to a message whose run ended in `fault`. The order: steered by the handler, crashed, the
-    policy's override, permanent, attempts, elapsed, backoff."""
+    """Decide what happens to a message whose run ended in `fault`. Checks, in this order: control exceptions of the
+    handler, crash, the policy's override, permanent fault, attempts, elapsed time; then backoff."""
     steered = _steer(fault, now_ms)
     if steered is not None:
         return steered
@@ -178,17 +177,17 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
 
 
 def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
-    """Return how long the present life was tried when its run ended in `fault`: the failed runs, and the delays that
-    were decided between them.
+    """Return how long this life has been tried when its run ends in `fault`: the durations of its failed runs plus the
+    delays decided between them, in ms.
 
-    Other time does not count: before the first claim, while no worker is free, and while flow control holds the
-    message. Each fault carries the sum so far, so that none is lost with the middle of a long history.
+    Other waits do not count: before the first claim, for a free worker, or for flow control. Each fault stores the sum
+    so far, so the sum survives when the middle of a long history is dropped.
     """
     for earlier in reversed(message.faults):
         if earlier.at_ms < message.life_ms:
             break
         if earlier.kind is Kind.UNROUTABLE or earlier.delay_ms is None:
-            continue  # it was parked, or its worker died: nothing was decided about a next try
+            continue  # a fault of parking, or of a dead worker, has no decided delay
         return fault.ran_ms + earlier.tried_ms + _decided_ms(earlier, earlier.delay_ms, retry)
     if message.attempt == 1:
         return fault.ran_ms
@@ -196,8 +195,8 @@ def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
 
 
 def _guessed_ms(message: Message, fault: Fault, retry: Retry) -> int:
-    """An estimate for a message without a history, as on SQS without cells: as if its earlier attempts had failed like
-    this one, after the same time."""
+    """Estimate the time tried, in ms, of a message without a history (SQS without cells): assume that its earlier
+    attempts failed like this one, after the same time."""
     backoff, sum_ms, previous_s = retry.choose(fault).backoff, message.attempt * fault.ran_ms, None
     for n in range(min(message.attempt - 1, GUESSED_MAX)):
         u = draw(message.id, message.redrives, message.fence - message.attempt + 1 + n)
@@ -207,15 +206,15 @@ def _guessed_ms(message: Message, fault: Fault, retry: Retry) -> int:
 
 
 def _decided_ms(fault: Fault, delay_ms: int, retry: Retry) -> int:
-    """The wait after a fault: its delay, or the longer wait that was asked for (Retry-After)."""
+    """The wait after a fault, in ms: its delay, or the longer `Retry-After` of the fault."""
     if fault.retry_after_s is None or fault.retry_after_s <= retry.max_retry_after_s:
         return delay_ms
     return max(delay_ms, _ceil_ms(fault.retry_after_s))
 
 
 def _decide_crash(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """It killed its process while it ran alone: retry after its backoff, until it has crashed too often. Attempts and
-    an override do not matter here."""
+    """Retry a message that crashed its process while it ran alone, after its backoff, until it has crashed too often.
+    `max_attempts` and an override do not apply."""
     chosen = policy.retry.choose(fault)
     if not chosen.retryable or _crashes_too_often(message, policy, now_ms, more=1):
         return Quarantine(_sentence(message.crashes + 1, message.crashes_alone + 1, fault), crashed=True)
@@ -224,8 +223,8 @@ def _decide_crash(message: Message, fault: Fault, policy: Policy, now_ms: int) -
 
 
 def _decide_crash_in_company(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """A process died in which it ran beside others, most of them innocent: retry at once, before later messages, as
-    when a worker's leases are reclaimed. Only the bound for all crashes quarantines it."""
+    """Retry at once a message whose process died while it ran beside others, most of them innocent. It is due before
+    later messages, as after a reclaim of leases. Only the bound for all crashes quarantines it."""
     if message.crashes + 1 >= policy.crashes_max:
         sentence = _sentence(message.crashes + 1, message.crashes_alone, fault)
         return Quarantine(sentence, crashed=True, in_company=True)
@@ -233,8 +232,8 @@ def _decide_crash_in_company(message: Message, fault: Fault, policy: Policy, now
 
 
 def _crashes_too_often(message: Message, policy: Policy, now_ms: int, more: int = 0) -> bool:
-    """Whether its crashes, and `more` alone that are not counted yet, are enough to quarantine it. Those before the
-    window do not count."""
+    """True if the crashes of the message, plus `more` uncounted ones alone, suffice to quarantine it. Crashes before
+    the window do not count."""
     alone = message.crashes_alone + more
     if policy.crashes_within_s is not None:
         since_ms = now_ms - _ceil_ms(policy.crashes_within_s)
@@ -244,14 +243,15 @@ def _crashes_too_often(message: Message, policy: Policy, now_ms: int, more: int 
 
 
 def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
-    """Explain to people why it is poison."""
+    """Explain to people why the message is poison."""
     times = "once" if crashes == 1 else f"{crashes} times"
     text = f"its process died {times} while running it, {alone} of them while it ran alone"
     return text if last is None else f"{text}; the last: {last.text}"
 
 
 def _check(decision: Any) -> Decision:
-    """Check what the policy's override returned. Raises TypeError or ValueError for what no store could keep."""
+    """Check the decision that the policy's override returned. Raises TypeError or ValueError if no store could keep
+    it."""
     match decision:
         case RetryAt(at_ms=at_ms):
             if type(at_ms) is not int or not 0 <= at_ms <= AT_MAX_MS:
@@ -277,12 +277,13 @@ def _steer(fault: Fault, now_ms: int) -> Decision | None:
         return DeadLetter("rejected", fault.text)
     if fault.steer == "quarantine":
         return Quarantine(fault.text, reason="rejected")
-    return None  # RetryAfter is a failure like others, with a delay that was asked for
+    return None  # RetryAfter is an ordinary failure with a requested delay
 
 
 def _asked_until_ms(message: Message, retry: Retry) -> int:
-    """Until when the last fault of this life asked to wait, where that is longer than one wait may be."""
-    if not message.faults:  # most have none
+    """The time until which the last fault of this life asked to wait, if that wait exceeds `max_retry_after`; otherwise
+    0."""
+    if not message.faults:  # the usual case
         return 0
     last = _last_failure(message)
     if last is None or last.retry_after_s is None or last.retry_after_s <= retry.max_retry_after_s:
@@ -291,12 +292,12 @@ def _asked_until_ms(message: Message, retry: Retry) -> int:
 
 
 def _last_failure(message: Message) -> Fault | None:
-    """The fault of its last failed run. Faults of parking and of crashes do not count."""
+    """The fault of the last failed run of the message. Faults of parking and of crashes do not count."""
     return next((f for f in reversed(message.faults) if f.kind is not Kind.UNROUTABLE and f.crash is None), None)
 
 
 def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff, n: int) -> float:
-    """The delay before its retry n."""
+    """The delay before retry n of the message, in seconds."""
     last = _last_failure(message)
     previous_s = None if last is None or last.delay_ms is None else last.delay_ms / 1000
     u = draw(message.id, message.redrives, message.fence)
@@ -304,7 +305,8 @@ def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff, n: 
 
 
 def _wait_s(fault: Fault, retry: Retry, backoff: Backoff, n: int, u: float, previous_s: float | None) -> float:
-    """max(backoff, r + U(0, 0.2·r)) with r the asked delay, at most `max_retry_after`."""
+    """The delay in seconds: max(backoff, r + U(0, 0.2·r)), where r is the requested delay, at most
+    `max_retry_after`."""
     delay_s = backoff.seconds(n, u, previous_s, fault)
     if fault.retry_after_s is None:
         return delay_s
@@ -313,19 +315,19 @@ def _wait_s(fault: Fault, retry: Retry, backoff: Backoff, n: int, u: float, prev
 
 
 def _ceil_ms(seconds: float) -> int:
-    return min(-int(-seconds * 1000 // 1), WAIT_MAX_MS)  # up, so that nothing is early
+    return min(-int(-seconds * 1000 // 1), WAIT_MAX_MS)  # rounded up, so that no retry is early
 
 
 def with_fate(fault: Fault, message: Message, decision: Decision, now_ms: int, worker: str) -> Fault:
-    """Return the fault as it is kept: with its time, attempt and worker, and the delay that followed. If the decision
-    gives the attempt back, the fault has the number that the message then has."""
+    """Return the fault as it is stored: with time, attempt, worker and the delay that was decided. If the decision
+    gives the attempt back, the fault carries the lower attempt number."""
     delay_ms = max(0, decision.at_ms - now_ms) if isinstance(decision, RetryAt) else None
     attempt = message.attempt - is_free(decision)
     return replace(fault, at_ms=now_ms, attempt=attempt, worker=worker, delay_ms=delay_ms)
 
 
 def is_free(decision: Decision) -> bool:
-    """Whether it gives the attempt back."""
+    """True if the decision gives the attempt back."""
     match decision:
         case Ack():
             return False

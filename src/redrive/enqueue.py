@@ -22,16 +22,16 @@ from .stores.validation import admit as check_drafts
 from .task import TaskOptions, TaskSpec, are_texts, as_ms, as_text, as_traceparent
 
 if TYPE_CHECKING:
-    import asyncio  # imported where it is used: sync producers need none of it
+    import asyncio  # imported late: synchronous producers do not need it
 
 P = ParamSpec("P")
-R = TypeVar("R", covariant=True)  # what a call gives: of an async handler a coroutine
+R = TypeVar("R", covariant=True)  # return type of a call; a coroutine for an async handler
 T = TypeVar("T")
 U = TypeVar("U", bound=Upcast)
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a message is put, beyond its arguments: what `using` sets."""
+    """Options of a message beyond its arguments, as `using` sets them."""
 
     delay_ms: int = 0
     due_ms: int | None = None
@@ -224,7 +224,7 @@ class Task(TaskSpec, Generic[P, R]):
 
 
 class Bound(Generic[P, R]):
-    """A task with options: what `task.using(…)` returns."""
+    """A task with options, as `task.using(…)` returns it."""
 
     def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
         self._task, self._options = task, options
@@ -294,7 +294,8 @@ class Bound(Generic[P, R]):
     def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[R]]: ...
 
     def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[Any]]:
-        """Make a draft that is written with the end of that run. Refuses here what the store would refuse then."""
+        """Make the draft of a follow-up, which is written in the commit that settles the run. Raises here the errors
+        that the store would raise at the settlement."""
         if self._options.tx is not None:
             self._refuse_tx("a follow-up is written with the ack")
         app = self._task.app
@@ -320,7 +321,7 @@ def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref
 async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:
     """As `put`, for asyncio code; concurrent calls share a commit."""
     drafts = drafts if registry.tracing is None else registry.tracing.stamp(drafts)
-    if tx is not None:  # here and now: nothing is committed, and the connection belongs to this thread
+    if tx is not None:  # written at once in the caller's transaction, whose connection belongs to this thread
         return _refs(registry, drafts, registry.put(drafts, tx=tx))
     return _refs(registry, drafts, await _batch_of(registry, registry._batches).put(drafts))
 
@@ -330,7 +331,7 @@ def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[PutResult]
 
 
 class PutBatch:
-    """The puts of one event loop by one app: what arrives while one is under way goes with the next."""
+    """Batches the puts of one event loop for one app: drafts that arrive during a commit share the next one."""
 
     def __init__(self, registry: Registry, loop: asyncio.AbstractEventLoop) -> None:
         self._registry, self.loop = registry, loop
@@ -366,11 +367,11 @@ class PutBatch:
         try:
             puts = iter(self._registry.put([draft for drafts, _ in taken for draft in drafts]))
             return [([next(puts) for _ in drafts], future) for drafts, future in taken]
-        except BlobsUnavailable:  # concerns only drafts with large bodies
+        except BlobsUnavailable:  # only drafts with large bodies are affected
             return [(self._write_one(drafts), future) for drafts, future in taken]
         except StoreError as error:
             return [(error, future) for _, future in taken]
-        except Exception:  # one caller's draft was refused: the others are written
+        except Exception:  # one caller's draft was refused: write the others
             return [(self._write_one(drafts), future) for drafts, future in taken]
 
     def _write_one(self, drafts: Sequence[Draft]) -> list[PutResult] | Exception:
@@ -381,13 +382,13 @@ class PutBatch:
 
 
 def _batch_of(registry: Registry, batches: dict[int, PutBatch]) -> PutBatch:
-    """The running loop's batch for `registry`, kept in `batches`."""
+    """Return the PutBatch of the running event loop, from `batches` or new."""
     import asyncio
 
     loop = asyncio.get_running_loop()
     current = batches.get(id(loop))
     if current is None:
-        for key, batch in [*batches.items()]:  # a batch holds its loop, so that no other can have its id till then
+        for key, batch in [*batches.items()]:  # a batch keeps its loop alive, so the loop's id is not reused
             if batch.loop.is_closed():
                 batches.pop(key, None)
         current = batches[id(loop)] = PutBatch(registry, loop)

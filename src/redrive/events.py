@@ -16,7 +16,7 @@ from .redact import many_lines, redact
 
 class DeliveryEvent(Struct, frozen=True, kw_only=True):
     """The outcome of one delivery. `outcome`: done, retry, crashed, snoozed, released, held, dead, quarantined,
-    cancelled, stale or lost. A crashed run killed its process, or was in one that died; `crash` is the evidence."""
+    cancelled, stale or lost. `crashed` means that the process of the run died; `crash` is the evidence."""
 
     outcome: str
     id: str
@@ -29,33 +29,33 @@ class DeliveryEvent(Struct, frozen=True, kw_only=True):
     correlation_id: str = ""
     worker: str = ""
     at_ms: int = 0
-    run_ms: float | None = None  # how long the handler ran; None if it did not
-    delay_ms: int | None = None  # until it is due again
-    age_ms: int = 0  # since its present life began
-    degraded: str | None = None  # what a done message did without
-    duplicate_of: str | None = None  # the message or call whose stored result was used: the handler did not run
-    fault: str | None = None  # the fault's kind
+    run_ms: float | None = None  # how long the handler ran; None if it was not called
+    delay_ms: int | None = None  # time until the message is due again
+    age_ms: int = 0  # time since its present life began
+    degraded: str | None = None  # features that a done message had to do without
+    duplicate_of: str | None = None  # the message or call whose stored result was used instead of a run
+    fault: str | None = None  # kind of the fault
     error: str | None = None
-    text: str | None = None  # the fault's, or why it is dead without one
-    reason: str | None = None  # why it is dead
-    fingerprint: str | None = None  # of the fault it died of
-    crash: Crash | None = None  # how its process died, the last time that is known
-    causes: tuple[str, ...] = ()  # of all its crashes, where this outcome ends its life; "" where unknown
-    deferral: str | None = None  # why flow control held it: breaker, budget, limit, …
-    by: str | None = None  # the dependency, queue or task that held it
-    traceback: str | None = None  # of the fault, as it was stored: its secrets are not hidden
+    text: str | None = None  # text of the fault, or why the message is dead without one
+    reason: str | None = None  # reason of the death
+    fingerprint: str | None = None  # fingerprint of the fault it died of
+    crash: Crash | None = None  # evidence of the last crash, where known
+    causes: tuple[str, ...] = ()  # causes of all its crashes, if this outcome ends its life; "" where unknown
+    deferral: str | None = None  # why flow control deferred it: breaker, budget, limit, …
+    by: str | None = None  # the dependency, queue or task that deferred it
+    traceback: str | None = None  # stored traceback of the fault, secrets not redacted
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """An event of the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
-    no_identity, presence_failed (of `redrive workers`), worker_hung (the event loop does not turn, or nothing can begin
-    in a queue; `about` is the task), worker_back (and now it does), no_scheduler (nothing enqueues the app's
-    schedules), child_failed (one could not begin), child_died (with several suspects), …;
-    of flow control: breaker_opened, breaker_half_open, breaker_closed, budget_exhausted,
-    flow_local, …; of redrive runs: run_started, run_waiting, run_stopped, run_done, run_failed (to be carried),
-    runs_unavailable; of auto-redrive: auto_isolated, auto_failed; of dead-letter queues of SQS: ingested (`count`
-    messages of the queue `about`), ingest_left, ingest_unavailable; of billed calls: aws_requests, once a minute
-    for each action (`about`), with the number of requests (`count`)."""
+    """An event of the worker itself: started, draining, stopped, store_unavailable, store_back, took_back, no_identity,
+    presence_failed (of `redrive workers`), worker_hung (the event loop is blocked, or a queue has no free place because
+    its runs hang; `about` is the task), worker_back (it works again), no_scheduler (nothing enqueues the app's
+    schedules), child_failed (a child process did not start), child_died (a child process died with several suspects),
+    …; of flow control: breaker_opened, breaker_half_open, breaker_closed, budget_exhausted, flow_local, …; of redrive
+    runs: run_started, run_waiting, run_stopped, run_done, run_failed (a tick raised), runs_unavailable; of
+    auto-redrive: auto_isolated, auto_failed; of dead-letter queues of SQS: ingested (`count` messages of the queue
+    `about`), ingest_left, ingest_unavailable; of billed calls: aws_requests, once a minute for each action (`about`),
+    with the number of requests (`count`)."""
 
     name: str
     worker: str = ""
@@ -76,7 +76,8 @@ class Notify(Protocol):
 
 
 class LineLog(ABC):
-    """The base of observers that write a line for each event to a stream, so that nothing else writes it there too."""
+    """Base class of observers that write a line for each event to a stream. `Events.warn` logs nothing while one is
+    subscribed."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.stream = stream
@@ -90,14 +91,14 @@ class Events:
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
-        self.notice_observers: list[Observer] = []  # for them alone no event is built
+        self.notice_observers: list[Observer] = []  # observers of notices only: no delivery event is built for them
 
     def __bool__(self) -> bool:
         return bool(self.observers or self.notice_observers)
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
-        """Call `observer` with every batch from now on; returns the call that ends it. It must be quick: the store
-        thread calls it."""
+        """Call `observer` with every batch from now on; returns a function that unsubscribes it. The store thread calls
+        the observer, so it must be quick."""
         self.observers.append(observer)
         return lambda: self.observers.remove(observer)
 
@@ -107,10 +108,10 @@ class Events:
             self._tell(self.notice_observers, notices)
 
     def warn(self, text: str) -> None:
-        """Log a warning that no one may miss, unless an observer writes lines of its own: a worker within a program
-        may have no observer."""
+        """Log a warning, unless a LineLog is subscribed: a worker inside another program may have no observer that
+        shows notices."""
         if not any(isinstance(each, LineLog) for each in self.observers):
-            import logging  # an enqueue needs none
+            import logging  # only a warning needs it, not an enqueue
 
             logging.getLogger("redrive.worker").warning("%s", many_lines(redact(text)))
 
@@ -123,6 +124,6 @@ class Events:
 
 
 def complain(what: str) -> None:
-    """Print the exception that is being handled: this failed, and the work goes on."""
+    """Print the exception that is being handled, with the name of the operation that failed. Does not raise."""
     text = redact(f"redrive: {what} failed:\n{traceback.format_exc()}")
     print(many_lines(text), file=sys.stderr)

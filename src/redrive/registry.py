@@ -1,6 +1,6 @@
 """Hold what an app declares: its tasks, queues, dependencies and schedules, its store and its observers.
 
-A `Registry` is what workers, triage, schedulers and metrics are given. It knows none of them. `redrive.App` is a
+A `Registry` is what workers, triage, schedulers and metrics are given. It imports none of them. `redrive.App` is a
 Registry with the methods that open those parts.
 """
 
@@ -30,7 +30,7 @@ from .stores import open_store
 from .stores.validation import word
 from .task import TaskSpec, as_rate, as_size, as_slo, as_text
 
-if TYPE_CHECKING:  # for start-up time: all of these are below
+if TYPE_CHECKING:  # not imported at run time, to start faster
     from collections.abc import Callable
 
     from .crypto import Encrypt
@@ -44,17 +44,17 @@ if TYPE_CHECKING:  # for start-up time: all of these are below
 
 DEFAULT_CONCURRENCY = 10
 _SQS_NAME = re.compile(r"[A-Za-z0-9_-]{1,75}(\.fifo)?|[A-Za-z0-9_-]{1,80}")
-RETRY_SHARE = 0.2  # of the claims from a backlog
+RETRY_SHARE = 0.2  # share of due retries among claims from a backlog
 
 
 class Queue(Struct, frozen=True):
     """How one queue is worked.
 
     `concurrency` is the number of its messages that one worker process runs at once, `weight` its share among queues.
-    `group_width`, `group_order` and `on_dead` say how its groups are served (None: as the store has it). `retention`
-    bounds what is kept of finished messages, `auto_redrive` drives dead messages back without a person, `foreign`
-    names the task for messages that others send, and `retry_share` is the share of a backlog's claims that goes to
-    due retries. `sqs` and `dlq` are the names of the queue and of its dead-letter queue on SQS, `slo` is its objective.
+    `group_width`, `group_order` and `on_dead` configure its groups (None: keep the store's setting). `retention` bounds
+    the finished messages that are kept, `auto_redrive` redrives dead messages automatically, `foreign` names the task
+    for messages that others send, and `retry_share` is the share of a backlog's claims that goes to due retries. `sqs`
+    and `dlq` are the names of the queue and of its dead-letter queue on SQS, `slo` is its objective.
     """
 
     name: str
@@ -153,11 +153,12 @@ class Registry:
         self.queues: dict[str, Queue] = {}
         self.dependencies: dict[str, Dependency] = {}
         self.schedules: dict[str, Any] = {}  # redrive.schedule.Schedule, by name
-        self._wraps: list[Any] = []  # redrive.worker.middleware.Opener: what goes around every handler
+        self._wraps: list[Any] = []  # redrive.worker.middleware.Opener: wraps every handler call
         self.events = Events()
         self.tracing: Tracing | None = None  # set by `App.instrument`
-        self.schedules_watched = False  # a scheduler runs here, or what started this process has looked for one
-        self.spec: str | None = None  # MODULE:APP, where a command imported it
+        # True if a scheduler runs here, or the program that started this process has checked for one
+        self.schedules_watched = False
+        self.spec: str | None = None  # MODULE:APP, if a command imported the app
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
         self.recycle_after = recycle_after
         self.recycle_memory = None if recycle_memory is None else as_size(recycle_memory, "recycle_memory")
@@ -165,9 +166,9 @@ class Registry:
         self.blobs = blobs
         self._box = None if encrypt is None else _box(encrypt)
         self._store = None if store is None else self._wrap(store)
-        self._unapplied: set[str] = set()  # queues whose declared settings the store does not have yet
+        self._unapplied: set[str] = set()  # queues whose declared settings are not yet written to the store
         self._lock = threading.Lock()
-        self._batches: dict[int, Any] = {}  # of concurrent enqueues, by event loop
+        self._batches: dict[int, Any] = {}  # batches of concurrent enqueues, by id of the event loop
         self._health_checks: HealthChecks | None = None
         self._flusher: Flusher | UnsetType | None = UNSET
 
@@ -179,7 +180,7 @@ class Registry:
 
     @property
     def flusher(self) -> Flusher | None:
-        """Counts for the history of the store; None where it is not kept, or turned off."""
+        """The flusher that counts for the history in the store; None if no history is kept."""
         current, store = self._flusher, self.store
         if current is UNSET or (current is not None and current.store is not store):  # tests give an app another store
             kept = settings().telemetry and store.traits.cells and not store.traits.read_only
@@ -187,7 +188,7 @@ class Registry:
         return current
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """As `Store.put`, counted for the history: in a transaction of the caller's once that is committed."""
+        """As `Store.put`, and count the puts for the history; with `tx`, once the transaction commits."""
         return (self.flusher or self.store).put(drafts, swaps=swaps, tx=tx)
 
     def _open(self) -> Store:
@@ -201,7 +202,7 @@ class Registry:
             return self._store
 
     def _wrap(self, store: Store) -> Store:
-        """Wrap the store in encryption, that in what keeps large bodies elsewhere, and that in what makes spans."""
+        """Wrap the store for encryption, then for blob storage of large bodies, then for spans, as configured."""
         if self._box is not None:
             from .crypto import sealed_by
 
@@ -217,7 +218,7 @@ class Registry:
         return store if self.tracing is None else self.tracing.wrap(store)
 
     def _instrument(self) -> None:
-        """Do what the setting `otel` asks for."""
+        """Instrument the app if the setting `otel` asks for it."""
 
     def queue(
         self,
@@ -241,8 +242,8 @@ class Registry:
         total among queues.
 
         While more messages are due than workers have room for, `retry_share` of what they claim are due retries, so a
-        retry waits for its delay and not for the whole backlog. Priorities and the order of groups come first. 0 makes
-        retries wait their turn. SQS delivers messages in an order of its own.
+        retry waits for its delay and not for the whole backlog. Priorities and the order of groups come first. With 0,
+        retries wait behind the backlog. SQS chooses the order itself.
 
         Of messages with the same `group`, `group_width` run at once over all workers (default: 1), and groups take
         turns. `group_order="strict"` runs one after another in the order of enqueue, and a retry before later messages.
@@ -311,10 +312,10 @@ class Registry:
 
         `budget` bounds its retries and `breaker` stops calls while it fails: both have defaults, and None turns one
         off. `rate`, such as "100/s", spaces the runs that call it; `concurrency` adapts how many run at once. A wait
-        that it asks for (Retry-After) holds all of its messages. `per` keeps all of this for each key separately:
-        "group" for the messages' groups, "args.account" for an argument. `parent` is a breaker over all keys together:
-        keys with too few calls to be judged alone are spared by it. Messages that are held wait in the queue and spend
-        no attempt. Raises ConfigError for invalid values.
+        that the dependency requests (Retry-After) defers all of its messages. `per` keeps all of this for each key
+        separately: "group" for the messages' groups, "args.account" for an argument. `parent` is a breaker over all
+        keys together: keys with too few calls to be judged alone are spared by it. Messages that are held wait in the
+        queue and spend no attempt. Raises ConfigError for invalid values.
         """
         from .flow.breaker import Breaker
         from .flow.budget import Budget
@@ -329,7 +330,8 @@ class Registry:
         return declared
 
     def queues_of(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
-        """The queues that a worker of these names, or of all tasks and schedules, works. Raises ConfigError."""
+        """The queues that a worker works for these names; without names, the queues of all tasks and schedules. Raises
+        ConfigError."""
         if isinstance(queues, str):
             raise ConfigError(f"queues={queues!r}: expected a list of names, such as [{queues!r}]")
         named = {t.queue for t in self.tasks.values()} | {s.queue for s in self.schedules.values()} | set(self.queues)
@@ -357,9 +359,9 @@ class Registry:
         return self.store.counts(queue)
 
     def job(self, id: str) -> Job | None:
-        """Return the message with this id, and its `state`, or None: it is unknown, or done and deleted; on SQS without
-        `track=true` also while it waits, or runs elsewhere. Raises StoreError, RuntimeError inside a running event
-        loop: use `ajob` there."""
+        """Return the message with this id, and its `state`, or None: the id is unknown, or the message was done and
+        deleted. On SQS without `track=true` a message that waits, or runs elsewhere, is None too. Raises StoreError,
+        RuntimeError inside a running event loop: use `ajob` there."""
         refuse_loop("app.job()", "await app.ajob(…)")
         return self._job(id)
 

@@ -1,4 +1,4 @@
-"""Resolve a handler's annotations, and say of those that cannot be resolved what to import."""
+"""Resolve a handler's annotations, and report which import an unresolved one needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ..errors import ConfigError
 
 
 def argument_types(name: str, handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
-    """The type of each argument; Any where none is annotated. Raises ConfigError for one that cannot be resolved."""
+    """The type of each argument; Any for one without annotation. Raises ConfigError for an annotation that cannot be
+    resolved."""
     types: dict[str, Any] = {}
     for each in parameters:
         try:
@@ -31,26 +32,26 @@ def argument_types(name: str, handler: Callable[..., Any], parameters: Sequence[
 
 
 def first_type(handler: Callable[..., Any]) -> tuple[str, Any]:
-    """The name of the first parameter, and its type; Any where none is annotated or it cannot be resolved."""
+    """The name of the first parameter and its type; Any if it has no annotation or an unresolvable one."""
     first = next(iter(inspect.signature(handler).parameters.values()))
     if first.annotation is inspect.Parameter.empty:
         return first.name, Any
     try:
         type_ = resolve_type(handler, first.name, first.annotation)
-    except Exception:  # imported for type checkers only, or written for them
+    except Exception:  # imported for type checkers only
         return first.name, Any
     return first.name, typing.get_origin(type_) or type_
 
 
 def resolve_type(handler: Callable[..., Any], name: str, annotation: Any) -> Any:
-    """The type that an annotation means, in the module that the handler was written in."""
+    """The type of an annotation, resolved in the module of the handler."""
     scope: dict[str, Any] = getattr(_function(handler), "__globals__", {})
     one = types.SimpleNamespace(__annotations__={name: annotation})
     return typing.get_type_hints(one, scope, include_extras=True)[name]
 
 
 def why_unresolved(fields: Sequence[tuple[Any, ...]], error: NameError) -> str:
-    """Which of the fields' types has an annotation that cannot be resolved, and what to import."""
+    """Explain which field's type has an unresolvable annotation, and which import is missing."""
     for name, kind, *_ in fields:
         for each in _parts(kind):
             try:
@@ -59,7 +60,7 @@ def why_unresolved(fields: Sequence[tuple[Any, ...]], error: NameError) -> str:
                 return (
                     f"{each.__qualname__}, the type of argument {name}, {_why(unknown, sys.modules[each.__module__])}"
                 )
-            except Exception:  # a part of the type without annotations
+            except Exception:  # a part of the type that has no annotations
                 continue
     return f"the type of an argument {_why(error, None)}"
 
@@ -82,7 +83,7 @@ def _why(error: NameError | AttributeError, module: types.ModuleType | None) -> 
 
 
 def _import_of(name: str, module: types.ModuleType | None) -> str | None:
-    """The statement in the module that imports the name, for type checkers only or not."""
+    """The import statement for the name in the module, including those under TYPE_CHECKING; None if there is none."""
     try:
         tree = ast.parse("".join(linecache.getlines(getattr(module, "__file__", None) or "")))
     except SyntaxError:
@@ -97,7 +98,7 @@ def _import_of(name: str, module: types.ModuleType | None) -> str | None:
 
 
 def _function(handler: Any) -> Any:
-    """The function whose module an annotation is looked up in."""
+    """The function whose module resolves the annotations of a handler."""
     while isinstance(inspect.unwrap(handler), functools.partial):
         handler = inspect.unwrap(handler).func
     handler = inspect.unwrap(handler)

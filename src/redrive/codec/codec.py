@@ -26,7 +26,7 @@ from .annotations import argument_types, resolve_type, why_unresolved
 from .foreign import is_s3_test, s3_arguments, whole, whole_name
 from .pydantic import dump, load, pydantic_dataclass, unwrap
 
-NAMED_MAX = 5  # unknown arguments that are named
+NAMED_MAX = 5  # unknown arguments that an error lists
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -41,7 +41,7 @@ class Codec:
 
     `skip_first` leaves out a leading Context parameter. `version` is what `encode` writes: a body of an older version
     is lifted to it by the functions given to `upcast`, one step after another, each time it is decoded; the stored
-    bytes stay as they are. `upcasts` maps the version a step starts from to its function.
+    bytes stay as they are. `upcasts` maps a version to the function that converts it to the next.
     """
 
     def __init__(self, handler: Callable[..., Any], name: str, *, skip_first: bool = False, version: int = 1) -> None:
@@ -84,12 +84,12 @@ class Codec:
             body = _to_json(named)
             if b"null" in body:
                 _refuse_nan(named)
-        except Exception as error:  # a model's own code may fail in any way
+        except Exception as error:  # a model's own code may raise anything
             raise self._unwritable("an argument", error) from error
         try:
             self._decode(body)
-        except Exception as error:  # reported to the caller, not hours later in the dead lane
-            if type(error) is msgspec.DecodeError:  # not JSON: a model wrote its part in its own way
+        except Exception as error:  # reported to the caller now, not in the dead lane hours later
+            if type(error) is msgspec.DecodeError:  # not JSON: a model writes this part in its own format
                 raise self._unwritable("an argument", error) from error
             raise TypeError(f"task {self.name!r}: {_printable(error)}; it takes {self.signature}") from None
         return body
@@ -112,9 +112,9 @@ class Codec:
             raise TypeError(f"task {self.name!r}: {error}; it takes {self.signature}") from None
 
     def canonical(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """Return the same bytes for calls that mean the same: sorted JSON of the arguments without the defaults.
+        """Return the same bytes for equivalent calls: sorted JSON of the arguments without defaults.
 
-        Raises TypeError and EncodeError as `encode` does, but checks no annotations.
+        Raises TypeError and EncodeError as `encode` does, but does not check annotations.
         """
         named = self._arguments(args, kwargs)
         if not self._all_required:
@@ -137,8 +137,8 @@ class Codec:
         """Return the arguments to call the handler with, from a body of `version` (None: the codec's own).
 
         `raw`: another program wrote the body, so it need not name the arguments. An older body goes through `upcasts`
-        first, step by step. Raises Unreadable and nothing else, also for a newer version, which callers park
-        beforehand; UnknownArguments if the body has all required arguments and some that the handler does not take.
+        first, step by step. Raises only Unreadable, also for a newer version, which callers park before they decode;
+        UnknownArguments if the body has all required arguments and some that the handler does not take.
         """
         given, lifted = body, b""
         try:
@@ -146,7 +146,7 @@ class Codec:
                 body = self._lift(body, version)
             lifted = body
             fields = self._decode(body)
-        except Exception as error:  # the bytes may also make a dataclass's own code fail, in any way
+        except Exception as error:  # the bytes can make a dataclass's own code raise anything
             taken = self._take(given) if raw and (version or 1) <= self.version else None
             if taken is not None:
                 return taken
@@ -163,12 +163,12 @@ class Codec:
         return self._called_with(fields)
 
     def _unknown(self, given: bytes, lifted: bytes) -> list[str]:
-        """The names of arguments that the handler does not take, if the body has all required ones: else it is not a
-        call of this handler in any release. For a lifted body, the names that it came with count."""
+        """The names of arguments that the handler does not take, if the body has all required ones; otherwise empty: it
+        is not a call of this handler in any release. For a lifted body, the names before lifting count."""
         try:
             sent = _to_object(lifted).keys()
             names = _to_object(given).keys() & sent - self._names
-        except Exception:  # not an object: no names
+        except Exception:  # not an object, so it has no names
             return []
         return sorted(names) if self._required <= sent else []
 
@@ -177,11 +177,12 @@ class Codec:
         return self._leading(named), named
 
     def has_nothing(self, body: bytes) -> bool:
-        """Return whether a foreign body has nothing for this handler: S3's test event, where it takes S3's objects."""
+        """Return True if a foreign body has nothing for this handler: the test event of S3, if the handler takes S3
+        objects."""
         return "key" in self._names and is_s3_test(body)
 
     def _take(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The arguments from a body that does not name them; None if it has none for this handler."""
+        """The arguments from a body that does not name them; None if the body has none for this handler."""
         name = whole_name(self._fields)
         try:
             if name is not None:
@@ -190,7 +191,7 @@ class Codec:
                 return None
             arguments = {name: value for name, value in s3_arguments(body).items() if name in self._names}
             return self._called_with(self._decode(_to_json(arguments)))
-        except Exception:  # the error about the names explains more
+        except Exception:  # the error about the argument names is more useful
             return None
 
     # -- versions
@@ -198,7 +199,7 @@ class Codec:
     def upcast(self, version: int, step: Upcast) -> None:
         """Let `step` lift bodies of `version` to `version + 1`.
 
-        It gets the arguments by name as plain JSON values, which it may change, and returns those of the next version.
+        `step` gets the arguments by name as plain JSON values, may change them, and returns those of the next version.
         Raises ConfigError for a step that could never run.
         """
         where = f"task {self.name!r}: @task.upcast({version!r})"
@@ -213,7 +214,7 @@ class Codec:
         self.upcasts[version] = step
 
     def lifted(self, body: bytes, version: int) -> bytes:
-        """Lift a body of an older version to the codec's own. Raises Unreadable and nothing else."""
+        """Lift a body of an older version to the codec's own. Raises only Unreadable."""
         try:
             return self._lift(body, version)
         except Unreadable:
@@ -255,7 +256,8 @@ class Codec:
         return b"null" if value is None else to_json(value, f"task {self.name!r}: its result")
 
     def decode_result(self, written: bytes) -> Any:
-        """Decode a result by the handler's return annotation; to plain JSON values if there is none that JSON fits.
+        """Decode a result by the handler's return annotation; to plain JSON values if the annotation is missing or
+        cannot be decoded.
 
         Raises Unreadable if the result does not fit the annotation.
         """
@@ -266,7 +268,7 @@ class Codec:
 
     @property
     def returns(self) -> bool:
-        """Whether the handler is annotated as returning something."""
+        """True if the handler's return annotation is not None or missing."""
         return inspect.signature(self._handler).return_annotation not in (inspect.Signature.empty, None, "None")
 
     @functools.cached_property
@@ -275,12 +277,13 @@ class Codec:
         try:
             kind = Any if annotation is inspect.Signature.empty else resolve_type(self._handler, "return", annotation)
             return msgspec.json.Decoder(kind, dec_hook=load).decode
-        except (TypeError, ValueError, NameError, AttributeError):  # not refused earlier: most results are never stored
+        # not an error at declaration, since most results are never stored
+        except (TypeError, ValueError, NameError, AttributeError):
             return msgspec.json.Decoder().decode
 
     def _leading(self, named: dict[str, Any]) -> tuple[Any, ...]:
-        """Take the positional-only arguments out. One that is missing before another needs its default: it cannot be
-        skipped."""
+        """Take the positional-only arguments out of `named`. A missing one before a given one is filled with its
+        default."""
         count = max((at for at, name in enumerate(self._only_positional, 1) if name in named), default=0)
         return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
 
@@ -291,7 +294,7 @@ def _join(names: Sequence[str]) -> str:
 
 
 def is_json(text: bytes | str) -> bool:
-    """Return whether a text is JSON."""
+    """Return True if a text is JSON."""
     try:
         msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -300,25 +303,26 @@ def is_json(text: bytes | str) -> bool:
 
 
 def to_json(value: Any, what: str) -> bytes:
-    """Encode any value that an annotation could name as JSON. Raises EncodeError, which begins with `what`."""
+    """Encode any value that an annotation could name as JSON. Raises EncodeError, whose text begins with `what`."""
     try:
         written = _to_json(value)
         if b"null" in written:
             _refuse_nan(value)
-    except Exception as error:  # a model's own code may fail in any way
+    except Exception as error:  # a model's own code may raise anything
         raise EncodeError(f"{what} cannot be written as JSON: {_printable(error)}") from error
     return written
 
 
 def _refuse_nan(value: Any) -> None:
-    """JSON has no NaN: the encoder writes null for it, and the handler would get another value than was sent."""
-    todo: list[Any] = [msgspec.to_builtins(value, enc_hook=unwrap)]  # opens models and enums: it may hide in any
+    """Raise ValueError for NaN and infinity: JSON has neither, and the encoder would write null, so the handler would
+    get another value."""
+    todo: list[Any] = [msgspec.to_builtins(value, enc_hook=unwrap)]  # unpacks models and enums, which may contain a NaN
     while todo:
         value = todo.pop()
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"it holds {value}, which JSON has no word for; send None or text instead")
         if isinstance(value, Mapping):
-            todo.extend(value.values())  # as a key it is written as text, and read back
+            todo.extend(value.values())  # not the keys: a NaN as key is written as text and read back
         elif isinstance(value, list | tuple):
             todo.extend(value)
 
@@ -326,7 +330,7 @@ def _refuse_nan(value: Any) -> None:
 def _printable(error: Exception) -> str:
     try:
         text = str(error)
-    except Exception:  # its own code fails too
+    except Exception:  # the model's own code fails too
         text = type(error).__name__
     return " ".join(text[:300].encode(errors="replace").decode().split())
 
@@ -342,13 +346,13 @@ def _struct(name: str, parameters: Sequence[inspect.Parameter], kinds: Mapping[s
             )
         if p.default is inspect.Parameter.empty:
             fields.append((p.name, kind))
-        else:  # the handler's own default applies at the call, so it need not be a JSON value
+        else:  # the handler's own default is used at the call, so it need not be a JSON value
             fields.append((p.name, Any if kind is Any else kind | msgspec.UnsetType, msgspec.UNSET))
     try:
         struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
         msgspec.json.Decoder(struct)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"task {name!r}: its annotations cannot be read from JSON: {error}") from error
-    except NameError as error:  # of a field of a dataclass, a Struct or a model
+    except NameError as error:  # raised for a field of a dataclass, a Struct or a model
         raise ConfigError(f"task {name!r}: an annotation in {why_unresolved(fields, error)}") from None
     return struct

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 WHOLE = ("body", "event")
-SENDER = "sender:"  # before the name of a header that a sender gave and redrive could take for its own
+SENDER = "sender:"  # prefix of a sender's header whose name redrive could mistake for its own
 RESERVED = ("aws-", "redrive-", "celery-", SENDER)
 S3_NAMES = ("bucket", "key", "size", "etag", "version_id", "event_name", "event_time", "region")
 
@@ -58,18 +58,18 @@ _any = msgspec.json.Decoder().decode
 
 
 def header_name(name: str) -> str:
-    """Return the name under which a sender's header is kept: with SENDER in front if it begins like one of RESERVED, in
-    whatever case, since redrive believes its own headers."""
+    """Return the name under which a sender's header is stored: prefixed with SENDER if it begins like one of RESERVED,
+    in any case, since redrive trusts its own headers."""
     return SENDER + name if name.lower().startswith(RESERVED) else name
 
 
 def sent_name(header: str) -> str:
-    """Return the name that the sender gave: the reverse of `header_name`."""
+    """Return the name that the sender used: the reverse of `header_name`."""
     return header.removeprefix(SENDER)
 
 
 def storable(text: str) -> str:
-    """Return the text without what no store takes: half surrogates and NUL become question marks."""
+    """Return the text with lone surrogates and NULs, which no store accepts, replaced by question marks."""
     return text.encode(errors="replace").decode().replace("\0", "?")
 
 
@@ -79,7 +79,7 @@ def whole_name(parameters: Sequence[str]) -> str | None:
 
 
 def whole(body: bytes, name: str, kind: Any, load: Callable[[Any, Any], Any]) -> Any:
-    """Return the whole body as one argument: as text for `str`, as bytes for `bytes`, else as the value of its JSON.
+    """Return the whole body as one argument: as text for `str`, as bytes for `bytes`, otherwise as decoded JSON.
 
     Without an annotation, a body that is not JSON becomes text, or else bytes. Raises ValueError for a body that does
     not fit, and for an object with only this argument, by its name.
@@ -88,7 +88,7 @@ def whole(body: bytes, name: str, kind: Any, load: Callable[[Any, Any], Any]) ->
         if _fields(body).keys() == {name}:
             raise ValueError(f"it names {name!r} itself")
     except (msgspec.DecodeError, UnicodeDecodeError):
-        pass  # not an object
+        pass  # not a JSON object
     if kind is bytes:
         return body
     if kind is str:
@@ -108,7 +108,7 @@ def value_of(body: bytes) -> Any:
 
 
 def is_s3_test(body: bytes) -> bool:
-    """Return whether this is the event without an object that S3 sends when its notifications are set up."""
+    """Return True for the event without an object that S3 sends when notifications are set up."""
     try:
         return b"s3:TestEvent" in body and bool(_s3_test(body))
     except (ValueError, RecursionError):
@@ -123,7 +123,7 @@ def s3_arguments(body: bytes) -> Mapping[str, Any]:
     place = record.s3
     values = (
         place.bucket.name,
-        unquote_plus(place.object.key),  # it is written as in a form: a space is a plus sign
+        unquote_plus(place.object.key),  # encoded as in a form: a space is a plus sign
         place.object.size,
         place.object.eTag,
         place.object.versionId,

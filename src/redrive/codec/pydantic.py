@@ -1,4 +1,4 @@
-"""Encode and decode what msgspec does not know: pydantic models (version 2) and paths.
+"""Encode and decode types that msgspec does not support: pydantic models (version 2) and paths.
 
 Pydantic is never imported here; a model is recognized by its methods.
 """
@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 
 _encode = msgspec.json.Encoder(decimal_format="string").encode
-_MASKED = b'"**********"'  # what pydantic writes for a SecretStr
+_MASKED = b'"**********"'  # pydantic's output for a SecretStr
 
 
 def is_model(kind: Any) -> bool:
-    """Return whether a class is a pydantic model."""
+    """Return True if a class is a pydantic model."""
     return callable(getattr(kind, "model_validate_json", None)) and callable(getattr(kind, "model_dump_json", None))
 
 
 def by_name(kind: Any) -> bool:
-    """Return whether fields with aliases can be read back by their own names: pydantic from 2.11 on.
+    """Return True if fields with aliases can be read back by their own names: pydantic from 2.11 on.
 
     Before that, models are written and read by alias.
     """
@@ -32,7 +32,7 @@ def by_name(kind: Any) -> bool:
 
 
 def dump(value: Any) -> Any:
-    """Return the value that an encoder writes instead.
+    """Return an encodable value in place of `value`.
 
     Raises TypeError for an unknown type, ValueError for a model that could not be read back.
     """
@@ -48,16 +48,16 @@ def dump(value: Any) -> Any:
 
 
 def load(kind: Any, value: Any) -> Any:
-    """Return plain JSON as a value of that type, for a decoder. Raises ValueError if it does not fit."""
+    """Return plain JSON as a value of type `kind`, for a decoder. Raises ValueError if it does not fit."""
     if is_model(kind):
         names = {"by_alias": True, "by_name": True} if by_name(kind) else {}
-        try:  # as JSON, not as objects: only so does a strict model take a date from text
+        try:  # as JSON, not as objects: otherwise a strict model does not take a date from text
             return kind.model_validate_json(_encode(value), **names)
         except Exception as error:
             raise ValueError(f"{kind.__name__}: {_errors(error)}") from None
     if isinstance(kind, type) and issubclass(kind, PurePath) and isinstance(value, str):
         return kind(value)
-    return value  # the decoder refuses it
+    return value  # the decoder rejects it
 
 
 def unwrap(value: Any) -> Any:
@@ -71,7 +71,7 @@ def pydantic_dataclass(kind: Any) -> type | None:
     The decoder would treat it as a plain dataclass: without validation, and with field descriptions as defaults.
     """
     todo: list[Any] = [kind]
-    seen: dict[int, Any] = {}  # keeps them alive, so that no other gets the same id
+    seen: dict[int, Any] = {}  # keeps the types alive, so that ids are not reused
     while todo and "pydantic" in sys.modules:
         kind = todo.pop()
         if id(kind) in seen:
@@ -81,7 +81,7 @@ def pydantic_dataclass(kind: Any) -> type | None:
             if dataclasses.is_dataclass(kind) and hasattr(kind, "__pydantic_validator__"):
                 return kind
             if not is_model(kind) and getattr(kind, "__annotations__", None):
-                with contextlib.suppress(Exception):  # the decoder refuses names that only type checkers know
+                with contextlib.suppress(Exception):  # the decoder rejects names imported for type checkers only
                     todo.extend(typing.get_type_hints(kind).values())
         todo.extend(typing.get_args(kind))
     return None
@@ -103,7 +103,7 @@ def _refuse_secrets(model: Any) -> None:
 
 
 def _errors(error: Exception) -> str:
-    """A ValidationError's own list in one line, without the values that were refused and links."""
+    """The messages of a ValidationError in one line, without rejected values and links."""
     try:
         listed = error.errors()  # type: ignore[attr-defined]
         return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in listed)

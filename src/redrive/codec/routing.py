@@ -11,9 +11,9 @@ from .foreign import storable
 Route = Callable[[Any, Mapping[str, str]], "str | None"]
 RouteTarget = (
     str | tuple[str, ...] | Route
-)  # a task that takes all, several that a sender may choose from, or a function
+)  # one task for all messages, several for senders to choose from, or a function
 TASK = "task"  # the message attribute by which any sender may name the task
-UNROUTED = "redrive-unrouted"  # the header that says why a routing function found no task
+UNROUTED = "redrive-unrouted"  # the header with the reason why a routing function found no task
 
 
 class Routes:
@@ -29,8 +29,8 @@ class Routes:
         """Route messages of `queue` to the task of that name, to one of several, or to the one that the function
         returns.
 
-        A name is final: a sender cannot choose another task. Of several, the message attribute `task` or the type of
-        an event chooses one; the first takes all that name none of them. Raises ConfigError unless `route` is a name,
+        A name is final: a sender cannot choose another task. Of several, the message attribute `task` or the type of an
+        event chooses one; messages that name none of them go to the first. Raises ConfigError unless `route` is a name,
         a tuple of names, or a function.
         """
         check_route(queue, route)
@@ -39,9 +39,9 @@ class Routes:
     def task_of(
         self, queue: str, body: Any, attributes: Mapping[str, str], otherwise: str = ""
     ) -> tuple[str, str | None]:
-        """Return the task, and why there is none if a routing function failed. Never raises.
+        """Return the task name, and the reason if a routing function failed to choose one. Never raises.
 
-        `otherwise` is the kind that the message itself names.
+        `otherwise` is the event type in the message itself.
         """
         route, why = self._routes.get(queue), None
         named = attributes.get(TASK) or otherwise
@@ -52,7 +52,7 @@ class Routes:
         if route is not None:
             try:
                 chosen = route(body, attributes)
-            except Exception as error:  # a foreign message may be anything: it must not stop those behind it
+            except Exception as error:  # a foreign message may contain anything: it must not stop those behind it
                 chosen, why = None, f"{type(error).__name__}: {_text(error)}"
             if isinstance(chosen, str) and chosen:
                 return storable(chosen), None
@@ -61,8 +61,8 @@ class Routes:
         return storable(named), None if named else why
 
     def refusal(self, queue: str, task: str) -> str | None:
-        """Return why a message of redrive's own form may not name this task in this queue, or None. Any sender can
-        write that form, so it chooses among the tasks that `foreign=` names and no others."""
+        """Return why a message in redrive's own format may not name this task in this queue, or None. Any sender can
+        write that format, so it may choose only among the tasks that `foreign=` names."""
         route = self._routes.get(queue)
         if route is None or callable(route):
             return None

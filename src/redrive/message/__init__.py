@@ -1,4 +1,4 @@
-"""The values that a message is made of on its way.
+"""The values of a message on its way through a store.
 
 All are frozen. Times are integer milliseconds of the store's clock (Unix epoch). Nothing here does I/O.
 """

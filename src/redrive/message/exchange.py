@@ -1,4 +1,4 @@
-"""An exchange with a store: claims and receipts, what is decided about each delivery, and its settlement."""
+"""An exchange with a store: claims, receipts, decisions about deliveries, and their settlement."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from .message import Deferral, Draft, Message
 
 T = TypeVar("T")
 D = TypeVar("D")
-UNREADABLE = (MsgspecError, ValueError, RecursionError)  # from decoding bytes that are damaged, or in another form
-SKIP_LOOKED = 1000  # how many due messages of a priority a claim with `skip` examines
+# raised when decoding damaged bytes, or bytes in another format
+UNREADABLE = (MsgspecError, ValueError, RecursionError)
+SKIP_LOOKED = 1000  # due messages of a priority that a claim with `skip` examines
 
 
 class ClaimRequest(Struct, frozen=True):
-    """A request to claim at most `limit` due messages of `queue`, leased for `lease_ms` to `worker`, without those of
-    a task in `skip`. With `skip` a store examines the first SKIP_LOOKED due messages of each priority, and no more (see
+    """A request to claim at most `limit` due messages of `queue`, leased for `lease_ms` to `worker`, without the tasks
+    in `skip`. With `skip` a store examines the first SKIP_LOOKED due messages of each priority, and no more (see
     Exchange). A skipped message of a group keeps its place there.
 
-    `retries`: up to so many of the `limit` go first to due messages that have failed before (ready, `attempt` above 0),
-    by due time; the rest go by due time alone. So a retry does not wait for the whole backlog that came due before it.
-    Priorities come first: retries lead within each priority.
+    `retries`: up to this number of the `limit` are first taken from due messages that have failed before (ready,
+    `attempt` above 0), by due time; the rest by due time alone. So a retry does not wait for the whole backlog that was
+    due before it. Priorities come first: retries lead within each priority.
 
-    `lapsed_by_ms`: a lease that ran out later than then is left to its holder, which may have had no way to renew it
-    (None: every lease that ran out may be claimed)."""
+    `lapsed_by_ms`: a lease that ran out after this time is left to its holder, which may have been unable to renew it
+    (None: every lease that ran out may be claimed).
+    """
 
     queue: str
     limit: int
@@ -39,28 +41,29 @@ class ClaimRequest(Struct, frozen=True):
     lapsed_by_ms: int | None = None
 
     def leaves(self, lane: str, due_ms: int | None) -> bool:
-        """Whether a message that is due is left to the holder of its lease."""
+        """True if a due message is left to the holder of its lease (see `lapsed_by_ms`)."""
         return self.lapsed_by_ms is not None and lane == "leased" and (due_ms or 0) > self.lapsed_by_ms
 
 
 class Receipt(NamedTuple):
-    """Proof of one claim: the store's own handle and the fence of that claim. Opaque outside the store."""
+    """Proof of one claim: the store's own handle of the message, and the fence of the claim. Opaque outside the
+    store."""
 
     handle: int | str
     fence: int
 
 
 class Started(NamedTuple):
-    """A run that a worker began: the message, and the fence of the claim it was begun for."""
+    """A run that a worker started: the id of the message, and the fence of the claim."""
 
     id: str
     fence: int
 
 
 class Delivery(Struct, frozen=True, gc=False):
-    """One claim of a message: what to run, the receipt to settle it with, when the lease ends, and when the message was
-    due before this claim, or the end of a lease that ran out (0: unknown; a queue service may not say how long it kept
-    a message back)."""
+    """One claim of a message: the message to run, the receipt to settle it with, and the end of the lease. `due_ms` is
+    when the message was due before this claim, or the end of a lease that ran out (0: unknown; a queue service may not
+    report how long it delayed a message)."""
 
     message: Message
     receipt: Receipt
@@ -72,19 +75,19 @@ class Delivery(Struct, frozen=True, gc=False):
 
 
 class Ack(Struct, frozen=True, gc=False):
-    """Done: removed, or kept with its result in the done lane for `keep_ms` (None: until retention removes it).
-    `degraded` says what it had to do without."""
+    """The message is done: removed, or kept with its result in the done lane for `keep_ms` (None: until retention
+    removes it). `degraded` names features that the run had to do without."""
 
     degraded: str | None = None
     keep_ms: int | None = 0
 
 
 class RetryAt(Struct, frozen=True, gc=False):
-    """Back to its queue, due at `at_ms`. `held` says that flow control asked for the wait, so it does not count as
-    elapsed time; `deferral` is kept with the message until its next settlement.
+    """The message returns to its queue, due at `at_ms`. `held`: flow control asked for the wait, so it does not count
+    as elapsed time; `deferral` is stored with the message until its next settlement.
 
-    `crashed` says that the process of its run died: `crashes` rises, and the attempt is given back, whatever `counts`
-    says; the next claim counts it again. `crashes_alone` rises too, unless others ran in that process (`in_company`).
+    `crashed`: the process of its run died, so `crashes` rises, and the attempt is given back whatever `counts` is; the
+    next claim counts it again. `crashes_alone` rises too, unless others ran in that process (`in_company`).
     """
 
     at_ms: int
@@ -97,27 +100,28 @@ class RetryAt(Struct, frozen=True, gc=False):
 
     @classmethod
     def failed(cls, at_ms: int, why: str) -> RetryAt:
-        """The run failed and is retried: it spends an attempt."""
+        """The run failed and is retried; it used up an attempt."""
         return cls(at_ms, why)
 
     @classmethod
     def deferred(cls, at_ms: int, why: str, deferral: Deferral | None = None) -> RetryAt:
-        """Flow control, or the worker itself, puts it off: it spends neither an attempt nor elapsed time."""
+        """Flow control or the worker itself defers the message; this uses up neither an attempt nor elapsed time."""
         return cls(at_ms, why, counts=False, held=True, deferral=deferral)
 
     @classmethod
     def released(cls, at_ms: int, why: str) -> RetryAt:
-        """Its run did not count: it is given back, or its handler asked for a later time."""
+        """The run does not count: the worker gave the message back, or its handler asked for a later time."""
         return cls(at_ms, why, counts=False)
 
     @classmethod
     def after_crash(cls, at_ms: int, *, in_company: bool = False) -> RetryAt:
-        """The process of its run died; `in_company`: others ran there."""
+        """The process of the run died; `in_company`: other messages ran in it."""
         return cls(at_ms, "crashed", crashed=True, in_company=in_company)
 
 
 class DeadLetter(Struct, frozen=True, gc=False):
-    """To the dead lane: `reason` is a fixed word (exhausted, permanent, …), `why` explains it to a person."""
+    """The message goes to the dead lane. `reason` is a fixed word (exhausted, permanent, …), `why` explains it to
+    people."""
 
     reason: str
     why: str = ""
@@ -125,8 +129,8 @@ class DeadLetter(Struct, frozen=True, gc=False):
 
 
 class Quarantine(Struct, frozen=True, gc=False):
-    """To the quarantine lane: poison, out of reach of bulk redrives. `crashed` and `in_company` are those of
-    RetryAt, as the last run may be one of its crashes."""
+    """The message goes to the quarantine lane as poison, out of reach of bulk redrives. `crashed` and `in_company` are
+    as in RetryAt, since the last run may be one of its crashes."""
 
     why: str = ""
     reason: str = "crashed"
@@ -139,8 +143,8 @@ Decision = Ack | RetryAt | DeadLetter | Quarantine
 
 
 class Swap(Struct, frozen=True, gc=False):
-    """Set cell `key` to `value` if its version is still `version` (0: it must not exist). The value None deletes it.
-    `ttl_ms=None`: no expiry."""
+    """Set cell `key` to `value` if its version is still `version` (0: it must not exist). The value None deletes the
+    cell; `ttl_ms=None` means no expiry."""
 
     key: str
     version: int
@@ -149,21 +153,22 @@ class Swap(Struct, frozen=True, gc=False):
 
 
 class Cell(Struct, frozen=True, gc=False):
-    """A cell as read: its version (above 0, and higher with every swap of its key, never reused) and bytes."""
+    """A cell as read: its bytes and its version, which is above 0, rises with every swap of the key and is never
+    reused."""
 
     version: int
     value: bytes
 
 
 def version_of(cell: Cell | None) -> int:
-    """Return the version that a swap of this cell compares with: 0 where there is no cell."""
+    """Return the version for a swap to compare with: 0 if there is no cell."""
     return 0 if cell is None else cell.version
 
 
 def decoded(cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | D:
-    """Return what a cell holds; the default where there is none, or where it cannot be read: its bytes are damaged, or
-    another version wrote it in another form. For looks, which a damaged cell must not stop, and for what is soon known
-    again: then the next change writes it again. `redrive store check` names it."""
+    """Return the decoded value of a cell. Returns the default if there is no cell, or if it is unreadable: damaged, or
+    written by another version. For displays, which a damaged cell must not stop, and for values that are soon known
+    again and then overwrite it. `redrive store check` reports such cells."""
     try:
         return default if cell is None else decode(cell.value)
     except UNREADABLE:
@@ -171,8 +176,8 @@ def decoded(cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | 
 
 
 def required(key: str, cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | D:
-    """As `decoded`, for what is acted on and changed. Raises Unreadable where it cannot be read, so that nothing
-    overwrites it."""
+    """As `decoded`, for values that are acted on or changed. Raises Unreadable if the cell is unreadable, so that
+    nothing overwrites it."""
     try:
         return default if cell is None else decode(cell.value)
     except UNREADABLE as error:
@@ -193,8 +198,8 @@ class Settlement(Struct, frozen=True, gc=False):
 
 
 class Settled(StrEnum):
-    """The result of a settlement: `stale` when the receipt is not the current claim's (nothing was changed),
-    `cancelled` when a cancel was asked for and the decision was not an ack."""
+    """The result of a settlement: `stale` if the receipt is not that of the current claim (nothing was changed),
+    `cancelled` if a cancel was requested and the decision was not an ack."""
 
     OK = "ok"
     STALE = "stale"
@@ -204,9 +209,9 @@ class Settled(StrEnum):
 class Exchange(Struct, frozen=True):
     """The result of an exchange: one word per settlement, in order, and the deliveries, in the order of the requests.
 
-    `clogged` are queues where a request with `skip` met so many skipped messages that it stopped: a request without
-    `skip` reaches those behind them. `damaged` are messages whose rows could not be read: they were moved to the
-    quarantine lane, and the rest of the exchange went on.
+    `clogged` lists queues in which a request with `skip` stopped after too many skipped messages: a request without
+    `skip` reaches those behind them. `damaged` lists messages with unreadable rows, which were moved to the quarantine
+    lane without stopping the exchange.
     """
 
     settled: list[Settled]
@@ -216,7 +221,7 @@ class Exchange(Struct, frozen=True):
 
 
 class LeaseStatus(StrEnum):
-    """The status of one lease, as `extend` found it."""
+    """The status of one lease, as `extend` returns it."""
 
     HELD = "held"
     LOST = "lost"

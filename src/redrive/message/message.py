@@ -1,4 +1,4 @@
-"""A message from its draft on: what is enqueued, what a store keeps, and the lanes that it is in."""
+"""Messages: the draft to enqueue, the message as stored, and its lanes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..fault import Fault, member_of
 
 PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2
-DEGRADED = "degraded"  # the reason of a kept message whose run did without something
-RAW = "raw"  # the content of a message whose body no encoder of redrive wrote
-ABSENT = "absent"  # the content of a message that was found without its body
-BLOB = "blob+json"  # the content of a message whose body is a reference to a blob
-SEALED = "sealed+"  # the start of the content of a message whose body is encrypted
-ENVELOPE = b"\xd7rd1"  # the start of encrypted bytes
-DAMAGED = "damaged"  # the reason of a message that was quarantined because its row cannot be read
-FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the last ten
+DEGRADED = "degraded"  # reason of a kept done message whose run had to do without a feature
+RAW = "raw"  # content of a message whose body no encoder of redrive wrote
+ABSENT = "absent"  # content of a message that was read without its body
+BLOB = "blob+json"  # content of a message whose body is a reference to a blob
+SEALED = "sealed+"  # prefix of the content of a message with an encrypted body
+ENVELOPE = b"\xd7rd1"  # prefix of encrypted bytes
+DAMAGED = "damaged"  # reason of a message quarantined because its row is unreadable
+FAULTS_KEPT_EACH_END = 10  # the first and the last ten faults of a message's history are kept
 
 
 class Lane(StrEnum):
     """Where a message is. Delayed, retrying and parked messages are `ready` with a due time ahead; counts call them
-    `scheduled`. An unknown word comes from a newer version: it is read and shown as it is."""
+    `scheduled`. An unknown lane was written by a newer version; it is kept and shown unchanged."""
 
     READY = "ready"
     LEASED = "leased"
@@ -41,8 +41,8 @@ RESTING = (Lane.DEAD, Lane.QUARANTINE)
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A message to enqueue. `body` is the bytes that the handler's codec reads; `content="raw"` says that no encoder
-    of redrive wrote them."""
+    """A message to enqueue. `body` holds the bytes that the handler's codec reads; `content="raw"` means that no
+    encoder of redrive wrote them."""
 
     task: str
     queue: str = "default"
@@ -53,10 +53,10 @@ class Draft(Struct, frozen=True, kw_only=True):
     due_ms: int | None = None  # absolute, wins over delay_ms
     priority: int = NORMAL
     key: str | None = None  # unique per (task, key) while the message is not done, cancelled or discarded
-    key_for_ms: int = 0  # and at least that long
+    key_for_ms: int = 0  # minimum time that the key stays unique
     group: str | None = None
     deadline_ms: int | None = None
-    keep_ms: int = 0  # how long it is kept, with its result, once it is done; 0: as its queue's retention says
+    keep_ms: int = 0  # how long the done message is kept with its result; 0: as the queue's retention says
     version: int = 1
     headers: Mapping[str, str] | None = None
     correlation_id: str | None = None  # None: the message's own id
@@ -66,7 +66,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 class PutResult(Struct, frozen=True):
-    """The result of one draft: the message's id and state; `duplicate` when an earlier message holds its key."""
+    """The result of putting one draft: the message's id and state; `duplicate` if an earlier message holds its key."""
 
     id: str
     duplicate: bool = False
@@ -74,11 +74,10 @@ class PutResult(Struct, frozen=True):
 
 
 class Deferral(Struct, frozen=True):
-    """Why flow control holds a message back, for people to read, and the permits it has for when it comes back.
+    """Why flow control defers a message, for people to read, and the permits granted to it for the deferred time.
 
     `why`: breaker, cool-down, ramp, budget, limit, concurrency, idempotency; `by` names the dependency, queue or task.
-    `passes`: the permits granted for the time `at_ms` that it was deferred to, each by its control's name; opaque
-    elsewhere.
+    `passes`: permits granted for the time `at_ms`, each by the name of its control; opaque to other code.
     """
 
     why: str
@@ -88,14 +87,15 @@ class Deferral(Struct, frozen=True):
 
 
 class Damage(Struct, frozen=True, gc=False):
-    """Why a message's row cannot be read, and the row itself: its columns in a form that the store can restore."""
+    """Why a message's row is unreadable, and the row itself, as columns that the store can restore."""
 
     why: str
     raw: Mapping[str, str] = {}
 
 
 class Handle(NamedTuple):
-    """A dead, quarantined or done message as it was read; a triage action on it is refused once it has moved."""
+    """A dead, quarantined or done message as it was read. A triage action on the handle is refused once the message has
+    moved."""
 
     id: str
     redrives: int
@@ -106,8 +106,8 @@ class Message(Struct, frozen=True, gc=False):
     """A message as stored.
 
     `attempt` counts the runs of its present life, `crashes` the leases that ran out unsettled in it, `fence` every
-    claim ever. `life_ms` is when the present life began (first enqueue or last redrive), `held_ms` how long of it
-    flow control held it back.
+    claim ever. `life_ms` is when the present life began (first enqueue or last redrive), `held_ms` how long flow
+    control deferred it in that life.
     """
 
     id: str
@@ -117,27 +117,27 @@ class Message(Struct, frozen=True, gc=False):
     correlation_id: str  # its own id unless another was given
     lane: Lane = Lane.READY
     priority: int = NORMAL
-    due_ms: int | None = None  # None while resting; while parked, None or when it may be due
+    due_ms: int | None = None  # None at rest; for a parked message None or the earliest time
     fence: int = 0
     attempt: int = 0
     enqueued_ms: int = 0
     life_ms: int = 0
-    worker: str | None = None  # holds, or held, the lease
+    worker: str | None = None  # the worker that has, or had, the lease
     producer: str | None = None
     crashes: int = 0
-    crashes_alone: int = 0  # those of its crashes that hit it while it ran alone in its process
+    crashes_alone: int = 0  # crashes while it ran alone in its process
     redrives: int = 0
-    suspect: bool = False  # its last run was cut off, so it may be what kills workers; a counted run clears it
-    cancel: bool = False  # a cancel was asked for
+    suspect: bool = False  # its last run was cut off, so it may have killed the worker; a counted run clears this
+    cancel: bool = False  # a cancel was requested
     held_ms: int = 0
     deadline_ms: int | None = None
     attempts_allowed: int | None = None  # set by a redrive; None: the policy's
     version: int = 1
     key: str | None = None
     group: str | None = None
-    run: str | None = None  # the redrive run that moved it last
+    run: str | None = None  # the redrive run that last moved it
     reason: str | None = None  # why it is dead or done: exhausted, permanent, … or cancelled
-    rested_ms: int | None = None  # when it came to rest
+    rested_ms: int | None = None  # when it became dead, quarantined or done
     result: bytes | None = None
     progress: bytes | None = None
     content: str = "json"
@@ -145,28 +145,28 @@ class Message(Struct, frozen=True, gc=False):
     causation_id: str | None = None
     traceparent: str | None = None
     keep_ms: int = 0
-    deferral: Deferral | None = None  # of its present wait; a claim leaves it, every settlement replaces it
-    parked: bool = False  # it has no place in its group and waits for its time or its turn
+    deferral: Deferral | None = None  # of its present wait; a claim keeps it, every settlement replaces it
+    parked: bool = False  # it has no place in its group and waits for its time or turn
     faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
-    damage: Damage | None = None  # its row cannot be read, or could not: the other fields hold what could be read
+    damage: Damage | None = None  # set if its row is, or was, unreadable: the other fields hold the readable parts
 
     @property
     def handle(self) -> Handle:
-        """The message as it is now, for a triage action."""
+        """A handle of the message in its present state, for a triage action."""
         return Handle(self.id, self.redrives, self.lane)
 
     def state_at(self, now_ms: int) -> str:
-        """Return the state that people read: `scheduled` for a ready message whose time or turn has not come,
-        `cancelled` for a done one that never ran."""
+        """Return the state to display: `scheduled` for a ready message whose time or turn has not come, `cancelled` for
+        a done one that never ran."""
         if self.lane is Lane.READY and (self.parked or (self.due_ms or 0) > now_ms):
             return "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
 
 
 class Job(Message, frozen=True, gc=False):
-    """A message as `app.job` found it."""
+    """A message as `app.job` read it."""
 
-    found_ms: int = 0  # when, by the store's clock
+    found_ms: int = 0  # time of the read, by the store's clock
 
     @property
     def state(self) -> str:
@@ -175,7 +175,7 @@ class Job(Message, frozen=True, gc=False):
 
 
 def is_closed(message: Message) -> bool:
-    """Whether its body or its checkpoint, which the handler needs, is still encrypted."""
+    """True if the body, or the checkpoint that the handler needs, is still encrypted."""
     if message.content.startswith(SEALED):
         return True
     return message.progress is not None and message.progress.startswith(ENVELOPE)

@@ -1,4 +1,4 @@
-"""Queries of a store's messages, and what triage does with those that are dead, quarantined or done."""
+"""Queries of a store's messages, and triage verdicts on dead, quarantined and done ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from .message import Draft, Lane, Message
 
-TREND_MS = 600_000  # deaths within it are recent; the trend compares them with those of the while before
-BEFORE_MS = 3_000_000  # how long that while is: together they are an hour
+TREND_MS = 600_000  # deaths within this time are recent; the trend compares them with those in BEFORE_MS before it
+BEFORE_MS = 3_000_000  # together with TREND_MS an hour
 
 
 class Filter(Struct, frozen=True):
     """A filter of messages: every field that is not None must match, a tuple by any of its values. `since_ms` and
-    `until_ms` bound when a message died or was done, or else when it was enqueued."""
+    `until_ms` bound the time at which a message became dead or done; for others, the time of the enqueue."""
 
     queue: str | tuple[str, ...] | None = None
     task: str | tuple[str, ...] | None = None
@@ -25,27 +25,27 @@ class Filter(Struct, frozen=True):
     ids: tuple[str, ...] | None = None
     since_ms: int | None = None
     until_ms: int | None = None
-    redrives: int | None = None  # exactly so many
-    run: str | None = None  # the redrive run that moved it last
+    redrives: int | None = None  # exactly this number of redrives
+    run: str | None = None  # the redrive run that last moved it
 
 
 class Ids(Struct, frozen=True):
-    """Ids of messages that begin alike, sorted; `whole` is False where only some messages were looked through."""
+    """Ids of messages with a common beginning, sorted. `whole` is False if only some messages were examined."""
 
     found: tuple[str, ...] = ()
     whole: bool = True
 
 
 class Page(Struct, frozen=True):
-    """Part of a listing, oldest first; `cursor` leads on, None at the end."""
+    """A page of a listing, oldest first; `cursor` gets the next page, None on the last."""
 
     messages: list[Message]
     cursor: str | None = None
 
 
 class Counts(Struct, frozen=True):
-    """Messages by lane. Of those in the ready lane, `ready` are due and `scheduled` are not yet; `oldest_age_s` is that
-    of the longest due one."""
+    """The number of messages in each lane. Of the ready lane, `ready` counts due ones and `scheduled` the others;
+    `oldest_age_s` is how long the oldest of them has been due."""
 
     ready: int = 0
     scheduled: int = 0
@@ -57,8 +57,8 @@ class Counts(Struct, frozen=True):
 
 
 class DueCount(NamedTuple):
-    """How many waiting messages come due within a span of time, and how many of these have failed before. Not `exact`:
-    estimated from a sample of the messages, as there are too many to count in time."""
+    """The number of waiting messages that become due within a span of time, and how many of them have failed before. If
+    not `exact`, it is estimated from a sample, as there are too many to count in time."""
 
     all: int
     retries: int
@@ -82,13 +82,13 @@ class FailureGroup(Struct, frozen=True):
 
     @property
     def hour(self) -> int:
-        """How many died in the last hour."""
+        """The number of deaths in the last hour."""
         return self.recent + self.earlier
 
     @property
     def trend(self) -> str:
-        """`rising` or `falling` where the last ten minutes had more than one and a half times as many deaths a minute
-        as the fifty before, or those as the ten, `quiet` where nothing died in the hour, else `steady`."""
+        """`rising` if the last ten minutes had more than 1.5 times as many deaths a minute as the fifty before,
+        `falling` for the reverse, `quiet` without deaths in the hour, otherwise `steady`."""
         before = self.earlier * TREND_MS / BEFORE_MS
         if not self.recent and not self.earlier:
             return "quiet"
@@ -98,8 +98,8 @@ class FailureGroup(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """A group that holds messages or a width of its own: how many of its `width` places are taken, how many messages
-    are parked for one, and the dead message that blocks it."""
+    """A group with messages or a width of its own: how many of its `width` places are taken, how many messages are
+    parked, and the dead message that blocks it."""
 
     queue: str
     name: str
@@ -110,23 +110,23 @@ class Group(Struct, frozen=True):
 
 
 class GroupOrder(StrEnum):
-    """How a queue's groups are served. `turns`: up to `width` at once, a waiting message gives up its place. `strict`:
-    one at a time in the order of enqueue; the head keeps its place through delay and retry."""
+    """The order of a queue's groups. `turns`: up to `width` messages at once; a waiting one gives up its place.
+    `strict`: one at a time in the order of enqueue; the first keeps its place through delays and retries."""
 
     TURNS = "turns"
     STRICT = "strict"
 
 
 class OnDead(StrEnum):
-    """What happens to a strict group when its head dies: `skip` continues with the next message, `block` holds the
-    group until the dead message is redriven or discarded, or the group is resumed."""
+    """The effect of the death of a strict group's first message: `skip` continues with the next message, `block` stops
+    the group until the dead message is redriven or discarded, or the group is resumed."""
 
     SKIP = "skip"
     BLOCK = "block"
 
 
 class Keep(Struct, frozen=True):
-    """How much of a lane to keep: the newest `count`, none older than `age_ms`; None sets no bound."""
+    """Bounds of a lane: keep the newest `count`, and none older than `age_ms`; None sets no bound."""
 
     count: int | None = None
     age_ms: int | None = None
@@ -141,14 +141,16 @@ class Cancel(StrEnum):
     UNKNOWN = "unknown"
 
 
-# Verdicts: what triage does with a message that is dead, quarantined or done, or was moved, or waits.
+# Verdicts: what triage does with a message that is dead, quarantined, done, redriven or waiting.
 
 
 class Redrive(Struct, frozen=True):
-    """Back to its queue (or `to_queue`) after `delay_ms` with a fresh life of `attempts` (None: the policy's).
+    """Return the message to its queue (or `to_queue`) after `delay_ms`, with a fresh life of `attempts` (None: the
+    policy's).
 
     `delays_ms`, one for each handle in order, are added to `delay_ms`. A kept done message can be redriven too, unless
-    it was cancelled: it starts again without its result and checkpoint. Its unique key does not matter.
+    it was cancelled: it starts again without its result and checkpoint. A duplicate of its unique key does not prevent
+    this.
     """
 
     to_queue: str | None = None
@@ -164,33 +166,33 @@ class Redrive(Struct, frozen=True):
 
 
 class Discard(Struct, frozen=True):
-    """Remove it; its unique key is free again."""
+    """Remove the message; its unique key becomes free."""
 
     why: str
 
 
 class Isolate(Struct, frozen=True):
-    """Move it to the quarantine lane."""
+    """Move the message to the quarantine lane."""
 
     why: str
 
 
 class Return(Struct, frozen=True):
-    """Undo a redrive of run `run`: messages that have not run since (ready, no attempt, no crash) are dead again,
-    just as before. A message leaves its group's line, unless it is still the head that blocked it."""
+    """Undo a redrive by run `run`: a message that has not run since (ready, no attempt, no crash) is dead again with
+    its old fields. It leaves its group's line, unless it is still the head that blocked the group."""
 
     run: str
 
 
 class Readmit(Struct, frozen=True):
-    """Move it from quarantine to the dead lane. A message that an isolation moved has its earlier reason again."""
+    """Move the message from quarantine to the dead lane. One that an isolation moved gets its earlier reason back."""
 
     why: str
 
 
 class Replace(Struct, frozen=True):
-    """Discard it and enqueue `draft` in its place, in one commit; for exactly one handle. A draft with the same unique
-    key takes the key over, for as long as it was held. If the message has moved, nothing is written, not even the
+    """Discard the message and enqueue `draft` in its place, in one commit; for exactly one handle. A draft with the
+    same unique key takes over the key and its expiry. If the message has moved, nothing is written, including the
     swaps."""
 
     draft: Draft
@@ -198,7 +200,8 @@ class Replace(Struct, frozen=True):
 
 
 class Before(Struct, frozen=True):
-    """The fields that a redrive run or an isolation overwrites, kept with the message so that they can be restored."""
+    """The fields that a redrive run or an isolation overwrites, stored with the message so that they can be
+    restored."""
 
     lane: Lane
     redrives: int
@@ -216,14 +219,14 @@ class Before(Struct, frozen=True):
     fingerprint: str | None = None
     error: str | None = None
     run: str | None = None
-    blocked: bool = False  # it blocked its group
-    expires_ms: int | None = None  # of a done message, as are its result and its checkpoint
+    blocked: bool = False  # the message blocked its group
+    expires_ms: int | None = None  # expiry of a done message, its result and its checkpoint
     progress: bytes | None = None
     result: bytes | None = None
 
 
 class Hasten(Struct, frozen=True):
-    """Make a waiting message (ready) due now. One of a group joins its line, unless it is there already."""
+    """Make a waiting (ready) message due now. One of a group joins the group's line, if it is not in it yet."""
 
 
 Verdict = Redrive | Discard | Isolate | Return | Readmit | Replace | Hasten

@@ -18,8 +18,8 @@ from ..fault import Fault
 Jitter = Literal["none", "additive", "symmetric", "full", "equal", "decorrelated"]
 CustomDelay = Callable[[int, Fault | None], float]
 
-YEAR_S = 365 * 86_400.0  # the cap where none is given
-CENTURY_S = 100 * YEAR_S  # the cap of every cap: keeps sums finite and times within a calendar
+YEAR_S = 365 * 86_400.0  # the cap if none is given
+CENTURY_S = 100 * YEAR_S  # upper bound of every cap: keeps sums finite and times within a calendar
 _JITTERS: tuple[str, ...] = get_args(Jitter)
 _N_MAX = 10**18  # a larger n changes no delay, but would not fit into a float
 
@@ -33,7 +33,7 @@ def draw(message_id: str, redrives: int, fence: int) -> float:
     >>> draw("a", 0, 1) == draw("a", 0, 1), draw("a", 0, 1) == draw("a", 0, 2)
     (True, False)
     """
-    from hashlib import blake2b  # it loads OpenSSL, which importing redrive need not pay for
+    from hashlib import blake2b  # imported late: it loads OpenSSL
 
     text = f"{redrives}/{fence}/{message_id}"  # numbers first, so that no two triples share a text
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

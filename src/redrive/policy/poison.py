@@ -1,4 +1,4 @@
-"""Poison: after how many crashes a message is quarantined."""
+"""Poison: quarantine of messages that crash their process."""
 
 from __future__ import annotations
 

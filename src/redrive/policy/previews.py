@@ -12,7 +12,7 @@ from .retry import Chosen, FaultKey, Retry, checked_kind, class_names
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One retry: its delay, and its start after the first failure, if all delays are their least, mean or greatest."""
+    """One retry: its delay, and its start after the first failure, for the least, mean and greatest delays."""
 
     n: int
     low_s: float
@@ -28,9 +28,9 @@ class Preview:
     """The retries of a message that keeps failing at once in the same way.
 
     `retries` counts them at mean delays, `retries_least` with every delay at its greatest, `retries_most` (one step
-    each) with every delay at its least. `total_s` is when the last of `retries` starts, `horizon_s` the latest
-    time at which a retry can start. `ends` is what ends it at mean delays: attempts, elapsed, refused (not retried at
-    all), or the preview's own limit.
+    each) with every delay at its least. `total_s` is when the last of `retries` starts, `horizon_s` the latest time at
+    which a retry can start. `ends` is the reason that ends the retries at mean delays: attempts, elapsed, refused (not
+    retried at all), or the preview's own limit.
     """
 
     chosen: Chosen

@@ -49,17 +49,16 @@ class Retention(Struct, frozen=True, kw_only=True):
 
     @property
     def done(self) -> Keep:
-        """The bounds of the done lane."""
         return Keep(self.keep_done, _ms(self.keep_done_for, "keep_done_for"))
 
     @property
     def dead(self) -> Keep:
-        """The bounds of the dead lane."""
         return Keep(self.keep_dead, _ms(self.keep_dead_for, "keep_dead_for"))
 
     @property
     def ack(self) -> Ack:
-        """How a worker acks: with a count, messages stay until newer ones come; an age alone is known at the ack."""
+        """The Ack for done messages. With a count, messages stay until newer ones push them out; an age alone is
+        applied at the ack."""
         done = self.done
         return Ack(keep_ms=None if done.count is not None else done.age_ms or 0)
 

@@ -18,7 +18,7 @@ Override = Callable[[Message, Fault, float], Decision | None]
 
 FINAL_KINDS = frozenset({"permanent", "unreadable", "unroutable"})
 KINDS = FINAL_KINDS | {"transient", "throttled", "quota", "timeout", "crashed", "interrupted", "default"}
-_CATCH_ALL = frozenset({"Exception", "BaseException"})  # too wide to mean that a permanent fault is to be retried
+_CATCH_ALL = frozenset({"Exception", "BaseException"})  # too broad to make a permanent fault retryable
 _CACHE_MAX = 256
 _MAX_RETRY_AFTER_S = 6 * 3_600.0
 _KEYS = "a fault kind, an exception class or its qualified name such as 'httpx.ReadTimeout'"
@@ -26,7 +26,7 @@ _KEYS = "a fault kind, an exception class or its qualified name such as 'httpx.R
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The answer of `Retry.choose` for one fault. `why` names the entry that applied, or why there is no retry."""
+    """The result of `Retry.choose` for one fault. `why` names the entry that applied, or the reason against a retry."""
 
     backoff: Backoff
     max_attempts: int
@@ -44,14 +44,14 @@ class Retry:
       delays between them. Other waits do not count: for the first claim, for a worker, behind other messages of its
       group, for a breaker, a budget or a limit, or a snooze. None: no bound.
     - `on` maps a fault kind, an exception class or its qualified name to a Backoff, or to a Retry, which replaces the
-      bounds too. The most special class of the exception wins, then its kind, then `backoff`. An entry stands alone:
-      a smaller cap of `backoff` never clips it.
+      bounds too. The most special class of the exception wins, then its kind, then `backoff`. An entry is used as
+      given: a smaller cap of `backoff` does not clip it.
     - `never` and `only` take the same keys. `never` always wins; with `only`, a fault that matches none of its keys is
       not retried.
     - Faults of kind permanent, unreadable and unroutable are not retried, unless an entry of `on` names that kind or a
       class of the exception (Exception and BaseException do not count).
     - `override(message, fault, delay_s)` may return another Decision; None keeps the policy's.
-    - `max_retry_after` bounds a delay asked for by the failing side.
+    - `max_retry_after` bounds a delay requested by the failing side (`Retry-After`).
 
     The default makes 25 attempts at full jitter from 2 s to 1 h, in a mean of 7 h. Raises ValueError or TypeError.
     """
@@ -101,24 +101,23 @@ class Retry:
 
     @property
     def max_retry_after_s(self) -> float:
-        """`max_retry_after`, in seconds."""
         return self.max_retry_after
 
     def choose(self, fault: Fault) -> Chosen:
-        """Return the backoff and bounds that hold for a fault, and whether it is retried at all."""
+        """Return the backoff and bounds that apply to a fault, and if it is retried at all."""
         return self._choose(fault.kind, fault.errors)
 
     def _choose(self, kind: str, errors: tuple[str, ...]) -> Chosen:
         key = (kind, errors)
         chosen = self._cache.get(key)
         if chosen is None:
-            if len(self._cache) >= _CACHE_MAX:  # classes made at run time could fill it without end
+            if len(self._cache) >= _CACHE_MAX:  # classes made at run time could fill the cache without end
                 self._cache.clear()
             chosen = self._cache[key] = self._match(kind, errors, named=False)
         return chosen
 
     def _match(self, kind: str, errors: tuple[str, ...], *, named: bool) -> Chosen:
-        """`named` says that an entry around this one has named the fault."""
+        """Choose by the class names and the kind. `named`: an enclosing entry already named the fault."""
         names = (*errors, str(kind))
         match = next((name for name in names if name in self.on), None)
         entry = self.backoff if match is None else self.on[match]
@@ -147,7 +146,7 @@ class Retry:
         )
 
     def __reduce__(self) -> tuple[type[Retry], tuple[Any, ...]]:
-        # Spelled out, since a read-only mapping cannot be pickled as it is.
+        # Field by field, since a read-only mapping cannot be pickled.
         bounds = (self.max_attempts, self.max_elapsed, self.backoff, dict(self.on))
         return Retry, (*bounds, self.never, self.only, self.override, self.max_retry_after)
 
@@ -177,7 +176,7 @@ def _keys(keys: Iterable[FaultKey], what: str) -> frozenset[str]:
 
 
 def _name(key: FaultKey, what: str) -> str:
-    """The name that faults carry: the kind, or the class's qualified name, for builtins without their module."""
+    """The name by which faults match: the kind, or the class's qualified name, for builtins without their module."""
     if isinstance(key, type) and issubclass(key, BaseException):
         return _qualified(key)
     if not isinstance(key, str):

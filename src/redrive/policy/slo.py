@@ -1,4 +1,4 @@
-"""Objectives: which share of messages is to succeed, how soon."""
+"""Objectives: the share of messages that should succeed, and how soon."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ OVER_MAX_S = 35 * 86_400.0
 class SLO(Struct, frozen=True):
     """An objective of a task or a queue: `@app.task(slo=SLO("99.9% within 30s", over="28d"))`.
 
-    `text` says which share of the messages is to succeed, and within which time of when each was first due. A retry
-    that succeeds in time is good; what dies, or succeeds too late, is bad. A message is counted once, when its first
-    life ends: a redrive does not make it good. `over` is the period of the error budget, up to 35 days, as long as
-    history is kept. Raises ConfigError.
+    `text` gives the share of messages that should succeed, and within what time after each was first due. A retry that
+    succeeds in time is good; a message that dies, or succeeds too late, is bad. A message is counted once, when its
+    first life ends: a redrive does not make it good. `over` is the period of the error budget, up to 35 days, as long
+    as history is kept. Raises ConfigError.
 
     >>> SLO("99.9% within 30s").within_s
     30.0
@@ -48,17 +48,17 @@ class SLO(Struct, frozen=True):
 
     @property
     def objective(self) -> float:
-        """The share that is to be good: 0.999."""
+        """The share of messages that should be good, such as 0.999."""
         return round(float(self._parts()[0]) / 100, 9)
 
     @property
     def within_s(self) -> float:
-        """How soon after it is due a message is to succeed, in seconds."""
+        """The time within which a message should succeed after it is due, in seconds."""
         return _seconds(self._parts()[1], f"the bound of SLO({self.text!r})")
 
     @property
     def over_s(self) -> float:
-        """The period of its error budget, in seconds."""
+        """The period of the error budget, in seconds."""
         return _seconds(self.over, f"SLO({self.text!r}, over=…)")
 
     def __str__(self) -> str:

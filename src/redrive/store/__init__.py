@@ -1,4 +1,4 @@
-"""The store protocol: what redrive needs of an engine, in three parts, and the traits that say what it promises.
+"""The store protocol: what redrive needs of an engine, in three parts, and the traits that state its promises.
 
 - `delivery`: put, claim, hold and settle messages
 - `queries`: find messages without claiming them

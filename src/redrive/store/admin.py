@@ -12,35 +12,35 @@ from .traits import Work
 
 
 class AdminOperations(StoreBase):
-    """What people and redrive runs change. A store writes `configure`, and what its traits promise of the others."""
+    """Operations that people and redrive runs use to change stored messages and settings. A store writes `configure`,
+    and whatever else its traits promise."""
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         """Apply the verdict to each message that is still as its handle says; one commit with the swaps.
 
         The lane of a handle is dead or quarantine; for Redrive also done, for Return and Hasten ready, for Readmit
-        quarantine.
-        The redriven of a group join its line in the order of the handles. Raises Conflict if one of `swaps` does not
-        apply, EnqueueError for a Replace whose draft cannot be put (another message holds its key): then nothing was
-        changed. Raises ValueError for a Redrive with another number of `delays_ms` than of handles, and for a Replace
-        with another number of handles than one.
+        quarantine. Redriven messages of one group queue in the order of the handles. Raises Conflict if one of `swaps`
+        does not apply, EnqueueError for a Replace whose draft cannot be put (another message holds its key): then
+        nothing was changed. Raises ValueError for a Redrive with another number of `delays_ms` than of handles, and for
+        a Replace with another number of handles than one.
         """
         raise Unsupported(f"{self.traits.name} has no access to dead messages")
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """Write messages that are dead or in quarantine, as they are, in one commit with the swaps: an import.
+        """Import dead or quarantined messages unchanged, in one commit with the swaps.
 
-        False for one whose id is stored already, or whose unique key another message holds. Each is found by the last
-        fault of its history, and does not block its group; a deferral, a cancel, a result and the run that moved it
-        are dropped. Raises EnqueueError for what no store could take, Conflict if one of `swaps` does not apply: then
+        False for one whose id is stored already, or whose unique key another message holds. Each is indexed by the last
+        fault of its history, and does not block its group; a deferral, a cancel, a result and the run that moved it are
+        dropped. Raises EnqueueError for what no store could take, Conflict if one of `swaps` does not apply: then
         nothing was written.
         """
         raise Unsupported(f"{self.traits.name} has no access to dead messages")
 
     def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
-        """End waiting messages as done (state `cancelled`); ask running ones to stop; resting and done ones are too
-        late. One commit with the swaps, as `configure` has it. Raises Conflict if one of `swaps` does not apply: then
-        nothing was changed; Unsupported without `traits.cancels`. Where it cannot be known whether it runs (without
-        `traits.finds`), a message that is due is asked to stop, and is ended when it is claimed next."""
+        """End waiting messages as done (state `cancelled`) and ask running ones to stop; for dead, quarantined and done
+        ones it is too late. All in one commit with the swaps, as in `configure`. Raises Conflict if one of `swaps` does
+        not apply: then nothing was changed; Unsupported without `traits.cancels`. Without `traits.finds` a store cannot
+        know if a due message runs: it is asked to stop, and the next claim ends it."""
         raise Unsupported(f"{self.traits.name} cannot cancel messages")
 
     @abstractmethod
@@ -78,30 +78,29 @@ class AdminOperations(StoreBase):
         raise Unsupported(f"{self.traits.name} has no widths of groups")
 
     def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
-        """Remove what the queue's done and dead lanes hold beyond these bounds, the oldest first, at most a thousand
-        of each in one call; returns how many of each."""
+        """Remove done and dead messages of the queue beyond these bounds, the oldest first, at most a thousand per lane
+        and call; returns the numbers removed of done and of dead ones."""
         return 0, 0
 
     def preflight(self, works: Iterable[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
-        """Why these works cannot be done, each line with the fix; with `advise` also what is doubtful. `works` may be a
-        generator, which calls functions of the app: a store without conditions need not run it. `function_s`:
-        the timeout of a Lambda function that does them."""
+        """Report why these works cannot be done, one line each with the fix; with `advise` also doubtful settings.
+        `works` may be a generator that calls functions of the app: a store without conditions need not iterate it.
+        `function_s` is the timeout of the Lambda function that does the work."""
         return []
 
     def check(self) -> list[str]:
-        """Look for damage; one line per problem, empty when all is well."""
+        """Check the stored data for damage; one line per problem, empty if there is none."""
         return []
 
     def repair(self, keep: Callable[[Message], None]) -> list[str]:
-        """Repair what `check` finds and can be repaired; one line for each message. `keep` is called with each of them,
-        with its row as it was, before anything of it is changed."""
+        """Repair the damage that `check` finds, where possible; one line for each message. Before anything is changed,
+        `keep` is called with each affected message, with its row as it was."""
         return []
 
     def doctor(self) -> list[str]:
-        """Find what is unsafe or slow about the set-up; one line each with what to do, empty when all is well."""
+        """Find unsafe or slow settings; one line each with the remedy, empty if there are none."""
         return []
 
     def info(self) -> dict[str, str | int]:
-        """Version and size of the engine, where that is cheap to know: `engine` with its version, `schema`,
-        `size_bytes`, …"""
+        """Version and size of the engine, if cheap to find: `engine` with its version, `schema`, `size_bytes`, …"""
         return {"engine": self.traits.name}

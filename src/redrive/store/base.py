@@ -1,4 +1,4 @@
-"""What every store has: its traits, cells and clock, and what only some stores have, with defaults for the others."""
+"""What all stores have: traits, cells, a clock, and defaults for optional features."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .traits import Traits
 
 
 class LargeBodies(Protocol):
-    """Blob storage beside a store, for bodies over `traits.blob_threshold`. Every method raises StoreError where the
-    storage cannot be reached."""
+    """Blob storage beside a store, for bodies over `traits.blob_threshold`. Every method raises StoreError if the
+    storage is unreachable."""
 
     def deposit(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Write the large bodies to blobs; the drafts as they go to the store, or the same object if none is large."""
+        """Write the large bodies to blobs; returns the drafts to store, or the same object if no body is large."""
         ...
 
     def body(self, message: Message) -> bytes:
@@ -25,59 +25,61 @@ class LargeBodies(Protocol):
         ...
 
     def complains(self) -> bool:
-        """Whether to report trouble with the storage now: once a minute is enough."""
+        """True if a problem of the storage should be reported now: at most once a minute."""
         ...
 
     def remove(self, settled: Sequence[Message]) -> None:
-        """Remove the blobs of those of these messages that are not stored any more."""
+        """Remove the blobs of those messages that are no longer stored."""
         ...
 
     def collect(self, older_than_ms: int) -> int:
-        """Remove every older blob that no message refers to; returns how many."""
+        """Remove every blob that is older and that no message refers to; returns the number removed."""
         ...
 
     def collect_if_due(self) -> int | None:
-        """`collect`, unless a process did so in the last hour: then None."""
+        """Call `collect`, unless a process did so within the last hour: then None."""
         ...
 
     def stored(self) -> Any:
-        """The blob storage with the bytes as they are stored: encrypted ones are not decrypted."""
+        """The blob storage without decryption: it reads and lists the stored bytes."""
         ...
 
 
 class Usage(NamedTuple):
-    """Calls by action, and how many messages this process settled for good with them."""
+    """Calls by action, and the number of messages that this process settled for good with them."""
 
     requests: Mapping[str, int]
     processed: int
 
 
 class StoreBase(ABC):
-    """Attributes that callers read on any store. A store sets `traits` and `cells`, and others where it has them."""
+    """Attributes of every store. A store sets `traits` and `cells`, and others as needed."""
 
     traits: Traits
     cells: Cells
-    lock_file: Path | None = None  # which a process locks while it writes, if no other can write meanwhile
-    state_dir: Path | None = None  # where workers on this machine keep their identities; None: they keep none
-    box: Any = None  # the `crypto.Box` that encrypts payloads; None: they are not encrypted
-    large_bodies: LargeBodies | None = None  # None: there is no blob storage
-    blobs_place: str | None = None  # its part of a blob storage that it shares; None: the name is kept in a cell
+    lock_file: Path | None = None  # file that a writer locks, if only one process can write at a time
+    state_dir: Path | None = None  # directory for the identities of workers on this machine; None: workers have none
+    box: Any = None  # the `crypto.Box` that encrypts payloads; None: no encryption
+    large_bodies: LargeBodies | None = None  # None: no blob storage
+    # prefix of this store in a shared blob storage; None: the prefix is stored in a cell
+    blobs_place: str | None = None
     adopts: bool = False  # whether `adopt` takes messages that a service received for this process
-    drive: Callable[[Callable[[], bool], float | None], None] | None = None  # a test kit's: work until this is true
+    # in tests: works until the condition is true
+    drive: Callable[[Callable[[], bool], float | None], None] | None = None
 
     def usage(self) -> Usage | None:
-        """The calls so far of a service that bills by the request; None where there is none."""
+        """The calls so far to a service that bills by the request; None if there is no such service."""
         return None
 
     def connect(self) -> None:
-        """Open now what is otherwise opened at first use. Raises what opening raises."""
+        """Connect now, not at first use. Raises what opening raises."""
         return None
 
     @abstractmethod
     def now_ms(self) -> int:
-        """The store's clock, the only wall clock that redrive goes by.
+        """The store's clock, in ms: the only wall clock that redrive uses.
 
-        Where a server has it, an estimate by its replies: never before what it showed when this handle settled or
+        With a server, it is an estimate from its replies: never before the time at which this handle last settled or
         triaged messages.
         """
 

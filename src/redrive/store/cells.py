@@ -11,37 +11,36 @@ from ..message import Cell, Swap
 class Cells(Protocol):
     """Small pieces of shared, versioned state, changed by compare-and-set.
 
-    Where `traits.cells` is False there are none: `read` finds nothing, `swap` raises Unsupported.
+    If `traits.cells` is False, `read` finds nothing and `swap` raises Unsupported.
 
     A cell that was deleted or has expired is removed at once or within the next minutes of work. The versions of a key
-    rise nevertheless, also when it is used again later; the version of a new cell need not be 1.
+    keep rising even when the key is used again later, so the version of a new cell need not be 1.
     """
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
-        """The cells, in the order of `keys`; None where there is none or it has expired."""
+        """The cells, in the order of `keys`; None for one that is missing or expired."""
         ...
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         """Try each swap; True where it was written. Each succeeds or fails by itself; those that succeed share one
         commit, where the cells are in a database (on DynamoDB each is a commit of its own).
 
-        `durable=False` does not wait for the disk: a power cut may undo the commit, a killed process does not. For
-        state that lives seconds.
+        `durable=False` does not wait for the disk: a power cut may undo the commit, a killed process does not. Meant
+        for state that lives seconds.
         """
         ...
 
 
 class OpenCells(Cells, Protocol):
-    """Cells that a URL of their own opens, for messages in a store without cells. Any number of threads may use
-    them."""
+    """Cells opened by a URL of their own, for messages in a store without cells. Thread-safe."""
 
     @property
     def requests(self) -> Mapping[str, int]:
-        """Calls so far of a service that bills by the request, by action; empty where there is none."""
+        """Calls so far to a service that bills by the request, by action; empty for other services."""
         ...
 
     def connect(self) -> None:
-        """Open now what is otherwise opened at first use. Raises what opening raises."""
+        """Connect now, not at first use. Raises what opening raises."""
         ...
 
     def swap_all(self, swaps: Sequence[Swap]) -> None:
@@ -50,7 +49,7 @@ class OpenCells(Cells, Protocol):
         ...
 
     def doctor(self) -> list[str]:
-        """Find what is unsafe or slow about the set-up; one line each with what to do, empty when all is well."""
+        """Find unsafe or slow settings; one line each with the remedy, empty if there are none."""
         ...
 
     def close(self) -> None:

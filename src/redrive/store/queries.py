@@ -10,23 +10,24 @@ from ..errors import Unsupported
 from ..message import Counts, DueCount, FailureGroup, Filter, Group, Ids, Lane, Message, Page
 from .base import StoreBase
 
-LOOKED_MAX = 10_000  # messages that a store without an index of ids looks through
+LOOKED_MAX = 10_000  # messages that a store without an index of ids examines
 
 
 class QueryOperations(StoreBase):
-    """What the command line, metrics and triage read. A store writes `find`, `counts`, `queues` and `peek`."""
+    """Queries for the command line, metrics and triage. A store writes `find`, `counts`, `queues` and `peek`."""
 
     @abstractmethod
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         """The messages with these ids, in their order; None for one that is not stored.
 
-        Without `traits.finds` also None for one that waits, or that another handle has claimed; but with
-        `traits.cancels` such a message is found by what is recorded of it: its content is ABSENT, and `ready` may mean
-        that it runs elsewhere. Without `traits.triages` None for one that rests."""
+        Without `traits.finds` also None for one that waits, or that another handle has claimed. With `traits.cancels`
+        such a message is returned from its record: its content is ABSENT, and `ready` may mean that it runs elsewhere.
+        Without `traits.triages` None for one at rest.
+        """
 
     def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
-        """The ids of stored messages from `first` to `last`, sorted, at most `limit`: so an id is found by its
-        beginning. A store without an index of ids looks through a bounded number of messages, and says if there were
+        """The ids of stored messages from `first` to `last`, sorted, at most `limit`, to complete the beginning of an
+        id. A store without an index of ids examines a bounded number of messages, and the result says if there were
         more."""
         lanes = [Lane.READY, Lane.LEASED, Lane.DONE] if self.traits.finds else []
         lanes += [Lane.DEAD, Lane.QUARANTINE] if self.traits.triages else []
@@ -43,17 +44,17 @@ class QueryOperations(StoreBase):
 
     @abstractmethod
     def counts(self, queue: str | None = None) -> Counts:
-        """How many messages are in each lane."""
+        """The number of messages in each lane."""
 
     def counts_by_queue(self) -> dict[str, Counts]:
-        """`counts` of each queue that `queues` names, in one call."""
+        """The `counts` of every queue in `queues`, in one call."""
         return {queue: self.counts(queue) for queue in self.queues()}
 
     def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
-        """How many waiting messages of the queue come due after each bound and until the next, the next included.
-        `bounds_ms` ascend; the answer has one entry less. Leased messages do not wait. A lease that ends in more than
-        an hour may count. Raises Unsupported where the store cannot tell. Unless a store overrides this, it reads every
-        waiting message."""
+        """The number of waiting messages of the queue that become due after each bound and up to the next, inclusive.
+        `bounds_ms` ascend; the result has one entry less. Leased messages do not wait. A lease that ends in more than
+        an hour may count. Raises Unsupported if the store does not know due times. Unless a store overrides this, it
+        reads every waiting message."""
         if not self.traits.finds:
             raise Unsupported(f"{self.traits.name} does not tell when its messages come due")
         counts = [DueCount(0, 0)] * (len(bounds_ms) - 1)
@@ -72,9 +73,9 @@ class QueryOperations(StoreBase):
         """The names of all queues that hold messages or settings, sorted."""
 
     def outgoing(self) -> dict[str, Counts]:
-        """By queue, the redriven messages that are not sent back yet to the service that delivers them, which `counts`
-        contains; `oldest_age_s` is the time since the redrive of the first one. Empty for a store that delivers by
-        itself."""
+        """By queue, the redriven messages that are not yet sent back to the service that delivers them; `counts`
+        includes them. `oldest_age_s` is the time since the redrive of the first one. Empty for a store that delivers
+        its own messages."""
         return {}
 
     @abstractmethod
@@ -82,12 +83,12 @@ class QueryOperations(StoreBase):
         self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
         """A page of messages, without claiming them; `lane` None means every lane. `lane`, as every enum here, may be
-        given as its text. Raises ValueError for a cursor of another origin, ConfigError for a word that is not a lane,
-        Unsupported for dead and quarantine without `traits.triages`, for all others without `traits.finds`."""
+        given as text. Raises ValueError for a cursor of another store or query, ConfigError for a word that is not a
+        lane, Unsupported for dead and quarantine without `traits.triages`, for all others without `traits.finds`."""
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
-        """Dead messages grouped by (fingerprint, task), largest first; with `trend`, how many of each died in the last
-        two hours."""
+        """Dead messages grouped by (fingerprint, task), largest first; with `trend`, also the number of each that died
+        in the last two hours."""
         raise Unsupported(f"{self.traits.name} has no access to dead messages")
 
     def groups(self, queue: str) -> list[Group]:

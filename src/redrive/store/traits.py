@@ -1,4 +1,4 @@
-"""What a store promises, and what a worker asks whether it can do."""
+"""The promises of a store, and the work that a worker checks against them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from msgspec import Struct
 
 
 class Traits(Struct, frozen=True):
-    """What a store promises. The contract suite tests exactly these promises."""
+    """The promises of a store. The contract suite tests exactly these."""
 
     name: str
     batch_max: int = 1000  # messages per call of put, exchange or extend
     body_bytes_max: int = 64 * 1024 * 1024
-    blob_threshold: int | None = None  # larger bodies are kept in blob storage; None: there is no blob storage
-    inline_bytes_max: int | None = None  # limit for what is always kept with the message; None: as for a body
-    delay_ms_max: int | None = None  # None: any length
-    names_bytes_max: int | None = None  # of queue and group together, and of task and key; None: any length
+    blob_threshold: int | None = None  # larger bodies go to blob storage; None: no blob storage
+    inline_bytes_max: int | None = None  # limit for data that is always stored with the message; None: as for a body
+    delay_ms_max: int | None = None  # longest delay; None: unlimited
+    # limit of queue and group together, and of task and key together; None: unlimited
+    names_bytes_max: int | None = None
     durable: bool = True  # an acknowledged put survives kill -9 of every process
     one_machine: bool = False  # all processes that use it are on this machine, so a power cut ends them with it
     shared: bool = True  # several processes may use it at once
@@ -22,34 +23,35 @@ class Traits(Struct, frozen=True):
     atomic_moves: bool = True  # each settlement is one commit with its follow-ups and swaps
     counts_crashes: bool = True
     unique: bool = True
-    exact_counts: bool = True  # False: counts and names of queues are approximate, or late
+    exact_counts: bool = True  # False: counts and queue names are approximate, or delayed
     cells: bool = True  # False: reads find nothing; swaps, checkpoints and pauses raise Unsupported
-    finds: bool = True  # False: finds only what rests and what this handle has claimed; cannot list or cancel the rest
+    # False: finds only messages at rest and those claimed by this handle; cannot list or cancel others
+    finds: bool = True
     cancels: bool = True  # without `finds`: waiting and running messages are found by id, without body, and cancelled
-    triages: bool = True  # False: dead messages are out of reach: failure groups, triage and restore raise Unsupported
-    groups_by: tuple[str, ...] | None = None  # fields by which indexes tell failure groups; None: by all of a filter
+    triages: bool = True  # False: dead messages are inaccessible: failure groups, triage and restore raise Unsupported
+    groups_by: tuple[str, ...] | None = None  # fields by which failure groups are indexed; None: all fields of a filter
     keeps_done: bool = True  # False: an ack always removes the message; no result is kept
     priorities: bool = True  # claims go by priority, then due time; False: in any order
-    skips: bool = True  # False: messages of skipped tasks are delivered all the same
-    widths: bool = True  # False: no group width, order or block but what the queue itself has (FIFO); no list
-    releases: bool = True  # False: what a dead worker had claimed comes back when its leases run out
-    kept_bytes_max: int | None = None  # limit of a checkpoint or result, where that is less than of a body
-    tick_ms: int = 1  # waits and leases last whole ticks, rounded up: nothing is early
-    read_only: str = ""  # why this handle may only read: then every write raises ReadOnly
+    skips: bool = True  # False: messages of skipped tasks are delivered anyway
+    widths: bool = True  # False: no group width, order or block except that of the queue itself (FIFO); no list
+    releases: bool = True  # False: claims of a dead worker return when their leases run out
+    kept_bytes_max: int | None = None  # limit of a checkpoint or result, if lower than that of a body
+    tick_ms: int = 1  # waits and leases are rounded up to whole ticks, so nothing is early
+    read_only: str = ""  # why this handle is read-only; then every write raises ReadOnly
 
     @property
     def state_bytes_max(self) -> int:
-        """The largest checkpoint or result: neither goes to blob storage."""
+        """The largest checkpoint or result, in bytes: neither goes to blob storage."""
         most = self.body_bytes_max if self.inline_bytes_max is None else self.inline_bytes_max
         return most if self.kept_bytes_max is None else min(most, self.kept_bytes_max)
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What a worker is about to do on a queue: a task's policy in figures, for `Store.preflight`. A queue without tasks
-    is a work without a task name.
+    """The work planned on a queue: a task's policy in figures, for `Store.preflight`. A queue without tasks is a Work
+    without a task name.
 
-    `crash_cap`: crashes after which it is quarantined; `longest_s`: the longest wait between two of its runs;
-    `horizon_s`: the latest start of a retry after the first failure; `needs`: the features of it that need cells.
+    `crash_cap`: crashes that quarantine a message; `longest_s`: the longest wait between two of its runs; `horizon_s`:
+    the latest start of a retry after the first failure; `needs`: the features in use that need cells.
     """
 
     queue: str

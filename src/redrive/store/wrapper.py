@@ -39,7 +39,7 @@ from .traits import Work
 
 
 class StoreWrapper(Store):
-    """A store that passes every call on to the one inside it, `inner`. A subclass overrides what it changes."""
+    """A store that forwards every call to the wrapped store, `inner`. Subclasses override what they change."""
 
     inner: Store
 
