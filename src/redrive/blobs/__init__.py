@@ -1,7 +1,8 @@
 """Large bodies beside the store: `App(url, blobs="file:///srv/blobs")` keeps bodies over a threshold in files,
 `blobs="s3://bucket/prefix"` in a bucket of S3.
 
-Begin with `claims`, the store that does so; `files` and `s3` are the two backends, `cleaner` deletes old blobs.
+Begin with `claims`, the store wrapper that moves them; `files` and `s3` are the two backends, `cleaner` deletes old
+blobs.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ _EXPECTED = "file:///DIRECTORY, s3://BUCKET/PREFIX"
 
 
 def open_blobs(url: str, place: str) -> Blobs:
-    """The storage that `url` names, at the part of it that `place` names. Touches nothing.
+    """The storage at `url`, restricted to the part named `place`. Does no I/O.
 
     `file:///srv/blobs` is a directory, by its absolute path; `s3://bucket/prefix?region=eu-central-1` a part of a
-    bucket. Raises ConfigError for a URL it does not know, or a driver that is not installed.
+    bucket. Raises ConfigError for an unknown URL, or a driver that is not installed.
     """
     from urllib.parse import unquote, urlsplit
 
     try:
         parts = urlsplit(url)
-    except ValueError:  # whose words may quote a password
+    except ValueError:  # its text may quote a password
         raise ConfigError(f"blobs URL {shown(url)!r} cannot be read; known: {_EXPECTED}") from None
     if parts.scheme not in _KNOWN:
         near = near_miss(parts.scheme, _KNOWN)
@@ -65,7 +66,7 @@ def open_blobs(url: str, place: str) -> Blobs:
 
 
 def with_blobs(store: Store, url: str | None = None) -> Store:
-    """The store with a claim check before it, where `url` or the settings name a place for blobs; else as it is.
+    """The store wrapped in a claim check, if `url` or the settings name a blob storage; otherwise unchanged.
 
     Raises ConfigError for a URL it does not know.
     """
@@ -73,7 +74,7 @@ def with_blobs(store: Store, url: str | None = None) -> Store:
     where = url or chosen.blobs
     if where is None or store.large_bodies is not None:
         return store
-    open_blobs(where, "")  # a wrong URL is refused now, and not with the first large body
+    open_blobs(where, "")  # an invalid URL raises now, not with the first large body
     if chosen.blob_max < chosen.blob_threshold:
         raise ConfigError(
             f"blob_max is {chosen.blob_max} bytes, and blob_threshold {chosen.blob_threshold}; expected no less than it"
@@ -87,7 +88,7 @@ def with_blobs(store: Store, url: str | None = None) -> Store:
 
 
 def _place(url: str, place: str, box: Any) -> Blobs:
-    """The storage, encrypted where the store is."""
+    """The storage, encrypted if the store is."""
     blobs = open_blobs(url, place)
     if box is None:
         return blobs
@@ -106,14 +107,14 @@ def collect(store: Store, older_than_ms: int) -> int:
 
 
 def is_raw(message: Message) -> bool:
-    """Whether no encoder of redrive's wrote its body. Raises Unreadable for a reference that is none."""
+    """True if no encoder of redrive wrote its body. Raises Unreadable for an invalid reference."""
     content = message.content
     return (read_reference(message.body).content if content == BLOB else content) == RAW
 
 
 def whole_body(store: Store, message: Message) -> bytes:
-    """The message's body, fetched if it is in a blob. Raises Unreadable (KeyMissing, Tampered for one that could
-    not be opened), BlobsUnavailable."""
+    """The message's body, fetched if it is in a blob. Raises BlobsUnavailable, Unreadable; KeyMissing or Tampered if it
+    could not be decrypted."""
     if message.content.startswith(SEALED):
         from ..crypto import why_closed
 

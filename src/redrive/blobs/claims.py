@@ -43,17 +43,17 @@ from ..stores.validation import admit as check_drafts
 from ..stores.validation import admit_restored, admit_verdict
 from .place import Blobs, is_key, new_key, owner, written_ms
 
-PLACE_CELL = "redrive:blobs:place"  # names the part of the blob storage that is this store's
-SWEPT_CELL = "redrive:blobs:swept"  # when blobs were last collected, in the store's milliseconds
+PLACE_CELL = "redrive:blobs:place"  # holds the name of this store's part of the blob storage
+SWEPT_CELL = "redrive:blobs:swept"  # holds when blobs were last collected, in ms of the store's clock
 SWEEP_EVERY_MS = 3_600_000
-LOOKED_UP = 500  # messages that are looked up at a time
+LOOKED_UP = 500  # messages looked up per query
 COMPLAIN_EVERY_S = 60.0
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The body of a message whose own is stored in a blob. `content` is the content type of that body.
+    """The stored body of a message whose original body is in a blob. `content` is the content type of the original.
 
-    It names no place: the key leads nowhere but to this store's blobs, and only to one of the message itself.
+    It names no storage: the key refers only to this store's blobs, and only to one of the message itself.
     """
 
     blob: str
@@ -66,9 +66,9 @@ _encode, _decode = msgspec.json.encode, msgspec.json.Decoder(Reference).decode
 
 
 class ClaimCheck(StoreWrapper):
-    """A `Store` like the one within, for bodies up to `blob_max` bytes: those over `threshold` go to blob storage.
+    """A wrapper of a store for bodies up to `blob_max` bytes: those over `threshold` go to blob storage.
 
-    `open_place` gives the storage by the name of this store's part of it. Messages that are only read carry their
+    `open_place` opens the storage, given the name of this store's part. Messages returned by queries carry the
     reference; `body` fetches the original body.
     """
 
@@ -84,13 +84,14 @@ class ClaimCheck(StoreWrapper):
         self._opened: Blobs | None = None
         self._lock = threading.Lock()
         self._complained_s = float("-inf")
-        self.failpoint: Callable[[str], None] = no_failpoint  # tests put a function here that kills at a named point
+        # tests set a function that kills the process at a named point
+        self.failpoint: Callable[[str], None] = no_failpoint
 
     # -- where the blobs are
 
     @property
     def blobs(self) -> Blobs:
-        """This store's blobs. The first use by any process makes the place for them."""
+        """This store's blobs. The first use by any process creates their place."""
         if self._opened is None:
             with self._lock:
                 if self._opened is None:
@@ -98,7 +99,7 @@ class ClaimCheck(StoreWrapper):
         return self._opened
 
     def _named_place(self) -> str | None:
-        """Where the store cannot keep the name, or shares its cells with others, it has one of its own."""
+        """The place that the store itself names, if it cannot store the name or shares its cells with other stores."""
         name = self.blobs_place
         if name is not None:
             self._open_place(name).make()
@@ -109,12 +110,13 @@ class ClaimCheck(StoreWrapper):
         return None if cell is None else cell.value.decode()
 
     def _made_place(self) -> str:
-        """The place is made before the store names it. So one that is named but not there is a disk that is gone, and
-        neither is a message without its blob taken for damaged nor does a new one go astray."""
+        """Create a place, then store its name. So a place that is named and missing means a missing disk: its messages
+        are not taken for damaged, and new ones are not written elsewhere."""
         name = new_id(self.inner.now_ms())
         self._open_place(name).make()
         try:
-            self.inner.cells.swap([Swap(PLACE_CELL, 0, name.encode())])  # lost to another process: its name is as good
+            # if another process won the swap, its name is used
+            self.inner.cells.swap([Swap(PLACE_CELL, 0, name.encode())])
         except StoreUnavailable as error:
             raise BlobsUnavailable(
                 f"the place for this store's blobs cannot be noted in it: {error}; where the first large body ever is "
@@ -125,7 +127,7 @@ class ClaimCheck(StoreWrapper):
     # -- in
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """As the store's. Raises also BlobsUnavailable; then nothing was put."""
+        """As `Store.put`. Raises also BlobsUnavailable; then nothing was put."""
         deposited = self.deposit(drafts)
         if deposited is drafts:
             return self.inner.put(drafts, swaps=swaps, tx=tx)
@@ -135,17 +137,17 @@ class ClaimCheck(StoreWrapper):
         except (EnqueueError, Conflict, Unsupported):
             self._discard(_deposited_keys(drafts, deposited))
             raise
-        # After another StoreError it is not known for every store that nothing was written: they are left to `collect`.
+        # After another StoreError the messages may or may not be stored: `collect` removes unused blobs.
         refused = [(d, e) for d, e, put in zip(drafts, deposited, puts, strict=True) if put.id != e.id]
         if refused:
             self._discard(_deposited_keys(*zip(*refused, strict=True)))
         return puts
 
     def deposit(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """The drafts as they go to the store, their large bodies durably in blobs; the same object if there are none.
+        """Write large bodies to blobs, durably; returns the drafts to store, or the same object if no body is large.
 
-        A reference that is put under another id, as the follow-up of a message that died carries one, gets a blob of
-        its own: every blob belongs to one message. Raises EnqueueError, BlobsUnavailable.
+        A reference under another id, as in the follow-up of a dead message, gets a copy of the blob: every blob belongs
+        to one message. Raises EnqueueError, BlobsUnavailable.
         """
         if not any(len(draft.body) > self._threshold or draft.content == BLOB for draft in drafts):
             return drafts
@@ -177,7 +179,7 @@ class ClaimCheck(StoreWrapper):
         try:
             reference = read_reference(draft.body)
         except Unreadable:
-            return draft  # the worker reports that, and the message dies of it
+            return draft  # the worker reports it, and the message dies of it
         if owner(reference.blob) == draft.id:
             return draft
         key, id = self._key_for(draft)
@@ -193,7 +195,7 @@ class ClaimCheck(StoreWrapper):
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        """As the store's. Raises also BlobsUnavailable; then nothing was settled."""
+        """As `Store.exchange`. Raises also BlobsUnavailable; then nothing was settled."""
         if any(s.follow_ups for s in settlements):
             settlements = [self._with_deposits(s) if s.follow_ups else s for s in settlements]
         return self.inner.exchange(settlements, asks, swaps=swaps)
@@ -207,14 +209,14 @@ class ClaimCheck(StoreWrapper):
     # -- out
 
     def stored(self) -> Blobs:
-        """The blobs as they are stored: encrypted ones are not decrypted."""
+        """The blobs without decryption."""
         return self.blobs.stored
 
     def body(self, message: Message) -> bytes:
         """The message's body, from its blob if it has one, checked by length and digest.
 
-        Raises Unreadable if the blob is missing or damaged or the reference is none, BlobsUnavailable if the storage
-        cannot be read just now.
+        Raises Unreadable if the blob is missing or damaged or the reference invalid, BlobsUnavailable if the storage
+        cannot be read at present.
         """
         if message.content != BLOB:
             return message.body
@@ -235,7 +237,7 @@ class ClaimCheck(StoreWrapper):
         return blob
 
     def complains(self) -> bool:
-        """Whether to report trouble with the storage now: once a minute is enough."""
+        """True if a problem of the storage should be reported now: at most once a minute."""
         now_s = time.monotonic()
         if now_s - self._complained_s < COMPLAIN_EVERY_S:
             return False
@@ -245,8 +247,8 @@ class ClaimCheck(StoreWrapper):
     # -- gone
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """As the store's; what is discarded or replaced loses its blob. Raises also BlobsUnavailable for a Replace;
-        then nothing was changed."""
+        """As `Store.triage`; discarded and replaced messages lose their blobs. Raises also BlobsUnavailable for a
+        Replace; then nothing was changed."""
         if not isinstance(verdict, Discard | Replace):
             return self.inner.triage(handles, verdict, swaps=swaps)
         messages = self.inner.find([handle.id for handle in handles])
@@ -273,7 +275,7 @@ class ClaimCheck(StoreWrapper):
         return done
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """As the store's; bodies over the threshold go to blobs. Raises also BlobsUnavailable; then nothing was
+        """As `Store.restore`; bodies over the threshold go to blobs. Raises also BlobsUnavailable; then nothing was
         written."""
         admit_restored(messages, self.traits)
         bodies: dict[str, bytes] = {}
@@ -299,13 +301,14 @@ class ClaimCheck(StoreWrapper):
         return replace(message, body=deposited.body, content=deposited.content)
 
     def remove(self, settled: Sequence[Message]) -> None:
-        """Remove the blobs of those of these messages that are not stored any more. Raises StoreError."""
+        """Remove the blobs of those messages that are no longer stored. Raises StoreError."""
         keys = [key for message in settled for key in _keys_of(message)]
         self.failpoint("settled")
         self.blobs.delete(self._orphans(keys))
 
     def collect(self, older_than_ms: int = SWEEP_EVERY_MS) -> int:
-        """Remove every blob that was written longer ago than that and that no message refers to; returns how many.
+        """Remove every blob that is older than `older_than_ms` and that no message refers to; returns the number
+        removed.
 
         A put writes its blob first, so the bound must be longer than any put or transaction takes. Raises StoreError.
         """
@@ -324,19 +327,19 @@ class ClaimCheck(StoreWrapper):
         return count
 
     def collect_if_due(self) -> int | None:
-        """`collect`, if no process did in the last hour; None if one did, or the store cannot say what waits in it.
-        Raises StoreError."""
+        """Call `collect`, unless a process did within the last hour; None if not called, also if the store cannot list
+        waiting messages. Raises StoreError."""
         if not self.traits.finds:
             return None
         now_ms, cell = self.inner.now_ms(), self.inner.cells.read([SWEPT_CELL])[0]
         if cell is not None and 0 <= now_ms - decoded(cell, int, 0) < SWEEP_EVERY_MS:
-            return None  # a time ahead was noted under a clock that was wrong
+            return None  # a time in the future was written under a wrong clock
         if not self.inner.cells.swap([Swap(SWEPT_CELL, version_of(cell), str(now_ms).encode())])[0]:
             return None
-        return self.collect()  # killed here, it is the next hour's
+        return self.collect()  # after a kill here, the next sweep is in an hour
 
     def _orphans(self, keys: Sequence[str]) -> list[str]:
-        """Those of these blobs whose message is gone, or refers to another blob or none."""
+        """Those blobs whose message is gone, or does not refer to them."""
         owners = list(dict.fromkeys(map(owner, keys)))
         stored: dict[str, Message] = {}
         for at in range(0, len(owners), LOOKED_UP):
@@ -344,7 +347,7 @@ class ClaimCheck(StoreWrapper):
         return [key for key in keys if (m := stored.get(owner(key))) is None or not _may_refer(m, key)]
 
     def _discard(self, keys: Iterable[str]) -> None:
-        """Best effort: what stays is collected."""
+        """Delete blobs, ignoring errors: `collect` removes the rest."""
         keys = list(keys)
         if keys:
             with contextlib.suppress(StoreError):
@@ -352,7 +355,7 @@ class ClaimCheck(StoreWrapper):
 
 
 def read_reference(body: bytes) -> Reference:
-    """The reference that this body is. Raises Unreadable."""
+    """Decode a reference. Raises Unreadable."""
     try:
         reference = _decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -372,12 +375,12 @@ def _keys_of(message: Message) -> Iterator[str]:
 
 def _may_refer(message: Message, key: str) -> bool:
     if message.content != BLOB:
-        # An encrypted reference may be to any of its blobs, and so may what cannot be read.
+        # An encrypted or unreadable message may refer to any of its blobs.
         return message.content in (ABSENT, SEALED + BLOB) or message.damage is not None
     try:
         return read_reference(message.body).blob == key
     except Unreadable:
-        return True  # a person may mend it, if only the blob is kept
+        return True  # a person may repair the message, if its blob is kept
 
 
 def _deposited_keys(drafts: Sequence[Draft], deposited: Sequence[Draft]) -> list[str]:

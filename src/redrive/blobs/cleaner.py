@@ -1,4 +1,4 @@
-"""Remove blobs beside a worker, off its hot path: of settled messages, and once an hour those without a message."""
+"""Remove blobs in the background of a worker: those of settled messages, and once an hour those without a message."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..message import BLOB, Message
 from ..store import LargeBodies
 from .claims import LOOKED_UP
 
-PENDING_MAX = 10_000  # messages whose blobs wait for removal; the blobs of further ones are left to the hourly sweep
+PENDING_MAX = 10_000  # messages whose blobs wait for removal; the hourly sweep removes those of further ones
 LOOK_EVERY_S = 300.0  # how often a worker checks whether the hourly sweep is due
-LAST_REMOVALS_S = 5.0  # how long a worker that stops waits for them
+LAST_REMOVALS_S = 5.0  # how long a stopping worker waits for pending removals
 
 
 class Cleaner:
@@ -27,13 +27,14 @@ class Cleaner:
         self._thread.start()
 
     def settled(self, messages: Sequence[Message]) -> None:
-        """Remove the blobs of these acked messages. Never blocks and never fails; the rest is collected later."""
+        """Queue the blobs of these acked messages for removal. Never blocks or raises; the hourly sweep removes the
+        rest."""
         for message in messages:
             if message.content == BLOB and self._settled.qsize() < PENDING_MAX:
                 self._settled.put(message)
 
     def close(self) -> None:
-        """Remove the pending blobs, for a few seconds at most."""
+        """Remove the pending blobs, for LAST_REMOVALS_S at most."""
         self._settled.put(None)
         self._thread.join(LAST_REMOVALS_S)
 

@@ -13,13 +13,13 @@ from ..errors import BlobsUnavailable
 from ..files import FOLDER, GROUP_FOLDER, create, read_regular
 from .place import is_key
 
-_PART = ".part"  # suffix of a partial file; an interrupted put leaves one
+_PART = ".part"  # suffix of a partial file, which an interrupted put leaves
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
 class FileBlobs:
-    """Blobs in `folder`, one file each, named by their key. The disk may be shared by many machines; `shared`, by the
-    members of a group."""
+    """Blobs in `folder`, one file each, named by their key. Many machines may share the disk; with `shared`, also the
+    users of a group."""
 
     def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self.folder, self._shared = folder, shared
@@ -43,10 +43,11 @@ class FileBlobs:
         with _translate(f"cannot write a blob into {self.folder}"):
             for key, body in blobs.items():
                 self._write(key, body)
-            _sync(self.folder)  # the names; each file was synced before it got its own
+            _sync(self.folder)  # makes the names durable; each file was synced before its rename
 
     def _write(self, key: str, body: bytes) -> None:
-        """Under its name it is whole: a crash leaves a part, or a blob of no message. Both are collected."""
+        """Write a part, then rename it: a named blob is complete. A crash leaves a part, or a blob without a message,
+        and both are collected."""
         path = self._path(key)
         part = path.with_name(path.name + _PART)
         try:
@@ -75,14 +76,15 @@ class FileBlobs:
                 return opened.read(min(bytes_max, status.st_size))
 
     def _require_folder(self) -> None:
-        """Without it a disk is not mounted, and no blob is lost."""
+        """Raise if the folder is missing: then a disk is not mounted, and no blob counts as lost."""
         if not self.folder.is_dir():
             raise FileNotFoundError(errno.ENOENT, "the folder is not there; mount its disk, or make it again")
 
     def copy(self, key: str, to: str) -> bool:
         with _translate(f"cannot copy blob {key} in {self.folder}"):
             try:
-                os.link(self._path(key), self._path(to), follow_symlinks=False)  # each name keeps the bytes by itself
+                # the bytes stay until both names are deleted
+                os.link(self._path(key), self._path(to), follow_symlinks=False)
             except FileNotFoundError:
                 self._require_folder()
                 return False
@@ -104,11 +106,11 @@ class FileBlobs:
         with _translate(f"cannot list {self.folder}"), os.scandir(self.folder) as entries:
             for entry in entries:
                 key = entry.name.removesuffix(_PART)
-                if is_key(key):  # other files in the folder are not ours
+                if is_key(key):  # other files in the folder are not blobs
                     yield key
 
     def _path(self, key: str) -> Path:
-        if not is_key(key):  # callers have checked; this is the last check before the file system
+        if not is_key(key):  # callers have checked it; the last check before a path is made
             raise ValueError(f"{key!r} is not a blob's key")
         return self.folder / key
 

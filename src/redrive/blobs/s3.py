@@ -16,18 +16,18 @@ from ..errors import BlobsUnavailable, ConfigError
 from ..urls import option_shown, shown
 from .place import is_key
 
-AT_ONCE = 8  # uploads of one put under way together
-DELETES_MAX = 1000  # keys of one call
+AT_ONCE = 8  # concurrent uploads of one put
+DELETES_MAX = 1000  # keys per call
 OPTIONS = ("region", "endpoint")
 EXPECTED = "expected s3://BUCKET/PREFIX"
 _ABSENT = ("NoSuchKey", "404")
-_EMPTY = "InvalidRange"  # S3's error for the first bytes of an empty object
+_EMPTY = "InvalidRange"  # S3's error for a range of an empty object
 
 
 class S3Blobs:
     """Blobs in `bucket`, one object each, named by their key after `prefix`.
 
-    An object is there as a whole or not at all, and durable when a put returns. The client is made at first use.
+    An object is written completely or not at all, and is durable when a put returns. The client is made at first use.
     """
 
     def __init__(self, bucket: str, prefix: str, *, region: str | None = None, endpoint: str | None = None) -> None:
@@ -41,11 +41,11 @@ class S3Blobs:
 
     @property
     def _client(self) -> Any:
-        with self._lock:  # boto3 makes clients in one thread at a time
+        with self._lock:  # boto3 makes only one client at a time
             return self._one_client
 
     def _name(self, key: str) -> str:
-        if not is_key(key):  # callers have checked; this is the last check before the bucket
+        if not is_key(key):  # callers have checked it; the last check before a name in the bucket is made
             raise ValueError(f"{key!r} is not a blob's key")
         return self.prefix + key
 
@@ -115,7 +115,7 @@ class S3Blobs:
                 page = self._client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix, **more)
                 for entry in page.get("Contents") or ():
                     key = entry["Key"].removeprefix(self.prefix)
-                    if is_key(key):  # other objects are not ours
+                    if is_key(key):  # other objects are not blobs
                         yield key
                 if not page.get("IsTruncated"):
                     return
@@ -127,7 +127,7 @@ class S3Blobs:
 
     @contextlib.contextmanager
     def _translate(self, what: str) -> Iterator[None]:
-        """Translate every error of AWS, also a missing permission: it may be granted later."""
+        """Raise BlobsUnavailable for every error of AWS, including a missing permission, which may be granted later."""
         try:
             yield
         except ConfigError as error:  # no client: no region, or no such profile
@@ -137,12 +137,12 @@ class S3Blobs:
 
 
 def _client_errors() -> tuple[type[Exception], ...]:
-    """All that a call may raise, also while the bytes come in."""
+    """All exceptions that a call may raise, including those while a body is read."""
     return aws.errors() if importlib.util.find_spec("boto3") else (OSError,)
 
 
 def from_url(url: str, parts: SplitResult, place: str) -> S3Blobs:
-    """The blobs of `s3://BUCKET/PREFIX?region=…&endpoint=…`, at the part of them that `place` names. Raises
+    """The blobs of `s3://BUCKET/PREFIX?region=…&endpoint=…`, restricted to the part named `place`. Raises
     ConfigError."""
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(options.keys() - set(OPTIONS))

@@ -1,7 +1,7 @@
 """`classify`: turn an exception into a Fault.
 
-What decides the kind, in order: what the handler raised to steer; the task's own rules; the class and the attributes of
-the exception and its causes; the texts. An exception that says nothing is `default`.
+The kind is decided by, in this order: a control exception of the handler; the task's own rules; the class and
+attributes of the exception and its causes; the texts. An exception without evidence is `default`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from .traceback import stack_of, traceback_text
 
 
 def classify(exception: BaseException, rules: Sequence[Rule] = (), *, now: datetime | None = None) -> Fault:
-    """Return the Fault for an exception. Never raises, whatever the exception does, but a KeyboardInterrupt.
+    """Return the Fault for an exception. Raises only KeyboardInterrupt, whatever the exception's own code does.
 
     `rules` are tried in order on the exception and then on its causes, the first match wins: an exception class, a
-    predicate (one that raises does not match), a compiled pattern, or a plain text, found in upper or lower case.
-    A generic exception takes the kind of its nearest known `__cause__`, an exception group that of its gravest member.
-    Kinds `crashed`, `interrupted`, `unreadable` and `unroutable` are given by the worker only: no exception alone
-    proves them. A `CancelledError` is `default`, since only the worker knows whether it cancelled the run itself.
+    predicate (one that raises does not match), a compiled pattern, or a plain text, found in any case. A generic
+    exception takes the kind of its nearest known `__cause__`, an exception group that of its gravest member. Kinds
+    `crashed`, `interrupted`, `unreadable` and `unroutable` are given by the worker only: no exception alone proves
+    them. A `CancelledError` is `default`, since only the worker knows whether it cancelled the run itself.
 
-    `now` is needed for a Retry-After that is a date. Without it the response's own Date header is taken, and without
-    that the local clock.
+    `now` is needed for a Retry-After that is a date. Without it, the Date header of the response is used, or else the
+    local clock.
     """
     try:
         return _fault(exception, rules, now)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # what `get` and `text_of` let through, e.g. the end of memory or of the stack
+    except BaseException:  # not caught by `get` and `text_of`, such as MemoryError and RecursionError
         return Fault(Kind.DEFAULT, text="an exception that cannot be classified", fingerprint="0" * 16)
 
 
@@ -59,7 +59,8 @@ def _fault(exception: BaseException, rules: Sequence[Rule], now: datetime | None
 
 
 class Classification(Struct, frozen=True):
-    """The kind of one exception with its causes and members; `steer` says that the handler decided itself, and how."""
+    """The kind of one exception with its causes and members. `steer` names the control exception of the handler, if
+    any."""
 
     kind: Kind | None
     retry_after_s: float | None = None
@@ -95,8 +96,8 @@ def _classify(
 
 
 def _is_plain_number(seen: ExceptionFacts) -> bool:
-    """Whether its text is just a number that it was raised with: `NotReady(404)` names the thing with the id 404, while
-    `NotReady("404")` repeats what a server said."""
+    """True if the text is just a number that the exception was raised with: `NotReady(404)` names the thing with the id
+    404, while `NotReady("404")` repeats a server's response."""
     if not seen.text.isdigit():
         return False
     args = call(getattr, seen.exception, "args")
@@ -120,7 +121,8 @@ def _steer(exception: BaseException) -> Classification | None:
 def _classify_members(
     inspection: Inspection, seen: ExceptionFacts, rules: Sequence[Rule], depth: int
 ) -> Classification:
-    """The gravest member decides: it fails again whatever becomes of the others. A group steers if all members do."""
+    """Classify a group by its gravest member, which fails again even if the others succeed. A group steers only if all
+    members do."""
     if depth >= DEPTH_MAX:
         return _UNKNOWN
     members = members_of(seen.exception)[:MEMBERS_MAX]
@@ -134,7 +136,7 @@ def _classify_members(
 
 
 def _by_rules(seen: ExceptionFacts, rules: Sequence[Rule]) -> Kind | None:
-    """The kind of the first rule that matches. One that is malformed or raises does not match."""
+    """The kind of the first rule that matches. A rule that is malformed or raises does not match."""
     for rule in rules:
         kind: Kind | None = call(_match, rule, seen)
         if kind is not None:
@@ -153,5 +155,5 @@ def _match(rule: Rule, seen: ExceptionFacts) -> Kind | None:
     else:
         matches = matcher(seen.exception)
     if matches and kind not in list(Kind):
-        raise ValueError(f"{kind!r} is not a kind")  # nor a newer version's word, which a stored kind may be
+        raise ValueError(f"{kind!r} is not a kind")  # also for words of newer versions, which only stored kinds may be
     return Kind(kind) if matches else None

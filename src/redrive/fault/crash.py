@@ -1,4 +1,4 @@
-"""Turn a process's death into a fault of the messages that had been started in it."""
+"""Turn the death of a process into a fault of the messages that were started in it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from hashlib import blake2b
 
 from .model import Crash, Fault, Kind
 
-STARTED_MAX = 20  # ids that a Crash names
+STARTED_MAX = 20  # ids that a Crash lists
 ERROR = "ProcessDied"
 _MIB = 1024 * 1024
 
 
 def crash_fault(crash: Crash, at_ms: int = 0) -> Fault:
-    """Return the fault of a crash: kind `crashed`, a text for people, one fingerprint per way to die.
+    """Return the fault of a crash: kind `crashed`, a text for people, one fingerprint per cause, signal and exit code.
 
     >>> print(crash_fault(Crash(cause="signal", signal="SIGSEGV", peak_bytes=2**29, run_s=1.25, alone=True)).text)
     killed by SIGSEGV after 1.2 s, peak memory 512 MiB; alone in its process
@@ -31,7 +31,7 @@ def crash_fault(crash: Crash, at_ms: int = 0) -> Fault:
 
 
 def _text(crash: Crash) -> str:
-    """The evidence in one line; the ids come last, as they are long."""
+    """The evidence in one line, the ids last, since they are long."""
     how = _how(crash) + ("" if crash.run_s is None else f" after {crash.run_s:.1f} s")
     if crash.peak_bytes is not None:
         how += f", peak memory {crash.peak_bytes / _MIB:.0f} MiB"

@@ -1,4 +1,4 @@
-"""Compute fingerprints: the same 16 hex digits for two runs of one failure, others for another failure."""
+"""Compute fingerprints: 16 hex digits that are the same for two runs of one failure, and differ between failures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .model import TEXT_MAX
 from .templates import generalize
 from .traceback import Stack, stack_of
 
-NORMALIZED_FROM_MAX = 1_000  # characters of a text that are normalized
-NORMALIZED_MAX = 400  # characters of the result that count: the end moves with the length of what was replaced
-_CACHED_MAX = 1_024  # texts, and as many fingerprints
+NORMALIZED_FROM_MAX = 1_000  # characters of a text that are read
+NORMALIZED_MAX = 400  # characters of the result that count: replaced values of other lengths move the end
+_CACHED_MAX = 1_024  # limit of cached texts, and of cached fingerprints
 
-# Names out of a program, of a type or a schema stay, and what an error body or a nested error says: another one is
-# another failure. Other quoted things are data.
+# Quoted names of a program, a type or a schema, and the texts of error bodies and nested errors, are kept, since they
+# distinguish failures. Other quoted parts are data.
 _NAMERS = " named name attribute argument parameter field column constraint relation table module function class type "
 _TELLERS = " error message msg code reason detail title error_description "
 _TYPES = frozenset(
@@ -28,7 +28,7 @@ _TYPES = frozenset(
     )
 )
 _CODERS = " http http/1.0 http/1.1 http/2 status code status_code statuscode errno signal error "
-_PUNCTUATION = dict.fromkeys(map(ord, ".,:;!'\"`"))  # releases of a library change it, and the case of letters
+_PUNCTUATION = dict.fromkeys(map(ord, ".,:;!'\"`"))  # releases of a library change punctuation, and the case of letters
 _HEX = frozenset("0123456789abcdefABCDEF")
 _TOP_DOMAINS = (
     "(?:com|net|org|io|dev|app|ai|co|cloud|internal|local|lan|corp|prod|staging|test|example|invalid|eu|uk|de|us|cn)"
@@ -56,14 +56,15 @@ def _unquote(match: re.Match[str]) -> str:
 
 
 def _in_brackets(quoted: str, before: str, after: str) -> bool:
-    """A name as in `schema['properties']['id']`, or a sentence of those that a validator lists."""
+    """True if the quotation is a name as in `schema['properties']['id']`, or a sentence in a validator's list."""
     if after == "]" and quoted.isidentifier():
         return before[-2:-1].isalnum() or before.endswith(("'][", '"]['))
     return before.endswith(": [") and quoted.endswith(".") and " " in quoted
 
 
 def _unvalue(match: re.Match[str]) -> str:
-    """A word with a digit: `404` of a status stays, `user42` keeps its word and `30s` its unit; what else is an id."""
+    """Replace a word with a digit, unless it identifies the failure: `404` of a status is kept, `user42` keeps its word
+    and `30s` its unit; others are ids."""
     word = match[0]
     if word.isdigit():
         if len(word) > 3:
@@ -76,18 +77,18 @@ def _unvalue(match: re.Match[str]) -> str:
     return f"<v>{tail}" if tail.isalpha() and len(tail) <= 2 and len(word) < 10 else "<v>"
 
 
-# What varies between two runs of one failure, in the order it is replaced. A pattern runs only where its sign occurs
-# and its guard is found, a cheaper pattern that its match implies: most texts have few of these things, and a sign is
-# found 50 times faster. Numbers, ids, hex and times all become <v>: an id may be all digits today and hex tomorrow.
-# Patterns start with a literal or a set where they can, which is what makes a search fast.
+# Patterns of the parts that vary between two runs of one failure, in the order of replacement. A pattern runs only if
+# its sign (a substring) occurs and its guard (a cheaper pattern) matches: most texts have few of these parts, and a
+# substring is found 50 times faster. Numbers, ids, hex and times all become <v>: an id may be all digits today and hex
+# tomorrow. Patterns start with a literal or a set if possible, which makes a search fast.
 _Replacement: TypeAlias = str | Callable[[re.Match[str]], str]
 _DATA: tuple[tuple[str, str, str, _Replacement], ...] = (
-    # Parts that are data throughout: pydantic's shortened input, SQLAlchemy's parameters, PostgreSQL's excerpt of the
-    # statement with the values in it, a program's arguments.
+    # These parts are always data: pydantic's shortened input, SQLAlchemy's parameters, PostgreSQL's excerpt of the
+    # statement with its values, arguments of a program.
     ("input_value=", "", r"(?s)input_value=.*?, input_type=", "input_value=<q>, input_type="),
     ("[parameters: ", "", r"(?s)\[parameters: .*?(?:\]\s*(?=\(Background)|\]?\Z)", ""),
     ("\nLINE ", "", r"\nLINE \d+: [^\n]*(?:\n *\^)?", ""),
-    # urllib3's releases wrap the same errno in other classes.
+    # Releases of urllib3 wrap the same errno in different classes.
     ("(Caused by ", "", r"(?s)\(Caused by .*?(\[Errno -?\d+\][\w ]*).*", r"(Caused by \1"),
     ("Command '[", "", r"(?s)Command '\[.*\]'(?= (?:returned|timed|died))", "Command <q>"),
 )
@@ -134,7 +135,7 @@ _Step: TypeAlias = tuple[str, re.Pattern[str] | None, re.Pattern[str], _Replacem
 
 @cache
 def _steps(data: bool) -> tuple[_Step, ...]:
-    """Compiled at the first fault, not at import, where they would cost more than all else here."""
+    """The patterns, compiled at the first fault: compiling dominates the import otherwise."""
     return tuple(
         (sign, re.compile(guard) if guard else None, re.compile(pattern), replacement)
         for sign, guard, pattern, replacement in (_DATA if data else _NORMAL)
@@ -143,7 +144,7 @@ def _steps(data: bool) -> tuple[_Step, ...]:
 
 @lru_cache(maxsize=_CACHED_MAX)
 def _normalize(text: str) -> tuple[str, tuple[str, ...], bool]:
-    """The text without what varies, the words that it quotes, and whether nothing but such is in it."""
+    """Return the text without its varying parts, the words that it quotes, and True if nothing else is left."""
     for sign, _, pattern, replacement in _steps(True):
         if sign in text:
             text = pattern.sub(replacement, text)
@@ -151,7 +152,7 @@ def _normalize(text: str) -> tuple[str, tuple[str, ...], bool]:
     for sign, guard, pattern, replacement in _steps(False):
         if sign in text and (guard is None or guard.search(text)):
             text = pattern.sub(replacement, text)
-    if len(text) >= NORMALIZED_MAX:  # a long quoted value was cut before its end
+    if len(text) >= NORMALIZED_MAX:  # a long quoted value was cut before its closing quote
         text = re.sub(r"""(?s)(?<!\w)['"].*\Z""", "<q>", text)
     text = " ".join(text.lower().translate(_PUNCTUATION).split())[:NORMALIZED_MAX]
     return text, quoted, re.search(r"[^\W\d_]{2}(?!\w*>)", text) is None
@@ -160,8 +161,8 @@ def _normalize(text: str) -> tuple[str, tuple[str, ...], bool]:
 def fingerprint(error: str, text: str, places: tuple[str, ...] = (), related: tuple[str, ...] = ()) -> str:
     """Return 16 hex digits, the same for two runs of one failure.
 
-    They depend on the class's name, the text without what varies (numbers, ids, hex, UUIDs, times, addresses, quoted
-    values, hosts, paths, e-mail addresses), the `places` (file and function, no lines) and what is `related`: codes,
+    They depend on the class's name, the text without its varying parts (numbers, ids, hex, UUIDs, times, addresses,
+    quoted values, hosts, paths, e-mail addresses), the `places` (file and function, no lines) and `related`: codes,
     causes, members.
     """
     return _digest(error, _normalize(text[:NORMALIZED_FROM_MAX])[0], places, related)
@@ -169,7 +170,7 @@ def fingerprint(error: str, text: str, places: tuple[str, ...] = (), related: tu
 
 @lru_cache(maxsize=_CACHED_MAX)
 def _digest(error: str, normalized: str, places: tuple[str, ...], related: tuple[str, ...]) -> str:
-    from hashlib import blake2b  # loads OpenSSL, which takes longer than all else that is imported here
+    from hashlib import blake2b  # imported late: it loads OpenSSL, which is slow
 
     parts = "\0".join((error, normalized, *places, *related))
     return blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -177,7 +178,7 @@ def _digest(error: str, normalized: str, places: tuple[str, ...], related: tuple
 
 @lru_cache(maxsize=_CACHED_MAX)
 def _class(name: str) -> str:
-    """A class by its library and its own name: releases move classes from module to module.
+    """A class by its library and its own name: releases move classes between modules.
 
     botocore makes classes for some of a service's codes, more with each release; the code is in the fingerprint anyway.
     """
@@ -188,10 +189,10 @@ def _class(name: str) -> str:
 
 
 def _added_by(text: str, stack: Stack) -> tuple[str, ...]:
-    """The words that the stack adds to the text.
+    """The words of the stack that join the text in the fingerprint.
 
     Words that it quotes and that are literals in the user's function are the program's: `row["price"]` is not
-    `row["currency"]`. Where it has no words, the library's function that raised it says more.
+    `row["currency"]`. If the text has no words of its own, the library function that raised it is added.
     """
     _, quoted, wordless = _normalize(text[:NORMALIZED_FROM_MAX])
     names = tuple([each for each in quoted if each in stack.names]) if quoted and stack.names else ()
@@ -199,14 +200,16 @@ def _added_by(text: str, stack: Stack) -> tuple[str, ...]:
 
 
 def fingerprint_of(inspection: Inspection, chain: list[ExceptionFacts], stack: Stack, depth: int = 0) -> str:
-    """Return the fingerprint of an exception and its causes, for a group with its members in any order and number."""
+    """Return the fingerprint of an exception and its causes; for a group, also of its members, in any order and
+    number."""
     seen, *causes = chain
     cls = type(seen.exception)
     text = generalize(seen.text, stack.templates, cls)
-    # The innermost cause says why it was raised. From a library's own chain only its code is taken: releases differ.
+    # The innermost cause is the reason of the failure. From a library's own chain only the code is used, since releases
+    # differ in the rest.
     root = [f"{_class(each.known.name)} {each.code}" for each in causes[-1:] if each.code or not stack.raised]
     related = (seen.code, *root, *_added_by(text, stack))
-    # The stack of an endless recursion ends anywhere in its circle.
+    # The stack of an endless recursion ends at an arbitrary function of its cycle.
     places = stack.all_places if "RecursionError" in seen.known.errors else stack.places
     if not seen.known.group or depth >= DEPTH_MAX:
         return fingerprint(_class(seen.known.name), text, places, related)

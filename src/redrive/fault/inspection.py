@@ -1,8 +1,9 @@
-"""Read what an exception says by itself: its class, text and attributes, and the exception it was raised from.
+"""Read the class, text and attributes of an exception, and the exception it was raised from.
 
-Clients, drivers and services are known by the names of their classes and attributes, so no library is imported. A
-foreign exception may lie, raise or answer without end: classes are read past their metaclass, attributes through `get`,
-texts through `text_of`. Only a KeyboardInterrupt passes, since it comes from the user and not from the exception.
+Clients, drivers and services are known by the names of their classes and attributes, so no library is imported. The
+code of a foreign exception may raise, return wrong values or never return: classes are read past their metaclass,
+attributes through `get`, texts through `text_of`. Only a KeyboardInterrupt passes, since it comes from the user and not
+from the exception.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from .model import TEXT_MAX, Kind
 from .retry_after import RETRY_AFTER_MAX_S, http_date, parse_retry_after, whole_seconds
 from .text_patterns import over_quota
 
-CAUSES_MAX = 8  # exceptions read from the outer one inwards
-DEPTH_MAX = 4  # groups within groups
-MEMBERS_MAX = 16  # of one exception group
-_REMEMBERED_MAX = 256  # of one failure
+CAUSES_MAX = 8  # exceptions read, from the outer one inwards
+DEPTH_MAX = 4  # levels of groups within groups
+MEMBERS_MAX = 16  # members read of an exception group
+_REMEMBERED_MAX = 256  # exceptions cached of one failure
 HEADER_MAX = 256
-BODY_MAX = 4_096  # bytes of a response
+BODY_MAX = 4_096  # bytes read of a response
 CLASSES_MAX = 64  # names in Fault.errors
 _CLASSES_REMEMBERED_MAX = 4_096
 NAME_MAX = 200  # characters of a class's qualified name, of a service's code
-WORD_MAX = 500  # characters of a word that is left out rather than cut
-SHOWN_MAX = 80  # characters of a value in an error
+WORD_MAX = 500  # length up to which a word is dropped whole at a cut; a longer one is cut
+SHOWN_MAX = 80  # characters of a value in an error message
 
-# The attributes that are ever read, by the libraries that have them.
+# All attributes that are read, by the libraries that have them.
 _SQL = frozenset({"connection_invalidated", "orig", "sqlstate", "pgcode", "sqlite_errorname"})
 _HTTP = frozenset({"response", "status_code", "status", "http_status", "code", "headers", "retry_after"})
 _TELLING = _SQL | _HTTP | {"errno", "reason"}
 _NONE: frozenset[str] = frozenset()
-_ANSWERING = frozenset({"__getattr__", "__getattribute__"})  # with these a class may have any attribute
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made at run time; other classes, in C, cannot be changed
+_ANSWERING = frozenset({"__getattr__", "__getattribute__"})  # a class with one of these may have any attribute
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made at run time; static C classes cannot be changed
 
-_Reading: TypeAlias = tuple[Kind | None, str, float | None]  # kind, code and seconds asked for
+_Reading: TypeAlias = tuple[Kind | None, str, float | None]  # kind, code and requested delay in seconds
 
 
 class ExceptionFacts(Struct, frozen=True):
@@ -50,7 +51,7 @@ class ExceptionFacts(Struct, frozen=True):
     exception: BaseException
     known: KnownClass
     text: str
-    telling: frozenset[str]  # names of attributes that it may have
+    telling: frozenset[str]  # names of informative attributes that it may have
     kind: Kind | None
     code: str  # HTTP status, SQLSTATE, errno or service code; part of the fingerprint, since texts quote or drop it
     retry_after_s: float | None
@@ -62,27 +63,27 @@ class KnownClass(Struct, frozen=True):
     name: str
     errors: tuple[str, ...]
     kind: Kind | None
-    plain: bool  # builtin: of its attributes only those of OSError are read
+    plain: bool  # builtin: only the attributes of OSError are read
     os_error: bool
     program_error: bool
     group: bool
     steer: bool
-    telling: frozenset[str]  # names that reading an instance finds in its classes
-    namespaces: tuple[Mapping[str, object], ...]  # of the classes that can be changed
-    sizes: tuple[int, ...]  # of the namespaces, when they were read
+    telling: frozenset[str]  # informative attribute names that its classes define
+    namespaces: tuple[Mapping[str, object], ...]  # of the classes that can change
+    sizes: tuple[int, ...]  # sizes of the namespaces when they were read
 
 
 class Inspection:
-    """The exceptions of one failure, each read once: its kind, its traceback and its fingerprint all need them."""
+    """The exceptions of one failure, each read once for its kind, traceback and fingerprint."""
 
     __slots__ = ("_now", "_seen")
 
     def __init__(self, now: datetime | None) -> None:
         self._now = now
-        self._seen: dict[int, ExceptionFacts] = {}  # by identity, which holds while the exception is kept in here
+        self._seen: dict[int, ExceptionFacts] = {}  # by id, which is unique while the exception is referenced here
 
     def see(self, exception: BaseException) -> ExceptionFacts:
-        """Return what the exception says by itself."""
+        """Return the facts of the exception, read once."""
         seen = self._seen.get(id(exception))
         if seen is None:
             seen = _inspect(exception, self._now)
@@ -91,7 +92,8 @@ class Inspection:
         return seen
 
     def chain(self, exception: BaseException) -> list[ExceptionFacts]:
-        """Return the exception and its causes, outermost first; a mere `__context__` need not be the reason."""
+        """Return the exception and its causes, outermost first. A `__context__` without `__cause__` counts only where
+        it is known to be the reason."""
         chain = [self.see(exception)]
         inner = _inner(chain[0])
         while inner is not None and len(chain) < CAUSES_MAX and all(inner is not each.exception for each in chain):
@@ -126,7 +128,7 @@ def _known_class(exception: BaseException) -> KnownClass:
         return _read_class_once(type(exception))
     except KeyboardInterrupt:
         raise
-    except BaseException:  # a metaclass whose __hash__ raises
+    except BaseException:  # a metaclass's __hash__ may raise
         return _read_class(type(exception))
 
 
@@ -156,31 +158,31 @@ _read_class_once: Callable[[type], KnownClass] = lru_cache(maxsize=_CLASSES_REME
 def _telling_of(mro: tuple[type, ...]) -> frozenset[str]:
     names: set[str] = set()
     for each in mro:
-        if each is not BaseException and each is not object:  # whose __getattribute__ is the ordinary one
+        if each is not BaseException and each is not object:  # their __getattribute__ is the ordinary one
             defined = call((_TELLING | _ANSWERING).intersection, namespace_of(each))
             names |= _ANSWERING if defined is None else defined
     return _TELLING if names & _ANSWERING else frozenset(names)
 
 
 def _telling(known: KnownClass, attributes: Mapping[str, object]) -> frozenset[str]:
-    """The telling names under which an instance with these attributes may hold something.
+    """The informative attribute names (of _TELLING) that an instance with these attributes may have.
 
-    Most exceptions hold none, and asking each for all of them takes longer than the rest of a classification.
+    Most exceptions have none, and reading all of them costs more than the rest of a classification.
     """
     if type(attributes) is not dict or tuple(map(len, known.namespaces)) != known.sizes:
-        return _TELLING  # a dict's subclass may give wrong answers; a class has got attributes since
+        return _TELLING  # a dict subclass may return wrong values; a class may have gained attributes
     try:
         return known.telling if _TELLING.isdisjoint(attributes) else _TELLING
     except KeyboardInterrupt:
         raise
-    except BaseException:  # a key that cannot be compared
+    except BaseException:  # a key may not be comparable
         return _TELLING
 
 
 def _read(
     exception: BaseException, known: KnownClass, text: str, telling: frozenset[str], now: datetime | None
 ) -> _Reading:
-    """Read the attributes: a code says more than the class that carries it, a class more than a status."""
+    """Read the attributes. A code takes precedence over the class that carries it, and the class over a status."""
     kind, code = (None, "") if telling.isdisjoint(_SQL) else _read_sql(exception)
     status, service_code, asked_s = (None, "", None) if telling.isdisjoint(_HTTP) else _read_http(exception, now)
     kind = kind or BY_AWS_CODE.get(service_code) or _kind_of_class(known, text)
@@ -191,18 +193,20 @@ def _read(
     if kind is None and status is not None:
         kind = Kind.QUOTA if _over_quota(exception, status, text) else kind_of_status(status, asked_s)
     if kind is None and asked_s is not None and status is None:
-        kind = Kind.THROTTLED  # nothing but a wish to wait, e.g. the `retry_after` of a chat service's client
+        kind = Kind.THROTTLED  # only a requested delay, such as the `retry_after` of a chat client
     return kind, code, asked_s
 
 
 def _kind_of_class(known: KnownClass, text: str) -> Kind | None:
-    """Clients wrap a refused certificate in their connection error; only its text still says so."""
+    """The kind of the class, but permanent for a rejected certificate: clients wrap that in a connection error, and
+    only the text says so."""
     refused = known.kind is Kind.TRANSIENT and "certificate verify failed" in text.lower().replace("_", " ")
     return Kind.PERMANENT if refused else known.kind
 
 
 def _read_sql(exception: BaseException) -> tuple[Kind | None, str]:
-    """psycopg and asyncpg (`sqlstate`), psycopg2 (`pgcode`), sqlite3; SQLAlchemy wraps any of them as `orig`."""
+    """Read SQL errors of psycopg and asyncpg (`sqlstate`), psycopg2 (`pgcode`) and sqlite3; SQLAlchemy wraps any of
+    them as `orig`."""
     if get(exception, "connection_invalidated") is True:
         return Kind.TRANSIENT, "connection_invalidated"
     original = get(exception, "orig")
@@ -216,16 +220,16 @@ def _read_sql(exception: BaseException) -> tuple[Kind | None, str]:
 
 
 def _sqlite_kind(name: str, exception: BaseException) -> Kind | None:
-    primary = name.split("_")[1] if "_" in name else name  # SQLITE_BUSY_SNAPSHOT is a BUSY
+    primary = name.split("_")[1] if "_" in name else name  # SQLITE_BUSY_SNAPSHOT counts as BUSY
     if primary == "ERROR" and string(call(str, exception)).startswith(("no such table", "no such column", "near ")):
-        return Kind.PERMANENT  # a mistake in the statement; other ERRORs may be anything
+        return Kind.PERMANENT  # an error in the statement; other ERRORs may be anything
     return BY_SQLITE.get(primary)
 
 
 def _read_http(exception: BaseException, now: datetime | None) -> tuple[int | None, str, float | None]:
-    """HTTP status, service code and seconds asked for, from a response or from the exception itself.
+    """HTTP status, service code and requested delay in seconds, from a response or the exception itself.
 
-    Never `response.text` and the like, which may read from the network.
+    Does not touch `response.text` and similar attributes, which may read from the network.
     """
     response = get(exception, "response")
     if isinstance(response, dict):  # botocore
@@ -245,7 +249,8 @@ def _status(value: object) -> int | None:
 
 
 def _over_quota(exception: BaseException, status: int, text: str) -> bool:
-    """Some services say it in the body only; requests keeps a body that was read in `_content`."""
+    """True if the text, or the body of the response, reports an exhausted quota: some services report it in the body
+    only. requests stores a body that was read in `_content`."""
     if over_quota(text):
         return True
     body = get(get(exception, "response"), "_content") if status in (403, 429) else None
@@ -264,7 +269,7 @@ def _asked_s(exception: BaseException, headers: object, now: datetime | None) ->
 
 
 def _header(headers: object, name: str) -> str | None:
-    """One header as text; clients' mappings ignore case, a plain dict may not."""
+    """One header as text. The mappings of clients ignore case, a plain dict may not."""
     reader = get(headers, "get")
     for spelling in (name, name.lower()) if callable(reader) else ():
         value = call(reader, spelling)
@@ -284,7 +289,7 @@ def _wait_s(value: object) -> float | None:
     return min(seconds, RETRY_AFTER_MAX_S) if isinstance(seconds, float) and seconds >= 0 else None
 
 
-# The real slots: a subclass may define properties of the same names, a metaclass may answer for its classes.
+# The real slots: a subclass may define properties with these names, and a metaclass may answer for its classes.
 _class_dict: Mapping[str, Any] = type.__dict__
 bases_of: Callable[[type], tuple[type, ...]] = _class_dict["__mro__"].__get__
 namespace_of: Callable[[type], Mapping[str, object]] = _class_dict["__dict__"].__get__
@@ -301,7 +306,7 @@ message_of: Callable[[BaseException], str] = BaseExceptionGroup.__dict__["messag
 
 
 def text_of(exception: BaseException, name: str) -> str:
-    """Return the exception's `str`, bounded; a placeholder with the name of its class where `str` raises."""
+    """Return the exception's `str`, bounded; if `str` raises, a placeholder with the class name."""
     try:
         return storable(str(exception), TEXT_MAX)
     except KeyboardInterrupt:
@@ -313,9 +318,9 @@ def text_of(exception: BaseException, name: str) -> str:
 def storable(text: str, limit: int) -> str:
     """Return the text cut to `limit` characters, without the NULs and lone surrogates that stores refuse.
 
-    It is cut between words where there are any: half of a secret would not be recognized as one.
+    The cut is between words if possible: half of a secret would not be recognized and redacted.
     """
-    text = str.__str__(text)  # a subclass's own methods would be called below
+    text = str.__str__(text)  # methods of a str subclass are not trusted
     if len(text) > limit:
         mark = f"… ({len(text):,} characters)"
         head = text[: limit - len(mark)]
@@ -349,7 +354,7 @@ def call(function: Any, *arguments: object) -> Any:
 
 
 def string(value: object) -> str:
-    """Return a text as it is, an empty one for any other value."""
+    """Return a text unchanged, and an empty one for any other value."""
     return str.__str__(value) if isinstance(value, str) else ""
 
 
@@ -368,11 +373,11 @@ def _item(mapping: object, key: str) -> object:
 
 
 def _is_exception(value: object) -> bool:
-    return issubclass(type(value), BaseException)  # not isinstance, which asks the value's own __class__
+    return issubclass(type(value), BaseException)  # not isinstance, which trusts the value's own __class__
 
 
 def _name_of(cls: type) -> str:
-    """The qualified name, bounded; builtins without a module."""
+    """The qualified name of a class, bounded, without the module for builtins."""
     module, name = call(_module, cls), storable(_qualname(cls), NAME_MAX)
     if not isinstance(module, str) or module == "builtins":
         return name

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from .model import Kind
 
-# Kind, module, classes. The most special class of an exception that is listed here decides.
+# Kind, module, classes. The most derived class of an exception that is listed here decides.
 _CLASSES = """
 timeout   builtins                      TimeoutError
 timeout   subprocess                    TimeoutExpired
@@ -67,8 +67,8 @@ def _by_class(table: str) -> Mapping[str, Kind]:
 
 
 BY_CLASS = _by_class(_CLASSES)
-# These mean that the code is wrong, or give the status it exits with. Their texts quote names and numbers out of the
-# code, so no pattern is applied to them.
+# Errors of the program itself, or its exit status. Their texts quote names and numbers from the code, so no text
+# pattern is applied to them.
 PROGRAM_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, SyntaxError, SystemExit,
     TypeError,
@@ -85,10 +85,10 @@ BY_ERRNO = {
     getattr(errno, name): kind
     for kind, names in _ERRNO_NAMES.items()
     for name in names.split()
-    if hasattr(errno, name)  # EDQUOT and others are not known on every system
+    if hasattr(errno, name)  # EDQUOT and others are missing on some systems
 }
 
-BY_SQLSTATE = {  # by the longest prefix (PostgreSQL, appendix A)
+BY_SQLSTATE = {  # longest prefix wins (PostgreSQL, appendix A)
     **dict.fromkeys(("08", "40", "53", "57P", "58", "25006", "55006", "55P03"), Kind.TRANSIENT),
     **dict.fromkeys(("0A", "22", "23", "28", "3D", "3F", "40002", "42", "44"), Kind.PERMANENT),
     **dict.fromkeys(("57014", "25P03"), Kind.TIMEOUT),
@@ -118,7 +118,8 @@ _HTTP_PERMANENT = frozenset({501, 505, 511})
 
 
 def kind_of_status(status: int, retry_after_s: float | None) -> Kind | None:
-    """Return the kind of a status from 400 to 599, else None. A 503 that names a time is a polite refusal."""
+    """Return the kind of an HTTP status from 400 to 599, otherwise None. A 503 with a Retry-After counts as
+    throttled."""
     if status in _HTTP_THROTTLED or (status == 503 and retry_after_s is not None):
         return Kind.THROTTLED
     if status in _HTTP_TRANSIENT or (500 <= status <= 599 and status not in _HTTP_PERMANENT):

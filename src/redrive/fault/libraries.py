@@ -6,10 +6,10 @@ import os
 import re
 from functools import lru_cache
 
-_FILES_MAX = 4_096  # remembered
+_FILES_MAX = 4_096  # cached files
 
 _STDLIB = os.__file__.rpartition(os.sep)[0] + os.sep
-# Code compiled by Cython has a relative file, code made at run time a name in brackets.
+# Code compiled by Cython has a relative file name, code made at run time a name in angle brackets.
 _LIBRARY = (
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d"
     r"|^<(?:frozen |string>|unknown>|.* generated )|^(?![/\\<]|[A-Za-z]:)"
@@ -18,14 +18,15 @@ _LIBRARY = (
 
 @lru_cache(maxsize=_FILES_MAX)
 def is_library(filename: str) -> bool:
-    """Return whether the file is one of a library, of Python itself, or made at run time."""
+    """Return True if the file belongs to a library or to Python itself, or was made at run time."""
     return filename.startswith(_STDLIB) or re.search(_LIBRARY, filename) is not None
 
 
 def package(filename: str, qualname: str) -> str:
-    """Return the library that a file belongs to: files within it are split and joined by its releases."""
+    """Return the library that a file belongs to. Files within a library are not distinguished, as releases split and
+    join them."""
     if filename.endswith((".pyx", ".pxi", ".pxd")) or re.match(r"[/\\<]|[A-Za-z]:", filename) is None:
-        return qualname.partition(".")[0]  # Cython's, whose names are whole and whose files are anywhere
+        return qualname.partition(".")[0]  # Cython: its names are fully qualified, and its files may be anywhere
     if filename[0] == "<":
         return filename
     inner = re.split(

@@ -1,4 +1,4 @@
-"""Fault, Kind and Crash: what is stored of a failure, in bounded texts."""
+"""Fault, Kind and Crash: the stored facts of a failure, in bounded texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRACEBACK_MAX = 8_000  # characters of Fault.traceback
 
 
 def member_of(words: type[S], value: object) -> S | None:
-    """Return an unknown word of a newer version as a member of `words`; None if the value is not a word at all."""
+    """Return an unknown word of a newer version as a member of `words`; None if the value is not a valid word."""
     if not isinstance(value, str) or not _WORD.fullmatch(value):
         return None
     member = str.__new__(words, value)
@@ -27,7 +27,7 @@ def member_of(words: type[S], value: object) -> S | None:
 class Kind(StrEnum):
     """The sort of a failure; policies choose by it. `permanent`, `unreadable` and `unroutable` are not retried.
 
-    A word that is not listed here comes from a newer version: it is read and kept as it is.
+    An unlisted kind was written by a newer version; it is kept unchanged.
     """
 
     TRANSIENT = "transient"
@@ -47,48 +47,49 @@ class Kind(StrEnum):
 
 
 def kind_word(kind: str | None) -> str:
-    """The kind of a fault as people read it: that no rule knew the error is not a class of errors."""
+    """The kind of a fault as displayed: `default` is shown as unclassified."""
     return "unclassified" if kind == Kind.DEFAULT else kind or "–"
 
 
 class Crash(Struct, frozen=True, gc=False, omit_defaults=True):
     """How the process of a message died, as far as that is known.
 
-    `cause` is signal, exit, hung (killed by its supervisor), timeout or memory (killed for that), lease (it ran out:
-    the host may have died), or "" if nothing is known. `started` lists the messages that had been started in the
-    process and were not settled, this one among them: at most 20 ids. `started_count` counts them all.
+    `cause` is signal, exit, hung (killed by its supervisor), timeout or memory (killed for it), lease (the lease ran
+    out; the host may have died), or "" if unknown. `started` lists the messages that had been started in the process
+    and were not settled, this one among them: at most 20 ids. `started_count` counts them all.
     """
 
     cause: str = ""
-    signal: str = ""  # its name
-    code: int | None = None  # the exit code
-    peak_bytes: int | None = None  # the most memory the process had
+    signal: str = ""  # name of the signal
+    code: int | None = None  # exit code
+    peak_bytes: int | None = None  # peak memory of the process
     run_s: float | None = None
-    alone: bool = False  # nothing else ran in the process meanwhile, so the message is guilty
+    alone: bool = False  # nothing else ran in the process, so the message caused the crash
     started: tuple[str, ...] = ()
     started_count: int = 0
-    worker: str = ""  # who ran it
+    worker: str = ""  # the worker that ran it
     host: str = ""
-    child: bool = False  # the process was a child of the worker, which lived on
+    child: bool = False  # the process was a child of the worker, which survived
 
 
 class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A classified failure. Texts are bounded and can be encoded as UTF-8; the worker fills in `at_ms` and the rest."""
+    """A classified failure. Texts are bounded and can be encoded as UTF-8; the worker sets `at_ms` and the fields after
+    it."""
 
     kind: Kind
-    error: str = ""  # the class's qualified name; builtins without a module
+    error: str = ""  # qualified class name; builtins without the module
     text: str = ""
     fingerprint: str = ""  # 16 hex digits
-    errors: tuple[str, ...] = ()  # its classes, most special first, without object
+    errors: tuple[str, ...] = ()  # its classes without object, most derived first
     traceback: str = ""
-    retry_after_s: float | None = None  # asked for by the failing side or the handler
+    retry_after_s: float | None = None  # delay requested by the failing side or the handler
     steer: str = ""  # retry_after, snooze, reject or quarantine: the handler decided
     at_ms: int = 0
     attempt: int = 0
     worker: str = ""
     delay_ms: int | None = None
-    ran_ms: int = 0  # how long the run took
-    tried_ms: int = 0  # spent on trying in this life: runs that failed, and the delays between them
+    ran_ms: int = 0  # duration of the run
+    tried_ms: int = 0  # time tried in this life: failed runs plus the delays between them
     crash: Crash | None = None  # if the process died
-    due_ms: int = 0  # when the message was first due in this life, where that was later than its beginning
-    traceparent: str = ""  # of the span of its run, where runs are traced: the next attempt links to it
+    due_ms: int = 0  # when the message was first due in this life, if later than the start of the life
+    traceparent: str = ""  # span of the run, if traced: the next attempt links to it

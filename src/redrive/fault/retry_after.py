@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 RETRY_AFTER_MAX_S = 365 * 86_400.0
 
-# Patterns are kept as texts and compiled at first use by `re`, which remembers them: imports stay cheap.
+# Patterns are stored as text and compiled and cached by `re` at first use, to keep the import fast.
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAY = r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
 _CLOCK = r"(?P<H>[0-2]?[0-9]):(?P<M>[0-5][0-9]):(?P<S>[0-6][0-9])"
 _DATE = r"(?P<d>[0-3]?[0-9])"
 _ZONE = r"(?:GMT|UTC|[+-]0000)"
-# Days and hours of one digit, a missing weekday and other words for GMT leave no doubt. A missing zone does, but for
-# asctime's form.
+# Days and hours of one digit, a missing weekday and other words for GMT are unambiguous. A missing zone is not, except
+# in asctime's format.
 _HTTP_DATES = (
     rf"(?ai)(?:{_DAY},? )? ?{_DATE} (?P<b>[a-z]{{3}}) (?P<y>[0-9]{{4}}) {_CLOCK} {_ZONE}",  # IMF-fixdate
     rf"(?ai)(?:{_DAY},? )?{_DATE}-(?P<b>[a-z]{{3}})-(?P<y>[0-9]{{2}}|[0-9]{{4}}) {_CLOCK} {_ZONE}",  # RFC 850
@@ -35,7 +35,7 @@ def parse_retry_after(text: str, now: datetime) -> float | None:
         return _parse(text, now)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # no text, no datetime, or one whose methods raise
+    except BaseException:  # not a str or a datetime, or methods that raise
         return None
 
 
@@ -49,27 +49,27 @@ def _parse(text: str, now: datetime) -> float | None:
 
 
 def whole_seconds(text: str) -> float | None:
-    """ASCII digits as seconds, at most RETRY_AFTER_MAX_S, a fraction rounded up; anything else is None."""
+    """The seconds in ASCII digits, at most RETRY_AFTER_MAX_S, with a fraction rounded up; None for any other text."""
     digits, dot, fraction = text.strip().partition(".")
     if not (digits.isascii() and digits.isdigit()):
         return None
     if dot and not (fraction.isascii() and fraction.isdigit() and fraction.strip("0")):
-        return None  # `1.`, `1.x`, and `1.0`, which the specification ignores
+        return None  # `1.`, `1.x` and `1.0`: the RFC says to ignore these
     digits = digits.lstrip("0")
     return min(float(digits or 0) + bool(dot), RETRY_AFTER_MAX_S) if len(digits) <= 9 else RETRY_AFTER_MAX_S
 
 
 def http_date(text: str, now: datetime | None) -> datetime | None:
-    """An HTTP-date as a time in UTC. Years of two digits need `now`: none is more than 50 years ahead of it."""
+    """An HTTP-date as a UTC time. Years of two digits need `now`, and are at most 50 years after it."""
     text = text.strip()
     match = next((match for pattern in _HTTP_DATES if (match := re.fullmatch(pattern, text))), None)
     if match is None or (len(match["y"]) == 2 and now is None) or match["b"].lower() not in _MONTHS:
         return None
-    month, second = _MONTHS.index(match["b"].lower()) + 1, min(int(match["S"]), 59)  # a leap second
+    month, second = _MONTHS.index(match["b"].lower()) + 1, min(int(match["S"]), 59)  # 60 is a leap second
     clock = (int(match["H"]), int(match["M"]), second)
     try:
         return datetime(_year(match["y"], now), month, int(match["d"]), *clock, tzinfo=UTC)
-    except ValueError:  # 31 February
+    except ValueError:  # such as 31 February
         return None
 
 

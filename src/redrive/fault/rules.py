@@ -19,13 +19,12 @@ _MATCHERS = "an exception class, a function of the exception, a compiled pattern
 
 
 def check_rules(rules: Iterable[Rule], what: str = "rules") -> tuple[Rule, ...]:
-    """Return the rules as `classify` takes them, each with its Kind; raise ConfigError at the first that cannot work.
+    """Return the rules for `classify`, each with its Kind. Raises ConfigError for the first invalid rule.
 
-    `classify` skips a malformed rule, since a failure is the wrong time to complain: so rules are checked where they
-    are declared. `what` names them in the error. Refused are: anything but a pair; a class that is not an exception's;
-    a blank text (every text contains it); a pattern for bytes; a function that cannot be called with the exception
-    alone, or whose answer would have to be awaited or iterated; an unknown kind; and the kinds that only the worker can
-    give.
+    `classify` silently skips an invalid rule, so rules are checked at their declaration. `what` names them in the
+    error. Refused are: anything but a pair; a class that is not an exception's; a blank text (every text contains it);
+    a pattern for bytes; a function that cannot be called with the exception alone, or whose answer would have to be
+    awaited or iterated; an unknown kind; and the kinds that only the worker assigns.
 
     >>> check_rules([(LookupError, "permanent"), ("card declined", "quota")])[1]
     ('card declined', <Kind.QUOTA: 'quota'>)
@@ -59,7 +58,7 @@ def _why_no_kind(kind: object) -> str:
 
 
 def _why_no_matcher(matcher: object) -> str:
-    """The reason why the matcher cannot work, or an empty text."""
+    """The reason why the matcher is invalid, or an empty text."""
     if isinstance(matcher, type):
         why = f"{matcher.__name__} is no exception class, for a mixin give lambda e: isinstance(e, {matcher.__name__})"
         return "" if issubclass(matcher, BaseException) else why
@@ -71,14 +70,14 @@ def _why_no_matcher(matcher: object) -> str:
 
 
 def _why_no_predicate(function: Callable[..., object]) -> str:
-    import inspect  # takes milliseconds, and most rules are classes
+    import inspect  # imported late: it takes milliseconds, and most rules are classes
 
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
     if any(is_kind(each) for is_kind in kinds for each in (function, type(function).__call__)):
         return "it answers with a coroutine or a generator, which is always true"
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions in C have none
+    except (TypeError, ValueError):  # some C functions have no signature
         return ""
     try:
         signature.bind(Exception())

@@ -30,7 +30,7 @@ _CLASS = re.compile(r"[\w.<>]{1,200}")
 
 
 class StandIn(Exception):
-    """The base of all stand-ins."""
+    """The base class of all stand-ins."""
 
 
 class CodeLine:
@@ -46,7 +46,8 @@ def stand_in(error: str, text: str, traceback: str) -> ExcInfo:
 
     Its first item is the exception's own class, so that filters by class work, if this process has that class.
     """
-    sections = _BETWEEN.split(traceback)  # the first cause, what links it to the next exception, that exception, …
+    # the first cause, the line that links it to the next exception, that exception, …
+    sections = _BETWEEN.split(traceback)
     value = StandIn()
     for at in range(0, len(sections), 2):
         places, end = _read(sections[at])
@@ -59,7 +60,7 @@ def stand_in(error: str, text: str, traceback: str) -> ExcInfo:
 
 
 def _read(section: str) -> tuple[list[CodeLine], str]:
-    """The frames of one exception, and the text behind them."""
+    """The frames of one exception, and the text after them."""
     places: list[CodeLine] = []
     at = len(_HEADER)
     if not section.startswith(_HEADER):
@@ -72,7 +73,7 @@ def _read(section: str) -> tuple[list[CodeLine], str]:
 
 
 def _class_and_text(end: str) -> tuple[str, str]:
-    """The class and the text of a cause."""
+    """The class name and the text of a cause."""
     name, _, text = end.strip().partition(": ")
     return (name, text) if _CLASS.fullmatch(name) else ("Exception", end.strip())
 
@@ -109,8 +110,8 @@ def _template() -> Any:
 
 @lru_cache(maxsize=1_024)
 def _code(filename: str, name: str, hidden: bool) -> CodeType:
-    """Code of that name. A formatter reads the source line from the file; it finds no file for a line with a secret,
-    and then asks the loader."""
+    """A code object with this name. A formatter reads the source line from the file; for a line with a secret it finds
+    no file, and asks the loader."""
     shown = f"{filename} (secrets hidden)" if hidden else filename
     return _template.__code__.replace(co_filename=shown, co_name=name, co_qualname=name)
 
@@ -123,14 +124,14 @@ def _globals(filename: str) -> dict[str, Any]:
 
 
 class SourceLoader:
-    """Loads the source of a file without its secrets. Error trackers ask for it, to show the lines around a frame."""
+    """Load the source of a file without its secrets. Error trackers call this to show the lines around a frame."""
 
     def __init__(self, filename: str) -> None:
         self._filename = filename
         self._source: str | None = None
 
     def get_source(self, name: str | None = None) -> str:
-        """Return the source; an empty one if hiding its secrets would move its lines."""
+        """Return the source; an empty text if redaction would shift its lines."""
         if self._source is None:
             source = "".join(linecache.getlines(self._filename))
             shown = redact(source)

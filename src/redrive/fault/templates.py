@@ -1,4 +1,4 @@
-"""Find the templates of the messages that a program raises, and put one value for all into a message made by one.
+"""Find the templates of the messages that a program raises, and replace the values in such a message by a placeholder.
 
 `f"tenant {tenant} is over its limit"` is one line of code and one bug, whichever tenant it names. The source of the
 functions that a failure came through is read once for each; a message that one of their templates fills is grouped by
@@ -20,14 +20,14 @@ from msgspec import Struct
 from .inspection import bases_of, call, get, namespace_of, string
 from .libraries import is_library
 
-LINES_MAX = 1_500  # of a function
-TEMPLATES_MAX = 64  # of a function or a class
+LINES_MAX = 1_500  # lines read of a function
+TEMPLATES_MAX = 64  # templates kept of a function or a class
 HOLES_MAX = 12
-VALUE_MAX = 100  # characters; a longer value is a text of its own
-_WORD_MIN = 4  # letters of the program's own words in a place: `'s' if n > 1 else ''` identifies nothing
+VALUE_MAX = 100  # a longer value is a text of its own
+_WORD_MIN = 4  # letters a template needs around its values: `'s' if n > 1 else ''` identifies nothing
 _CODES_MAX = 1_024
 _CLASSES_MAX = 512
-_VALUE = "00000"  # normalized as any number is, so that failures that differ by a number keep their fingerprint
+_VALUE = "00000"  # normalized like any number, so failures that differ by a number keep their fingerprint
 
 # Names of values that distinguish one failure from another.
 _TELLING = frozenset(
@@ -39,10 +39,10 @@ _TELLING = frozenset(
     )
 )
 _TELLING_ENDS = ("_error", "_errors", "_reason", "_message", "_msg", "_status", "_exception", "_detail", "_details")
-# A code identifies a failure if it has this form, as `card_declined` or `AccessDenied` does; a voucher's is data.
+# A code of this form (`card_declined`, `AccessDenied`) identifies a failure; a voucher code is data.
 _CODE = re.compile(r"\d{3}|[A-Za-z]+(?:_[A-Za-z]+)+|(?:[A-Z][a-z]+){2,}")
 _NOTHING = frozenset({"None", "True", "False"})
-# Values that the rules for texts replace as a whole.
+# Values that the text patterns replace as a whole.
 _KNOWN = re.compile(
     r"""[A-Za-z][\w+.-]*://\S+|[\w.+-]+@[\w-]+(?:\.[\w-]+)*|(?:~|\.{1,2})?(?:/[\w.@+~%-]+)+/?"""
     r"""|(?:[\w-]+\.)+(?:com|net|org|io|dev|local|internal|corp|invalid|test|example)(?::\d+)?|localhost(?::\d+)?"""
@@ -56,16 +56,16 @@ TELLS, CODE = "tells", "code"
 
 
 class Template(Struct, frozen=True):
-    """A text with places in it: `texts[n]` is before the place `holes[n]`, the last text at the end."""
+    """A text with holes: `texts[n]` is before the hole `holes[n]`, and the last text is at the end."""
 
     texts: tuple[str, ...]
-    holes: tuple[str, ...]  # the kind of each value: TELLS, CODE, or else data
+    holes: tuple[str, ...]  # the kind of each value: TELLS, CODE, or otherwise data
 
 
 def generalize(text: str, templates: tuple[Template, ...], cls: type) -> str:
-    """The text with one value for all in each place of the template that made it; itself where none did.
+    """The text with a placeholder for each value of the template that produced it; unchanged if none did.
 
-    The templates are those of the functions that the failure came through; those of its class `cls` are tried too.
+    The templates are those of the functions in the traceback, then those of its class `cls`.
     """
     filled = _fill(text, templates) if templates else None
     if filled is None and (templates := call(_of_class, cls)):
@@ -79,7 +79,7 @@ def _fill(text: str, templates: tuple[Template, ...]) -> str | None:
         if text.startswith(texts[0]) and text.endswith(texts[-1]):
             if not template.holes:
                 if len(text) == len(texts[0]):
-                    return text  # a message without places, which a template may look like
+                    return text  # a message without values, equal to a text of the template
                 continue
             values = _values(text, texts)
             if values is not None:
@@ -125,7 +125,8 @@ def _is_sentence(value: str) -> bool:
 
 
 def templates_of(codes: Iterable[tuple[CodeType, Mapping[str, object]]]) -> tuple[Template, ...]:
-    """The templates of these functions, each with its module's names; what cannot be read has none."""
+    """The templates in the source of these functions and in the constants that they name. A function without readable
+    source has none."""
     templates: list[Template] = []
     for code, scope in codes:
         templates += _of_code(code, code.co_filename)
@@ -135,7 +136,7 @@ def templates_of(codes: Iterable[tuple[CodeType, Mapping[str, object]]]) -> tupl
 
 
 def _in_order(templates: list[Template]) -> tuple[Template, ...]:
-    """Without duplicates, the template with the most text first."""
+    """The distinct templates, the one with the most text first."""
     return tuple(sorted(dict.fromkeys(templates), key=lambda each: -sum(map(len, each.texts)))[:TEMPLATES_MAX])
 
 
@@ -157,11 +158,11 @@ def _of_class(cls: type) -> tuple[Template, ...]:
 @lru_cache(maxsize=_CODES_MAX)
 def _of_code(code: CodeType, filename: str) -> tuple[Template, ...]:
     templates: tuple[Template, ...] | None = call(_read, code, filename)
-    return templates or ()  # by the file too, as functions of two files may be equal
+    return templates or ()  # keyed by file too, since functions of two files may be equal
 
 
 def _read(code: CodeType, filename: str) -> tuple[Template, ...]:
-    """The templates in a function's source, and its texts that are whole messages."""
+    """The templates in the source of a function, and its texts that are whole messages."""
     import inspect
     import textwrap
 
@@ -177,11 +178,11 @@ def _read(code: CodeType, filename: str) -> tuple[Template, ...]:
     return (*templates[:TEMPLATES_MAX], *[Template((each,), ()) for each in texts[:TEMPLATES_MAX]])
 
 
-_Pieces = list[str | tuple[str]]  # a text, or what fills a place
+_Pieces = list[str | tuple[str]]  # a text, or the name of a value
 
 
 def _pieces(node: ast.AST) -> _Pieces:
-    """The parts that the expression joins; none if it is not a template."""
+    """The parts that an expression joins; empty if it is not a template."""
     match node:
         case ast.JoinedStr(values=values):
             return [piece for value in values for piece in _part(value)]
@@ -221,7 +222,7 @@ def _name(node: ast.AST) -> str:
 
 
 def _of_text(value: object) -> list[Template]:
-    """The templates that a constant may be: for `%` and for `format`."""
+    """The templates that a constant may be, for `%` and for `format`."""
     if type(value) is not str or len(value) > 10 * VALUE_MAX:
         return []
     templates = []
@@ -256,7 +257,8 @@ def _by_braces(text: str, names: list[str]) -> Iterator[str | tuple[str]]:
 
 
 def _template(pieces: _Pieces) -> Template | None:
-    """The pieces with places in a row made one; None without a place, or without a word between the places."""
+    """A template of the pieces, with adjacent values merged; None without a value, or without words around the
+    values."""
     texts, holes = [""], list[str]()
     for piece in pieces:
         if isinstance(piece, str):
@@ -264,7 +266,7 @@ def _template(pieces: _Pieces) -> Template | None:
         elif texts[-1] or not holes:
             holes.append(piece[0])
             texts.append("")
-        else:  # two values side by side: if one identifies a failure, the pair does
+        else:  # adjacent values: if one identifies a failure, both do
             holes[-1] = next((each for each in (holes[-1], piece[0]) if each in _TELLING), "")
     if not 0 < len(holes) <= HOLES_MAX or not any(re.search(r"[^\W\d_]{2}", text) for text in texts):
         return None

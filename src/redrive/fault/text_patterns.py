@@ -7,14 +7,14 @@ import re
 from .known_errors import kind_of_status
 from .model import Kind
 
-# Patterns are kept as texts and compiled at first use by `re`, which remembers them: imports stay cheap.
+# Patterns are stored as text and compiled and cached by `re` at first use, to keep the import fast.
 _QUOTA = r"(?i)quota[ _-]?(?:\w+ ){0,3}exceeded|exceeded [^.\n]{0,40}quota|(?:insufficient|over)[ _-]?quota"
 _STATUS = r"(?i)\b(?:http|status)(?:/\d(?:\.\d)?)?(?:[ _-]?(?:code|error|status))?\W{1,3}([45]\d\d)\b"
 _TOO_MUCH = (
     r"(?i)too many requests|\brate[ _-]?limit(?:ed|ing|er|[ _-]?exceeded|[ _-]?reached)?\b|\bthrottl(?:ed|ing)\b"
 )
-# A bare number is a status if the words around it are those of one; else it is a count, an amount or part of a name. At
-# the end of a message the words before it must be more exact: "failed: 404" may say how many failed.
+# A bare number is a status if the words around it say so; otherwise it is a count, an amount or part of a name. At the
+# end of a message the words before it must be stricter: "failed: 404" may be the number of failures.
 _ANSWERED = "code|response|returned|returns|responded|replied|answered|received|got|gave"
 _BY_WHOM = r"(?:(?:a|an|with|by|code|error|status)\W{1,2}){0,2}"
 _AFTER = (
@@ -37,19 +37,19 @@ _PASSING = (
     r"|\b(?:service|server) (?:\w+ )?unavailable\b|\b(?:database|table)(?: \w+)? is locked\b"
     r"|\bdeadlock (?:found|detected)\b|\b(?:host|network) (?:is )?unreachable\b|\bno route to host\b"
 )
-# Failures that will recur: a server's phrase by itself, with only plain words before it. A message that names the thing
-# that was not found may come too early for it, and part of a network comes back.
+# Permanent failures: a server's phrase alone, after plain words only. A message about a missing thing may have been
+# sent before the thing exists, and a missing part of a network may return.
 _NETWORK = "hosts?|hostname|server|node|address|domain|name|peer|route|leader|master|primary|replica|shard|broker|lock"
 _PLAIN = rf"(?!(?:[a-z]+ ){{0,5}}(?:{_NETWORK})\b)(?:[a-z]+ ){{0,5}}"
 _FOR_GOOD = (
     r"(?i)\bunauthori[sz]ed\b"
-    # Not as an adjective ("forbidden words"), nor denied.
+    # Not as an adjective ("forbidden words"), nor negated.
     r"|(?<!\bnot )(?<!\blonger )(?<!-)\bforbidden"
     r"(?=\s*(?:$|[:;,.!?()\[\]{}<>=\"'–—]|-(?!\w))|\s(?:for|to|by|from|on)\b)"
     r"|(?:^|[:;,.!?()\[\]{}<>=]|\s[–—-])\s*[\"']?(?:4\d\d )?"
     rf"(?:validation (?:error|failed)\b|{_PLAIN}not[ -]found(?=\s*(?:$|[:;,.!?()\[\]{{}}<>=\"'–—-])))"
 )
-# A pattern runs only where its stem occurs: most texts have none, and a substring is found 50 times faster.
+# A pattern runs only if its stem occurs: most texts have none, and a substring is found 50 times faster.
 _BY_TEXT: tuple[tuple[str, str, Kind], ...] = (
     ("quota", _QUOTA, Kind.QUOTA),
     ("too many", _TOO_MUCH, Kind.THROTTLED),
@@ -78,10 +78,10 @@ _BY_TEXT: tuple[tuple[str, str, Kind], ...] = (
 
 
 def kind_of_text(text: str, *, of_os: bool = False) -> Kind | None:
-    """Return the kind that an HTTP status or a well-known phrase in the text means, or None.
+    """Return the kind for an HTTP status or a well-known phrase in the text, or None.
 
-    `of_os`: the text of one of Python's own OSErrors, in which a bare number is not a status and no server forbids
-    anything.
+    `of_os`: the text of one of Python's own OSErrors, in which a bare number is not a status, and "forbidden" is not a
+    server's word.
     """
     low = text.lower()
     if ("http" in low or "status" in low) and (match := re.search(_STATUS, text)):
@@ -95,5 +95,5 @@ def kind_of_text(text: str, *, of_os: bool = False) -> Kind | None:
 
 
 def over_quota(text: str) -> bool:
-    """Return whether the text says, in upper or lower case, that a quota is used up."""
+    """Return True if the text says, in any case, that a quota is exhausted."""
     return "quota" in text.lower() and re.search(_QUOTA, text) is not None

@@ -1,7 +1,7 @@
 """Walk an exception's frames once, and write its traceback: like Python's own, with causes and members, but bounded.
 
-A failure that comes again comes through the same lines, so stacks are remembered by their code objects and line
-numbers. Memory: at most STACKS_MAX texts of at most 32 frames, and their code objects.
+A repeated failure has the same frames, so stacks are cached by their code objects and line numbers. Memory: at most
+STACKS_MAX texts of at most 32 frames, and their code objects.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ FRAMES_HEAD, FRAMES_TAIL = 8, 24  # frames shown of one exception: its outermost
 LINE_MAX = 200  # characters of a source line
 PLACES_MAX = 5  # functions in a fingerprint
 STACKS_MAX = 512
-_LINES_MAX = 4_096  # lines of code remembered
+_LINES_MAX = 4_096  # cached lines of code
 
 _HEADER = "Traceback (most recent call last):\n"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib is not imported elsewhere
-_OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # our own frames, of no use to the user
-_INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # frames before Python 3.12 only
+_OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # redrive's own frames, useless to users
+_INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # frames only before Python 3.12
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
 class Frame(Struct, frozen=True):
-    """One line of code that a failure came through."""
+    """One line of code in a traceback."""
 
     shown: str
     place: str  # file and function, without the line
@@ -60,15 +60,15 @@ class Frame(Struct, frozen=True):
 
 
 class Stack(Struct, frozen=True):
-    """The frames from the outermost inwards, the middle of a deep stack left out, without the worker's own."""
+    """The frames, outermost first, without the worker's own and without the middle of a deep stack."""
 
-    shown: str  # as Python prints them, under its header; empty without frames
-    raised: str  # the library's function that raised it; empty where the user's did
-    places: tuple[str, ...]  # the library, if one raised it, then the user's functions that led there
-    all_places: tuple[str, ...]  # all of them, sorted
+    shown: str  # as Python prints them, with header; empty without frames
+    raised: str  # the library function that raised; empty if the user's code did
+    places: tuple[str, ...]  # the library that raised, if any, then the user's functions that led there
+    all_places: tuple[str, ...]  # all functions, sorted
     names: frozenset[str]  # words that are literals in the user's innermost function
-    templates: tuple[Template, ...]  # of messages, in the user's functions
-    codes: tuple[CodeType, ...]  # keeps them alive, and with that their ids
+    templates: tuple[Template, ...]  # message templates in the user's functions
+    codes: tuple[CodeType, ...]  # keeps the code objects alive, so their ids stay unique
 
 
 _stacks: dict[tuple[int, ...], Stack] = {}
@@ -98,7 +98,7 @@ def stack_of(exception: BaseException) -> Stack:
 
 
 def _scopes(exception: BaseException) -> dict[int, Mapping[str, object]]:
-    """The names of the modules that the frames run in, by the ids of their code objects."""
+    """The global names of the frames' modules, by the ids of their code objects."""
     scopes: dict[int, Mapping[str, object]] = {}
     step = traceback_of(exception)
     while step is not None and len(scopes) < FRAMES_WALKED_MAX:
@@ -142,7 +142,7 @@ def _frame(filename: str, line: int | None, name: str, qualname: str) -> Frame:
 
 
 def _places(frames: list[Frame]) -> tuple[str, ...]:
-    """The library that raised it, and the user's functions that led there, each once: recursion may be of any depth.
+    """The library that raised, then the user's functions that led there, each once, whatever the depth of a recursion.
 
     A library's own functions are left out, since they change with its releases.
     """
@@ -155,7 +155,7 @@ def _places(frames: list[Frame]) -> tuple[str, ...]:
 
 
 def traceback_text(inspection: Inspection, seen: ExceptionFacts, stack: Stack) -> str:
-    """Return the traceback of an exception, at most TRACEBACK_MAX characters with its end kept."""
+    """Return the traceback of an exception, at most TRACEBACK_MAX characters; the end is kept."""
     exception = seen.exception
     if not seen.known.group and cause_of(exception) is None and context_of(exception) is None:
         whole = _section(seen, stack)

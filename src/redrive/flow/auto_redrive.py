@@ -1,5 +1,4 @@
-"""Decide when a dead message is redriven without a person, and when it is quarantined as poison: a value, and pure
-functions of it."""
+"""Decide when a dead message is redriven automatically, and when it is quarantined as poison. Pure."""
 
 from __future__ import annotations
 
@@ -16,26 +15,25 @@ from .gates import Gates
 from .limits import per_s
 from .rules import number, put, span_s, whole
 
-MOVED_MAX = 10_000  # messages of one run
+MOVED_MAX = 10_000  # messages that one run moves
 RATE_PER_S, JITTER = 10.0, 0.2
 RUN_S = 10
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class AutoRedrive:
-    """Redrive dead messages without a person: `app.queue("crm", auto_redrive=AutoRedrive())`. Durations are kept as
-    float seconds.
+    """Redrive dead messages automatically: `app.queue("crm", auto_redrive=AutoRedrive())`. Durations are kept as float
+    seconds.
 
     - The n-th redrive of a message, n from 1, is min(cap, base·factor^(n-1)) after its death: after 1, 2, 4, 8 and 15
       minutes by default. All redrives count for n, also those by hand. Each gives a new life of `attempts` attempts
       (None: the policy's).
     - A message that dies again after `max_redrives` redrives is poison, and goes to quarantine.
-    - At most `batch` times `concurrency` messages are redriven at once; the next ones follow when those have had their
-      first run.
+    - At most `batch` times `concurrency` messages are redriven at once; the next ones follow once those have run.
     - `gates` must be open (see Gates): by default the breakers of the dependencies.
     - `rate` limits the redrives, such as "10/s" or "600/m", or a number a second.
-    - `jitter` spreads each wait by ± this share of it, with a draw of its own. It applies after the cap, so that waits
-      at the cap stay spread, and may exceed the cap by the share.
+    - `jitter` spreads each wait by ± this share of it, drawn for each. It applies after the cap, so that waits at the
+      cap stay spread, and may exceed the cap by the share.
 
     Durations are up to a year (`cap=None`); `cap` is at least `base`, `factor` from 1 up, batch times concurrency up to
     10,000, `jitter` from 0 to 1. Raises ConfigError, ValueError or TypeError.
@@ -98,18 +96,18 @@ class AutoRedrive:
 
     @property
     def at_once(self) -> int:
-        """How many messages may be redriven at once."""
+        """The number of messages that may be redriven at once."""
         return self.batch * self.concurrency
 
     @property
     def run_max(self) -> int:
-        """How many messages one run moves: those of RUN_S at the rate, so that beginning and ending runs takes little
-        of the time."""
+        """The number of messages that one run moves: RUN_S at the rate, so that starting and ending runs is a small
+        part of the time."""
         return max(self.at_once, min(MOVED_MAX, math.ceil(self.rate * RUN_S)))
 
     def delay_s(self, n: int, u: float = 0.5) -> float:
-        """How long after its death a message is redriven for the n-th time, from 1: min(cap, base·factor^(n-1)), ± up
-        to `jitter` of that by the uniform draw u in [0, 1). The default is the middle.
+        """The time from the death of a message to its n-th redrive, from 1: min(cap, base·factor^(n-1)), ± up to
+        `jitter` of that by the uniform draw u in [0, 1). The default is the middle.
 
         >>> [AutoRedrive(jitter=0.2).delay_s(1, u) for u in (0, 0.25, 0.5, 0.75)]
         [48.0, 54.0, 60.0, 66.0]
@@ -123,13 +121,13 @@ class AutoRedrive:
 
 
 class Wait(Struct, frozen=True):
-    """Leave the message where it is until then."""
+    """Leave the message dead until `until_ms`."""
 
     until_ms: int
 
 
 def next_step(message: Message, auto: AutoRedrive, now_ms: int) -> Wait | Redrive | Isolate:
-    """Decide what happens to a dead message now. Pure."""
+    """Decide what to do with a dead message now. Pure."""
     if message.redrives >= auto.max_redrives:
         return Isolate(f"poison: dead again after {_times(message.redrives)}")
     at_ms = due_ms(message, auto)
@@ -137,7 +135,7 @@ def next_step(message: Message, auto: AutoRedrive, now_ms: int) -> Wait | Redriv
 
 
 def due_ms(message: Message, auto: AutoRedrive) -> int:
-    """When a dead message is redriven, by a random draw for each death that is the same in every process."""
+    """The time at which a dead message is redriven. The jitter is a hash per death, the same in every process."""
     u = draw(message.id, message.redrives, 0)  # no claim has the fence 0, so no retry has this draw
     return (message.rested_ms or 0) + auto.delay_ms(message.redrives + 1, u)
 

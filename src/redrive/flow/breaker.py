@@ -1,11 +1,11 @@
-"""The circuit breaker of a dependency: records recent calls, and decides whether and by whom it is called now.
+"""The circuit breaker of a dependency: records recent calls, and decides if it may be called now, and by whom.
 
     closed ──enough failures or slow calls──▶ open ──its time is over──▶ half_open ──enough probes succeed──▶ closed
                                                 ▲──too many probes fail, or their leases run out──┘
 
-It judges the dependency, not the messages: evidence.py says what counts. Closing starts a ramp (ramp.py). `record` and
-`record_many` record how calls ended, `ask` says when a call may begin. Everything is pure: the caller stores the State
-in a cell that all workers share, and replaces it by the one returned.
+It judges the dependency, not the messages: evidence.py decides which calls count. Closing starts a ramp (ramp.py).
+`record` and `record_many` record how calls ended, `ask` returns when a call may begin. Everything is pure: the caller
+stores the State in a cell that all workers share, and replaces it with the returned one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .breaker_rule import FAILED, SLOW, Breaker, Call
 from .ramp import Ramp
 from .window import CallWindow
 
-RAMP_BAD = 0.1  # of the failure rate: what makes a ramp fall back
-LOOK_AGAIN_MS = 1000  # when to ask again if the answer is not known yet
+RAMP_BAD = 0.1  # share of the failure rate at which a ramp falls back
+LOOK_AGAIN_MS = 1000  # when to ask again if the next change has no known time
 
-# What begins with nothing in it: half-open, and after either end of that.
+# Counts of probes, empty at the beginning of half-open and after its end.
 _UNTRIED: dict[str, Any] = {"probes": (), "passed": 0, "failed": 0, "slow": 0}
 _NEW: dict[str, Any] = {"probes": (), "window": CallWindow(), "retries": CallWindow(), "places": 0}
 
@@ -56,7 +56,7 @@ __all__ = [
 
 
 class Lease(Struct, frozen=True, array_like=True):
-    """A probe that is under way; it counts as a failure from `until_ms` on."""
+    """A probe in progress. It counts as failed from `until_ms` on."""
 
     owner: str
     until_ms: int
@@ -65,8 +65,8 @@ class Lease(Struct, frozen=True, array_like=True):
 class State(Struct, frozen=True, array_like=True, omit_defaults=True):
     """A breaker's state. Times are ms.
 
-    `status`: closed, open, half_open, forced_open or forced_closed, since `since_ms`. `until_ms`: until when it is
-    open. `opened`: openings in a row. `turn` rises with every transition, and when a ramp falls back.
+    `status`: closed, open, half_open, forced_open or forced_closed, since `since_ms`. `until_ms`: the end of the open
+    state. `opened`: openings in a row. `turn` rises with every transition, and when a ramp falls back.
     """
 
     status: BreakerStatus = "closed"
@@ -76,21 +76,20 @@ class State(Struct, frozen=True, array_like=True, omit_defaults=True):
     since_ms: int = 0
     window: CallWindow = CallWindow()
     probes: tuple[Lease, ...] = ()
-    passed: int = 0  # probes that succeeded in this half-open time
-    slow: int = 0  # how many of those were slow
-    places: int = 0  # how many wait for the coming ramp
+    passed: int = 0  # probes that succeeded in this half-open state
+    slow: int = 0  # the slow ones among `passed`
+    places: int = 0  # messages that wait for the coming ramp
     ramp: Ramp | None = None
-    failed: int = 0  # probes that failed in this half-open time
-    retries: CallWindow = (
-        CallWindow()
-    )  # of retries: calls, failures, and failures that are no evidence (see evidence.py)
-    well_ms: int = 0  # when a call last succeeded
-    held_until_ms: int = 0  # when a person's hold ends by itself; 0: when somebody releases it
+    failed: int = 0  # probes that failed in this half-open state
+    retries: CallWindow = CallWindow()  # retries: calls, failures, and failures that are not evidence (see evidence.py)
+    well_ms: int = 0  # time of the last successful call
+    held_until_ms: int = 0  # when a person's hold ends; 0: until a person ends it
 
 
 class CallCounts(Struct, frozen=True):
-    """How calls of a batch ended: first attempts by their words, then retries. `repeated` are retries that failed again
-    and are no evidence (`evidence.repeats`). `probes` are by the owner of each lease, and not counted elsewhere."""
+    """Counts of the calls in a batch: first attempts by result, then retries. `repeated` counts retries that failed
+    again and are not evidence (`evidence.repeats`). `probes` has results by owner of the lease, not counted
+    elsewhere."""
 
     success: int = 0
     failure: int = 0
@@ -105,9 +104,9 @@ class CallCounts(Struct, frozen=True):
 
 
 class CallPermit(NamedTuple):
-    """When a call may begin: now if `at_ms` is not ahead. Else `why` it waits, breaker or ramp, and for a slot of the
-    ramp `pass_`, with which it need not ask again (see `valid`). `probe`: its owner holds a probe's lease, which ends
-    with `record` or `give_back`."""
+    """When a call may begin: now if `at_ms` is not in the future. Otherwise `why` it waits, breaker or ramp. `pass_` is
+    a slot of the ramp, with which the call need not ask again (see `valid`). `probe`: the owner holds the lease of a
+    probe, which ends with `record` or `give_back`."""
 
     at_ms: int
     why: str = ""
@@ -116,8 +115,8 @@ class CallPermit(NamedTuple):
 
 
 def record(state: State, breaker: Breaker, outcome: str, now_ms: int, probe: str | None = None) -> State:
-    """Record how one call ended: a Call or its word. `probe` names its lease. While half-open, a call without a lease
-    counts as a probe too, so a single caller needs no leases. Raises ValueError for another word."""
+    """Record the result of one call, a Call or its word. `probe` names its lease. While half-open, a call without a
+    lease counts as a probe too, so a single caller needs no leases. Raises ValueError for another word."""
     call = Call(outcome)
     state = look(state, breaker, now_ms)
     if state.status == "half_open" and probe is None:
@@ -127,8 +126,8 @@ def record(state: State, breaker: Breaker, outcome: str, now_ms: int, probe: str
 
 
 def record_many(state: State, breaker: Breaker, calls: CallCounts, now_ms: int) -> State:
-    """Record how calls ended, all at this time. While it is open or half-open, only probes with a lease count: the
-    others began before."""
+    """Record the results of calls, all at this time. While open or half-open, only probes with a lease count: the other
+    calls began earlier."""
     state = look(state, breaker, now_ms)
     if state.status == "half_open":
         for owner, outcome in calls.probes.items():
@@ -158,8 +157,9 @@ def record_many(state: State, breaker: Breaker, calls: CallCounts, now_ms: int) 
 
 
 def ask(state: State, breaker: Breaker, now_ms: int, owner: str, *, reserve: bool = True) -> tuple[State, CallPermit]:
-    """When `owner` may call. While half-open, the first ones get a lease to probe; asking again with a lease changes
-    nothing. The others get a time that is spread over the coming ramp or, with `reserve`, a slot of the present one."""
+    """Return when `owner` may call. While half-open, the first owners get the lease of a probe; asking again with a
+    lease changes nothing. The others get a time that is spread over the coming ramp or, with `reserve`, a slot of the
+    current one."""
     state = look(state, breaker, now_ms)
     match state.status:
         case "open":
@@ -173,20 +173,20 @@ def ask(state: State, breaker: Breaker, now_ms: int, owner: str, *, reserve: boo
 
 
 def give_back(state: State, owner: str) -> State:
-    """End a probe's lease without a result: its call did not begin, or was cut off when the worker ended."""
+    """End the lease of a probe without a result: its call did not begin, or was cut off when the worker ended."""
     if all(lease.owner != owner for lease in state.probes):
         return state
     return replace(state, probes=tuple(lease for lease in state.probes if lease.owner != owner))
 
 
 def valid(state: State, pass_: str) -> bool:
-    """Whether a slot's pass still holds: one of an earlier turn is void."""
+    """True if the pass is for the current ramp; passes of earlier turns are void."""
     return pass_ == f"ramp {state.turn}"
 
 
 def enter(state: State, now_ms: int) -> tuple[State, CallPermit]:
-    """Whether an owner with a valid pass may call now, or when to ask again with the same pass: late ones are still
-    bounded by the ramp's rate."""
+    """Let an owner with a valid pass call now, or return when to ask again with the same pass: the ramp's rate bounds
+    late owners too."""
     if state.ramp is None:
         return state, CallPermit(now_ms)
     ramp, at_ms = ramps.enter(state.ramp, now_ms)
@@ -195,15 +195,16 @@ def enter(state: State, now_ms: int) -> tuple[State, CallPermit]:
 
 
 def look(state: State, breaker: Breaker, now_ms: int) -> State:
-    """Apply the passing of time: open becomes half-open, a probe whose lease ran out has failed, a ramp falls back or
-    ends, a hold of a bounded time is over. Returns the same object if nothing changes. No opening lasts longer than the
+    """Apply the passing of time: open becomes half-open, a probe whose lease ran out counts as failed, a ramp falls
+    back or ends, a timed hold ends. Returns the same object if nothing changes. An opening lasts no longer than the
     rule's longest, even if the clock was set back or the rule changed."""
     state = released(state, now_ms)
     if state.status == "open" and not 0 < state.until_ms - now_ms <= breaker.open_ms(100, 1.0) + LOOK_AGAIN_MS:
         return _turned(state, "half_open", min(now_ms, state.until_ms), **_UNTRIED)
     if state.status == "half_open" and state.probes:
         first = min(state.probes, key=lambda lease: lease.until_ms)
-        if first.until_ms <= now_ms:  # that counted then: it may have opened, and be half-open again
+        # the failure counts at that time, so the breaker may have opened then, and be half-open again
+        if first.until_ms <= now_ms:
             ended = _probe_ended(give_back(state, first.owner), breaker, Call.FAILURE, first.until_ms)
             return look(_judged_so_far(ended, breaker, first.until_ms), breaker, now_ms)
     if state.ramp is not None:
@@ -214,8 +215,8 @@ def look(state: State, breaker: Breaker, now_ms: int) -> State:
 
 
 def closed_until_ms(state: State, breaker: Breaker, now_ms: int) -> int:
-    """0: claim its messages. Otherwise the time to look again: it is open, or all probes are taken. A ramp excludes no
-    message: those with slots would otherwise queue behind all due ones without."""
+    """0 if messages of the dependency may be claimed. Otherwise it is open, or all probes are taken: the time to check
+    again. A ramp does not stop claims, as messages with slots would queue behind all due ones without."""
     state = look(state, breaker, now_ms)
     match state.status:
         case "open":
@@ -229,7 +230,7 @@ def closed_until_ms(state: State, breaker: Breaker, now_ms: int) -> int:
 
 
 def released(state: State, now_ms: int) -> State:
-    """The state without a hold whose time is over: one that was held open begins with probes."""
+    """Remove a hold that has expired: a breaker forced open continues half-open, with probes."""
     if not 0 < state.held_until_ms <= now_ms or state.status not in ("forced_open", "forced_closed"):
         return state
     at_ms = state.held_until_ms
@@ -239,8 +240,8 @@ def released(state: State, now_ms: int) -> State:
 
 
 def force(state: State, breaker: Breaker, word: BreakerOrder, now_ms: int, until_ms: int = 0) -> State:
-    """Force it open or closed, until that time or (0) until "auto", which ends it, with probes if it was open. Closing
-    it also starts a ramp, unless it was closed."""
+    """Force the breaker open or closed, until `until_ms` or (0) until the order "auto". "auto" ends the hold; if it was
+    open, with probes. Forcing a breaker closed starts a ramp, unless it was closed."""
     state = look(state, breaker, now_ms)
     match word:
         case "open":
@@ -290,7 +291,7 @@ def _probes_left(state: State, breaker: Breaker) -> int:
 
 
 def _probe_ended(state: State, breaker: Breaker, call: Call, now_ms: int) -> State:
-    """Judge the probes by their share of failures: open as soon as that is certain, close once all have ended."""
+    """Judge the probes by their share of failures: open as soon as the result is certain, close once all have ended."""
     failed = call in FAILED
     slow = state.slow + (call in SLOW and not failed)
     state = replace(state, passed=state.passed + (not failed), failed=state.failed + failed, slow=slow)
@@ -304,7 +305,7 @@ def _probe_ended(state: State, breaker: Breaker, call: Call, now_ms: int) -> Sta
 
 
 def _judged_so_far(state: State, breaker: Breaker, now_ms: int) -> State:
-    """With no probe under way, those that ended decide: if they failed, no more probes are sent."""
+    """Without a probe in progress, judge by the ended ones: open if too many failed, before more probes are sent."""
     ended = state.passed + state.failed
     if state.status != "half_open" or state.probes or not state.failed:
         return state
@@ -319,7 +320,7 @@ def _open(state: State, breaker: Breaker, now_ms: int) -> State:
 
 
 def _wait(state: State, breaker: Breaker, from_ms: int) -> tuple[State, CallPermit]:
-    """A time after that, spread like the ramp that would start there."""
+    """A time after `from_ms`, spread like the ramp that would start there."""
     at_ms = from_ms + ramps.slot_ms(breaker.probes, state.places)
     return replace(state, places=state.places + 1), CallPermit(at_ms, "breaker")
 

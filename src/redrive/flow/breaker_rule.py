@@ -1,4 +1,4 @@
-"""The rule of a circuit breaker, as it is declared, and the words for how a call ended."""
+"""The declared rule of a circuit breaker, and the words for the results of calls."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from ..duration import Duration
 from ..errors import ConfigError
 from .rules import number, put, span_s, whole
 
-GROWTH = 1.5  # each opening in a row lasts so much longer
-SPREAD = 0.2  # ± of an opening's length
+GROWTH = 1.5  # each further opening in a row is this many times as long
+SPREAD = 0.2  # jitter of the length of an opening, ±
 DAY_S = 86_400.0
 
 
 class Call(StrEnum):
-    """How a call ended. `slow` succeeded, slowly. `ignored` says nothing about the dependency's health, such as a
-    permanent fault; `throttled` neither, but a ramp falls back on it. Both end a probe as a success: it answers."""
+    """The result of a call. `slow` succeeded, slowly. `ignored` is no evidence of the dependency's health, such as a
+    permanent fault; `throttled` is none either, but makes a ramp fall back. Both count as success of a probe, since the
+    dependency answered."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -36,7 +37,7 @@ class Breaker:
 
     - It opens when of the calls of the last `window` (ten buckets) at least `failure_rate` failed, or at least
       `slow_rate` took longer than `slow_call`, and there were `min_calls`. Faults that are permanent or throttled are
-      no calls to it. `slow_rate` is `failure_rate` unless it is given.
+      no calls to it. `slow_rate` defaults to `failure_rate`.
     - It judges the dependency, not the messages. A retry that fails is no evidence if its message failed first while
       the breaker was closed, something has succeeded since, and the last success is no more than six windows old. With
       fewer first attempts in the window than a quarter of `min_calls`, nearly all calls must have failed: all but a
@@ -44,8 +45,8 @@ class Breaker:
     - It stays open for min(max_open, open_for·1.5^k) ± 20 %, where k counts the openings in a row, without it having
       been closed for a window in between: 5, 7.5, 11.25 s, … by default. While it is open nothing is called, and no
       message loses an attempt.
-    - Then `probes` calls are let through. One that does not end within `probe_lease` has failed. It opens again once
-      `failure_rate` of the probes failed, or of those that ended where none is under way. It closes once all have
+    - Then `probes` calls are allowed. One that does not end within `probe_lease` counts as failed. It opens again once
+      `failure_rate` of the probes failed, or of those that ended, if none is in progress. It closes once all have
       ended, and fewer than `slow_rate` were slow.
     - After that, waiting messages start at `probes` a second, doubling every 10 s, and at half the rate after a second
       with more failures than a tenth of `failure_rate`.
@@ -105,6 +106,6 @@ class Breaker:
         return round(self.window * 1000)
 
     def open_ms(self, opened: int, u: float) -> int:
-        """How long it stays open after `opened` openings in a row, for the draw u in [0, 1)."""
+        """The length of an opening in ms, after `opened` openings in a row, for the draw u in [0, 1)."""
         term_s = min(self.max_open, self.open_for * GROWTH ** min(opened, 100))
         return max(1, round(term_s * 1000 * (1 + SPREAD * (2 * u - 1))))

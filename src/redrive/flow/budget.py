@@ -1,7 +1,7 @@
 """The retry budget: bounds how many retries a dependency gets, however many messages wait for one.
 
-`Budget` is the rule, `BudgetState` is shared by all workers in one cell. Transitions are pure: values and the time in,
-values out. A retry without a token reserves the next one, and is deferred to that time.
+`Budget` is the rule, `BudgetState` is shared by all workers in one cell. Transitions are pure: they take values and the
+time, and return values. A retry without a token reserves the next one, and is deferred to that time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..duration import Duration
 from ..errors import ConfigError
 from .rules import OnExhausted, number, on_exhausted, put, span_s, whole
 
-ILL = 0.2  # the share of failed first attempts, of those that ended lately, from which on nothing is lent
-LATELY = 2  # sub-windows that something ended in
+ILL = 0.2  # share of failures among recent first attempts from which on no credit is lent
+LATELY = 2  # recent sub-windows in which attempts ended
 PARTS = 10  # sub-windows of `life`: a deposit lives between nine and ten of them
 _DAY_S = 86_400.0
-_SLIP = 1e-6  # of a token: five deposits of a fifth are one, whatever floating point says
-_SLIP_MS = 1e-3  # a time that floating point put a hair past a millisecond is that millisecond
+_SLIP = 1e-6  # in tokens: floating point must not make five deposits of a fifth less than one
+_SLIP_MS = 1e-3  # floating point must not move a time past its millisecond
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -30,17 +30,17 @@ class Budget:
 
     - Each first dispatch deposits `ratio` of a token, which lives for `life`; a retry takes one token.
     - Beside the deposits `floor` tokens a second come free, and up to `floor * life` are kept in reserve (at least one,
-      if there is a floor at all). Deposits fill that up where it is used, and no more; without a floor all are kept.
-    - Deposits are spent first, the oldest first. A retry that finds no token reserves the floor's next one and comes
-      back at its time (`on_exhausted="defer"`), or dies with reason `budget` (`"dead_letter"`).
+      if there is a floor). Deposits only refill a used reserve; without a floor all are kept.
+    - Deposits are spent first, the oldest first. A retry that finds no token reserves the floor's next one and is due
+      at its time (`on_exhausted="defer"`), or dies with reason `budget` (`"dead_letter"`).
 
     Retries dispatched in any T seconds are at most `ratio * first + floor * T + floor * life`, where `first` counts the
-    first dispatches of these T seconds. With the defaults: 0.2 for each, 10/s and 100.
-    With no new traffic a backlog drains at the floor.
+    first dispatches of these T seconds. With the defaults: 0.2 for each, 10/s and 100. With no new traffic a backlog
+    drains at the floor.
 
-    While first attempts go well, `first` also counts those of the last `life` before: what they earned and retries left
-    unused serves the tail of a bulk job, once all else is spent. They go well while fewer than a fifth of those that
-    ended lately fail; in an outage the bound is the one above.
+    While first attempts go well, `first` also counts those of the last `life` before: the unused credit that they
+    earned serves the tail of a bulk job, once all else is spent. They go well while fewer than a fifth of the recent
+    ones fail; in an outage the bound is the one above.
 
     `Budget.fixed` is another form. Raises ValueError or TypeError.
     """
@@ -87,7 +87,7 @@ class Budget:
 
     @property
     def reserve(self) -> float:
-        """How many tokens of the floor are kept for a burst."""
+        """The tokens of the floor that are kept for a burst."""
         return max(1.0, self.floor * self.life) if self.floor else 0.0
 
 
@@ -98,17 +98,17 @@ def _fill(budget: Budget, word: str) -> None:
 class BudgetState(Struct, frozen=True, array_like=True):
     """The tokens spent so far."""
 
-    tat_ms: float = 0.0  # when the floor is whole again (GCRA); for the fixed form the last grant's time
-    head_ms: int = 0  # where the last sub-window begins in which something was deposited
-    tokens: tuple[float, ...] = ()  # deposits left, by sub-window; the last is head's
-    window_ms: int = 0  # fixed form: where the last window begins in which something was granted
-    granted: int = 0  # and how much was
-    ended_ms: int = 0  # where the last sub-window begins in which a first attempt ended
-    ended: tuple[float, ...] = ()  # per sub-window, flat: the credit of those that succeeded, how many did and did not
+    tat_ms: float = 0.0  # when the floor's reserve is full again (GCRA); for the fixed form the time of the last grant
+    head_ms: int = 0  # start of the last sub-window with a deposit
+    tokens: tuple[float, ...] = ()  # deposits left, by sub-window up to head_ms
+    window_ms: int = 0  # fixed form: start of the last window with a grant
+    granted: int = 0  # fixed form: grants in that window
+    ended_ms: int = 0  # start of the last sub-window in which a first attempt ended
+    ended: tuple[float, ...] = ()  # per sub-window, flat: credit earned, successes, failures
 
 
 def deposit(state: BudgetState, budget: Budget, firsts: int, now_ms: int) -> BudgetState:
-    """Count first dispatches: `ratio` of a token each."""
+    """Deposit `ratio` of a token for each first dispatch."""
     if budget.retries is not None or firsts <= 0 or budget.ratio == 0:
         return state
     head_ms, tokens = _live(state, budget, now_ms)
@@ -118,7 +118,7 @@ def deposit(state: BudgetState, budget: Budget, firsts: int, now_ms: int) -> Bud
 
 
 def earn(state: BudgetState, budget: Budget, succeeded: int, failed: int, now_ms: int) -> BudgetState:
-    """Count how first attempts ended: those that succeeded earn credit for when all else is spent."""
+    """Count ended first attempts. Successes earn credit, which is used once all other tokens are spent."""
     if budget.retries is not None or budget.ratio == 0 or not (succeeded or failed):
         return state
     ended_ms, ended = _ended(state, budget, now_ms)
@@ -128,9 +128,9 @@ def earn(state: BudgetState, budget: Budget, succeeded: int, failed: int, now_ms
 
 
 def ask(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetState, int]:
-    """Take a token for one retry, or reserve the next: at_ms ≤ now_ms means go now, else that is when it may.
+    """Take a token for one retry, or reserve the next. Returns at_ms: ≤ now_ms means go now, otherwise wait until then.
 
-    With `on_exhausted="dead_letter"` nothing is reserved, and at_ms > now_ms says no.
+    With `on_exhausted="dead_letter"` nothing is reserved, and at_ms > now_ms means refused.
     """
     taken, at_ms = _ask_fixed(state, budget, now_ms) if budget.retries is not None else _ask(state, budget, now_ms)
     refused = at_ms > now_ms and budget.on_exhausted == "dead_letter"
@@ -138,11 +138,11 @@ def ask(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetState, i
 
 
 def left(state: BudgetState, budget: Budget, now_ms: int) -> float:
-    """How many tokens could be taken now."""
+    """The number of tokens that could be taken now."""
     if budget.retries is not None:
         start_ms = _start(now_ms, budget)
         if state.tat_ms > now_ms:
-            return 0.0  # a new one queues behind those that wait
+            return 0.0  # a new retry queues behind those that wait
         return float(budget.retries - (state.granted if state.window_ms >= start_ms else 0))
     tokens = math.fsum(_live(state, budget, now_ms)[1])
     return max(tokens, _credit(state, budget, now_ms)) + _level(state, budget, now_ms)
@@ -164,9 +164,9 @@ def _ask(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetState, 
 
 
 def _live(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
-    """The sub-window of now, and what is left of the deposits of the last ten; the last entry is now's.
+    """The current sub-window, and the deposits left in the last ten; the last entry is the current one's.
 
-    Worked out from times, so that a state kept under another `life` is read without harm.
+    Computed from times, so that a state stored under another `life` can be read.
     """
     part_ms = max(1, int(budget.life * 1000 / PARTS))
     head_ms = max(now_ms, state.head_ms)  # setting the clock back prolongs nothing
@@ -175,7 +175,7 @@ def _live(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[f
     tokens = ((0.0,) * PARTS + state.tokens + (0.0,) * passed)[-PARTS:]
     if not budget.floor:
         return head_ms, tokens
-    # Deposits fill up what the floor's reserve lacks, and no more: else what a quiet time left would add to it.
+    # Deposits only fill what the reserve lacks: otherwise those of a quiet time would add to it.
     excess = math.fsum(tokens) - (budget.reserve - _level(state, budget, now_ms))
     return head_ms, _less(tokens, excess) if excess > 0 else tokens
 
@@ -190,7 +190,7 @@ def _ended(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[
 
 
 def _credit(state: BudgetState, budget: Budget, now_ms: int) -> float:
-    """The unused credit that first attempts earned in the last `life`; none unless they went well lately."""
+    """The unused credit that first attempts earned in the last `life`; 0 unless most recent ones succeeded."""
     if not state.ended:
         return 0.0
     ended = _ended(state, budget, now_ms)[1]
@@ -200,7 +200,7 @@ def _credit(state: BudgetState, budget: Budget, now_ms: int) -> float:
 
 
 def _less_credit(state: BudgetState, budget: Budget, now_ms: int) -> BudgetState:
-    """Subtract what a retry used from the credit of the oldest first attempts."""
+    """Subtract the credit used by a retry, from the oldest first attempts on."""
     if not state.ended:
         return state
     ended_ms, ended = _ended(state, budget, now_ms)
@@ -212,7 +212,7 @@ def _less_credit(state: BudgetState, budget: Budget, now_ms: int) -> BudgetState
 
 
 def _trimmed(ended: tuple[float, ...]) -> tuple[float, ...]:
-    """Without sub-windows at the front in which nothing ended."""
+    """Remove leading sub-windows in which nothing ended."""
     at = 0
     while at < len(ended) and not any(ended[at : at + 3]):
         at += 3
@@ -220,12 +220,12 @@ def _trimmed(ended: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _level(state: BudgetState, budget: Budget, now_ms: int) -> float:
-    """How much of the floor's reserve is there."""
+    """The present size of the floor's reserve, in tokens."""
     return max(0.0, budget.reserve - max(0.0, state.tat_ms - now_ms) * budget.floor / 1000)
 
 
 def _less(tokens: tuple[float, ...], owed: float) -> tuple[float, ...]:
-    """Without so much, taken from the oldest."""
+    """Subtract `owed` tokens, from the oldest on."""
     kept = []
     for held in tokens:
         kept.append(round(max(0.0, held - owed), 9))
@@ -244,7 +244,7 @@ def _ask_fixed(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetS
     if granted >= most:
         window_ms, granted = window_ms + per_ms, 0
     at_ms = now_ms
-    if window_ms > now_ms or state.tat_ms > now_ms:  # behind those that wait: in turn, evenly
+    if window_ms > now_ms or state.tat_ms > now_ms:  # behind the waiting ones, evenly spread
         at_ms = max(now_ms, window_ms + granted * per_ms // most)
     return replace(state, tat_ms=float(at_ms), window_ms=window_ms, granted=granted + 1), at_ms
 

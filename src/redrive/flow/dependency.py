@@ -22,15 +22,15 @@ from .budget import Budget
 from .idempotency import hashed
 from .limits import Aimd, Rate
 
-KEY_MAX = 100  # characters of a key that is written out in the name of its cell
-SEEN_MS = 10_000  # how long a worker keeps its share without being seen
-OF_ALL = ":all"  # ends the name of the breaker over all keys of a dependency
+KEY_MAX = 100  # longest key that is written out in the name of its cell
+SEEN_MS = 10_000  # how long a worker keeps its share of the concurrency after its last sign of life
+OF_ALL = ":all"  # suffix of the name of the breaker over all keys of a dependency
 _PER = re.compile(r"group|args(\.[^.\s]+)+")
 _KEEP_MS = 7 * 86_400_000
 
 
 class Dependency(Struct, frozen=True):
-    """Something that tasks call, and the limits on calling it. `per` splits it: by message group, or by an argument.
+    """A dependency of tasks, and the limits on calling it. `per` splits it by message group, or by an argument.
     `parent` is a breaker over all of its keys."""
 
     name: str
@@ -60,7 +60,7 @@ class Dependency(Struct, frozen=True):
 
 
 class DependencyState(Struct, frozen=True, array_like=True):
-    """The state of one dependency, or of one key of it, that all workers share. `workers`: those that share its
+    """The state of a dependency, or of one key of it, that all workers share. `workers`: the workers that share its
     concurrency, and when each was last seen, in ms."""
 
     breaker: breakers.State = breakers.State()
@@ -69,12 +69,12 @@ class DependencyState(Struct, frozen=True, array_like=True):
     cool: limits.CoolDown = limits.CoolDown()
     aimd: limits.AimdState = limits.AimdState()
     workers: Mapping[str, int] = {}
-    later_ms: float = 0.0  # when the last of those comes back that the rate refused without reserving a slot
+    later_ms: float = 0.0  # due time of the last message that the rate deferred without reserving a slot
 
 
 class PendingEvidence(Struct):
-    """What happened since the state was last written. `firsts` are first attempts that were admitted; the next fields
-    count how those ended, then how retries did (see `CallCounts`). `asked_s`: the longest wait that was asked for."""
+    """The evidence gathered since the state was last written. `firsts` counts admitted first attempts; the next fields
+    count the results of first attempts, then of retries (see `CallCounts`). `asked_s`: the longest wait requested."""
 
     firsts: int = 0
     success: int = 0
@@ -84,12 +84,12 @@ class PendingEvidence(Struct):
     retry_success: int = 0
     retry_failure: int = 0
     repeated: int = 0
-    well_ms: int = 0  # when a call last succeeded
+    well_ms: int = 0  # time of the last successful call
     overloads: int = 0
     asked_s: float = 0.0
-    unused: int = 0  # of what `take` gave
-    waited: bool = False  # all that `take` gave was used, so more may wait
-    here: bool = False  # this worker takes part in its concurrency
+    unused: int = 0  # tokens from `take` that were not used
+    waited: bool = False  # all tokens from `take` were used, so more messages may wait
+    here: bool = False  # this worker shares in the concurrency
     probes: dict[str, str] = {}
 
     def __bool__(self) -> bool:
@@ -99,25 +99,25 @@ class PendingEvidence(Struct):
 
 
 def cell_of(name: str, key: str) -> str:
-    """The cell with the state of a dependency, or of this key of it."""
+    """The cell with the state of a dependency, or of one key of it."""
     return f"flow/{about_of(name, key)}"
 
 
 def about_of(name: str, key: str) -> str:
-    """The name of a dependency and a key of it. A long or unprintable key is hashed: keys come from messages, and not
-    every store takes every name."""
+    """The name of a dependency and a key of it. A long or unprintable key is hashed, since keys come from messages and
+    some stores restrict names."""
     if len(key) > KEY_MAX or not key.isprintable():
         key = f"#{hashed(key.encode(errors='surrogatepass')).hex()}"
     return f"{name}/{key}" if key else name
 
 
 def parent_of(d: Dependency) -> Dependency | None:
-    """The control over all keys together; None if none is declared."""
+    """The breaker over all keys as a dependency; None if none is declared."""
     return None if d.parent is None else Dependency(f"{d.name}{OF_ALL}", breaker=d.parent)
 
 
 def key_of(d: Dependency, message: Message) -> str:
-    """The message's key by `per`; empty if it has none, or its body is stored elsewhere."""
+    """The message's key by `per`; empty if it has none, or its body is in blob storage."""
     if d.per is None:
         return ""
     if d.per == "group":
@@ -136,31 +136,30 @@ _decode = msgspec.json.Decoder(DependencyState).decode
 
 
 def decode(cell: Cell | None) -> DependencyState:
-    """The stored state; a fresh one if there is none, or another version of redrive wrote it."""
+    """The stored state; a fresh one if there is none, or it is unreadable."""
     return decoded(cell, _decode, DependencyState())
 
 
 def ttl_ms(state: DependencyState) -> int | None:
-    """How long an unchanged state is kept: a week; a forced one until a person takes that back."""
+    """The expiry of an unchanged state: a week; none for a forced breaker."""
     return None if state.breaker.status.startswith("forced") else _KEEP_MS
 
 
 def owner_of(message: Message) -> str:
-    """The owner of a probe: one claim of a message."""
+    """The owner of a probe's lease: one claim of a message."""
     return f"{message.id} {message.fence}"
 
 
 def share(state: DependencyState, d: Dependency, worker: str) -> int:
-    """How many runs this worker may have under way."""
+    """The number of runs that this worker may have in progress."""
     assert d.concurrency is not None
     return limits.share(limits.height(state.aimd, d.concurrency), [*state.workers], worker)
 
 
 def unheard(state: DependencyState, worker: str, now_ms: int) -> bool:
-    """Whether a worker with calls under way has to be seen again to keep its share."""
+    """True if a worker with calls in progress must be seen again to keep its share."""
     return abs(now_ms - state.workers.get(worker, 0)) > SEEN_MS / 4
 
 
 def with_breaker(state: DependencyState, breaker: breakers.State) -> DependencyState:
-    """The state with this breaker."""
     return state if breaker is state.breaker else replace(state, breaker=breaker)

@@ -1,9 +1,9 @@
-"""What counts as evidence for a breaker: it judges the dependency, not the messages that call it.
+"""Evidence for a breaker: the calls that count for or against the dependency, and not for the messages that call it.
 
 First attempts decide. A message that failed while others succeeded probably has a fault of its own; when it fails
-again, that is no evidence about the dependency (`repeats`). Other retries are evidence, but where there are
-retries alone nearly all of them must have failed. So the tail of a bulk job, where only what fails by its own nature is
-left, does not open the breaker of a healthy dependency.
+again, that is no evidence about the dependency (`repeats`). Other retries are evidence, but where there are retries
+alone nearly all of them must have failed. So the tail of a bulk job, where only what fails by its own nature is left,
+does not open the breaker of a healthy dependency.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ from .breaker_rule import Breaker
 from .window import CallWindow, sums
 
 FIRSTS_SHARE = 0.25  # of `min_calls`: with fewer first attempts in the window, only retries count
-FORGIVEN = 0.1  # of the successes that a rate asks for: with retries alone, 95 % must have failed where 50 % open it
-LATELY_WINDOWS = 6  # how long after the last success of any call a message's old failure is its own
+FORGIVEN = 0.1  # share of the expected successes: with retries alone, 95 % must have failed if the rate is 50 %
+LATELY_WINDOWS = 6  # windows after the last success of any call in which an old failure is blamed on its message
 
 
 def repeats(failed_ms: int, well_ms: int, closed_ms: int, breaker: Breaker, now_ms: int) -> bool:
-    """Whether a retry that fails now is no evidence about the dependency: its message first failed at
-    `failed_ms`, while the breaker was closed (since `closed_ms`), calls have succeeded since, and the last one did
-    lately."""
+    """True if a retry that fails now is no evidence about the dependency: its message first failed at `failed_ms`,
+    while the breaker was closed (since `closed_ms`), and calls have succeeded since, the last one recently."""
     return closed_ms <= failed_ms <= well_ms and now_ms - well_ms <= LATELY_WINDOWS * breaker.window_ms
 
 
 def opens(firsts: CallWindow, retries: CallWindow, breaker: Breaker) -> bool:
-    """Whether these calls open it. Of first attempts the window has calls, failures and slow calls; of retries it has
-    calls, failures, and failures that repeat, which are in neither.
+    """True if these calls open the breaker. `firsts` has calls, failures and slow calls of first attempts; `retries`
+    has calls, failures, and repeated failures (in neither of the others).
 
-    - With a quarter of `min_calls` first attempts or more, `failure_rate` is asked of them and the retries together;
+    - With a quarter of `min_calls` first attempts or more, `failure_rate` applies to them and the retries together;
       repeated failures count too if first attempts fail at that rate.
-    - With fewer, only retries count: of ten successes that `failure_rate` would ask for nine must be missing too.
+    - With fewer, only retries count: nine tenths of the successes that `failure_rate` expects must be missing too.
     """
     calls, failed, slow = sums(firsts)
     again, again_failed, repeated = sums(retries)

@@ -19,10 +19,10 @@ _WINDOW = re.compile(r"\s*([0-9]{1,2}):([0-9]{2})\s*-\s*([0-9]{1,2}):([0-9]{2})(
 
 
 class Gates(Struct, frozen=True):
-    """Conditions for a redrive to move messages. While one does not hold, it waits, and then continues by itself.
+    """Conditions for a redrive to move messages. While one does not hold, the redrive waits, and then continues.
 
     - `breaker`: the circuit breakers of the dependencies of the messages' tasks are closed, and no dependency is in
-      cool-down. A half-open breaker lets messages through if no other message is there to probe with. A split
+      cool-down. A half-open breaker lets messages through if there is no other message to probe with. A split
       dependency (`per=`) has a breaker for each key: a run continues up to the first message whose key is held, and
       waits there.
     - `health`: a URL that answers a GET with 2xx within 5 s (redirects are not followed), or the name of a check that
@@ -54,8 +54,8 @@ class Gates(Struct, frozen=True):
             window_of(self.window)
 
     def may_approve(self, actor: str, user: str = "") -> bool:
-        """Whether this person may approve: the one with exactly this name. `user`: the user of the system, where no
-        other name was given; a name without a host is that user on any host."""
+        """True if this person may approve: the one with exactly this name. `user` is the system's user, if no other
+        name was given; a name without a host means that user on any host."""
         wanted = self.approval
         if wanted is None or wanted in (ANYONE, actor):
             return True
@@ -70,7 +70,7 @@ class TimeWindow(NamedTuple):
     zone: tzinfo
 
     def holds(self, now_ms: int) -> bool:
-        """Whether the window is open now."""
+        """True if the window is open at `now_ms`."""
         at = (_EPOCH + timedelta(milliseconds=now_ms)).astimezone(self.zone)
         minute = at.hour * 60 + at.minute
         return self.start <= minute < self.end if self.start < self.end else not self.end <= minute < self.start
@@ -101,5 +101,5 @@ def window_of(text: str) -> TimeWindow:
 
 
 def is_url(health: str) -> bool:
-    """Whether this is a URL, and not the name of a check."""
+    """True if `health` is a URL, and not the name of a check."""
     return health.startswith(("http://", "https://"))

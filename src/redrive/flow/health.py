@@ -1,4 +1,4 @@
-"""Check whether what a redrive needs is up, by a URL or a function of the app, without delaying the work.
+"""Health checks for gates: a URL or a function of the app, called without delaying the work.
 
 A check runs on a thread of its own, one at a time for each name. A query gets the last answer; only the first one waits
 a moment.
@@ -21,17 +21,17 @@ from .._version import __version__
 from ..errors import ConfigError, near_miss
 from .gates import is_url
 
-TIMEOUT_S = 5.0  # to connect, and between two bytes of the answer
-FRESH_S = 1.0  # how long an answer serves
-GOOD_S = 10.0  # how long it counts, while the next one is on its way
-FIRST_S = 0.2  # how long the first one is waited for
+TIMEOUT_S = 5.0  # limit to connect, and between two bytes of the response
+FRESH_S = 1.0  # how long an answer is used without a new check
+GOOD_S = 10.0  # how long an answer is used while the next check runs
+FIRST_S = 0.2  # how long a query waits for the first answer
 
-Check = Callable[[], Any]  # def or async def; true where all is well, and may raise
+Check = Callable[[], Any]  # def or async def; returns a true value if healthy, and may raise
 
 
 class _Answer(NamedTuple):
     at_s: float
-    why: str | None  # None: it is up
+    why: str | None  # None: healthy
 
 
 class HealthChecks:
@@ -48,7 +48,7 @@ class HealthChecks:
         return is_url(health) or health in self._checks
 
     def register(self, name: str, check: Check) -> None:
-        """Register `check` under this name. Raises ConfigError for what cannot be called, or an invalid name."""
+        """Register `check` under this name. Raises ConfigError if it is not callable, or for an invalid name."""
         called: object = name
         if not isinstance(called, str) or not called.strip() or "://" in called:
             raise ConfigError(f"health check {name!r}: expected a name, such as 'crm-up'")
@@ -57,9 +57,9 @@ class HealthChecks:
         self._checks[name] = check
 
     def down(self, health: str) -> str | None:
-        """Return why this URL, or the check of this name, reports a problem; None where all is well.
+        """Return why this URL, or the check of this name, reports a problem; None if healthy.
 
-        An answer serves for a second; then the next one is fetched, while this one counts for ten seconds at most.
+        An answer is used for FRESH_S; then the check runs again, and the old answer is used meanwhile, up to GOOD_S.
         """
         if health not in self:
             near = near_miss(health, self._checks)
@@ -89,7 +89,7 @@ class HealthChecks:
 
 
 def shown(health: str) -> str:
-    """Its name for people: a URL without its query, which may hold secrets."""
+    """The name to display: a URL without its query, which may hold secrets."""
     if not is_url(health):
         return repr(health)
     parts = urlsplit(health)
@@ -120,7 +120,7 @@ def _call(name: str, check: Check) -> str | None:
 
 
 class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect to a page for people, such as a login, is no sign of health."""
+    """Treats a redirect as unhealthy: it may lead to a page for people, such as a login."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None

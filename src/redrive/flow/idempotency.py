@@ -1,12 +1,11 @@
 """Claim, complete and release idempotency keys: one effect per key.
 
 A key is free, claimed by an owner (`KeyRecord`, not done) or done. A caller asks `claim`; the owner ends with
-`completed`, or by deleting the cell. Everything is pure: records and times in, records and answers out. The caller
-writes by compare-and-set on the version that it read. So if two claim at once one wins, and an owner that was overtaken
-can neither complete nor release.
+`completed`, or by deleting the cell. Everything is pure. The caller writes by compare-and-set on the version that it
+read. So if two claim at once one wins, and an owner that was overtaken can neither complete nor release.
 
-An owner is a message, or a direct call, and a fence that rises with each claim of it. A message that comes again takes
-over from its own earlier run at once: that run's receipt is void. Others wait until the claim's time is over.
+An owner is a message, or a direct call, and a fence that rises with each claim of it. A message that is claimed again
+takes over from its own earlier run at once, whose receipt is stale. Others wait until the claim's time is over.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from ..message import Deferral, Swap
 
 PREFIX = "idem/"
 HASH_BYTES = 16
-CELL_MAX = 200  # bytes of a cell's name that is written out; longer ones are hashed
-WAIT_MS = (1_000, 60_000)  # how soon a deferred duplicate looks again: at first, and at most
+CELL_MAX = 200  # longest name of a cell that is written out; longer ones are hashed
+WAIT_MS = (1_000, 60_000)  # first and longest wait before a deferred duplicate checks again
 
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
     """Runs a task once for each key: `@app.task(idempotency=Idempotency(key=lambda order, cents: f"charge-{order}"))`.
 
-    `key` is called with the arguments and returns text that is not empty; it is the task's own, and must not depend on
-    anything but them. `keep` is how long a key is remembered once it is done, with the result. Within that time another
-    message, or a direct call, with the same key gets the stored result and is not run; it makes no follow-ups again.
-    While the key is being worked on it is deferred; with other arguments it is dead, or refused. A run that fails
-    frees the key. Raises TypeError or ValueError.
+    `key` is called with the arguments and returns text that is not empty; keys of different tasks are separate, and a
+    key must depend only on the arguments. `keep` is how long a key is remembered once it is done, with the result.
+    Within that time another message, or a direct call, with the same key gets the stored result and is not run; it
+    makes no follow-ups again. While a run holds the key, a duplicate message is deferred; one with other arguments is
+    dead-lettered, and a direct call refused. A run that fails frees the key. Raises TypeError or ValueError.
     """
 
     key: Callable[..., str]
@@ -57,7 +56,7 @@ class Idempotency:
         object.__setattr__(self, "keep_ms", milliseconds(keep_s))
 
     def key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The key of a call. Raises TypeError or ValueError for what is no key, and what `key` raises."""
+        """The key of a call. Raises TypeError or ValueError for an invalid key, and the errors of `key`."""
         key: object = self.key(*args, **kwargs)
         if not isinstance(key, str):
             raise TypeError(f"the idempotency key is {key!r}; expected text, such as f'charge-{{order_id}}'")
@@ -69,7 +68,7 @@ class Idempotency:
 class KeyRecord(Struct, frozen=True, array_like=True, gc=False):
     """The record of a key. `until_ms` is when the claim ends or, if it is `done`, when that was.
 
-    `payload` is the hash of the arguments, of `version` of the task: those of another version cannot be compared.
+    `payload` is the hash of the arguments in `version` of the task; other versions cannot be compared.
     """
 
     owner: str
@@ -78,12 +77,12 @@ class KeyRecord(Struct, frozen=True, array_like=True, gc=False):
     payload: bytes
     version: int = 1
     done: bool = False
-    result: bytes | None = None  # as JSON; None: what was returned could not be kept
+    result: bytes | None = None  # as JSON; None: the result could not be kept
     degraded: str | None = None
 
 
 class KeyWish(Struct, frozen=True):
-    """A request for a key: by which owner, for which arguments."""
+    """A request for a key: its owner, and the hash of its arguments."""
 
     owner: str
     fence: int
@@ -91,30 +90,30 @@ class KeyWish(Struct, frozen=True):
     version: int = 1
 
 
-# What a wish comes to.
+# The possible answers to a request for a key.
 
 
 class Granted(Struct, frozen=True):
-    """The owner has the key once this is written, at the version that was read (0: there was no cell)."""
+    """The owner has the key once `record` is written, over the version that was read (0: no cell)."""
 
     record: KeyRecord
 
 
 class Busy(Struct, frozen=True):
-    """Another owner has claimed it, until then at most."""
+    """Another owner has claimed the key, at most until `until_ms`."""
 
     owner: str
     until_ms: int
 
 
 class Finished(Struct, frozen=True):
-    """It is done, with this result."""
+    """The key is done; `record` has the result."""
 
     record: KeyRecord
 
 
 class Other(Struct, frozen=True):
-    """It was used with other arguments."""
+    """The key was used with other arguments."""
 
     record: KeyRecord
 
@@ -127,7 +126,7 @@ _UNREADABLE = KeyRecord("a newer redrive", 0, 2**62, b"")
 
 
 def cell_of(task: str, key: str) -> str:
-    """The cell's name: the task and the key where that is short and plain, else a hash of them."""
+    """The name of the cell: task and key if short and printable ASCII, otherwise a hash."""
     name = f"{PREFIX}{task}/{key}"
     if name.isascii() and name.isprintable() and len(name) <= CELL_MAX and "/" not in task:
         return name
@@ -135,13 +134,13 @@ def cell_of(task: str, key: str) -> str:
 
 
 def payload_of(canonical: bytes) -> bytes:
-    """The hash by which arguments are compared."""
+    """The hash that stands for the arguments in comparisons."""
     return hashed(canonical)
 
 
 @cache
 def _hasher() -> Callable[..., Any]:
-    from hashlib import blake2b  # it loads OpenSSL, which importing redrive need not pay for
+    from hashlib import blake2b  # imported late: it loads OpenSSL
 
     return blake2b
 
@@ -152,7 +151,7 @@ def hashed(content: bytes) -> bytes:
 
 
 def read(value: bytes | None) -> KeyRecord | None:
-    """Decode a cell. Bytes that are no record count as a claim that never ends."""
+    """Decode a cell. Undecodable bytes count as a claim that never ends."""
     if value is None:
         return None
     try:
@@ -162,7 +161,6 @@ def read(value: bytes | None) -> KeyRecord | None:
 
 
 def written(record: KeyRecord) -> bytes:
-    """The bytes of a cell."""
     return _encode(record)
 
 
@@ -172,7 +170,7 @@ def claimed(wish: KeyWish, now_ms: int, hold_ms: int) -> KeyRecord:
 
 
 def claim(record: KeyRecord | None, wish: KeyWish, now_ms: int, hold_ms: int) -> Answer:
-    """Answer a request, given the key's record. A claim holds for `hold_ms`."""
+    """Answer a request, given the stored record of the key. A granted claim lasts `hold_ms`."""
     granted = Granted(claimed(wish, now_ms, hold_ms))
     if record is None:
         return granted
@@ -187,8 +185,8 @@ def claim(record: KeyRecord | None, wish: KeyWish, now_ms: int, hold_ms: int) ->
 
 
 def _same(record: KeyRecord, wish: KeyWish) -> bool:
-    """Hashes that were made with another key, or one with and one without, cannot be compared: what follows the hash
-    tells."""
+    """True if the arguments are the same, or not comparable: hashes made with different encryption keys, or with and
+    without one, differ in their suffix."""
     was, now = record.payload, wish.payload
     if not was or record.version != wish.version or was[HASH_BYTES:] != now[HASH_BYTES:]:
         return True
@@ -196,42 +194,42 @@ def _same(record: KeyRecord, wish: KeyWish) -> bool:
 
 
 def prolonged(record: KeyRecord, now_ms: int, hold_ms: int) -> KeyRecord:
-    """The claim, held for `hold_ms` from now."""
+    """The record of the claim, extended to `hold_ms` from now."""
     return replace(record, until_ms=now_ms + hold_ms)
 
 
 def completed(record: KeyRecord, result: bytes | None, degraded: str | None, now_ms: int) -> KeyRecord:
-    """The record of a key that is done."""
+    """The record of a completed key."""
     return replace(record, until_ms=now_ms, done=True, result=result, degraded=degraded)
 
 
 def held_by(record: KeyRecord | None, owner: str, fence: int) -> bool:
-    """Whether the record is still this claim, or its completion."""
+    """True if the record is still this claim, or its completion."""
     return record is not None and record.owner == owner and record.fence == fence
 
 
 def taking(cell: str, version: int, record: KeyRecord, now_ms: int) -> Swap:
-    """The write that makes a claim; it expires by itself."""
+    """The swap that claims a key; the cell expires with the claim."""
     return Swap(cell, version, written(record), max(1, record.until_ms - now_ms))
 
 
 def completing(cell: str, version: int, done: KeyRecord, keep_ms: int) -> Swap:
-    """The write that makes a key done."""
+    """The swap that completes a key."""
     return Swap(cell, version, written(done), keep_ms)
 
 
 def releasing(cell: str, version: int) -> Swap:
-    """The write that frees a key."""
+    """The swap that frees a key."""
     return Swap(cell, version, None)
 
 
 def look_again_ms(busy: Busy, held_ms: int, now_ms: int) -> int:
-    """When a duplicate that was held for `held_ms` so far looks again: after half as long again, within WAIT_MS, and
-    not after the claim's end."""
+    """When a duplicate checks again: after half of the time `held_ms` it was deferred so far, within WAIT_MS, and not
+    after the end of the claim."""
     wait_ms = min(max(WAIT_MS[0], held_ms // 2), WAIT_MS[1])
     return max(now_ms + 1, min(busy.until_ms, now_ms + wait_ms))
 
 
 def deferral(busy: Busy, task: str) -> Deferral:
-    """Why a duplicate waits, for people."""
+    """The deferral of a duplicate."""
     return Deferral("idempotency", f"{task}: {busy.owner}")

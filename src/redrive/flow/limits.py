@@ -1,4 +1,4 @@
-"""Limits on calls: a rate with exact slots (`Rate`), the cool-down that a Retry-After asks for, and an adaptive
+"""Limits on calls: a rate with exact slots (`Rate`), the cool-down that a Retry-After requests, and an adaptive
 concurrency (`Aimd`).
 
 All of it is pure: values and the time in, values out.
@@ -18,17 +18,18 @@ from ..duration import Duration, seconds
 from ..errors import ConfigError
 from .rules import number, put, span_s, whole
 
-ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
-COOL_MAX_S = 6 * 3600.0  # after a longer delay the next call asks again
+ASKED_SPREAD = 0.2  # a message that must wait for r is due within [r, 1.2·r]
+COOL_MAX_S = 6 * 3600.0  # longest cool-down; then the next call may get another Retry-After
 RATE_MAX_PER_S = 1e6
-_BURST_S = 0.1  # how much of the rate may come at once, unless said
-_SLIP_MS = 1e-3  # a time that floating point put a hair past a millisecond is that millisecond
+_BURST_S = 0.1  # default burst, in seconds of the rate
+_SLIP_MS = 1e-3  # floating point must not move a time past its millisecond
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]*[a-z0-9. ]*)", re.ASCII)
 _PATH = re.compile(r"args(\.[^.\s]+)+")
 
 
 def read_rate(text: str, what: str = "rate") -> float:
-    """How much a second, from text such as "50/s", "5000/h" or "5/2s". Raises ConfigError, which says `what` it is.
+    """The rate per second, from text such as "50/s", "5000/h" or "5/2s". Raises ConfigError, whose text begins with
+    `what`.
 
     >>> read_rate("50/s"), read_rate("600/m"), read_rate("5/2s")
     (50.0, 10.0, 2.5)
@@ -48,7 +49,7 @@ def read_rate(text: str, what: str = "rate") -> float:
 
 
 def per_s(rate: str | float, what: str = "rate") -> float:
-    """How many a second, from "20/s", "5000/h" or a number. Raises ConfigError or TypeError.
+    """The rate per second, from "20/s", "5000/h" or a number. Raises ConfigError or TypeError.
 
     >>> per_s("600/m"), per_s(0.5)
     (10.0, 0.5)
@@ -64,11 +65,11 @@ def per_s(rate: str | float, what: str = "rate") -> float:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Rate:
-    """At most so many per unit of time, of everything, or of each key by itself.
+    """A limit of runs per unit of time, for all messages or for each key.
 
-    What comes too early is given the exact time of its slot; slots are 1/rate apart (GCRA, the generic cell rate
-    algorithm of ATM, ITU-T I.371). `burst` may come at once after a pause: by default a tenth of a second's worth, at
-    least 1. In any T seconds at most `burst + rate * T` go.
+    A message that comes too early is deferred to the exact time of its slot; slots are 1/rate apart (GCRA, the generic
+    cell rate algorithm of ATM, ITU-T I.371). `burst` may come at once after a pause: by default a tenth of a second's
+    worth, at least 1. In any T seconds at most `burst + rate * T` runs start.
 
     `per` gives each key a rate of its own: "group" (the message's group) or the path of an argument, "args.shop.id".
 
@@ -92,7 +93,7 @@ class Rate:
 
 
 class Beat(Protocol):
-    """A rate in slots: how many a second, and how many at once after a pause."""
+    """A rate in slots: the number per second, and the burst after a pause."""
 
     @property
     def per_s(self) -> float: ...
@@ -101,10 +102,10 @@ class Beat(Protocol):
 
 
 def ask(tat_ms: float, rate: Beat, now_ms: int, n: int = 1) -> tuple[float, list[int]]:
-    """The next n slots, each at its exact time (rounded up to a millisecond; ≤ now_ms means go now), in order.
+    """Take the next n slots; returns their exact times in order (rounded up to a millisecond; ≤ now_ms means go now).
 
-    `tat_ms` is when the rate will be unused again (the theoretical arrival time), 0 at first. n at once get what n
-    one by one would get.
+    `tat_ms` is when the rate will be unused again (the theoretical arrival time), 0 at first. Taking n at once gives
+    the same slots as one by one.
     """
     every_ms = 1000 / rate.per_s
     early_ms = (rate.burst - 1) * every_ms + _SLIP_MS
@@ -117,7 +118,7 @@ def ask(tat_ms: float, rate: Beat, now_ms: int, n: int = 1) -> tuple[float, list
 
 
 def ready(tat_ms: float, rate: Beat, now_ms: int) -> tuple[int, int]:
-    """How many slots could be taken now, and when the next one opens (≤ now_ms if one has)."""
+    """The number of slots that could be taken now, and when the next one opens (≤ now_ms if one is open)."""
     every_ms = 1000 / rate.per_s
     open_ms = max(tat_ms, float(now_ms)) - ((rate.burst - 1) * every_ms + _SLIP_MS)
     if open_ms > now_ms:
@@ -126,14 +127,15 @@ def ready(tat_ms: float, rate: Beat, now_ms: int) -> tuple[int, int]:
 
 
 class CoolDown(Struct, frozen=True, array_like=True):
-    """Until when a dependency asked not to be called, and over how long the waiting messages are spread after that."""
+    """The end of the pause that a dependency requested, and the time over which waiting messages are spread after
+    it."""
 
     until_ms: int = 0
     spread_ms: int = 0
 
 
 def cool(state: CoolDown, asked_s: float, now_ms: int) -> CoolDown:
-    """The later of both ends holds, with its own spread: a fifth of what was asked. At most six hours are asked for."""
+    """The later of the two cool-downs, with its own spread: a fifth of the requested time. At most COOL_MAX_S."""
     asked_ms = math.ceil(min(max(0.0, asked_s), COOL_MAX_S) * 1000)
     if now_ms + asked_ms <= state.until_ms:
         return state
@@ -141,7 +143,7 @@ def cool(state: CoolDown, asked_s: float, now_ms: int) -> CoolDown:
 
 
 def until(state: CoolDown, u: float) -> int:
-    """When a message with the uniform draw u in [0, 1) may go: until + u * spread."""
+    """When a message with the uniform draw u in [0, 1) may run: until + u * spread."""
     return state.until_ms + math.ceil(u * state.spread_ms)
 
 
@@ -149,9 +151,9 @@ def until(state: CoolDown, u: float) -> int:
 class Aimd:
     """An adaptive concurrency: additive increase, multiplicative decrease.
 
-    It begins at `start`, grows by `up` for each limit's worth of successes, and is multiplied by `down` when the
-    dependency says that it is overloaded, once per `interval` at most. It stays within `least` and `most`. (Chiu and
-    Jain, 1989; TCP's congestion avoidance, RFC 5681.)
+    The limit begins at `start`, grows by `up` for each limit's worth of successes, and is multiplied by `down` when the
+    dependency reports an overload, at most once per `interval`. It stays within `least` and `most`. (Chiu and Jain,
+    1989; TCP's congestion avoidance, RFC 5681.)
     """
 
     start: float
@@ -186,20 +188,20 @@ class Aimd:
 
 
 class AimdState(Struct, frozen=True, array_like=True):
-    """The limit now (0: at its start), and when it last fell."""
+    """The current limit (0: `start`), and when it last fell."""
 
     limit: float = 0.0
     fell_ms: int = 0
 
 
 def height(state: AimdState, aimd: Aimd) -> float:
-    """The limit now, within the rule's bounds whatever rule it was kept under."""
+    """The current limit, within the bounds of the rule, even if another rule wrote the state."""
     return min(aimd.most, max(aimd.least, state.limit or aimd.start))
 
 
 def steer(state: AimdState, aimd: Aimd, successes: int, overloads: int, now_ms: int) -> AimdState:
-    """The limit after these. Where there were overloads it falls, or stays if it fell within the interval; else each
-    success adds up/limit. Growth is that of many small steps, sqrt(limit² + 2·up·n): batches change nothing."""
+    """The limit after these results. With overloads it falls, unless it fell within the interval; otherwise each
+    success adds up/limit. The sum of many small steps, sqrt(limit² + 2·up·n), is independent of the batch size."""
     limit = height(state, aimd)
     if overloads > 0:
         if state.fell_ms and 0 <= now_ms - state.fell_ms < aimd.interval * 1000:
@@ -211,10 +213,10 @@ def steer(state: AimdState, aimd: Aimd, successes: int, overloads: int, now_ms: 
 
 
 def share(limit: float, workers: Sequence[str], me: str) -> int:
-    """What one worker may run of a fleet's limit.
+    """One worker's share of the fleet's limit.
 
-    The shares add up to the limit, and differ by one at most. With more workers than the limit each still has one, so
-    that no message waits for ever: then they add up to the number of workers.
+    The shares add up to the limit, and differ by one at most. With more workers than the limit each still gets one, so
+    that every message runs; the sum is then the number of workers.
     """
     names = sorted({*workers, me})
     each, over = divmod(int(limit), len(names))

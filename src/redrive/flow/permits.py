@@ -1,8 +1,9 @@
 """Decide which messages may call a dependency now.
 
 `ask` goes through the controls in this order: breaker open, cool-down, concurrency, budget, rate, and last the
-breaker's probes and ramp, so that no message takes a probe or a place on the ramp that another control then refuses.
-What a message was granted for a later time goes with it (`Deferral.passes`), and it does not ask for it again. Pure.
+breaker's probes and ramp, so that no message takes a probe or a slot of the ramp and is then refused by another
+control. Permits for a later time are stored with the message (`Deferral.passes`), which does not ask for them again.
+Pure.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from .budget import Budget
 from .dependency import Dependency, DependencyState, owner_of, with_breaker
 from .limits import Rate
 
-LATE_MS = 5000  # how late a message may use what it was granted; then it asks again, so that late ones make no burst
-SLOT_LATE_MS = 1000  # the same for a slot of a rate: a stalled worker makes no burst of them
-LOOK_MS = 250  # when to look again if the time of a change is unknown
+LATE_MS = 5000  # how late a message may use its permits; then it asks again, so that late messages make no burst
+SLOT_LATE_MS = 1000  # the same for a slot of a rate, so that a stalled worker makes no burst
+LOOK_MS = 250  # when to check again if the time of a change is unknown
 CLOSED, OPEN = ("closed", "forced_closed"), ("open", "forced_open")
-_KEPT = ("budget", "ramp")  # the ramp itself prevents a burst of late messages
+_KEPT = ("budget", "ramp")  # permits valid after SLOT_LATE_MS; the ramp itself prevents a burst of late messages
 
 
 class Answers(Struct, frozen=True):
     """The refusal of each message of an `ask`, in order; None: it may run. `probes` are the owners that run as probes,
-    `used` is how many of the tokens taken before were used."""
+    `used` the number of tokens used of those taken before."""
 
     refusals: list[Refusal | None]
     probes: frozenset[str] = frozenset()
@@ -42,7 +43,7 @@ class Answers(Struct, frozen=True):
 
 
 class ClaimAllowance(Struct, frozen=True):
-    """How many messages may be claimed, and when to look again if none may."""
+    """The number of messages that may be claimed; if 0, the time to check again."""
 
     count: float
     next_ms: float = math.inf
@@ -51,7 +52,7 @@ class ClaimAllowance(Struct, frozen=True):
 def allowance(
     state: DependencyState, d: Dependency, now_ms: int, free: float = math.inf, pool: int = 0
 ) -> ClaimAllowance:
-    """How many messages of this dependency may be claimed now. `pool`: how many tokens were taken for them."""
+    """The number of messages of this dependency that may be claimed now. `pool`: tokens already taken for them."""
     if state.cool.until_ms > now_ms:
         return ClaimAllowance(0, state.cool.until_ms)
     least = ClaimAllowance(free, now_ms + LOOK_MS)
@@ -77,12 +78,12 @@ def _least(one: ClaimAllowance, other: ClaimAllowance) -> ClaimAllowance:
 
 
 def bounded(state: DependencyState, d: Dependency) -> bool:
-    """Whether its messages need tokens before they are claimed."""
+    """True if its messages need tokens before they are claimed."""
     return d.rate is not None or (d.breaker is not None and state.breaker.ramp is not None)
 
 
 def take(state: DependencyState, d: Dependency, count: int, now_ms: int) -> tuple[DependencyState, int]:
-    """Take up to `count` tokens, of rate and ramp alike, for messages to claim."""
+    """Take up to `count` tokens, of rate and ramp alike, for messages to be claimed."""
     if d.breaker is not None:
         state = with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
     count = int(min(count, allowance(state, d, now_ms).count))
@@ -106,8 +107,8 @@ def ask(
     pace_ms: float = 0.0,
     tokens: int = 0,
 ) -> tuple[DependencyState, Answers]:
-    """Whether each of these may run now, in order. `free`: how many more calls this worker may have under way,
-    `pace_ms`: how long a call takes, `tokens`: how many were taken for them."""
+    """Decide if each message may run now, in order. `free`: further calls that this worker may start, `pace_ms`:
+    duration of a call, `tokens`: number of tokens taken for the messages."""
     if d.breaker is not None:
         state = with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
     refusals: list[Refusal | None] = [None] * len(messages)
@@ -130,26 +131,25 @@ def ask(
 
 
 def stopped(state: DependencyState, d: Dependency, now_ms: int) -> bool:
-    """Whether it may not be called at all: its breaker is open, or it asked for a cool-down."""
+    """True if no message may call it: its breaker is open, or it is in cool-down."""
     if state.cool.until_ms > now_ms:
         return True
     return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in OPEN
 
 
 def barred(state: DependencyState, d: Dependency, now_ms: int, pool: int = 0) -> bool:
-    """Whether its breaker, the ramp after an outage or a cool-down lets nothing be claimed now, whatever its rate and
-    concurrency do."""
+    """True if its breaker, its ramp or a cool-down stops all claims now, regardless of rate and concurrency."""
     return allowance(state, replace(d, rate=None), now_ms, pool=pool).count <= 0
 
 
 def calm(state: DependencyState, d: Dependency, now_ms: int) -> bool:
-    """Whether neither the breaker nor a cool-down holds any message back."""
+    """True if neither the breaker nor a cool-down defers messages."""
     closed = d.breaker is None or (state.breaker.ramp is None and state.breaker.status in CLOSED)
     return closed and state.cool.until_ms + state.cool.spread_ms <= now_ms
 
 
 def shut(state: DependencyState, d: Dependency, message: Message, now_ms: int) -> bool:
-    """Whether this message may not call it, whatever other controls allow: it asked for a cool-down, or its breaker is
+    """True if this message may not call it, regardless of other controls: it is in cool-down, or its breaker is
     open."""
     if state.cool.until_ms + state.cool.spread_ms > now_ms and _cool_ms(state, message) > now_ms:
         return True
@@ -165,7 +165,8 @@ def _ask_for_tokens(
     now_ms: int,
     tokens: int,
 ) -> tuple[DependencyState, int]:
-    """Ask budget, then rate, for all of `going` at once; refuses in place. Also returns how many tokens were used."""
+    """Ask budget, then rate, for all of `going` at once; writes refusals in place. Returns also the number of tokens
+    used."""
     if d.budget is not None:
         spent = state.budget
         for at in going:
@@ -192,9 +193,9 @@ def _ask_for_tokens(
 
 
 def _tat_ms(state: DependencyState, d: Dependency, rate: Rate, now_ms: int) -> float:
-    """Without reserved slots it is at most a burst ahead. If it is further, the rate was changed or the clock set back,
-    and it starts again."""
-    most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # as clocks differ a little
+    """The rate's arrival time. Without reserved slots it is at most a burst ahead; if further, the rate was changed or
+    the clock set back, and it starts again."""
+    most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # clocks differ a little
     return state.tat_ms if d.per is not None or state.tat_ms <= most_ms else 0.0
 
 
@@ -208,8 +209,8 @@ def _refuse_rest(
     refusals: list[Refusal | None],
     now_ms: int,
 ) -> DependencyState:
-    """Grant slots to the first `going` and none to the rest: claims go by allowance, so a reserved slot would be closed
-    to all, its owner included. The rest come back when slots will be free."""
+    """Grant slots to the first `going` and refuse the rest: claims go by allowance, so a reserved slot would be closed
+    to all, its owner included. The rest are due when slots become free."""
     tat_ms, _ = limits.ask(_tat_ms(state, d, rate, now_ms), rate, now_ms, going)
     later_ms, slots = limits.ask(max(tat_ms, state.later_ms), rate, now_ms, len(asking) - going)
     for at, at_ms in zip(asking[going:], slots, strict=True):
@@ -221,8 +222,8 @@ def _refuse_rest(
 def _ask_one(
     state: DependencyState, d: Dependency, message: Message, now_ms: int, tokens: int
 ) -> tuple[DependencyState, Refusal | None, bool, int]:
-    """As `ask`, for one message while the breaker or a cool-down is active; also whether it is a probe, and how many
-    tokens it used."""
+    """As `ask`, for one message while the breaker or a cool-down is active. Returns also if it is a probe, and the
+    number of tokens used."""
     if d.breaker is not None and state.breaker.status in OPEN:
         return *_ask_breaker(state, d, d.breaker, message, _tokens(message, now_ms), now_ms), 0
     cool_ms = _cool_ms(state, message)
@@ -233,7 +234,7 @@ def _ask_one(
     if refusals[0] is not None or d.breaker is None:
         return state, refusals[0], False, used
     if tokens and state.breaker.status in CLOSED:
-        return state, None, False, 1  # its token is one of the ramp too
+        return state, None, False, 1  # the token covers the ramp too
     passes = (*_passes(message, now_ms), *used_of(d, message))
     return *_ask_breaker(state, d, d.breaker, message, passes, now_ms), used
 
@@ -271,13 +272,13 @@ def _withdraw(
 
 
 def used_of(d: Dependency, message: Message) -> tuple[str, ...]:
-    """The passes of what an admitted message has taken here, in case another control puts it off."""
+    """The passes for the tokens that an admitted message took here, in case another control defers it."""
     budget = (f"budget {d.name}",) if d.budget is not None and message.attempt > 1 else ()
     return budget if d.rate is None else (*budget, f"limit {d.name}")
 
 
 def _passes(message: Message, now_ms: int) -> tuple[str, ...]:
-    """The passes it was granted when it was put off, as far as they are still good."""
+    """The passes granted when the message was deferred, as far as they are still valid."""
     deferral = message.deferral
     if deferral is None:
         return ()
@@ -288,7 +289,7 @@ def _passes(message: Message, now_ms: int) -> tuple[str, ...]:
 
 
 def _tokens(message: Message, now_ms: int) -> tuple[str, ...]:
-    """Those of its passes that are good at other times too; an unused slot of a rate is lost."""
+    """The message's passes that stay valid later; an unused slot of a rate is lost."""
     return _only(_passes(message, now_ms), *_KEPT)
 
 

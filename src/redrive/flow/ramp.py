@@ -1,10 +1,10 @@
 """The ramp: bounds how fast waiting messages start after a breaker closes.
 
-Slots open at a rate of r0·2^(t/τ) a second, τ = 10 s. So by t there have been N(t) = r0·τ/ln 2·(2^(t/τ) − 1) of them,
-and slot k opens at t(k) = τ·log2(1 + k·ln 2/(r0·τ)). From 3/s: 43 slots in 10 s, 130 in 20 s, 1,000 in 46 s.
+Slots open at a rate of r0·2^(t/τ) a second, τ = 10 s. So N(t) = r0·τ/ln 2·(2^(t/τ) − 1) have opened by t, and slot k
+opens at t(k) = τ·log2(1 + k·ln 2/(r0·τ)). From 3/s: 43 slots in 10 s, 130 in 20 s, 1,000 in 46 s.
 
-A slot is the time to ask, and `enter` decides whether to start: no more than the rate, however late or many they come,
-and no higher rate than was used before: after n calls r0 + n·ln 2/τ, which is the ramp's own if every slot is used.
+A slot is the time to ask, and `enter` decides if the call starts: never above the rate, however many messages come
+late, and never above the rate used so far: after n calls r0 + n·ln 2/τ, which is the ramp's own if every slot is used.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 DOUBLING_S = 10.0
-IDLE_MS = 10_000  # it is over when no message had to wait for so long
-RATE_MAX = 10_000.0  # a second; beyond it a ramp holds nothing back
-UNUSED_MS = 100  # unused slots are kept for so long, so that a late worker makes no burst
-RATE_LEAST = 1.0  # what falling back ends at
-EARLY_MS = 50  # how much of the rate may start at once, because messages do not come to the millisecond
+IDLE_MS = 10_000  # the ramp ends when no message has waited for this long
+RATE_MAX = 10_000.0  # calls a second; a faster ramp ends
+UNUSED_MS = 100  # how long unused slots are kept, so that a late worker makes no burst
+RATE_LEAST = 1.0  # lowest rate after falling back
+EARLY_MS = 50  # part of the rate that may start at once, since messages do not arrive to the millisecond
 _EXPONENT_MAX = 60.0
 
 
 class Ramp(Struct, frozen=True, array_like=True):
-    """A ramp since `start_ms`, at first `rate` slots a second. Times are ms. `second` is the one that `calls` and
-    `bad` are counted in, in seconds of the epoch."""
+    """A ramp since `start_ms`, at first `rate` slots a second. Times are ms. `second` (of the epoch) is the one in
+    which `calls` and `bad` are counted."""
 
     start_ms: int
     rate: float
@@ -34,24 +34,24 @@ class Ramp(Struct, frozen=True, array_like=True):
     second: int = 0
     calls: int = 0
     bad: int = 0
-    gone: int = 0  # how many started
-    tat_ms: float = 0.0  # when the next may go at the latest (GCRA)
-    late_ms: float = 0.0  # when the next of those who come too early, or too late, may come again
+    gone: int = 0  # calls that started
+    tat_ms: float = 0.0  # when the next call may start at the latest (GCRA)
+    late_ms: float = 0.0  # when the next early or late caller may ask again
 
 
 def start(rate: float, now_ms: int, *, deaf: bool = False) -> Ramp:
-    """A ramp from now on. `deaf`: calls that end in this second do not count, because they began before."""
+    """A ramp that starts now. `deaf`: calls that end in this second do not count, since they began before."""
     return Ramp(now_ms, max(rate, RATE_LEAST), last_ms=now_ms, second=now_ms // 1000 + deaf)
 
 
 def slots(rate: float, ms: float) -> float:
-    """N(t) of a ramp that starts at `rate`."""
+    """N(t), the slots opened after `ms` by a ramp that starts at `rate`."""
     exponent = min(max(ms, 0.0) / 1000 / DOUBLING_S, _EXPONENT_MAX)
     return rate * DOUBLING_S / math.log(2) * (math.exp2(exponent) - 1)
 
 
 def slot_ms(rate: float, k: float) -> int:
-    """t(k) in whole ms, rounded up so that none is early.
+    """t(k) in whole ms, rounded up so that no slot is early.
 
     >>> [slot_ms(3, k) for k in (0, 1, 2, 43, 1000)]
     [0, 330, 652, 9954, 45913]
@@ -60,7 +60,7 @@ def slot_ms(rate: float, k: float) -> int:
 
 
 def rate(ramp: Ramp, now_ms: int) -> float:
-    """Calls a second at this time: what has grown by then, and was put to use."""
+    """Calls per second at this time, limited by the growth so far and by the rate in use."""
     exponent = max(0, now_ms - ramp.start_ms) / 1000 / DOUBLING_S
     grown = ramp.rate * math.exp2(min(exponent, _EXPONENT_MAX))
     return min(grown, ramp.rate + ramp.gone * math.log(2) / DOUBLING_S)
@@ -72,48 +72,48 @@ def peek(ramp: Ramp, now_ms: int) -> int:
 
 
 def take(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
-    """Take the next slot; return when it opens. Its owner still has to `enter`."""
+    """Take the next slot; returns when it opens. Its owner still has to `enter`."""
     at_ms = _slot_ms(ramp, now_ms)
     last_ms = max(ramp.last_ms, at_ms) if at_ms > now_ms else ramp.last_ms
     return replace(ramp, given=_next(ramp, now_ms) + 1, last_ms=last_ms), at_ms
 
 
 def enter(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
-    """Whether an owner whose slot has come may start, or when to ask again."""
+    """Let an owner whose slot is open start, or return when to ask again."""
     if _room(ramp, now_ms) > 0:
         return _gone(ramp, 1, now_ms), now_ms
     from_ms = max(ramp.late_ms, ramp.tat_ms - EARLY_MS)
     at_ms = math.ceil(from_ms)
-    # Spread as the ramp will have grown by then, or thousands would wait at its first rate.
+    # Spread at the rate reached by then, or thousands would wait at the first rate.
     growth = math.exp2(min((at_ms - now_ms) / 1000 / DOUBLING_S, _EXPONENT_MAX))
     every_ms = 1000 / min(RATE_MAX, rate(ramp, now_ms) * growth)
     return replace(ramp, late_ms=from_ms + every_ms, last_ms=max(ramp.last_ms, at_ms)), at_ms
 
 
 def ready(ramp: Ramp, now_ms: int) -> int:
-    """How many slots are open, and may be used now."""
+    """The number of slots that are open and may be used now."""
     open_now = math.floor(slots(ramp.rate, now_ms - ramp.start_ms) - _next(ramp, now_ms)) + 1
     return max(0, min(open_now, _room(ramp, now_ms)))
 
 
 def take_ready(ramp: Ramp, count: int, now_ms: int) -> Ramp:
-    """Take so many of the open slots, and use them."""
+    """Take and use `count` of the open slots."""
     return _gone(replace(ramp, given=_next(ramp, now_ms) + count), count, now_ms)
 
 
 def put_back(ramp: Ramp, count: int, now_ms: int) -> Ramp:
-    """Slots that were taken and not used are open again, if they are not too old by now."""
+    """Reopen slots that were taken and not used, unless they have become too old."""
     tat_ms = ramp.tat_ms - count * 1000 / rate(ramp, now_ms)
     return replace(ramp, given=max(0.0, ramp.given - count), gone=max(0, ramp.gone - count), tat_ms=max(0.0, tat_ms))
 
 
 def wanted(ramp: Ramp, now_ms: int) -> Ramp:
-    """Record that a message waits for a slot, whichever that is."""
+    """Record that a message waits for a slot."""
     return replace(ramp, last_ms=max(ramp.last_ms, now_ms))
 
 
 def _room(ramp: Ramp, now_ms: int) -> int:
-    """How many may go now by the rate, whatever slots they have."""
+    """The number of calls that may start now by the rate, regardless of slots."""
     early_ms = now_ms + EARLY_MS - max(ramp.tat_ms, float(now_ms))
     return 0 if early_ms < 0 else math.floor(early_ms * rate(ramp, now_ms) / 1000) + 1
 
@@ -138,8 +138,8 @@ def record(ramp: Ramp, calls: int, bad: int, now_ms: int) -> Ramp:
 
 
 def look(ramp: Ramp, bad_rate: float, now_ms: int) -> Ramp | None:
-    """What time does to it: None when it is over, another one at half the rate when a second had at least two bad calls
-    and more than `bad_rate` of them: at once where no more of them can change that."""
+    """Apply the passing of time: None when the ramp is over; a new ramp at half the rate when a second had at least two
+    bad calls and more than the share `bad_rate`; as soon as that is certain."""
     per_s = rate(ramp, now_ms)
     if now_ms >= ramp.last_ms + IDLE_MS or per_s > RATE_MAX:
         return None

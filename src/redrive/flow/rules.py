@@ -1,4 +1,4 @@
-"""Check the fields of rules when they are made."""
+"""Validate the fields of rules."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def span_s(value: Duration, what: str, least_s: float, most_s: float) -> float:
 
 
 def on_exhausted(value: str) -> str:
-    """Raises ConfigError for a word that is none of OnExhausted's."""
+    """Check the word. Raises ConfigError unless it is one of OnExhausted."""
     if value not in get_args(OnExhausted):
         raise ConfigError(f"on_exhausted {value!r} is unknown; known: {', '.join(get_args(OnExhausted))}")
     return value
 
 
 def put(frozen: object, **values: object) -> None:
-    """Set the fields of a frozen value while it is made."""
+    """Set the fields of a frozen value in its constructor."""
     for name, value in values.items():
         object.__setattr__(frozen, name, value)

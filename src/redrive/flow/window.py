@@ -9,16 +9,17 @@ _EMPTY = (0, 0, 0)
 
 
 class CallWindow(Struct, frozen=True, array_like=True):
-    """Counts of calls, failures and slow calls per bucket, oldest first, flat; `newest` numbers the last bucket, a
-    tenth of the window long, from the epoch. So the window covers between nine and ten tenths of its length."""
+    """Counts of calls, failures and slow calls per bucket, oldest first, flat; `newest` is the number of the last
+    bucket since the epoch; a bucket is a tenth of the window long. So the window covers between nine and ten tenths of
+    its length."""
 
     newest: int = 0
     counts: tuple[int, ...] = _EMPTY * BUCKETS
 
 
 def moved(window: CallWindow, window_ms: int, now_ms: int) -> CallWindow:
-    """The window at this time; where a clock went back a little, it stays. One from far ahead was written under another
-    rule, whose buckets had another length: it starts again."""
+    """The window at this time; unchanged if the clock went back a little. One from far ahead was written under another
+    rule with another bucket length: it starts again."""
     newest = now_ms * BUCKETS // window_ms
     by = min(newest - window.newest, BUCKETS)
     if by < -BUCKETS:
@@ -34,12 +35,12 @@ def add(window: CallWindow, window_ms: int, calls: int, failed: int, slow: int, 
 
 
 def sums(window: CallWindow) -> tuple[int, int, int]:
-    """How many calls, failures and slow calls there are in it."""
+    """The number of calls, failures and slow calls in the window."""
     calls, failed, slow = (sum(window.counts[i::3]) for i in range(3))
     return calls, failed, slow
 
 
 def rates(window: CallWindow) -> tuple[int, float, float]:
-    """How many calls there are in it, the share of those that failed, and the share that was slow."""
+    """The number of calls in the window, and the shares of failed and of slow ones."""
     calls, failed, slow = sums(window)
     return calls, failed / max(calls, 1), slow / max(calls, 1)

@@ -24,8 +24,8 @@ class DirectCall:
         self.result: Any = None
 
     def begin(self) -> None:
-        """Claim the key; or, where it is done, set `finished` and the stored result. Raises InProgress, KeyReused,
-        Unreadable where no result is stored, StoreError."""
+        """Claim the key; if it is already done, set `finished` and `result`. Raises InProgress, KeyReused, Unreadable
+        if no result is stored, StoreError."""
         store, task, key = self._store, self._task.name, self._wanted.key
         now_ms = store.now_ms()
         match acquire(store, [self._wanted], now_ms)[0]:
@@ -47,8 +47,8 @@ class DirectCall:
         return self._task.codec.decode_result(record.result)
 
     def end(self, result: Any) -> None:
-        """Complete the key with the handler's result. Raises LeaseLost where the call ran past its timeout and another
-        one has the key, RuntimeError where the transaction of `ctx.complete()` was not committed."""
+        """Complete the key with the handler's result. Raises LeaseLost if the call exceeded its timeout and another
+        call has the key, RuntimeError if the transaction of `ctx.complete()` was not committed."""
         claim, extras = self._claim, self._context.end()
         assert claim is not None
         if claim.committed and self._is_done(claim):
@@ -65,7 +65,7 @@ class DirectCall:
             )
 
     def fail(self) -> None:
-        """Release the key after a failure, unless it was completed or another call has it."""
+        """Release the key after a failure, unless it is completed or another call has it."""
         if self._claim is not None:
             self._store.cells.swap([self._claim.releasing()])
 
@@ -116,7 +116,7 @@ def _arguments(task: TaskSpec, context: Context, args: Sequence[Any]) -> Sequenc
 
 
 async def _in_thread(do: Callable[..., None], *args: Any) -> None:
-    """Run it to its end, even if the caller is cancelled meanwhile: a claim of a key must not be lost."""
+    """Run `do` in a thread to its end, even if the caller is cancelled meanwhile: a claimed key must not be lost."""
     import asyncio
 
     asked = asyncio.ensure_future(asyncio.to_thread(do, *args))

@@ -1,7 +1,7 @@
 """Compute the ticks of a schedule: cron expressions in a time zone, and plain intervals.
 
-Times are integer milliseconds since the epoch. Ticks depend on nothing but the expression, so that every scheduler
-sees the same ones.
+Times are integer milliseconds since the epoch. Ticks depend only on the expression, so every scheduler computes the
+same ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EVERY_MIN_MS = 100
 _EXPECTED = f"five fields (minute hour day month weekday), six with seconds first, or one of {', '.join(ALIASES)}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_LOOK_BACK_MS = 60_000  # how far back ticks are searched at first; eight times as far each time
+_LOOK_BACK_MS = 60_000  # first search span backwards; each further one is eight times as long
 _CACHED = 4096
 
 
@@ -39,12 +39,12 @@ class Times(Struct, frozen=True):
     """The ticks of a schedule. `spec` is its normalized form: two schedules with the same spec have the same ticks."""
 
     spec: str
-    shown: str  # as it was declared
+    shown: str  # as declared
     tz: str
     zone: tzinfo
 
     def after(self, after_ms: int) -> Iterator[int]:
-        """The ticks later than that, in order, without end."""
+        """The ticks after `after_ms`, in order, without end."""
         raise NotImplementedError
 
     def at(self, tick_ms: int) -> datetime:
@@ -53,7 +53,7 @@ class Times(Struct, frozen=True):
 
 
 class Cron(Times, frozen=True):
-    """The minutes, or seconds, that a cron expression names on the clocks of a zone."""
+    """The minutes or seconds of a cron expression, by the clocks of a time zone."""
 
     fields: str
 
@@ -61,7 +61,7 @@ class Cron(Times, frozen=True):
         last_ms = after_ms
         for at in CronSim(self.fields, self.at(after_ms)):
             tick_ms = (at - _EPOCH) // _MS
-            # An hour that the clocks repeat: started in its second half, cronsim begins with the first once more.
+            # In an hour that the clocks repeat: if cronsim starts in the second pass, it yields the first pass again.
             if tick_ms > last_ms:
                 yield tick_ms
                 last_ms = tick_ms
@@ -114,16 +114,16 @@ def _every(every: Duration, tz: str, zone: tzinfo) -> Every:
     return Every(f"every {every_ms}ms", f"every {show(every_ms / 1000)}", tz, zone, every_ms)
 
 
-@lru_cache(maxsize=_CACHED)  # a scheduler asks every second, for the same tick
+@lru_cache(maxsize=_CACHED)  # a scheduler asks every second for the same tick
 def next_after(times: Cron | Every, after_ms: int) -> int | None:
-    """The first tick later than that; None where there is none within 50 years."""
+    """The first tick after `after_ms`; None if there is none within 50 years."""
     return next(times.after(after_ms), None)
 
 
 def latest(times: Cron | Every, after_ms: int, until_ms: int, most: int) -> list[int]:
-    """The last `most` ticks after one time and up to another, in order.
+    """The last `most` ticks after `after_ms` and up to `until_ms`, in order.
 
-    Looked for in windows that grow back from the end: after a year's pause a schedule by the second has 30 million.
+    Searched in growing windows back from the end: a schedule by the second has 30 million ticks in a year.
     """
     span_ms = _LOOK_BACK_MS
     while True:

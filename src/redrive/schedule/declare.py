@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """A task that is enqueued by the clock. Made by `@app.periodic(…)`; found in `app.schedules` by its name."""
+    """A task that the scheduler enqueues by the clock. Made by `@app.periodic(…)`; `app.schedules` has it by name."""
 
     name: str
     times: Cron | Every
@@ -41,12 +41,12 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The key of the cell that holds its state."""
+        """The key of the cell with the schedule's state."""
         return f"schedule:{self.name}"
 
     @property
     def queue(self) -> str:
-        """The queue its messages go to."""
+        """The queue of the schedule's messages."""
         return str(self.options.get("queue", self.task.queue))
 
     def draft(self, tick_ms: int) -> Draft:
@@ -61,15 +61,15 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return self.task.using(**self.options, headers=headers, delay=delay).draft(*self.args, **kwargs)
 
     def _jitter_ms(self, tick_ms: int) -> int:
-        """The delay of a tick, from a hash of name and tick, so that every scheduler computes the same."""
+        """The delay of a tick, from a hash of name and tick, so every scheduler computes the same."""
         return zlib.crc32(f"{self.name} {tick_ms}".encode()) * self.jitter_ms >> 32
 
     # -- by hand
 
     def run(self, *, reason: str = "", actor: str | None = None) -> Ref[Any]:
         """Enqueue one message now, outside the ticks: it has the header `redrive-schedule` and no `redrive-tick`; a
-        parameter `tick` gets the time it is now. One commit with its entry in the audit log; on SQS the entry comes
-        right after."""
+        parameter `tick` gets the present time. One commit with its entry in the audit log; on SQS the entry comes right
+        after."""
         refuse_loop("Schedule.run()", "await asyncio.to_thread(schedule.run)")
         store, entry = self.task.app.store, self._entry("run", reason, actor)
         draft = self._draft(store.now_ms(), {NAME_HEADER: self.name}, delayed=False)
@@ -88,15 +88,16 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def state(self) -> ScheduleState | None:
-        """Its stored state; None where no scheduler has seen it yet."""
+        """The stored state; None if no scheduler has read the schedule yet."""
         return state_in(self.task.app.store.cells.read([self.key])[0])
 
     def pause(self, *, reason: str = "", actor: str | None = None) -> None:
-        """Enqueue no more ticks, for every scheduler, until `resume`. One commit with its entry in the audit log."""
+        """Stop enqueuing ticks, in every scheduler, until `resume`. One commit with its entry in the audit log."""
         self._set(True, self._entry("pause", reason, actor))
 
     def resume(self, *, reason: str = "", actor: str | None = None) -> None:
-        """Continue. The ticks meanwhile were missed: `missed=` decides about them. Otherwise as `pause`."""
+        """Resume a paused schedule. The ticks meanwhile are missed, and `missed=` applies to them. Otherwise as
+        `pause`."""
         self._set(False, self._entry("resume", reason, actor))
 
     def _set(self, paused: bool, entry: Entry) -> None:
@@ -115,7 +116,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 def state_in(cell: Cell | None) -> ScheduleState | None:
-    """Decode the state; one that cannot be read counts as none, so that the schedule starts from now."""
+    """Decode the state. An unreadable one counts as missing, so the schedule starts from now."""
     return decoded(cell, _to_state, None)
 
 
@@ -194,7 +195,7 @@ def _check(app: Registry, task: Task[..., Any], task_options: Mapping[str, Any])
 
 
 def _check_draft(schedule: Schedule) -> None:
-    """Refuse arguments that do not fit where they are declared, and not at the first tick."""
+    """Check the arguments at the declaration, not at the first tick. Raises ConfigError."""
     what = f"schedule {schedule.name!r}"
     if "tick" in schedule.kwargs:
         raise ConfigError(f"{what}: parameter 'tick' is given the tick's time; leave it out of kwargs=")

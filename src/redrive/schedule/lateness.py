@@ -1,4 +1,4 @@
-"""Find how late schedules are, and whether a scheduler runs them."""
+"""Compute how late schedules are, and if a scheduler runs them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ LATE_MS = 5_000  # a scheduler enqueues a tick within about a second
 
 
 class ScheduleStatus(Struct, frozen=True, kw_only=True):
-    """A schedule: `late_ms` is how long its first tick that was not enqueued is overdue, None if none is. `seen_ms` is
-    when a scheduler last ran it, None if none ever did. Times are ms of the store's clock."""
+    """A schedule: `late_ms` is how long its first unenqueued tick is overdue, or None. `seen_ms` is when a scheduler
+    last ran it, None if never. Times are ms of the store's clock."""
 
     name: str
     late_ms: int | None = None
     last_ms: int | None = None
     next_ms: int | None = None
     seen_ms: int | None = None
-    unattended: bool = False  # no scheduler has run it lately
+    unattended: bool = False  # no scheduler has run it within LATELY_MS
     paused: bool = False
 
     @property
     def is_late(self) -> bool:
-        """Whether a person should look: a tick is overdue, or no scheduler runs it."""
+        """True if the schedule needs attention: a tick is overdue, or no scheduler runs it."""
         return not self.paused and (self.unattended or (self.late_ms or 0) >= LATE_MS)
 
 

@@ -21,24 +21,24 @@ from .declare import state_in
 
 CELL = "schedulers"
 SEEN_EVERY_MS = 20_000
-LATELY_MS = 60_000  # a schedule without a scheduler for that long has none
-WATCH_S = 5.0  # how long after its start a worker checks: a scheduler may start beside it
+LATELY_MS = 60_000  # a schedule that no scheduler has run for this long counts as unattended
+WATCH_S = 5.0  # how long after its start a worker checks, as a scheduler may be starting too
 _KEPT_MS = 30 * 86_400_000
 _TRIES = 3
 _times = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class SchedulerPresence:
-    """Writes, for one scheduler, that it runs these schedules."""
+    """Records for one scheduler which schedules it runs."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._at_ms = store, -SEEN_EVERY_MS
 
     def write(self, names: Collection[str], now_ms: int) -> None:
-        """Record them, unless that was done within SEEN_EVERY_MS. Raises StoreError."""
+        """Record these schedules, at most once per SEEN_EVERY_MS. Raises StoreError."""
         if not names or 0 <= now_ms - self._at_ms < SEEN_EVERY_MS:
             return
-        for _ in range(_TRIES):  # a scheduler of another app writes other names
+        for _ in range(_TRIES):  # a scheduler of another app may write the cell too
             (cell,) = self._store.cells.read([CELL])
             known = decoded(cell, _times, {})
             fresh = {name: at_ms for name, at_ms in known.items() if now_ms - at_ms < _KEPT_MS}
@@ -49,7 +49,7 @@ class SchedulerPresence:
 
 
 def last_seen(store: Store) -> Mapping[str, int]:
-    """When a scheduler last ran each schedule, in ms; those that none ever ran are left out. Raises StoreError."""
+    """When a scheduler last ran each schedule, in ms; without those that never ran. Raises StoreError."""
     (cell,) = store.cells.read([CELL])
     return decoded(cell, _times, {})
 

@@ -1,7 +1,7 @@
-"""Run schedules: a thin loop that reads the clock and enqueues the ticks that are due.
+"""Run schedules: a loop that reads the clock and enqueues the due ticks.
 
-What a kill leaves behind: a tick is enqueued by the commit that moves its schedule's cell, so either both happened or
-neither. A scheduler holds nothing that another one would have to take back.
+After a kill: a tick is enqueued by the commit that swaps its schedule's cell, so either both happened or neither. A
+scheduler holds nothing that another one would have to take back.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .declare import Schedule, state_in, swap_of
 from .presence import SchedulerPresence
 from .turn import Turn, cut, turn
 
-STEP_MS = 1_000  # the longest sleep, so that a pause, a change or a jump of the clock is soon seen
-STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store cannot be reached
+STEP_MS = 1_000  # longest sleep, so that a pause, a change or a jump of the clock is noticed soon
+STORE_RETRY_S = (0.05, 2.0)  # first and longest pause while the store is unreachable
 
 
 class DueSchedule(Struct, frozen=True, eq=False):
-    """A schedule's cell as it was read, and the turn to make."""
+    """A schedule, its cell as read, and the turn to write."""
 
     schedule: Schedule
     cell: Cell | None
@@ -46,8 +46,8 @@ class Scheduler:
     """Enqueues the ticks of an app's schedules. Any number may run, anywhere: each tick is enqueued once.
 
     Made by `app.scheduler()`. `async with`, or `with`, runs it beside other work, in a thread of its own; `run` blocks
-    until `stop`; `step` does what is due now and returns. While the store cannot be reached it tries again, at least
-    every 2 s; the ticks of that time are missed, and the schedules' `missed=` says what becomes of them.
+    until `stop`; `step` does what is due now and returns. While the store is unreachable it retries, at least every 2
+    s; the ticks of that time are missed, and the schedules' `missed=` applies to them.
     """
 
     def __init__(self, app: Registry) -> None:
@@ -55,9 +55,9 @@ class Scheduler:
         self.name = f"scheduler/{os.uname().nodename}:{os.getpid()}"
         self._store = app.store
         self._presence = SchedulerPresence(app.store)
-        self._seen: set[str] = set()  # schedules that it has read before
-        self._refused: dict[str, str] = {}  # the notices about schedules whose messages the store refuses
-        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called in a signal handler
+        self._seen: set[str] = set()  # schedules that this scheduler has read before
+        self._refused: dict[str, str] = {}  # notices about schedules whose messages the store refuses
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # `put` may be called in a signal handler
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -81,7 +81,7 @@ class Scheduler:
             try:
                 wait_s = self.step() / 1000
             except (Unsupported, ReadOnly, SchemaError):
-                raise  # no later try would go better
+                raise  # a retry would fail too
             except StoreError as error:
                 if not failed_s:
                     self._notice("store_unavailable", str(error))
@@ -92,7 +92,7 @@ class Scheduler:
                 failed_s = 0.0
 
     def stop(self) -> None:
-        """End `run` soon: from any thread, or a signal handler."""
+        """End `run` soon. May be called from any thread, or a signal handler."""
         self._stops.put(None)
 
     def _is_stopped(self, wait_s: float) -> bool:
@@ -111,11 +111,11 @@ class Scheduler:
         try:
             self.run()
         except BaseException as error:
-            self._error = error  # raised by join; but that may be long from now
+            self._error = error  # `join` raises it, but possibly much later
             print(many_lines(redact(f"redrive: {self.name} ended:\n{traceback.format_exc()}")), file=sys.stderr)
 
     def join(self) -> None:
-        """Wait for the thread's end; raises what ended it, if that was an error."""
+        """Wait until the thread ends. Raises the error that ended it, if any."""
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -140,9 +140,10 @@ class Scheduler:
     # -- ticks
 
     def step(self) -> int:
-        """Enqueue what is due now; returns the milliseconds until the next tick, at most STEP_MS.
+        """Enqueue the due ticks; returns the milliseconds until the next tick, at most STEP_MS.
 
-        Raises StoreError if the store fails: then nothing was enqueued, or it was and its cell says so.
+        Raises StoreError if the store fails: then the ticks were either not enqueued, or enqueued and recorded in their
+        cells.
         """
         dues = self.look(self.app.schedules.values())
         for batch in _batches([due for due in dues if _changes(due)], self._store.traits.batch_max):
@@ -153,7 +154,7 @@ class Scheduler:
         return max(0, min(waits, default=STEP_MS))
 
     def look(self, schedules: Iterable[Schedule]) -> list[DueSchedule]:
-        """Read the state of these schedules, and decide what is due for each. Writes nothing."""
+        """Read the state of these schedules and decide which ticks are due. Writes nothing."""
         listed = list(schedules)
         cells, now_ms = self._store.cells.read([s.key for s in listed]), self._store.now_ms()
         most = self._store.traits.batch_max
@@ -166,8 +167,8 @@ class Scheduler:
         return DueSchedule(schedule, cell, cut(made, most))
 
     def put(self, dues: Sequence[DueSchedule]) -> None:
-        """Enqueue the ticks of these and move their cells, in one commit. Where another scheduler was quicker with
-        one of them, each is read again and enqueued alone."""
+        """Enqueue these ticks and swap the cells of their schedules, in one commit. If another scheduler changed one of
+        the cells first, each schedule is read again and enqueued alone."""
         try:
             self._commit(dues)
         except (Conflict, EnqueueError):
@@ -179,8 +180,8 @@ class Scheduler:
         try:
             self._commit(dues)
         except Conflict:
-            pass  # another scheduler made this turn; the next step reads what is left
-        except EnqueueError as error:  # of this message; the other schedules go on
+            pass  # another scheduler wrote this turn; the next step reads the rest
+        except EnqueueError as error:  # one schedule's message was refused; the others go on
             if self._refused.get(schedule.name) != str(error):
                 self._refused[schedule.name] = str(error)
                 self._notice("schedule_refused", f"{schedule.name}: {error}")
@@ -228,7 +229,7 @@ def _wait_ms(due: DueSchedule, now_ms: int) -> int:
 
 
 def _batches(dues: Sequence[DueSchedule], most: int) -> Iterator[list[DueSchedule]]:
-    """Group the due schedules so that the ticks of a group fit one put."""
+    """Split the due schedules into groups whose ticks fit one put."""
     batch: list[DueSchedule] = []
     for due in dues:
         if batch and sum(len(d.turn.ticks) for d in (*batch, due)) > most:

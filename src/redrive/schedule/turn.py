@@ -1,4 +1,4 @@
-"""Decide which ticks are due, from a schedule's times, its state and the time. Pure.
+"""Decide which ticks are due, from a schedule's times, its state and the clock. Pure.
 
 The state is one cell. The commit that enqueues ticks swaps it, so each tick is enqueued once: of two schedulers that
 find the same tick due, one finds the cell changed.
@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from .cron import Cron, Every, latest, next_after
 
-MISSED_MAX = 1000  # ticks that `all` makes up for; of more, the oldest are left out
-ON_TIME_MS = 5_000  # a tick is missed when it is later than that, or when the next one has come
-TAKE_OVER_MS = 60_000  # how long a changed spec is kept before a scheduler that runs another one changes it again
-AHEAD_MAX_MS = 24 * 3600 * 1000  # a state further ahead was written under a clock that was wrong
+MISSED_MAX = 1000  # missed ticks that `all` enqueues; beyond this, the oldest are dropped
+ON_TIME_MS = 5_000  # a later tick is missed, as is one whose successor is due
+TAKE_OVER_MS = 60_000  # a changed spec is kept this long before a scheduler with another spec may change it back
+AHEAD_MAX_MS = 24 * 3600 * 1000  # a state further ahead was written under a wrong clock
 
 
 class Missed(StrEnum):
-    """How missed ticks are made up for: `last` enqueues the latest one, `all` each of them, `skip` none."""
+    """The policy for missed ticks: `last` enqueues the latest one, `all` each of them, `skip` none."""
 
     LAST = "last"
     ALL = "all"
@@ -56,12 +56,12 @@ def turn(
     first: bool = True,
     most: int = MISSED_MAX,
 ) -> Turn:
-    """Decide the turn of a schedule in this state, at that time.
+    """Decide the turn of a schedule in this state at `now_ms`.
 
-    The same state comes back where nothing is to be written. A new schedule starts from now: it has no past ticks.
-    So does one whose spec changed; but a scheduler that has looked before (`first=False`) leaves a spec that changed
-    within a minute alone: an old and a new program that overlap would take turns to start from now, and enqueue
-    nothing. `most` bounds what `all` makes up for.
+    The state is returned unchanged if there is nothing to write. A new schedule starts from now, without past ticks, as
+    does one whose spec changed. But a scheduler that has read the schedule before (`first=False`) ignores a spec that
+    changed within a minute: otherwise an old and a new program that overlap would keep resetting the schedule and
+    enqueue nothing. `most` bounds the missed ticks that `all` enqueues.
     """
     if state is None or state.seen_ms - now_ms > AHEAD_MAX_MS:
         paused = state is not None and state.paused
@@ -87,7 +87,7 @@ def _due(times: Cron | Every, missed: Missed, state: ScheduleState, now_ms: int,
 
 
 def cut(turn: Turn, most: int) -> Turn:
-    """Cut a turn to its first `most` ticks; its state leaves the others due."""
+    """Cut a turn to its first `most` ticks; the others stay due in its state."""
     if len(turn.ticks) <= most:
         return turn
     last_ms = turn.ticks[most - 1]
@@ -95,6 +95,6 @@ def cut(turn: Turn, most: int) -> Turn:
 
 
 def resumed(state: ScheduleState, missed: Missed, paused: bool, now_ms: int) -> ScheduleState:
-    """Pause or resume the state; under `skip` it continues from now."""
+    """Pause or resume a schedule's state; with `skip`, a resumed schedule continues from now."""
     seen_ms = now_ms if state.paused and not paused and missed is Missed.SKIP else state.seen_ms
     return replace(state, paused=paused, seen_ms=seen_ms)

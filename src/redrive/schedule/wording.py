@@ -1,4 +1,4 @@
-"""Say in words when a schedule ticks."""
+"""Describe in words when a schedule ticks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _MONTHS = ("", "January", "February", "March", "April", "May", "June", "July", "
            "November", "December")  # fmt: skip
 _DAY_NUMBERS = {name[:3].upper(): n for n, name in enumerate(_DAYS[:7])}
 _MONTH_NUMBERS = {name[:3].upper(): n for n, name in enumerate(_MONTHS) if name}
-_TIMES_MAX = 6  # times of a day that are named one by one
+_TIMES_MAX = 6  # times of a day that are listed one by one
 _ANY = "*"
 
 
 class _Unworded(Exception):
-    """A part that has no words here, such as `L` or `5#3`."""
+    """A field without words here, such as `L` or `5#3`."""
 
 
 def words(times: Cron | Every) -> str:
-    """When a schedule ticks, in words; empty where the expression says it better.
+    """Return in words when a schedule ticks; empty if the expression is clearer.
 
     >>> from redrive.schedule.cron import times
     >>> words(times("30 3 * * 1-5", None, "UTC"))
@@ -68,7 +68,7 @@ def _hours(hour: str) -> str:
 
 
 def _step(field: str, unit: str, whole: int) -> str | None:
-    """The words of `*/n`; None for another field. Raises _Unworded if `n` does not divide `whole`."""
+    """The words for `*/n`; None for another field. Raises _Unworded if `n` does not divide `whole`."""
     if not field.startswith("*/"):
         return None
     n = _number(field[2:])
@@ -84,7 +84,7 @@ def _date(day: str, month: str, weekday: str, *, daily: bool) -> str:
         raise _Unworded
     by_day = "" if day == _ANY else f"on day {_list(day)} of the month"
     by_weekday = "" if weekday == _ANY else f"on {_list(weekday, _DAY_NUMBERS, _DAYS)}"
-    parts = " or ".join(part for part in (by_day, by_weekday) if part)  # of two, cron takes the days of either
+    parts = " or ".join(part for part in (by_day, by_weekday) if part)  # cron takes days that match either field
     if not parts and daily:
         parts = "every day"
     if month != _ANY:
@@ -93,7 +93,7 @@ def _date(day: str, month: str, weekday: str, *, daily: bool) -> str:
 
 
 def _list(field: str, numbers: Mapping[str, int] | None = None, names: tuple[str, ...] = ()) -> str:
-    """The words of a list of values and ranges: `1-5,7`."""
+    """The words for a list of values and ranges, such as `1-5,7`."""
     ranges = []
     for part in field.split(","):
         ends = [_number(end, numbers) for end in part.split("-")]
@@ -104,7 +104,7 @@ def _list(field: str, numbers: Mapping[str, int] | None = None, names: tuple[str
 
 
 def _numbers(field: str) -> list[int]:
-    """The values of a list without ranges; empty for another."""
+    """The values of a list without ranges; empty for any other field."""
     return [int(part) for part in field.split(",")] if field.replace(",", "").isdecimal() else []
 
 

@@ -1,7 +1,7 @@
 """Alert when a figure of the fleet goes above a threshold, and when it is below again.
 
-`rule.py` says what may be watched, `measure.py` reads the figures, `grouping.py` groups what one outage causes,
-`machine.py` decides, and `watch.py` looks every five seconds, in one process for all. `on.py` is `app.on`.
+`rule.py` defines what can be watched, `measure.py` reads the figures, `grouping.py` groups the effects of one outage,
+`machine.py` decides, and `watch.py` checks every five seconds, in one process of the fleet. `on.py` is `app.on`.
 """
 
 from __future__ import annotations

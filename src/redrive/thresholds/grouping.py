@@ -1,7 +1,8 @@
-"""Group what has one cause: tasks and queues that an outage of a dependency pushes above a threshold.
+"""Group alerts with one cause: tasks and queues that an outage of a dependency pushes above a threshold.
 
-While the breaker of a dependency is open, what calls it does not fire one by one. All of it is one subject, the
-dependency, and belongs to that until it is below, also once the breaker is closed: otherwise each would fire after all.
+While the breaker of a dependency is open, its tasks and queues do not fire one by one: they form one subject, the
+dependency. They stay in it until they are below the threshold, even after the breaker closes; otherwise each would fire
+then.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from .machine import AlertState
 from .measure import FigureSubject
 from .rule import AlertRule
 
-GROUPED = ("depth", "dead", "age", "error_rate", "p95", "slo_burn")  # what an outage of a dependency raises
+GROUPED = ("depth", "dead", "age", "error_rate", "p95", "slo_burn")  # figures that an outage of a dependency raises
 OPEN = ("open", "half_open", "forced_open")
 
 
 class Surroundings:
-    """The mutes and the failing dependencies, each read at most once for all rules of a look."""
+    """The mutes and the failing dependencies, each read at most once per check of all rules."""
 
     def __init__(self, store: Store, app: Registry) -> None:
         self._store, self._app = store, app
 
     def muted(self, subject: FigureSubject) -> bool:
-        """Whether alerts about it are muted. Raises StoreError."""
+        """True if alerts about the subject are muted. Raises StoreError."""
         if subject.task or subject.queue:
             return self._mutes.cover(queue=subject.queue, task=subject.task)
         schedule = self._app.schedules.get(subject.about)
@@ -50,7 +51,7 @@ class Surroundings:
 
     @cached_property
     def _failing(self) -> frozenset[str]:
-        """Those whose breakers are not closed, without those of their keys."""
+        """The dependencies whose breakers are not closed, not counting per-key breakers."""
         return frozenset(c.name for c in Controls(self._store, self._app).list(waiting=False) if c.breaker in OPEN)
 
 
@@ -61,8 +62,8 @@ def group_values(
     figures: Mapping[FigureSubject, float],
     cause: Callable[[FigureSubject], str | None],
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The values by key of a subject, and by the key of each grouped subject its dependency. What already fires by
-    itself goes on by itself."""
+    """Return the values by subject key, and for each grouped subject's key its dependency. A subject that already fires
+    alone is not grouped."""
     values: dict[str, float] = {}
     groups = dict(joined)
     for subject, value in figures.items():

@@ -1,4 +1,4 @@
-"""Decide when an alert on a threshold fires and ends: pure, so that every process decides alike."""
+"""Decide when a threshold alert fires and ends. Pure, so every process decides the same."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .rule import AlertRule
 
 
 class AlertState(Struct, frozen=True, array_like=True):
-    """One subject of a rule: since when it is above the threshold without a break (0: it is not), since when it has
-    been below while it fires, when it fired (0: it does not), when the last alert was sent, and its last value."""
+    """The state of one subject of a rule: since when it has been above the threshold (0: it is not), since when it has
+    been below while it fires, when it fired (0: it does not fire), when the last alert was sent, and the last value."""
 
     above_ms: int = 0
     below_ms: int = 0
@@ -22,11 +22,11 @@ class AlertState(Struct, frozen=True, array_like=True):
 def step(
     rule: AlertRule, state: AlertState, value: float | None, now_ms: int, *, muted: bool = False
 ) -> tuple[AlertState | None, str | None]:
-    """The next state, None once there is nothing to remember, and the alert to send: firing, resolved or None.
+    """Return the next state, None if nothing is left to store, and the alert to send: firing, resolved or None.
 
-    `value`: None where the subject is gone, such as a queue that is empty: that is below. While it is `muted` no
-    firing alert is sent: one that still fires afterwards is sent then. A resolved alert follows each firing one that
-    was sent, also while it is muted, and no other.
+    A `value` of None, for a subject that is gone, such as an empty queue, counts as below. While `muted`, no firing
+    alert is sent; if the subject still fires afterwards, it is sent then. A resolved alert follows each firing one that
+    was sent, even while muted, and is never sent alone.
     """
     if value is not None and value > rule.above:
         above_ms = state.above_ms or now_ms

@@ -1,4 +1,4 @@
-"""Read the figures that rules look at, each at most once for all rules of a look."""
+"""Read the figures for the rules, each at most once per check of all rules."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ..store import Store
 from .rule import AlertRule
 
 WINDOW_MS = 15 * MINUTE_MS  # of error rates and percentiles
-RUNS_MIN = 20  # of fewer runs in that time no share and no percentile is taken
-NAMES_MAX = 200  # queues and tasks whose history is read, those that did something last
+RUNS_MIN = 20  # fewer runs in the window give no share and no percentile
+NAMES_MAX = 200  # queues and tasks whose history is read, the most recently active ones
 
 
 class FigureSubject(NamedTuple):
@@ -35,7 +35,7 @@ class FigureSubject(NamedTuple):
 
 class Figures:
     """The figures of a store at one moment, read when a rule asks for them. Reading raises StoreError, and Unsupported
-    where a store does not keep them."""
+    if the store does not keep them."""
 
     def __init__(self, store: Store, app: Registry) -> None:
         self._store, self._app = store, app
@@ -73,7 +73,7 @@ class Figures:
             yield queue, {"depth": counts.ready, "dead": counts.dead, "age": counts.oldest_age_s}[name]
 
     def _without_worker(self) -> Iterator[tuple[str, float]]:
-        """Queues in which something is due and that no living worker works, with how much is due."""
+        """Queues with due messages but without a living worker, and the number of due messages."""
         known = worked(self._workers)
         paused = self._store.paused()
         for queue, counts in self._counts.items():
@@ -81,7 +81,7 @@ class Figures:
                 yield queue, counts.ready
 
     def _hung(self) -> Iterator[tuple[str, float]]:
-        """For how long each living worker has not been able to begin messages."""
+        """The living workers that cannot start messages, and for how long, in seconds."""
         now_ms = self._store.now_ms()
         for info in self._workers or ():
             if info.hung is not None and not info.gone:
@@ -112,7 +112,7 @@ class Figures:
         return read_objectives(self._store, self._app)
 
     def _burns(self, rule: AlertRule) -> Iterator[tuple[FigureSubject, float]]:
-        """Burn rates. With `above` that of the shortest windows; without, of the first alert that fires."""
+        """Burn rates. With `above`, that of the shortest windows; without, that of the first alert that fires."""
         for slo in self._objectives:
             subject = FigureSubject(task=slo.name) if slo.kind == "task" else FigureSubject(queue=slo.name)
             if rule.above:

@@ -1,4 +1,4 @@
-"""Rules: which figure of the fleet needs a person, from which value on, for how long."""
+"""Rules: which figure to compare, with which threshold, for how long."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..message import Filter
 
 
 class AlertKind(NamedTuple):
-    """A kind of alert: its unit (count, seconds, share or rate), the default of `above`, None where it has none, the
-    default of `for_`, and whether it takes a queue and a task."""
+    """A kind of alert: its unit (count, seconds, share or rate), the default of `above`, or None, the default of
+    `for_`, and whether it takes a queue and a task."""
 
     unit: str
     above: float | None
@@ -42,8 +42,9 @@ WORDS = {
 
 
 class AlertRule(Struct, frozen=True, kw_only=True):
-    """An alert on a threshold: firing once the figure has been above `above` for `for_ms`, sent again each `every_ms`
-    while it is, and resolved once it has been below for that long. `queue` and `task` narrow it."""
+    """An alert on a threshold: it fires once the figure has been above `above` for `for_ms`, is sent again each
+    `every_ms` while it fires, and is resolved once the figure has been below for `for_ms`. `queue` and `task` restrict
+    it."""
 
     name: str
     above: float
@@ -54,16 +55,16 @@ class AlertRule(Struct, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> str:
-        """The unit of its figure."""
+        """The unit of the rule's figure."""
         return KINDS[self.name].unit
 
     def takes(self, queue: str | None, task: str | None = None) -> bool:
-        """Whether the rule covers this queue and task."""
+        """True if the rule covers this queue and task."""
         return self.queue in (None, queue) and self.task in (None, task)
 
     @property
     def where(self) -> Filter:
-        """Its queue and task."""
+        """A filter for the rule's queue and task."""
         return Filter(queue=self.queue, task=self.task)
 
 
@@ -76,7 +77,7 @@ def rule(
     queue: str | None = None,
     task: str | None = None,
 ) -> AlertRule:
-    """Check and make a rule. Raises ConfigError."""
+    """Validate and return a rule. Raises ConfigError."""
     kind = KINDS[name]
     for what, given, taken in (("queue", queue, kind.queue), ("task", task, kind.task)):
         if given is not None and not taken:
@@ -108,7 +109,7 @@ def _above(name: str, unit: str, above: float | str) -> float:
 
 
 def figure_text(unit: str, value: float) -> str:
-    """A figure in words."""
+    """Format a figure in its unit."""
     match unit:
         case "seconds":
             return show(round(value, 3)) if value else "0s"

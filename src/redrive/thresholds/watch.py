@@ -1,8 +1,8 @@
-"""Check rules every few seconds, one process for all, and send the alerts that fire or are resolved.
+"""Check rules every few seconds in one process of the fleet, and send alerts as they fire or are resolved.
 
-The states of a rule's subjects are in one cell, with the time of the last look. A process that finds that time old
-checks, and swaps the cell: the one whose swap succeeds sends. So any number of processes send once, and a process that
-is killed leaves the states. A kill between the swap and the sending loses that one alert; while it fires, it is sent
+The states of a rule's subjects are in one cell, with the time of the last check. A process that finds this time old
+checks and swaps the cell, and sends if the swap succeeds. So any number of processes send each alert once, and a killed
+process leaves the states. A kill between the swap and the sending loses that one alert; while it fires, it is sent
 again after `every`.
 """
 
@@ -49,7 +49,7 @@ class Watched(NamedTuple):
 
     @property
     def cell(self) -> str:
-        """The cell of its states: of this very rule, so a changed one starts over."""
+        """The cell of the rule's states. The key is a hash of the rule, so a changed rule starts over."""
         of = msgspec.json.encode([self.channel, self.rule])
         return f"threshold/{self.rule.name}/{hashlib.blake2b(of, digest_size=8).hexdigest()}"
 
@@ -57,14 +57,14 @@ class Watched(NamedTuple):
 class _Kept(Struct, array_like=True):
     looked_ms: int = 0
     states: dict[str, AlertState] = {}
-    groups: dict[str, str] = {}  # by the key of each subject that an outage groups, its dependency
+    groups: dict[str, str] = {}  # the dependency of each subject that an outage groups, by the subject's key
 
 
 class _StateChange(NamedTuple):
     subject: FigureSubject
     word: str
     state: AlertState
-    affected: Sequence[FigureSubject] = ()  # what the outage of a dependency groups, the worst first
+    affected: Sequence[FigureSubject] = ()  # the subjects that an outage groups, the worst first
 
 
 class Watching:
@@ -78,13 +78,13 @@ class Watching:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, if there are rules and the store keeps cells."""
+        """Start the thread, if there are rules and the store has cells."""
         if self._rules and self._app.store.traits.cells:
             self._thread = threading.Thread(target=self._run, name="redrive-thresholds", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """End, without waiting for a receiver that is slow."""
+        """Stop the thread; waits at most a second for a slow receiver."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join(1.0)
@@ -119,7 +119,7 @@ class Watching:
         now_ms = store.now_ms()
         kept = decoded(cell, _kept, _Kept())
         if 0 <= now_ms - kept.looked_ms < LOOK_S * 900:
-            return  # another process has just looked
+            return  # another process has just checked
         values = figures.of(watched.rule)
         left, changes = _step(watched.rule, kept, values, around, now_ms)
         swap = Swap(watched.cell, version_of(cell), msgspec.json.encode(left), KEPT_MS)
@@ -131,7 +131,7 @@ class Watching:
         try:
             watched.tell(alert)
         except NotSent:
-            self._unsent = [*self._unsent, (watched, alert)][-UNSENT_MAX:]  # with the next look
+            self._unsent = [*self._unsent, (watched, alert)][-UNSENT_MAX:]  # sent at the next check
         except Exception:
             complain(f"{watched.channel} on an alert:\n{traceback.format_exc()}")
 
@@ -162,7 +162,7 @@ class Watching:
 def _step(
     rule: AlertRule, kept: _Kept, figures: Mapping[FigureSubject, float], around: Surroundings, now_ms: int
 ) -> tuple[_Kept, list[_StateChange]]:
-    """The next states by subject, and the alerts to send."""
+    """Return the next states by subject, and the alerts to send."""
     cause = around.cause if rule.name in GROUPED else lambda _: None
     values, groups = group_values(rule, kept.states, kept.groups, figures, cause)
     left: dict[str, AlertState] = {}
@@ -185,7 +185,7 @@ def _step(
 
 
 def _first_state(states: Mapping[str, AlertState], group: Sequence[FigureSubject]) -> AlertState:
-    """A group has been above for as long as the first of its members."""
+    """The first state of a group: above the threshold for as long as the first of its members."""
     since = [state.above_ms for each in group if (state := states.get(key_of(each))) is not None]
     return AlertState(above_ms=min(since, default=0))
 
@@ -194,7 +194,7 @@ _kept = msgspec.json.Decoder(_Kept).decode
 
 
 def place_in_words(subject: FigureSubject) -> str:
-    """Which queue or task it is."""
+    """The subject's queue or task in words."""
     of = f"task {subject.task}" if subject.task else f"queue {subject.queue}"
     return f"{of} on queue {subject.queue}" if subject.task and subject.queue else of
 
@@ -207,7 +207,7 @@ def text_of(
     now_ms: int,
     affected: Sequence[FigureSubject] = (),
 ) -> str:
-    """An alert in a sentence."""
+    """The text of an alert, in one sentence."""
     of = place_in_words(affected[0] if affected else subject)
     value, above = figure_text(rule.unit, state.value), figure_text(rule.unit, rule.above)
     what = {
