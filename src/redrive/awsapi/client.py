@@ -1,4 +1,4 @@
-"""boto3, imported here and nowhere else: clients of AWS tuned for many small calls, and what their errors mean."""
+"""boto3: clients tuned for many small calls, and the meaning of their errors. Nothing else imports boto3."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import ConfigError, StoreError, StoreUnavailable
 
 READ_TIMEOUT_S = 35.0  # a long poll takes 20 s
 CONNECT_TIMEOUT_S = 5.0
-TRIES = 3  # of one call, on errors of the network, throttling and 5xx
+TRIES = 3  # attempts of one call, on network errors, throttling and 5xx
 REFUSED = "AWS refuses it"
 _DENIED = ("AccessDenied", "AccessDeniedException", "UnrecognizedClientException", "InvalidClientTokenId",
            "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId",
@@ -25,13 +25,13 @@ _ABSENT = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "Reso
 
 
 def client(service: str, *, region: str | None, **options: Any) -> Any:
-    """A boto3 client that any number of threads may share, of the same options as `opened`."""
+    """A boto3 client that threads may share, with the options of `opened`."""
     return opened(service, region=region, **options).client
 
 
 class Opened(NamedTuple):
-    """A client and what it goes by, for calls beside it. `ca`: a file of certificates of its own. `direct`: no proxy
-    stands between."""
+    """A boto3 client and its settings, for calls that bypass it. `ca`: the client's own certificate file. `direct`: no
+    proxy is used."""
 
     client: Any
     credentials: Any
@@ -51,9 +51,9 @@ def opened(
     """A boto3 client with `pool` connections, which any number of threads may share.
 
     Parameters are not validated and the User-Agent is fixed: together a quarter of the processor time of a call
-    (docs/benchmarks.md). `tries` 1 leaves trying again to the caller. `endpoint` None: as AWS_ENDPOINT_URL and the
-    profile say. An endpoint on this machine needs no credentials. Raises ConfigError where boto3 is not installed or
-    finds no region, and for an endpoint that is no URL.
+    (docs/benchmarks.md). With `tries` 1 the caller retries. `endpoint` None: the one of AWS_ENDPOINT_URL or the
+    profile. An endpoint on this machine needs no credentials. Raises ConfigError if boto3 is not installed or has no
+    region, and for an endpoint that is not a URL.
     """
     try:
         import boto3
@@ -87,7 +87,7 @@ def opened(
     local = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
     try:
         if endpoint is not None and _is_here(endpoint):
-            # Do not ask the cloud that this machine may be in: without an answer that takes seconds.
+            # Do not ask the cloud's metadata service: outside a cloud the request times out after seconds.
             core.get_component("credential_provider").remove("iam-role")
             return connect(**({} if session.get_credentials() is not None else local))
         first = connect()
@@ -107,7 +107,7 @@ def opened(
 
 @functools.cache
 def _loader() -> Any:
-    """What reads the descriptions of services: a tenth of a second for each that it has not read before."""
+    """botocore's loader of service descriptions, shared: each takes a tenth of a second to read."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -123,7 +123,7 @@ def _is_here(endpoint: str) -> bool:
 
 @functools.cache
 def method_of(action: str) -> str:
-    """boto3's name of an API action.
+    """The name of boto3's method for an API action.
 
     >>> method_of("SendMessageBatch")
     'send_message_batch'
@@ -132,19 +132,20 @@ def method_of(action: str) -> str:
 
 
 def code_of(error: Exception) -> str:
-    """The code of an error that AWS answered with; empty for any other, such as one of the network."""
+    """The code of an error response of AWS; empty for other errors, such as those of the network."""
     answer = getattr(error, "response", None)
     return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
 
 
 def is_absent(error: Exception) -> bool:
-    """Whether what was asked for does not exist."""
+    """True if AWS reports that the requested resource does not exist."""
     return code_of(error) in _ABSENT
 
 
 def failure(error: Exception, what: str) -> StoreError | ConfigError:
-    """What to raise for an error of boto3 as it did `what`: ConfigError for missing rights, credentials or things,
-    which no second try mends, StoreError for a call that is wrong, StoreUnavailable for all that may pass."""
+    """The exception to raise for a boto3 error while doing `what`: ConfigError for missing rights, credentials or
+    resources, which a retry does not help, StoreError for an invalid call, StoreUnavailable for errors that may
+    pass."""
     code, said = code_of(error), " ".join(str(error).split())[:300]
     if type(error).__name__ == "NoCredentialsError":
         return ConfigError(
@@ -166,7 +167,7 @@ _PASSING = ("RequestLimitExceeded", "ProvisionedThroughputExceededException", "O
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """All that a call of boto3 may raise, or one beside it."""
+    """All exceptions of a boto3 call, or of a call that bypasses boto3."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     return (BotoCoreError, ClientError, OSError, HTTPException)

@@ -1,8 +1,8 @@
-"""The few calls that are made for every ten messages, without what boto3 does around each of its calls.
+"""The few calls made for every ten messages, without the overhead of boto3.
 
-boto3 finds the endpoint and the credentials; `_aws_sign` signs, http.client carries. Left out are botocore's events,
-endpoint rules, serializers and parsers, and urllib3: most of the processor time of a call (docs/benchmarks.md). Only
-for services that speak AWS's JSON protocol: https://smithy.io/2.0/aws/protocols/aws-json-1_0-protocol.html
+boto3 determines endpoint and credentials; `sigv4` signs, http.client sends. Left out are botocore's events, endpoint
+rules, serializers and parsers, and urllib3: most of the processor time of a call (docs/benchmarks.md). Only for
+services that speak AWS's JSON protocol: https://smithy.io/2.0/aws/protocols/aws-json-1_0-protocol.html
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from ..chance import uniform
 from .client import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TRIES
 from .sigv4 import Signer
 
-# As botocore's standard mode: a random part of 1 s, 2 s, 4 s and so on between two tries, and these codes.
+# As botocore's standard mode: retry these codes after a random part of 1 s, 2 s, 4 s and so on.
 PAUSE_MAX_S = 20.0
 _AGAIN = ("RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete", "SlowDown", "RequestLimitExceeded",
           "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
           "TooManyRequestsException", "BandwidthLimitExceeded", "LimitExceededException")  # fmt: skip
 _CONTENT = "application/x-amz-json-"
-_QUERY_ERROR = "x-amzn-query-error"  # services that were once called otherwise tell the code of then, and whose fault
-_encode = msgspec.json.Encoder().encode  # bytes as base64, as the protocol has them
+# services that had another protocol before report their old error code in this header
+_QUERY_ERROR = "x-amzn-query-error"
+_encode = msgspec.json.Encoder().encode  # bytes as base64, as the protocol requires
 _decode = msgspec.json.Decoder().decode
 
 
 class QuickCalls:
-    """Calls of one service by the names of its actions, from any number of threads, each over a connection of its own
-    while it takes. `counted` is called with the action before each try."""
+    """Calls of one service by the names of its actions. Thread-safe: each call has a connection of its own. `counted`
+    is called with the action before each attempt."""
 
     def __init__(self, client: Any, credentials: Any, *, counted: Callable[[str], None], ca: str | None) -> None:
         from botocore.exceptions import ClientError, NoCredentialsError
@@ -57,8 +58,8 @@ class QuickCalls:
         self._closed = False
 
     def call(self, action: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """What the service answers. Raises ClientError, or OSError or HTTPException for what the network does, once it
-        was tried often enough."""
+        """Call the action; returns its response. Raises ClientError, or OSError or HTTPException for the network, after
+        TRIES attempts."""
         body = _encode(parameters)
         for turn in range(TRIES - 1):
             try:
@@ -83,14 +84,14 @@ class QuickCalls:
             raise self._refused(_error_of(status, head, data), action)
         try:
             answer: dict[str, Any] = _decode(data) if data else {}
-        except msgspec.DecodeError as error:  # the answer is not the service's
+        except msgspec.DecodeError as error:  # the response is not from the service
             raise HTTPException(f"the answer is no JSON: {error}") from error
         if b'"BinaryValue"' in data:
             _read_binary(answer.get("Messages") or [])
         return answer
 
     def _carried(self, body: bytes, headers: dict[str, str]) -> tuple[int, HTTPMessage, bytes]:
-        """What came back. A connection that fails is not used again."""
+        """Send the request; returns status, headers and body. A connection that fails is closed."""
         connection = self._connected()
         try:
             connection.request("POST", self._path, body, headers)
@@ -99,14 +100,14 @@ class QuickCalls:
         except BaseException:
             connection.close()
             raise
-        if connection.sock is not None:  # unless it was the last answer on it
+        if connection.sock is not None:  # None if the response closes the connection
             self._idle.append(connection)
         if self._closed:
             self.close()
         return answer.status, answer.headers, data
 
     def _connected(self) -> HTTPConnection:
-        """The connection that was used last of those that are idle and open, or a new one."""
+        """The most recently used connection that is idle and open, or a new one."""
         while True:
             try:
                 connection = self._idle.pop()
@@ -127,28 +128,28 @@ class QuickCalls:
         return connection
 
     def close(self) -> None:
-        """Close connections, those of calls under way when they end."""
+        """Close idle connections now, and those in use after their calls."""
         self._closed = True
-        with suppress(IndexError):  # there are no more
+        with suppress(IndexError):  # none left
             while True:
                 self._idle.pop().close()
 
 
 def host_of(url: SplitResult) -> str:
-    """As the header has it: with its port, if that is not the scheme's own."""
+    """The value of the Host header: with the port, unless it is the scheme's default."""
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname or ""
     return host if url.port in (None, {"http": 80, "https": 443}[url.scheme]) else f"{host}:{url.port}"
 
 
 def _is_open(sock: socket.socket) -> bool:
-    """An idle connection that can be read was closed by the other side."""
+    """True if the connection is open: an idle one with data to read was closed by the server."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return not poll.poll(0)
 
 
 def _read_binary(messages: list[dict[str, Any]]) -> None:
-    """Give attributes of received messages that are bytes as bytes, as boto3 does."""
+    """Decode binary attributes of received messages to bytes, as boto3 does."""
     for message in messages:
         for value in (message.get("MessageAttributes") or {}).values():
             if "BinaryValue" in value:
@@ -156,7 +157,7 @@ def _read_binary(messages: list[dict[str, Any]]) -> None:
 
 
 def _error_of(status: int, headers: HTTPMessage, data: bytes) -> dict[str, Any]:
-    """As botocore's errors have it."""
+    """The error response in botocore's form."""
     try:
         answer = _decode(data)
     except msgspec.DecodeError:

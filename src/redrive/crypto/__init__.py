@@ -1,4 +1,4 @@
-"""Encrypt what messages carry before a store gets it: `App(url, encrypt=Keys.from_env())`.
+"""Encrypt the payloads of messages before a store gets them: `App(url, encrypt=Keys.from_env())`.
 
 Begin with `store`, which wraps a store and encrypts what it gets; `blobs` does the same for blobs. `keys` holds the
 keys, `box` encrypts and decrypts bytes, `fields` lists the encrypted fields, and `status` finds the keys still needed.

@@ -1,4 +1,4 @@
-"""Blobs whose bytes are encrypted, each bound to its own key, which begins with the id of its message."""
+"""Encrypted blobs. Each ciphertext is bound to the blob's key, which begins with the id of its message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMES = "blob", ""
 
 
 class SealedBlobs:
-    """`Blobs` like those of `inner`, encrypted. What was put before there was a key is read as it is."""
+    """`Blobs` that encrypts for `inner`. Blobs written without encryption are read unchanged."""
 
     def __init__(self, blobs: Any, box: Box) -> None:
         self.inner, self._box = blobs, box
@@ -28,14 +28,14 @@ class SealedBlobs:
         self.inner.put({key: self._box.seal(body, *_NAMES, key, "") for key, body in blobs.items()})
 
     def get(self, key: str, bytes_max: int) -> bytes | None:
-        """As the place's. Raises KeyMissing, Tampered."""
+        """As `Blobs.get`. Raises also KeyMissing, Tampered."""
         blob: bytes | None = self.inner.get(key, bytes_max + OVERHEAD)
         if blob is None or not blob.startswith(MAGIC):
             return None if blob is None else blob[:bytes_max]
         return self._box.open(blob, *_NAMES, key, "")
 
     def copy(self, key: str, to: str) -> bool:
-        """Sealed again: a copy is bound to its own message."""
+        """Decrypt and encrypt again, since a ciphertext is bound to its own blob."""
         blob = self.get(key, 2**62)
         if blob is not None:
             self.put({to: blob})

@@ -1,12 +1,11 @@
-"""Seal bytes with a key, bound to what they belong to, and open them again.
+"""Seal bytes with a key, bound to the field and message they belong to, and open them.
 
 An envelope is `D7 72 64 31`, one byte for the algorithm, the length of the key's id (2 bytes) and the id, 4 bytes that
-check the key, a salt (16), a nonce (12), then the ciphertext with its tag (16). Everything before the nonce is
-authenticated, and with it what the bytes are (body, result, …), their content type, and the id and task of the message.
+check the key, a salt (16), a nonce (12), then the ciphertext with its tag (16). Authenticated are everything before the
+nonce, the purpose of the bytes (body, result, …), their content type, and the id and task of the message.
 
-Random 96-bit nonces allow 2**32 encryptions with one key (NIST SP 800-38D, 8.3). So no key encrypts by itself: each
-process derives one of its own by HKDF-SHA256 (RFC 5869) with a random salt, and another after 2**31 encryptions or
-a fork.
+Random 96-bit nonces allow 2**32 encryptions with one key (NIST SP 800-38D, 8.3). So each process encrypts with a key
+that it derives by HKDF-SHA256 (RFC 5869) with a random salt, and derives another after 2**31 encryptions or a fork.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from .keys import Encrypt, Key
 
 AES_256_GCM, CHACHA20_POLY1305 = 1, 2
 ALGORITHMS = {"aes-256-gcm": AES_256_GCM, "chacha20-poly1305": CHACHA20_POLY1305}
-OVERHEAD = 1280  # the most bytes that an envelope adds, the id at its longest
-WRITE_AGAIN_S = 60.0  # how often a key function is asked which key writes
-MISSING_FOR_S = 10.0  # how long after a failed request for a key it is not requested again
-SEALS_MAX = 2**31  # with one derived key
-CIPHERS_MAX = 4096  # that are kept for reading
+OVERHEAD = 1280  # most bytes that an envelope adds, with the longest id
+WRITE_AGAIN_S = 60.0  # how often a key function is asked for the writing key
+MISSING_FOR_S = 10.0  # how long a failed request for a key is not repeated
+SEALS_MAX = 2**31  # encryptions with one derived key
+CIPHERS_MAX = 4096  # ciphers cached for reading
 _CHECK, _SALT, _NONCE, _TAG = 4, 16, 12, 16
 _names = msgspec.json.Encoder().encode
 
 
 class Envelope(NamedTuple):
-    """The parts of sealed bytes."""
+    """The parts of an envelope."""
 
     algorithm: int
     key: str
@@ -55,10 +54,10 @@ class _Writer(NamedTuple):
 
 
 class Box:
-    """Seals with the key that writes, opens with the key that an envelope names. Used by any number of threads.
+    """Seals with the writing key, opens with the key named in the envelope. Thread-safe.
 
-    `keys` is asked for the key that writes by None, for another by its id; what it raises on reading counts as a key
-    that cannot be had just now.
+    `keys` is called with None for the writing key, with an id for another. An exception from it on reading counts as a
+    key that is unavailable for now.
     """
 
     def __init__(self, keys: Encrypt, algorithm: str = "aes-256-gcm") -> None:
@@ -67,28 +66,28 @@ class Box:
         if algorithm not in ALGORITHMS:
             raise ConfigError(f"algorithm={algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
         self._algorithm, self.keys = ALGORITHMS[algorithm], keys
-        _cipher(self._algorithm, bytes(32))  # a driver that is not installed is said now
+        _cipher(self._algorithm, bytes(32))  # raises now if the driver is not installed
         self._writing: _Writer | None = None
         self._sealed = 0
         self._ciphers: dict[tuple[str, int, bytes, bytes], Any] = {}
         self._missing: dict[str, tuple[float, str]] = {}
 
     def digest(self, data: bytes, length: int) -> bytes:
-        """A hash that does not give the data away without the key, then four bytes that name the key. Raises
-        StoreUnavailable where no key can be had."""
+        """A keyed hash, which does not reveal the data without the key, then four bytes that identify the key. Raises
+        StoreUnavailable if no key is available."""
         writing = self._writer()
         return blake2b(data, digest_size=length, key=writing.digest_key).digest() + writing.check
 
     def seal(self, data: bytes, purpose: str, content: str, id: str, task: str) -> bytes:
-        """The envelope of these bytes. Raises StoreUnavailable where no key can be had to write with."""
+        """The envelope of these bytes. Raises StoreUnavailable if no writing key is available."""
         self._sealed += 1
         writing = self._writer()
         header, nonce = writing.header, os.urandom(_NONCE)
         return header + nonce + writing.encrypt(nonce, data, header + _names((purpose, content, id, task)))  # type: ignore[no-any-return]
 
     def open(self, sealed: bytes, purpose: str, content: str, id: str, task: str) -> bytes:
-        """The bytes in an envelope. Raises KeyMissing, and Tampered where they are not those that were sealed for this
-        very place."""
+        """The bytes in an envelope. Raises KeyMissing, and Tampered if they were not sealed for this purpose, content
+        type, id and task."""
         from cryptography.exceptions import InvalidTag
 
         envelope = parse_envelope(sealed)
@@ -162,7 +161,7 @@ class Box:
         raise KeyMissing(why)
 
     def writes(self) -> str | None:
-        """The id of the key that writes now; None where none can be had."""
+        """The id of the current writing key; None if none is available."""
         try:
             key = self.keys(None)
         except Exception:
@@ -170,7 +169,7 @@ class Box:
         return None if key is None else key.id
 
     def has(self, id: str) -> bool:
-        """Whether a key of this id can be had now."""
+        """True if the key with this id is available now."""
         try:
             return self.keys(id) is not None
         except Exception:
@@ -178,7 +177,7 @@ class Box:
 
 
 def parse_envelope(sealed: bytes) -> Envelope:
-    """Parse an envelope. Raises Tampered if it is not one."""
+    """Parse an envelope. Raises Tampered for anything else."""
     at = 7 + int.from_bytes(sealed[5:7], "big")
     end = at + _CHECK + _SALT
     algorithm = sealed[4] if len(sealed) > 4 else 0
@@ -214,5 +213,6 @@ def _derive(key: Key, salt: bytes, info: bytes) -> bytes:
 
 
 def _check(key: Key) -> bytes:
-    """A check value that distinguishes a wrong key (wait for it) from changed bytes (set the message aside)."""
+    """A check value that distinguishes a wrong key (wait for the right one) from changed bytes (dead-letter the
+    message)."""
     return _derive(key, b"", b"check" + key.id.encode())[:_CHECK]

@@ -1,7 +1,7 @@
-"""Which parts of drafts, messages, faults and cells are encrypted. Pure, but for the keys.
+"""The encrypted parts of drafts, messages, faults and cells. Pure, except for the keys.
 
-Encrypted are bodies, results, checkpoints, the text and traceback of faults, and the header by which an `on_dead` task
-learns the error. All else stays readable: flow control, triage and operators go by it.
+Encrypted are bodies, results, checkpoints, the text and traceback of faults, and the header with the error for an
+`on_dead` task. Everything else stays readable for flow control, triage and operators.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from ..message import ENVELOPE as MAGIC
 from ..message import SEALED, Draft, Message
 from .box import Box, key_of
 
-TEXT = "sealed:"  # the beginning of an encrypted text; an envelope in base64 follows
+TEXT = "sealed:"  # prefix of an encrypted text; an envelope in base64 follows
 _OWN_ERRORS = {f"{error.__module__}.{error.__qualname__}" for error in (KeyMissing, Tampered)}
 ERROR_HEADER = "redrive-dead-error"
 
 
 def sealed_draft(box: Box, draft: Draft, now_ms: Callable[[], int]) -> Draft:
-    """Encrypt a draft for the store, under an id. One whose body could not be opened stays as it is."""
+    """Encrypt a draft for the store, giving it an id if it has none. One whose body is still encrypted keeps it
+    unchanged."""
     id = draft.id or new_id(now_ms())
     headers = _header_sealed(box, draft.headers, id, draft.task)
     if draft.content.startswith(SEALED):
@@ -42,7 +43,7 @@ def _header_sealed(box: Box, headers: Mapping[str, str] | None, id: str, task: s
 
 
 def sealed_message(box: Box, message: Message) -> Message:
-    """Encrypt a message for `restore`: parts that are encrypted already stay as they are."""
+    """Encrypt a message for `restore`. Encrypted parts stay unchanged."""
     content, body = message.content, message.body
     if not content.startswith(SEALED):
         body, content = box.seal(body, "body", content, message.id, message.task), SEALED + content
@@ -57,8 +58,8 @@ def sealed_message(box: Box, message: Message) -> Message:
 
 
 def sealed_fault(box: Box, fault: Fault, id: str, task: str) -> Fault:
-    """Encrypt a fault's text and traceback. The text of a crash, and a fault of a message that does not open, have
-    nothing of the message and stay as they are."""
+    """Encrypt a fault's text and traceback. The text of a crash, and a fault about a message that cannot be decrypted,
+    have no data of the message and stay unchanged."""
     if fault.error in _OWN_ERRORS:
         return fault
     text, traceback = "" if fault.crash is not None else fault.text, fault.traceback
@@ -77,7 +78,7 @@ def _text(box: Box, text: str, purpose: str, id: str, task: str) -> str:
 
 
 def open_message(box: Box, message: Message) -> Message:
-    """Decrypt a message. Parts that cannot be opened stay encrypted."""
+    """Decrypt a message. Parts that cannot be decrypted stay encrypted."""
     id, task, content, body = message.id, message.task, message.content, message.body
     if content.startswith(SEALED):
         inner = content.removeprefix(SEALED)
@@ -123,7 +124,7 @@ def opened_text(box: Box, text: str, purpose: str, id: str, task: str) -> str:
 
 
 def open_or_raise(box: Box, message: Message) -> None:
-    """Raises KeyMissing or Tampered, for what keeps the message closed."""
+    """Decrypt body and checkpoint. Raises KeyMissing or Tampered if either cannot be decrypted."""
     if message.content.startswith(SEALED):
         box.open(message.body, "body", message.content.removeprefix(SEALED), message.id, message.task)
     if message.progress is not None and message.progress.startswith(MAGIC):
@@ -134,7 +135,7 @@ def open_or_raise(box: Box, message: Message) -> None:
 
 
 def keys_in(message: Message) -> Iterator[tuple[str, str]]:
-    """(what, id of the key) for each part that is encrypted, of a message as stored."""
+    """Yield (kind of part, id of the key) for each encrypted part of a stored message."""
     if message.content.startswith(SEALED) and (key := key_of(message.body)) is not None:
         yield "bodies", key
     for what, field in (("results", message.result), ("checkpoints", message.progress)):
@@ -147,7 +148,7 @@ def keys_in(message: Message) -> Iterator[tuple[str, str]]:
 
 
 def key_of_text(text: str) -> str | None:
-    """The id of the key that a text is encrypted with; None for one that is not."""
+    """The id of the key that a text is encrypted with; None for a plain text."""
     try:
         return key_of(_envelope(text)) if text.startswith(TEXT) else None
     except ValueError:
@@ -155,7 +156,7 @@ def key_of_text(text: str) -> str | None:
 
 
 def shown_text(text: str) -> str:
-    """A text for people: what could not be opened is named, not printed."""
+    """A text for display; an encrypted one is replaced by a note with its key."""
     key = key_of_text(text)
     return text if key is None else f"[encrypted with key {key}]"
 

@@ -1,4 +1,4 @@
-"""The keys that payloads are encrypted with: several that can be read with, one that writes."""
+"""The encryption keys of payloads: one for writing, any number for reading."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from ..errors import ConfigError
 
 VARIABLE = "REDRIVE_KEYS"
 SECRET_BYTES = 32
-ID_MAX = 1024  # room for a data key that a key service has encrypted
+ID_MAX = 1024  # long enough for a data key encrypted by a key service
 _ID = re.compile(rf"[!-~]{{1,{ID_MAX}}}")  # printable ASCII without spaces
 _EXPECTED = f"expected {VARIABLE}=ID:KEY[,ID:KEY…], each KEY 32 bytes in base64; the first one writes"
 
 
 class Key:
-    """A key of 256 bits and the id by which stored bytes name it. Its secret is never printed.
+    """A key of 256 bits, and the id that envelopes name it by. Its secret is never printed.
 
-    Raises ConfigError for an id of other than printable ASCII or over 1,024 characters, and for a secret that has not
-    exactly 32 bytes.
+    Raises ConfigError unless the id is 1 to 1,024 printable ASCII characters and the secret exactly 32 bytes.
     """
 
     __slots__ = ("id", "secret")
@@ -46,8 +45,7 @@ KeyFunction = Callable[[str | None], "Key | None"]
 
 
 class Keys:
-    """The keys that a process has. All of them read; `write` names the one that encrypts what is written (default: the
-    first).
+    """The keys of a process. All of them decrypt; `write` names the one that encrypts (default: the first).
 
     >>> keys = Keys({"2026-11": bytes(32), "2026-05": bytes(range(32))})
     >>> keys
@@ -64,9 +62,9 @@ class Keys:
 
     @classmethod
     def from_env(cls, variable: str = VARIABLE) -> Keys:
-        """The keys in an environment variable: `ID:KEY,ID:KEY`, the first one writes. `redrive keys new` makes one.
+        """The keys in an environment variable: `ID:KEY,ID:KEY`; the first one encrypts. `redrive keys new` makes one.
 
-        Raises ConfigError where it is not set or cannot be read, without showing any part of a key.
+        Raises ConfigError if it is unset or invalid, without showing any part of a key.
         """
         text = os.environ.get(variable, "")
         if not text.strip():
@@ -88,7 +86,7 @@ class Keys:
         return cls(secrets)
 
     def __call__(self, id: str | None) -> Key | None:
-        """As a key function: the key of that id, None for an unknown id; for None the key that encrypts."""
+        """Return the key with that id, None for an unknown id. For None, return the key that encrypts."""
         return self._keys.get(self.write if id is None else id)
 
     @property
@@ -103,5 +101,5 @@ Encrypt = Keys | KeyFunction
 
 
 def new_secret() -> str:
-    """A fresh random key, as `from_env` reads it."""
+    """A new random key, in the form that `from_env` reads."""
     return base64.urlsafe_b64encode(os.urandom(SECRET_BYTES)).decode().rstrip("=")

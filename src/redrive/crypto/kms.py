@@ -1,4 +1,4 @@
-"""Data keys of AWS KMS: each travels, encrypted by KMS, with what it encrypts, and only KMS can open it."""
+"""Data keys of AWS KMS: each is stored, encrypted by KMS, with the data it encrypts, and only KMS can decrypt it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .keys import Key
 
 PREFIX = "kms:"
 NEW_EVERY_S = 3600.0
-KEPT = 1000  # data keys in memory
+KEPT = 1000  # cached data keys
 
 
 class KmsKeys:
     """`App(url, encrypt=KmsKeys("alias/redrive", client=boto3.client("kms")))`.
 
-    `client` has `generate_data_key` and `decrypt` as boto3's has. A process writes with one data key for
-    `new_every_s`, and asks KMS once for each data key that it reads: not per message. A worker needs `kms:Decrypt` on
-    the key, a producer `kms:GenerateDataKey`, a worker whose handlers fail or return results both.
+    `client` has `generate_data_key` and `decrypt` as boto3's has. A process encrypts with one data key for
+    `new_every_s`, and asks KMS once per data key that it reads, not per message. A worker needs `kms:Decrypt` on the
+    key, a producer `kms:GenerateDataKey`, a worker whose handlers fail or return results both.
     """
 
     def __init__(self, key_id: str, *, client: Any, new_every_s: float = NEW_EVERY_S) -> None:

@@ -1,4 +1,4 @@
-"""Find which keys the stored messages still need."""
+"""Find the keys that the stored messages still need."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PARTS = ("bodies", "results", "checkpoints", "texts", "blobs")
 
 
 class Use(Struct, frozen=True):
-    """How often a key encrypts what is stored, by part. `writes`: it encrypts what is written now; `here`: this process
-    has it."""
+    """The number of stored parts that a key encrypts, by kind. `writes`: it encrypts new data; `here`: this process has
+    it."""
 
     key: str
     writes: bool
@@ -29,7 +29,7 @@ class Use(Struct, frozen=True):
 
 
 def key_uses(store: Store) -> tuple[list[Use], list[str]]:
-    """The keys by id, those of this process included, and the parts that could not be read, for people.
+    """The uses of each key, including the keys of this process, and the parts that could not be read, in words.
 
     Reads every message and blob: it takes a while on a large store. Raises StoreError.
     """
@@ -49,7 +49,7 @@ def key_uses(store: Store) -> tuple[list[Use], list[str]]:
 
 
 def _of_messages(store: Store, counts: dict[str, dict[str, int]]) -> list[str]:
-    store = store.engine  # messages as they are stored, not decrypted
+    store = store.engine  # reads messages without decryption
     unseen = []
     for lane in [None] if store.traits.finds else list(Lane):
         try:

@@ -1,4 +1,4 @@
-"""Encrypt payloads before a store gets them, and decrypt what it returns.
+"""Encrypt payloads before a store gets them, and decrypt the messages that it returns.
 
 `Sealed` wraps an engine. Code above it sees plain messages; code below it never does, including the outbox, the
 dead-letter queues and the triage store of SQS. The claim check for large bodies wraps `Sealed`.
@@ -46,7 +46,7 @@ from .fields import (
 
 
 class MessageReceipt(Receipt):
-    """A receipt with the id and task of its message, to which the settlement's ciphertext is bound."""
+    """A receipt with the id and task of its message, to which the ciphertexts of the settlement are bound."""
 
     id: str
     task: str
@@ -62,7 +62,7 @@ def with_message(receipt: Receipt, id: str, task: str) -> MessageReceipt:
 
 
 class Sealed(StoreWrapper):
-    """A store that passes no payload on unencrypted."""
+    """A store wrapper that encrypts every payload."""
 
     def __init__(self, inner: Store, box: Box) -> None:
         super().__init__(inner)
@@ -72,7 +72,7 @@ class Sealed(StoreWrapper):
     # -- in
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """As the store's. Raises StoreUnavailable where no key can be had; then nothing was put."""
+        """As `Store.put`. Raises StoreUnavailable if no key is available; then nothing was put."""
         return self.inner.put(self._seal(drafts), swaps=swaps, tx=tx)
 
     def _seal(self, drafts: Sequence[Draft]) -> list[Draft]:
@@ -85,7 +85,7 @@ class Sealed(StoreWrapper):
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        """As the store's. Raises StoreUnavailable where no key can be had; then nothing was settled."""
+        """As `Store.exchange`. Raises StoreUnavailable if no key is available; then nothing was settled."""
         sealed = [self._settling(s) if s.fault or s.result is not None or s.follow_ups else s for s in settlements]
         result = self.inner.exchange(sealed, asks, swaps=swaps)
         if not result.deliveries:
@@ -102,17 +102,16 @@ class Sealed(StoreWrapper):
         )
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
-        """As the store's. Raises StoreUnavailable where no key can be had."""
+        """As `Store.checkpoint`. Raises StoreUnavailable if no key is available."""
         return self.inner.checkpoint(receipt, self.box.seal(state, "checkpoint", "", *_message_of(receipt)))
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """As the store's."""
         if isinstance(verdict, Replace):
             verdict = replace(verdict, draft=self._seal([verdict.draft])[0])
         return self.inner.triage(handles, verdict, swaps=swaps)
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """As the store's; what was exported without its key is written as it is."""
+        """As `Store.restore`; messages that were exported encrypted are written unchanged."""
         return self.inner.restore([sealed_message(self.box, message) for message in messages], swaps=swaps)
 
     # -- out
@@ -124,27 +123,23 @@ class Sealed(StoreWrapper):
         )
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        """As the store's."""
         return [None if message is None else open_message(self.box, message) for message in self.inner.find(ids)]
 
     def adopt(self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str = "") -> list[Delivery]:
-        """As the store's."""
         return [self._open(d) for d in self.inner.adopt(queue, raws, lease_ms=lease_ms, worker=worker)]
 
     def peek(
         self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
-        """As the store's."""
         page = self.inner.peek(lane, where=where, limit=limit, cursor=cursor)
         return Page([open_message(self.box, message) for message in page.messages], page.cursor)
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
-        """As the store's."""
         return [self._group(group) for group in self.inner.failure_groups(where=where, trend=trend)]
 
     def _group(self, group: FailureGroup) -> FailureGroup:
         text = opened_text(self.box, group.text, "text", group.sample_id, group.task)
-        if text.startswith(TEXT):  # it belongs to another message of the group than the sample
+        if text.startswith(TEXT):  # the text is of another message of the group than the sample
             sample = self.find([group.sample_id])[0]
             faults = () if sample is None else reversed(sample.faults)
             text = next((fault.text for fault in faults if fault.fingerprint == group.fingerprint), text)
@@ -152,24 +147,24 @@ class Sealed(StoreWrapper):
 
 
 def _message_of(receipt: Receipt) -> tuple[str, str]:
-    """The id and task of the message that was claimed. A receipt from nowhere has none, and is stale."""
+    """The id and task of the claimed message. A receipt of another origin has none, and is stale."""
     return (receipt.id, receipt.task) if isinstance(receipt, MessageReceipt) else ("", "")
 
 
 def _smaller(traits: Traits) -> Traits:
-    """An envelope takes room beside what it holds."""
+    """The traits, with limits reduced by the size of an envelope."""
     kept = traits.kept_bytes_max
     kept_max = None if kept is None else kept - OVERHEAD
     return replace(traits, body_bytes_max=traits.body_bytes_max - OVERHEAD, kept_bytes_max=kept_max)
 
 
 def sealed_by(store: Store, box: Box) -> Store:
-    """The store with encryption before it."""
+    """Wrap the store in encryption."""
     return Sealed(store, box)
 
 
 def why_closed(store: Store, message: Message) -> Unreadable:
-    """Why a message that is closed does not open: KeyMissing or Tampered."""
+    """The reason why a message is still encrypted: KeyMissing or Tampered."""
     box = store.box
     if box is None:
         return KeyMissing("it is encrypted, and no keys are given here: App(…, encrypt=Keys.from_env())")
@@ -177,4 +172,5 @@ def why_closed(store: Store, message: Message) -> Unreadable:
         open_or_raise(box, message)
     except Unreadable as error:
         return error
-    return KeyMissing("its key has come just now")  # between the claim and here: the next claim opens it
+    # the key became available after the claim: the next claim decrypts the message
+    return KeyMissing("its key has come just now")

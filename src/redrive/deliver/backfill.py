@@ -1,4 +1,4 @@
-"""`redrive enqueue FILE`: a message for each line of a file, enqueued once, as the lines of a delivery are."""
+"""`redrive enqueue FILE`: enqueue a message for each line of a file, once, as a delivery does."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..stores.validation import admit
 from .ingest import FileRecord, Ledger, LineIngest
 from .lines import FileLine
 
-MakeDraft = Callable[[str, Any, dict[str, Any]], Draft]  # of a task, its arguments and options. Raises ValueError
+MakeDraft = Callable[[str, Any, dict[str, Any]], Draft]  # takes a task, its arguments and options; raises ValueError
 
 
 class Fields(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of a message in a line."""
+    """The fields of a line, for a message."""
 
     task: str
     args: dict[str, Any] | list[Any] = {}
@@ -45,14 +45,14 @@ _arguments = msgspec.json.Decoder(dict[str, Any] | list[Any]).decode
 
 
 class Drafts:
-    """Makes the messages of lines. `task`: of all lines, which then hold its arguments alone; `queue`: of the lines
-    that name none."""
+    """Makes messages from lines. `task` is the task of all lines, which then hold only its arguments; `queue` is for
+    lines that name none."""
 
     def __init__(self, store: Store, make: MakeDraft, *, task: str | None = None, queue: str | None = None) -> None:
         self._traits, self._make, self.task, self.queue = store.traits, make, task, queue
 
     def of(self, body: bytes) -> Draft:
-        """The message of a line. Raises ValueError, EnqueueError and Unsupported with the reason why there is none."""
+        """The message of a line. Raises ValueError, EnqueueError or Unsupported if the line is invalid."""
         line = _fields(body) if self.task is None else Fields(self.task, _arguments(body))
         if line.id is not None and not is_id(line.id):
             raise ValueError(f"id {line.id!r} is not a UUIDv7; give an identity of your own as key")
@@ -73,7 +73,7 @@ class Drafts:
         return draft
 
     def why_bad(self, body: bytes) -> str | None:
-        """Why a line cannot be enqueued, or None."""
+        """The reason why a line cannot be enqueued, or None."""
         try:
             self.of(body)
         except (ValueError, EnqueueError, StoreError) as error:
@@ -82,22 +82,22 @@ class Drafts:
         return None
 
     def ledger(self, store: Store, digest: str) -> Ledger:
-        """The record of these lines, by the digest of their file."""
+        """The ledger of these lines, by the digest of their file."""
         text = "\n".join([digest, self.task or "", self.queue or ""])
         key = "enqueue:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         return Ledger(store, key) if store.traits.cells else _Unkept(store, key)
 
 
 class Backfill(LineIngest):
-    """Enqueues the lines that the record has not counted yet. `known` counts those whose message was stored already, by
-    its id or its key."""
+    """Enqueues the lines that the record does not count yet. `known` counts those whose message was already stored, by
+    id or key."""
 
     known = 0
 
     def __init__(self, drafts: Drafts, app: Registry, ledger: Ledger, *read: Any) -> None:
         super().__init__(app, ledger, *read)
         self._drafts = drafts
-        self.queues: set[str] = set()  # those of the messages
+        self.queues: set[str] = set()  # queues of the messages
 
     def write(self, batch: Sequence[FileLine], swap: Swap) -> None:
         drafts = self._unknown([self._drafts.of(line.body) for line in batch])
@@ -106,7 +106,7 @@ class Backfill(LineIngest):
         self.known += len(batch) - len(drafts) + sum(put.duplicate for put in puts)
 
     def _unknown(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Those whose id, if they have one, is neither stored nor that of a line before."""
+        """The drafts without an id, or with one that is neither stored nor that of an earlier line."""
         ids = list(dict.fromkeys(draft.id for draft in drafts if draft.id is not None))
         taken = {message.id for message in self.app.store.find(ids) if message is not None} if ids else set[str]()
         unknown: list[Draft] = []
@@ -119,7 +119,7 @@ class Backfill(LineIngest):
 
 
 class _Unkept(Ledger):
-    """The record on a store without cells, which lasts as long as the command."""
+    """The ledger on a store without cells: it lasts as long as the command."""
 
     def __init__(self, store: Store, key: str) -> None:
         self.next: FileRecord | None = None
@@ -129,7 +129,7 @@ class _Unkept(Ledger):
         self.record = self.next
 
     def swap(self, record: FileRecord | None) -> Swap:
-        self.next = record  # read once the batch is put
+        self.next = record  # `read` returns it once the batch is put
         return Swap("", 0, None)
 
     def write(self, record: FileRecord | None) -> None:

@@ -1,7 +1,7 @@
-"""Find the delivery of the earlier contents of a file that grew, and let it go on with the new lines.
+"""Find the delivery of the earlier contents of a grown file, and continue it with the new lines.
 
-A delivery is known by the whole content of its file, so a file that grew is another one. A cell by URL and first line
-says which contents with that line were sent there before.
+A delivery is identified by the whole content of its file, so a grown file counts as another one. A cell by URL and
+first line lists the contents with that line that were sent there before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .ingest import FileRecord, Ledger, record_key
 from .lines import Checked, walk
 from .spool import CHUNK, new_digest
 
-KEPT_MAX = 8  # contents with the same first line that are remembered: those sent last
+KEPT_MAX = 8  # most recent contents remembered for a first line
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ _decode = msgspec.json.Decoder(list[Content]).decode
 
 
 class Growth:
-    """The contents that were sent to a URL, of files with the first line of this one."""
+    """The contents sent to a URL, of files with the same first line as this one."""
 
     def __init__(self, store: Store, path: Path, url: str, limit: int) -> None:
         self._store, self._path, self._url = store, path, url
@@ -47,7 +47,7 @@ class Growth:
         self._contents = decoded(cell, _decode, [])
 
     def remember(self, checked: Checked) -> None:
-        """Remember that this content is sent. Where another process changes the cell meanwhile, only the offer to
+        """Remember that this content is sent. If another process changes the cell meanwhile, only the later offer to
         append is lost."""
         content = Content(checked.digest, checked.size)
         if content not in self._contents:
@@ -64,8 +64,8 @@ class Growth:
         return None
 
     def replace(self, ledger: Ledger, start: FileRecord) -> None:
-        """Let the record of the whole file take the place of the earlier one. A kill between the two writes leaves
-        both, of one queue: the whole file goes on by its own."""
+        """Write the record of the whole file in place of the earlier one. A kill between the two writes leaves both,
+        for one queue; the delivery continues from that of the whole file."""
         ledger.write(start)
         self._ledger.write(None)
 
@@ -75,10 +75,10 @@ class Growth:
             while left and (part := file.read(min(CHUNK, left))):
                 digest.update(part)
                 left, last = left - len(part), part[-1:]
-            ends = last == b"\n" or file.read(1) in (b"\n", b"\r")  # else its last line was another
+            ends = last == b"\n" or file.read(1) in (b"\n", b"\r")  # otherwise its last line is now longer
         return ends and not left and digest.hexdigest() == content.digest
 
 
 def grow(earlier: FileRecord, start: FileRecord) -> FileRecord:
-    """The record of the file that grew: it goes on after the last line that the earlier one counted, in its queue."""
+    """The record of the grown file: it continues after the last line counted by the earlier one, in its queue."""
     return replace(earlier, file=start.file, total=start.total, bad=start.bad)

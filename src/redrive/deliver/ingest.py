@@ -1,7 +1,7 @@
 """Enqueue each line once: a record in a cell changes in the same commit as the messages that it counts.
 
-The record is found by the digest of the file and the URL. A kill between two commits leaves lines both stored and
-counted, or neither; the same command, run again, goes on after the last counted line.
+The record's key is the digest of the file and the URL. A kill between two commits leaves lines both stored and counted,
+or neither; the same command, run again, continues after the last counted line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .lines import Checked, FileLine, Stamp, stamp, walk
 TASK = "redrive.deliver"
 BATCH_LINES = 500
 BATCH_BYTES = 4 * 1024 * 1024
-LINE_HEADER = "line"  # in the stored message, not in the request: the number of the line
+LINE_HEADER = "line"  # header of the stored message, not of the request: the number of the line
 
 
 class FileChanged(RedriveError):
@@ -31,19 +31,19 @@ class FileChanged(RedriveError):
 
 
 class FileRecord(msgspec.Struct, frozen=True):
-    """The progress of a file on its way to a URL. Kept until the delivery is forgotten."""
+    """The progress of a file's delivery to a URL. Kept until the delivery is removed."""
 
     file: str
     to: str
     queue: str
-    total: int  # good lines
-    bad: int  # bad ones, left out
+    total: int  # valid lines
+    bad: int  # invalid lines, which are left out
     started_ms: int
-    done: int = 0  # lines that are messages now
-    number: int = 0  # of the last one, blank and bad lines counted
-    offset: int = 0  # where it ends, in bytes
-    resting: int | None = None  # messages that were dead when the last run ended; None during a run
-    removed: int = 0  # of those, removed by hand since: they were not delivered
+    done: int = 0  # lines that are enqueued
+    number: int = 0  # number of the last one, including blank and bad lines
+    offset: int = 0  # its end in bytes
+    resting: int | None = None  # messages dead at the end of the last run; None during a run
+    removed: int = 0  # of those, messages removed by hand since, thus not delivered
     cancelled: int = 0
 
     @property
@@ -55,7 +55,7 @@ _record = msgspec.json.Decoder(FileRecord).decode
 
 
 def record_key(digest: str, url: str) -> str:
-    """Return the cell of a file's record: named by the file's content and target, not by its name."""
+    """Return the cell of a file's record, by the file's content and its URL, not by its name."""
     return "deliver:" + hashlib.blake2b(f"{digest}\n{url}".encode(), digest_size=16).hexdigest()
 
 
@@ -77,7 +77,7 @@ class Ledger:
         self.record = required(self._key, cell, _record, None)
 
     def swap(self, record: FileRecord | None) -> Swap:
-        """Return the swap that replaces the record that was read last; call `read` once it is committed."""
+        """Return the swap that replaces the record last read; call `read` once it is committed."""
         return Swap(self._key, self._version, None if record is None else msgspec.json.encode(record))
 
     def write(self, record: FileRecord | None) -> None:
@@ -92,7 +92,7 @@ def first_record(name: str, url: str, key: str, checked: Checked, now_ms: int) -
 
 
 class LineIngest:
-    """Enqueues the missing lines in batches, on a thread of its own, as messages of `app`; calls `on_put` with the size
+    """Enqueues the missing lines in batches as messages of `app`, on a thread of its own; calls `on_put` with the size
     of each batch."""
 
     def __init__(
@@ -120,7 +120,7 @@ class LineIngest:
                 self._put(batch)
 
     def stop(self) -> None:
-        """End after the batch under way."""
+        """End after the current batch."""
         self._stop.set()
 
     @property
@@ -133,12 +133,12 @@ class LineIngest:
         last = batch[-1]
         after = replace(record, done=record.done + len(batch), number=last.number, offset=last.end)
         self.write(batch, self._ledger.swap(after))
-        # A kill here loses nothing: the next run reads the record that went with these messages.
+        # A kill here loses nothing: the next run reads the record that was committed with these messages.
         self._ledger.read()
         self._on_put(len(batch))
 
     def write(self, batch: Sequence[FileLine], swap: Swap) -> None:
-        """Write the messages of these lines, and the swap with them."""
+        """Write the messages of these lines and the swap, in one commit."""
         queue = self._record.queue
         drafts = [
             Draft(task=TASK, queue=queue, body=line.body, content="raw", headers={LINE_HEADER: str(line.number)})

@@ -29,7 +29,7 @@ _check = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class FileLine(msgspec.Struct, frozen=True, gc=False):
-    """One line that is not blank. If it is bad, `why` gives the reason and `body` is empty. Offsets are in bytes."""
+    """A line that is not blank. For a bad one, `why` has the reason and `body` is empty. Offsets are in bytes."""
 
     number: int  # from 1, blank lines counted
     start: int
@@ -39,7 +39,7 @@ class FileLine(msgspec.Struct, frozen=True, gc=False):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """The result of checking a whole file. `first_bad` are the first of the bad lines."""
+    """The result of checking a whole file. `first_bad` holds the first few bad lines."""
 
     digest: str
     good: int
@@ -49,12 +49,12 @@ class Checked(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The bytes of the file."""
+        """The size of the file in bytes."""
         return self.stamp[0]
 
 
 def stamp(file: BinaryIO) -> Stamp:
-    """Return size and time of change: another stamp means another content."""
+    """Return size and modification time; they change with the content."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
@@ -92,8 +92,8 @@ def check(
     tick: Callable[[int], object] = bool,
     judge: Callable[[bytes], str | None] = lambda body: None,
 ) -> Checked:
-    """Check every line, in one pass and constant memory. `tick` gets the bytes read, from time to time; `judge` says
-    why a line of JSON is bad, or None."""
+    """Check every line, in one pass and constant memory. `tick` gets the bytes read, from time to time; `judge` returns
+    why a line of valid JSON is bad, or None."""
     digest = new_digest()
     good = bad = at = 0
     first: list[FileLine] = []
@@ -114,7 +114,7 @@ def check(
 
 
 def _fault(body: bytes, limit: int) -> str | None:
-    """Why a line cannot be sent, or None."""
+    """The reason why a line cannot be sent, or None."""
     if len(body) > limit:
         return f"longer than {limit:,} bytes"
     try:
@@ -132,7 +132,8 @@ def _fault(body: bytes, limit: int) -> str | None:
 
 
 def _json_fault(body: bytes, error: msgspec.DecodeError) -> str | None:
-    """A second opinion: the fast check refuses lone surrogates, which JSON's grammar allows, and explains little."""
+    """Check again with the json module: the fast check rejects lone surrogates, which JSON's grammar allows, and
+    explains little."""
     try:
         json.loads(body, parse_constant=_refuse, parse_int=len, parse_float=len)
     except RecursionError:
@@ -149,7 +150,7 @@ def _refuse(name: str) -> Any:
 
 
 def write_bad(source: Path, target: Path, *, limit: int = LINE_MAX) -> None:
-    """Copy the bad lines of `source`, byte by byte, into `target`, whole or not at all.
+    """Copy the bad lines of `source`, byte by byte, into `target`, all or none.
 
     Raises Refused if `target` exists with another content: it may be a copy under repair.
     """

@@ -6,11 +6,11 @@ import asyncio
 
 from ..errors import Snooze
 
-CATCH_UP_S = 0.1  # slots missed longer ago than that are lost, so that a pause is not followed by a burst
+CATCH_UP_S = 0.1  # older missed slots are lost, so that a pause is not followed by a burst
 
 
 class Pacer:
-    """Hands out slots 1/rate seconds apart; without a rate every slot is now. Belongs to one event loop."""
+    """Hands out slots 1/rate seconds apart; without a rate every slot is immediate. Belongs to one event loop."""
 
     def __init__(self, rate: float | None) -> None:
         self._every_s = 0.0 if rate is None else 1 / rate
@@ -18,7 +18,8 @@ class Pacer:
         self._stopped = asyncio.Event()
 
     async def slot(self) -> None:
-        """Wait for a slot. Raises Snooze once the pacer is stopped: the message goes back, no attempt spent."""
+        """Wait for a slot. Raises Snooze once the pacer is stopped: the message is given back without spending an
+        attempt."""
         if not self._every_s:
             return
         now = asyncio.get_running_loop().time()
@@ -33,7 +34,7 @@ class Pacer:
             raise Snooze(0, "stopped before it was sent")
 
     def wait_max_s(self, waiting: int) -> float:
-        """Return the longest wait for a slot when `waiting` requests wait for one."""
+        """Return the longest wait for a slot, in seconds, while `waiting` requests wait."""
         return self._every_s * waiting
 
     def stop(self) -> None:

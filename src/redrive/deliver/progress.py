@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ENDS = ("done", "dead", "quarantined", "cancelled")
 RATE_WINDOW_S = 5.0
-ERROR_MAX = 40  # characters shown of the last error
+ERROR_MAX = 40  # characters of the last error on display
 
 
 class OutcomeTally:
@@ -25,10 +25,10 @@ class OutcomeTally:
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
-        self.put = 0  # messages put
-        self.delivered_later = 0  # done, though not at the first attempt
+        self.put = 0  # messages enqueued
+        self.delivered_later = 0  # done after the first attempt
         self._retrying = 0
-        self._base = 0  # messages that waited when this process started
+        self._base = 0  # messages that were waiting when this process started
         self.last_error = ""
         self.notices: deque[str] = deque(maxlen=20)
         self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
@@ -49,21 +49,21 @@ class OutcomeTally:
 
     @property
     def waiting(self) -> int:
-        """Messages in the store that have not ended."""
+        """The number of messages that are stored and have not ended."""
         return self._base + self.put - self.ended
 
     def correct(self, waiting: int) -> None:
-        """Correct the count by the store's own."""
+        """Correct the number of waiting messages by the store's count."""
         self._base += waiting - self.waiting
 
     @property
     def retrying(self) -> int:
-        """Messages that failed at least once and have not ended."""
+        """The number of messages that failed at least once and have not ended."""
         return max(0, min(self._retrying, self.waiting))
 
     @property
     def ended(self) -> int:
-        """Messages that ended here."""
+        """The number of messages that ended in this process."""
         return sum(self.outcomes[name] for name in ENDS)
 
     @property
@@ -71,7 +71,7 @@ class OutcomeTally:
         return self.outcomes["retry"]
 
     def rate(self) -> float:
-        """Messages that ended per second, over the last seconds."""
+        """Messages ended per second, over RATE_WINDOW_S."""
         now, ended = time.monotonic(), self.ended
         self._marks.append((now, ended))
         while len(self._marks) > 2 and self._marks[0][0] < now - RATE_WINDOW_S:
@@ -81,7 +81,7 @@ class OutcomeTally:
 
 
 class RunningDelivery(Protocol):
-    """The part of a Delivery that a bar shows."""
+    """The part of a delivery that the bar displays."""
 
     tally: OutcomeTally
     stopping: int
@@ -91,7 +91,7 @@ class RunningDelivery(Protocol):
 
 
 class ProgressBar:
-    """A bar on stderr, if that is a terminal. Use it as a context."""
+    """A progress bar on stderr, if stderr is a terminal. Use it as a context manager."""
 
     def __init__(self) -> None:
         self._progress = _new_progress() if sys.stderr.isatty() else None
@@ -109,7 +109,7 @@ class ProgressBar:
             self._progress.stop()
 
     def checked(self, size: int) -> None:
-        """Show how many bytes of the file are checked."""
+        """Show the number of bytes checked so far."""
         self._show(description=f"checking, {size / 1e6:,.0f} MB")
 
     def tick(self, delivery: RunningDelivery) -> None:

@@ -20,9 +20,9 @@ def _patience(message: Message, fault: Fault, delay_s: float) -> Decision | None
     return DeadLetter("exhausted", f"failed {failures} times") if failures >= FAILURES_MAX else None
 
 
-#: Delays of 1 s doubling to 60 s, half of each fixed and half drawn; 16 failures end it. So a line that keeps failing
-#: lasts for 5 to 10 minutes, 7½ in the mean, and survives an outage of 5. A throttled request does not count as a
-#: failure: throttling alone ends a line only after 100 attempts.
+#: Delays of 1 s doubling to 60 s, half of each fixed and half random; the 16th failure is the last. So a line that
+#: keeps failing is retried for 5 to 10 minutes, 7½ on average, and survives an outage of 5. A throttled request does
+#: not count as a failure: throttling alone ends a line only after 100 attempts.
 PATIENT = Retry(
     max_attempts=ATTEMPTS_MAX,
     max_elapsed=None,

@@ -30,7 +30,7 @@ from .progress import OutcomeTally
 from .sending import Poster, UrlTarget, delivery_app, new_client
 
 TICK_S = 0.1
-LOOK_EVERY_S = 2.0  # how often the counts are corrected by the store's
+LOOK_EVERY_S = 2.0  # how often the counts are corrected from the store
 
 
 class DeliveryOptions(Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class DeliveryOptions(Struct, frozen=True, kw_only=True):
 
 
 class FileDelivery:
-    """Sends all lines that the ledger's record has not counted yet; calls `tick` a few times a second.
+    """Sends all lines that the ledger's record does not count yet; calls `tick` a few times a second.
 
     The same delivery does not run twice at once on one machine. Its worker is named after its queue: when it runs
     again, it takes back at once the messages that a killed one had leased.
@@ -62,7 +62,7 @@ class FileDelivery:
         self.store, self.target, self.options, self.tally = store, target, options, OutcomeTally()
         self._ledger, self._start, self._tick = ledger, start, tick
         self._observers: tuple[Observer, ...] = (self.tally, *observers)
-        self.stopping = 0  # times it was asked to stop
+        self.stopping = 0  # number of calls of `stop`
 
     @property
     def record(self) -> FileRecord:
@@ -74,7 +74,7 @@ class FileDelivery:
             return _run(self._run(path, stamp, limit))
 
     def stop(self) -> None:
-        """Send nothing more and wait for the requests under way; the second call cuts them off."""
+        """Send no more requests and wait for those in progress; a second call cancels them."""
         self.stopping += 1
         self._pacer.stop()
         self._ingest.stop()
@@ -114,11 +114,11 @@ class FileDelivery:
 
     def _new_worker(self, app: App) -> Worker:
         queue, size = self.record.queue, self.options.concurrency
-        # The grace is the request's own timeout: an answer that comes in it spares the endpoint a duplicate.
+        # The grace is the timeout of a request: a response within it spares the endpoint a duplicate.
         return app.worker({queue: size}, lease=self.options.lease_s, grace=self.target.timeout_s + 1, name=queue)
 
     def _open_record(self) -> None:
-        """From here on this process owns the record."""
+        """Take ownership of the record for this process."""
         self._ledger.read()
         if self._ledger.record is None:
             self._ledger.write(self._start)
@@ -150,27 +150,27 @@ class FileDelivery:
         try:
             waiting = self._waiting()[0]
         except StoreError:
-            return False  # the worker waits for the store to come back, so does this
+            return False  # the worker waits for the store too
         self.tally.correct(waiting)
         return waiting == 0
 
     def _waiting(self) -> tuple[int, int]:
-        """Messages of this delivery that have not ended, and dead ones."""
+        """The numbers of messages of this delivery that have not ended, and of dead or quarantined ones."""
         c = self.store.counts(self.record.queue)
         return c.ready + c.scheduled + c.leased, c.dead + c.quarantine
 
 
 def reopen(record: FileRecord, held: int) -> FileRecord:
-    """Return the record for a new run. Dead messages of the last run that are not among the `held` were removed by
-    hand."""
+    """Return the record for a new run. Dead messages of the last run beyond the `held` ones were removed by hand."""
     gone = 0 if record.resting is None else max(0, record.resting - held)
     return replace(record, resting=None, removed=record.removed + gone)
 
 
 @contextlib.contextmanager
 def _alone(folder: Path | None, queue: str) -> Iterator[None]:
-    """Hold the delivery's lock; the kernel releases it however this process ends. Raises Refused."""
-    if folder is None:  # no folder on this machine: the record's versions keep two from enqueueing a line twice
+    """Hold the delivery's lock, which the kernel releases when the process ends. Raises Refused if it is held."""
+    # no folder on this machine: the record's version prevents two processes from enqueuing a line twice
+    if folder is None:
         yield
         return
     try:

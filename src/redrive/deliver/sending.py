@@ -1,7 +1,7 @@
 """Send lines: the task that POSTs one, its app, and the HTTP client with its connections.
 
-The body of a message is the line, byte for byte. An answer of 2xx is success; any other is raised as
-httpx.HTTPStatusError, so that the fault classifier reads its status and its Retry-After header.
+The body of a message is the line, byte for byte. A response of 2xx is success; any other raises httpx.HTTPStatusError,
+so that the fault classifier reads its status and its Retry-After header.
 """
 
 from __future__ import annotations
@@ -32,37 +32,38 @@ from .ingest import TASK
 from .pace import Pacer
 from .signing import webhook_headers
 
-EXCERPT_MAX = 4096  # bytes kept of an answer that is not a success
-ANSWER_MAX = 256 * 1024  # bytes read of an answer, to keep its connection; a longer one is cut off
+EXCERPT_MAX = 4096  # bytes kept of an error response
+ANSWER_MAX = 256 * 1024  # bytes read of a response so that its connection can be reused; a longer one is cut off
 NOTE_MAX = 300
 OWN_HEADERS = frozenset(
     {"idempotency-key", "webhook-id", "webhook-timestamp", "webhook-signature", "host"}
-    | {"content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"}  # the client frames the request
+    | {"content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"}  # the client sets these itself
 )
 _MARGIN_S = 60.0
 
 
 class UrlTarget(Struct, frozen=True, kw_only=True):
-    """The target of the lines, and the form of a request. `timeout_s` bounds it until the last byte of the answer."""
+    """The target of the lines, and the form of a request. `timeout_s` bounds a request up to the last byte of the
+    response."""
 
     url: str
     headers: Mapping[str, str] = {}
     keys: tuple[bytes, ...] = ()
     timeout_s: float = 30.0
-    secrets: tuple[str, ...] = ()  # values of headers to hide in answers that become faults
+    secrets: tuple[str, ...] = ()  # values of headers, hidden in responses that become faults
 
     def __repr__(self) -> str:
         return f"Target({show_url(self.url)!r}, headers={sorted(self.headers)})"
 
     def hide(self, said: bytes) -> bytes:
-        """Hide the secrets that were sent: some services quote in their answers what they refuse."""
+        """Hide the secrets that were sent: some services quote rejected values in their responses."""
         for secret in self.secrets:
             said = said.replace(secret.encode(), HIDDEN.encode())
         return said
 
 
 class Verbatim(Codec):
-    """A codec that hands bodies to the handler as bytes."""
+    """A codec that passes bodies to the handler as bytes."""
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         (body,) = args
@@ -75,7 +76,7 @@ class Verbatim(Codec):
 
 
 class Poster:
-    """Sends bodies to one target through one client."""
+    """Sends bodies to one target through one HTTP client."""
 
     def __init__(self, client: httpx.AsyncClient, target: UrlTarget, pacer: Pacer) -> None:
         self._client, self._target, self._pacer = client, target, pacer
@@ -83,7 +84,7 @@ class Poster:
         self.requests = 0
 
     async def post(self, ctx: Context, body: bytes) -> None:
-        """POST the body. Raises httpx.HTTPError, or TimeoutError when there is no complete answer in time."""
+        """POST the body. Raises httpx.HTTPError, or TimeoutError without a complete response in time."""
         await self._pacer.slot()
         self.requests += 1
         headers = webhook_headers(ctx.message_id, int(time.time()), body, self._target.keys)
@@ -105,7 +106,7 @@ class Poster:
                 size += len(part)
                 if size > ANSWER_MAX:
                     break
-        # A new response with the part that was read: later code may use its text without touching the network.
+        # A new response with the part that was read, so that later code can use its text without network access.
         kept = [(name, value) for name, value in answer.headers.items() if name in ("retry-after", "date", "location")]
         content = self._target.hide(excerpt)
         return httpx.Response(answer.status_code, headers=kept, content=content, request=answer.request)
@@ -114,7 +115,8 @@ class Poster:
 def delivery_app(
     store: Store, queue: str, poster: Poster, retry: Retry, timeout_s: float, breaker: Breaker | None = None
 ) -> App:
-    """An app whose one task is the poster's, on `queue`. With a breaker, it calls a dependency named after it."""
+    """An app with one task, the poster's, on `queue`. With a breaker, the task calls a dependency with the queue's
+    name."""
     app = App(store=store)
     if breaker is not None:
         app.dependency(queue, breaker=breaker, budget=None)
@@ -128,10 +130,10 @@ def delivery_app(
 
 
 def new_client(target: UrlTarget, concurrency: int) -> httpx.AsyncClient:
-    """Return one client for all requests: HTTP/1.1, as many kept-alive connections as requests at once.
+    """Return one client for all requests: HTTP/1.1, one kept-alive connection per concurrent request.
 
-    Proxies of the environment are used, but not for this machine. Redirects are not followed: a POST would turn into a
-    GET.
+    Proxies of the environment are used, except for addresses of this machine. Redirects are not followed: a POST would
+    turn into a GET.
     """
     own = {"Content-Type": "application/json", "User-Agent": f"redrive/{__version__}", "Accept-Encoding": "identity"}
     headers = httpx.Headers(own)
@@ -147,9 +149,9 @@ def new_client(target: UrlTarget, concurrency: int) -> httpx.AsyncClient:
 class Lanes(httpx.AsyncBaseTransport):
     """A transport of `count` connections, each opened by `new` when first needed and used by one request at a time.
 
-    httpx's own pool offers an idle connection to every waiting request, and all but one have to ask again: 40 requests
-    at once were slower than one. Here a request takes a lane, a pool of one connection, and returns it. The lane used
-    last is taken first, so that only as many connections stay open as are needed.
+    httpx's own pool offers an idle connection to every waiting request, and all but one must try again: 40 concurrent
+    requests were slower than one. Here a request takes a lane, a pool of one connection, and returns it. The lane used
+    last is taken first, so only the needed connections stay open.
     """
 
     def __init__(self, count: int, new: Callable[[], httpx.AsyncBaseTransport]) -> None:
@@ -186,7 +188,7 @@ class Lanes(httpx.AsyncBaseTransport):
 
 
 class _Stream(httpx.AsyncByteStream):
-    """The body of an answer; its end returns the lane, once."""
+    """The body of a response. Its end returns the lane, once."""
 
     def __init__(self, inner: httpx.AsyncByteStream, give: Callable[[], None]) -> None:
         self._inner, self._give, self._given = inner, give, False
@@ -209,7 +211,7 @@ def check_url(url: str) -> str:
     try:
         parts = httpx.URL(url)
         port_fits = parts.port is None or 0 < parts.port < 65536
-    except (httpx.InvalidURL, ValueError):  # whose words may quote a password
+    except (httpx.InvalidURL, ValueError):  # its text may quote a password
         raise ConfigError(f"--to {shown(url)!r} is no URL; in a user or password write {ENCODED}") from None
     if parts.scheme not in ("http", "https") or not parts.host or not port_fits:
         raise ConfigError(f"--to {shown(url)!r}: expected http://HOST/PATH or https://HOST/PATH")
@@ -217,7 +219,7 @@ def check_url(url: str) -> str:
 
 
 def show_url(url: str) -> str:
-    """Return the URL without user, password and query, which may be secret; "no URL" for what an endpoint made up."""
+    """Return the URL without user, password and query, which may be secret; "no URL" for an invalid one."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -228,8 +230,8 @@ def show_url(url: str) -> str:
 
 
 def _followable(headers: httpx.Headers) -> httpx.Headers:
-    """The headers of an answer, its Location empty if it is not a URL: httpx parses it though it follows none, and
-    would raise as for a lost connection, which is retried."""
+    """The headers of a response, without a Location that is not a URL: httpx parses it even if it does not follow it,
+    and its error would count as a lost connection and be retried."""
     try:
         httpx.URL(headers.get("location", ""))
     except httpx.InvalidURL:
@@ -243,7 +245,7 @@ def _failure(answer: httpx.Response, shown: str) -> httpx.HTTPStatusError:
         text += f", which points to {show_url(answer.headers['location'])}"
     error = httpx.HTTPStatusError(text, request=answer.request, response=answer)
     said = " ".join(answer.content.decode("utf-8", "replace").split())
-    if said:  # beside the text, not in it: failures are grouped by their text
+    if said:  # as a note, not in the text, by which failures are grouped
         error.add_note(f"The answer said: {said[:NOTE_MAX]}")
     return error
 

@@ -1,4 +1,4 @@
-"""Sign requests by Standard Webhooks (https://www.standardwebhooks.com): sender, time and content are proved."""
+"""Sign requests by Standard Webhooks (https://www.standardwebhooks.com), which proves sender, time and content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PREFIX = "whsec_"
 
 
 def read_secret(text: str) -> bytes:
-    """Return the key of a secret: base64, with or without `whsec_` before it. Raises ConfigError without quoting it."""
+    """Return the key in a secret: base64, with or without the prefix `whsec_`. Raises ConfigError without quoting
+    it."""
     try:
         key = base64.b64decode(text.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Copy input that cannot be read twice, or not by lines (standard input, a pipe, gzip), into a file first.
+"""Copy input that cannot be read twice or by lines (standard input, a pipe, gzip), into a file first.
 
 The copy is named by the digest of its content: the same input gives the same file.
 """
@@ -22,18 +22,18 @@ from ..errors import RedriveError
 from ..files import NotOurs, create, make_folder
 
 CHUNK = 1024 * 1024
-# Unpacked gzip may have this size, or be this many times as large as packed; more is probably made to fill a disk. JSON
-# lines reach 10 to 30 times, the same line repeated 1,000.
+# Limits of unpacked gzip: this size, or this many times the packed size; beyond both, the file is probably made to fill
+# a disk. JSON lines reach 10 to 30 times, one line repeated 1,000.
 UNPACKED_MIN, UNPACKED_TIMES = 256 * CHUNK, 100
 _GZIP = b"\x1f\x8b"
 
 
 class TooPacked(Exception):
-    """A gzip file unpacks to far more than its size."""
+    """A gzip file unpacks to more than the limit."""
 
 
 class _Counting(io.RawIOBase):
-    """A source whose bytes are counted as they are read."""
+    """A source that counts the bytes read."""
 
     def __init__(self, source: BufferedReader) -> None:
         self._source, self.count = source, 0
@@ -48,13 +48,13 @@ class _Counting(io.RawIOBase):
 
 
 class InputError(RedriveError):
-    """The input cannot be read: missing, a folder, or a broken archive. Nothing was enqueued."""
+    """The input is unreadable: missing, a folder, or a broken archive. Nothing was enqueued."""
 
 
 def readable(name: str, folder: Path) -> Path:
     """Return the plain file to read lines from: `name` itself, or its copy in `folder` if it is `-`, packed or a pipe.
 
-    Gzip is known by its first bytes. Raises InputError.
+    Gzip is recognized by its first bytes. Raises InputError.
     """
     try:
         if name == "-":
@@ -128,4 +128,4 @@ def _sweep(folder: Path) -> None:
         except (ProcessLookupError, ValueError):
             partial.unlink(missing_ok=True)
         except OSError:
-            pass  # another user's process, alive
+            pass  # another user's live process

@@ -1,4 +1,4 @@
-"""Count the outcomes of a delivery from the store: messages that are no longer there were delivered."""
+"""Count the outcomes of a delivery from the store: messages that are no longer stored were delivered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES_SHOWN_MAX = 5
 
 
 class DeadGroup(Struct, frozen=True):
-    """Messages that died in the same way."""
+    """Messages that died for the same reason."""
 
     lane: str  # dead or quarantine
     reason: str
@@ -24,12 +24,13 @@ class DeadGroup(Struct, frozen=True):
     text: str
     fingerprint: str
     count: int
-    lines: tuple[int, ...]  # numbers of the first of them in the file
+    lines: tuple[int, ...]  # line numbers of the first ones in the file
     sample_id: str
 
 
 class Summary(Struct, frozen=True):
-    """A delivery by outcome. `enqueued` of its `lines` are messages: delivered, waiting, or one of those below."""
+    """A delivery by outcome. `enqueued` counts those of its `lines` that are messages: delivered, waiting, or counted
+    by a field below."""
 
     file: str
     to: str
@@ -51,12 +52,12 @@ class Summary(Struct, frozen=True):
 
     @property
     def failed(self) -> int:
-        """Lines that ended without being delivered."""
+        """The number of lines that ended undelivered."""
         return self.dead + self.quarantined + self.cancelled + self.removed
 
 
 def summarize(store: Store, record: FileRecord) -> Summary:
-    """Count a delivery. Lines are read page by page, so that millions of dead ones fit."""
+    """Count the outcomes of a delivery. Messages are read page by page, so millions of dead ones need little memory."""
     c = store.counts(record.queue)
     waiting, resting = c.ready + c.scheduled + c.leased, c.dead + c.quarantine
     cancelled = max(record.cancelled, _count_cancelled(store, record) if c.done else 0)
@@ -79,14 +80,16 @@ def summarize(store: Store, record: FileRecord) -> Summary:
 
 
 def close(ledger: Ledger, summary: Summary) -> None:
-    """Record the dead messages at the end of a run, so that those removed by hand later do not count as delivered."""
+    """Record the number of dead messages at the end of a run, so that those removed by hand later do not count as
+    delivered."""
     if ledger.record is not None and summary.finished:
         resting = summary.dead + summary.quarantined
         ledger.write(replace(ledger.record, resting=resting, removed=summary.removed, cancelled=summary.cancelled))
 
 
 def remove(store: Store, queue: str) -> tuple[int, int]:
-    """Remove all messages of a delivery from the store: (cancelled, discarded). Running ones are asked to stop."""
+    """Remove all messages of a delivery from the store; returns (cancelled, discarded). Running ones are asked to
+    stop."""
     cancelled = discarded = 0
     for lane in (Lane.READY, Lane.LEASED):
         for messages in pages(store, lane, Filter(queue=queue)):
@@ -127,7 +130,7 @@ def _add(groups: dict[tuple[str, ...], DeadGroup], message: Message) -> None:
 
 
 def spool_folder(store: Store) -> Path:
-    """Return the folder for spooled input: beside the store, or in the working directory if the store is not a file."""
+    """Return the folder for spooled input: beside the store's file, or else in the working directory."""
     if store.state_dir is None:
         return Path.cwd() / ".redrive-spool"
     return store.state_dir.with_name(store.state_dir.name.removesuffix("-workers") + "-spool")

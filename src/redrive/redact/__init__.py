@@ -1,12 +1,12 @@
-"""Hide secrets in everything that people and log collectors read: texts, JSON, and values by the names of fields.
+"""Redact secrets in texts, JSON and named fields before people or log collectors read them.
 
-Stored data stays as it is. Secrets are recognized by their form (`ghp_…`, a private key), by the words beside them
+Stored data is not changed. Secrets are recognized by their form (`ghp_…`, a private key), by the words beside them
 (`password=…`, `Authorization: …`, a URL's userinfo), or by the name of their field. Ids, hashes, ordinary URLs,
 tracebacks and prose are left alone. The time is linear in the length of the text.
 
-Begin with `text`: it tries `formats`, `urls`, `named` (and `beside`) and `schemes`, each only where a text has a sign
-of it. `values` does the same for JSON, `records` for what commands and pages show; `visible` escapes characters that
-cannot be seen.
+Begin with `text`: it tries `formats`, `urls`, `named` (and `beside`) and `schemes`, each only if the text contains one
+of its signs. `values` does the same for JSON, `records` for output of commands and pages; `visible` escapes invisible
+characters.
 """
 
 from .formats import HIDDEN

@@ -1,8 +1,8 @@
-"""Hide secrets that have a form of their own: tokens with a provider's prefix, JSON Web Tokens, private keys.
+"""Hide secrets that have a distinctive format: tokens with a provider's prefix, JSON Web Tokens, private keys.
 
-The formats are those that providers publish, as the rules of gitleaks (github.com/gitleaks/gitleaks, MIT licence) list
-them; the expressions are our own. Lengths are looser than there: a key that is cut off, or of the next version, is
-hidden too. Each begins with a literal and never backtracks, so the time is linear in the length of any text.
+The formats are those published by providers, as listed in the rules of gitleaks (github.com/gitleaks/gitleaks, MIT
+licence); the expressions are our own. Lengths are looser than there, to hide truncated keys and future versions too.
+Each begins with a literal and never backtracks, so the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from functools import cache
 
 HIDDEN = "***"
 
-# Where a token may begin: also behind an escape of JSON or of a URL, whose last character looks like a part of it.
+# The start of a token: also after an escape of JSON or a URL, whose last character could be part of the token.
 _BEGIN = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2}))"
 _BEGIN_RUN = r"(?:(?<![\w-])|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2}))"
 _END = r"(?![A-Za-z0-9])"
 
-# What a text must hold, in lower case, for the expression to be tried; then the expression.
+# A substring that the lower-case text must contain for the expression to be tried, then the expression.
 _FORMATS: tuple[tuple[str, str], ...] = (
     # AWS: access key ids, Bedrock keys
     *((word, rf"{_BEGIN}{word.upper()}[A-Z0-9]{{16}}{_END}") for word in ("akia", "asia", "abia", "acca")),
@@ -34,7 +34,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
         )
     ),
     ("gr1348941", r"GR1348941[\w-]{20,}+"),
-    # Slack, Stripe and what is written alike (Clerk, Svix), Twilio, SendGrid, Brevo, Mailchimp
+    # Slack, Stripe and services with the same format (Clerk, Svix), Twilio, SendGrid, Brevo, Mailchimp
     ("xox", r"xox[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{8,}+"),
     ("xapp-", r"xapp-\d-[A-Za-z0-9-]{8,}+"),
     ("xwfp-", r"xwfp-[A-Za-z0-9-]{8,}+"),
@@ -55,7 +55,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     # Azure: client secrets, personal access tokens of DevOps
     ("q~", r"[\w.~]{3}\dQ~[\w.~-]{28,}+"),
     ("azdo", rf"{_BEGIN}[A-Za-z0-9]{{72,80}}AZDO[A-Za-z0-9]{{4}}{_END}"),
-    # Models: OpenAI, Anthropic, Hugging Face, Groq, Perplexity, Replicate, xAI
+    # AI providers: OpenAI, Anthropic, Hugging Face, Groq, Perplexity, Replicate, xAI
     ("sk-", rf"{_BEGIN_RUN}sk-(?=[\w-]*\d)[\w-]{{20,}}+"),
     ("hf_", rf"{_BEGIN}hf_[A-Za-z0-9]{{20,}}+"),
     ("api_org_", r"api_org_[A-Za-z]{30,}+"),
@@ -63,7 +63,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("pplx-", r"pplx-[A-Za-z0-9]{32,}+"),
     ("r8_", rf"{_BEGIN}r8_[A-Za-z0-9]{{32,}}+"),
     ("xai-", rf"{_BEGIN}xai-[A-Za-z0-9]{{40,}}+"),
-    # Registries and build: npm, PyPI, RubyGems, Docker, crates.io, Artifactory, Clojars, NuGet, Heroku
+    # Registries and build services: npm, PyPI, RubyGems, Docker, crates.io, Artifactory, Clojars, NuGet, Heroku
     ("npm_", rf"{_BEGIN}npm_[A-Za-z0-9]{{30,}}+"),
     ("pypi-ag", r"pypi-Ag[\w-]{50,}+"),
     ("rubygems_", r"rubygems_[a-f0-9]{32,}+"),
@@ -93,13 +93,13 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("4b1d", rf"{_BEGIN}4b1d[A-Za-z0-9]{{38}}{_END}"),
     ("sbp_", rf"{_BEGIN}sbp_[a-f0-9]{{40,}}+"),
     ("pnu_", rf"{_BEGIN}pnu_[A-Za-z0-9]{{36}}{_END}"),
-    # Watching: Grafana, New Relic, Dynatrace, Sentry
+    # Monitoring: Grafana, New Relic, Dynatrace, Sentry
     ("glsa_", r"glsa_[A-Za-z0-9]{24,}+(?:_[A-Fa-f0-9]{8})?"),
     ("glc_", rf"{_BEGIN}glc_[A-Za-z0-9+/=]{{32,}}+"),
     ("nr", rf"{_BEGIN}NR(?:AK|II|JS|RA|BR|SP|AA)-[A-Za-z0-9-]{{16,}}+"),
     ("dt0c01.", r"dt0c01\.[A-Za-z0-9]{16,}+(?:\.[A-Za-z0-9]{16,}+)?"),
     ("sntry", r"sntry[su]_[\w+/=]{20,}+"),
-    # Shops, payments, post
+    # Shops, payments, mail
     *((f"{word}_", rf"{word}_[a-fA-F0-9]{{24,}}+") for word in ("shpat", "shpca", "shppa", "shpss", "shptka")),
     ("sq0", rf"{_BEGIN}sq0(?:atp|csp|idp)-[\w-]{{20,}}+"),
     ("eaaa", rf"{_BEGIN}EAAA[\w-]{{50,}}+"),
@@ -109,7 +109,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("shippo_", r"shippo_(?:live|test)_[a-fA-F0-9]{32,}+"),
     ("duffel_", r"duffel_(?:live|test)_[\w=-]{20,}+"),
     ("apikey_", r"pdl_(?:live|sdbx)_apikey_\w{16,}+"),
-    # Tools
+    # Developer tools
     ("atatt3", r"ATATT3[\w=-]{60,}+"),
     ("atctt3", r"ATCTT3[\w=-]{60,}+"),
     ("lin_api_", r"lin_api_[A-Za-z0-9]{32,}+"),
@@ -121,11 +121,11 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("rdme_", r"rdme_[a-z0-9]{50,}+"),
     ("_mmk", rf"{_BEGIN}[A-Za-z0-9]{{6}}_[A-Za-z0-9]{{29}}_mmk{_END}"),
     ("a3-", rf"{_BEGIN}A3-[A-Z0-9]{{6}}-(?:[A-Z0-9]{{11}}|[A-Z0-9]{{6}}-[A-Z0-9]{{5}})(?:-[A-Z0-9]{{5}}){{3}}{_END}"),
-    # Bots of Telegram; of Discord below
+    # Bots of Telegram (those of Discord are below)
     (":aa", rf"{_BEGIN}\d{{6,16}}:AA[\w-]{{30,}}+"),
 )  # fmt: skip
-_form = cache(re.compile)  # each when a text has its word for the first time: all of them take a while
-_LONG = re.compile(r"[\w.+/=~:-]{20}")  # no token is shorter, so no text without such a run holds one
+_form = cache(re.compile)  # each compiled when first needed: all of them take a while
+_LONG = re.compile(r"[\w.+/=~:-]{20}")  # no token is shorter, so a text without such a run has none
 
 _DISCORD = rf"{_BEGIN_RUN}[MNO][\w-]{{23,27}}\.[\w-]{{6}}\.[\w-]{{27,}}+"
 _DISCORD_END = re.compile(r"\.[\w-]{6}\.[\w-]{27}")
@@ -152,8 +152,7 @@ def hide_formats(text: str, low: str) -> str:
 
 
 def _hide_keys(text: str) -> str:
-    """Private keys in PEM without what is between their first line and the last; of one that is cut off, without what
-    there is of it."""
+    """Remove the contents of private keys in PEM, including truncated ones."""
     parts, at, ends = [], 0, True
     for begin in _form(_KEY_BEGIN).finditer(text):
         if begin.start() < at:

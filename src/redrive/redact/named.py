@@ -1,9 +1,9 @@
 """Hide secrets by the names beside them: `password=…`, `"token": "…"`, `--api-key …`, `Authorization: …`.
 
-A name is found first, then the text after it decides. So prose keeps its words ("unexpected token", "password is
-required"), and so does code in a traceback (`token = self.next()`), while a value assigned to such a name is hidden.
+A name is searched first, then the text after it decides. So prose is kept ("unexpected token", "password is required"),
+and code in a traceback too (`token = self.next()`), while a value assigned to such a name is hidden.
 
-No step reads a character twice, or it looks ahead a bounded way: the time is linear in the length of any text.
+No step reads a character twice, and lookahead is bounded: the time is linear in the length of any text.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .plain import CALL, COUNT, PATH, PROSE, begins_prose, is_message, is_said_a
 from .schemes import COOKIES, CREDENTIAL, PARAMETERS, SCHEME
 
 _NAME = re.compile(rf"(?:{WORDS}|pass|auth)s?")
-_BEFORE = re.compile(r"[\w.$-]*\Z")  # the rest of the name, to the left
+_BEFORE = re.compile(r"[\w.$-]*\Z")  # the part of the name to the left
 _BEFORE_MAX = 64
-_NUMBER = re.compile(r"[_-]?\d{0,2}(?![\w-])")  # what may follow a name: password2, token_1
-# Behind a name: the quote that closes it, a bracket of `env["TOKEN"]`, the sign, and a line break in a YAML block.
+_NUMBER = re.compile(r"[_-]?\d{0,2}(?![\w-])")  # optional number after a name: password2, token_1
+# After a name: its closing quote, the bracket of `env["TOKEN"]`, the sign, and the line break of a YAML block.
 _SIGN = re.compile(
     rf"(?P<closing>{QUOTE})?\]?(?:[ ](?:provided|used|given|was|is))?[ \t]{{0,8}}"
     r"(?P<sign>=>|:=|=(?!=)|:(?![:=/])|%(?:25){0,3}3[ad]|&#(?:61|x3d|58|x3a);)[ \t]{0,8}"
@@ -30,21 +30,21 @@ _SIGN = re.compile(
     rf"(?:{NEXT})?",
     re.I,
 )
-# What a language writes around a value: b"…", SecretStr('…'), Some("…"), string(7) "…", ["…"].
+# Syntax around a value: b"…", SecretStr('…'), Some("…"), string(7) "…", ["…"].
 _AROUND = re.compile(
     rf"string\(\d{{1,6}}\) (?=\")|[A-Z]\w{{0,31}}\((?={QUOTE})|[bBuUrRfF]{{1,2}}(?=[\"'])"
     rf"|(?P<list>\[\s{{0,8}})(?={QUOTE})"
 )
 _OPENING = re.compile(QUOTE, re.I)
 _LIST_MAX = 8192
-# A bare value goes on over a comma or bracket unless there it ends: before a space, a quote or another `name=`.
+# A bare value continues over a comma or bracket, unless a space, a quote or another `name=` follows.
 _BARE = re.compile(
     r"(?:[^\s\"'`&,;)}\]<>|\\]|\\(?![nrt\"'`]|u002[27])|<(?![/!])[^<>\s]{1,200}>"
     r"|[&,;)}\]|](?![\s\"'`{(\[<]|\Z|[\w.%$-]{1,64}\s{0,3}[=:]|\\[nrt\"']|amp;|quot;|#\d))++"
 )
-# Words of a passphrase, which are all of its line.
+# The words of a passphrase, which fill the rest of the line.
 _PHRASE = re.compile(r"[a-z]{2,12}(?:[ -][a-z]{2,12}){2,24}(?=[\"'`]|[ \t]*$)", re.M)
-_ENCODED_BARE = tuple(  # by how often it is encoded
+_ENCODED_BARE = tuple(  # indexed by the number of encodings
     re.compile(rf"(?:(?!%{more}(?:26|2c|0a|0d|20|2[27]|3b))[^\s\"'`&,;)}}\]<>\\])++", re.I)
     for more in ("25" * level for level in range(4))
 )
@@ -54,7 +54,7 @@ _FIELD = re.compile(  # {"session": "a1b2c3d4"}
     re.I,
 )
 _FIELD_WORDS = ("session", "sig", "bearer", "csrf", "xsrf", "dsn", "iban", "card")
-_WITHIN = ("pass", "auth", "otp", "otps", "cvc", "cvv", "jwt")  # words that other words hold
+_WITHIN = ("pass", "auth", "otp", "otps", "cvc", "cvv", "jwt")  # short words that other words contain
 _PASSWORDS = ("pass", "pwd", "secret", "api", "access", "private", "conn", "require", "master")
 _WEAK = ("jwt", "otp", "cv", "cookie", "sess", "credential", "connect.sid")
 _ASKED = re.compile(r"(?:unexpected|unrecogni[sz]ed|unknown|lookahead|offending|illegal|next|current|stray)[ \t]\Z")
@@ -65,14 +65,14 @@ _TWO_WORDS = re.compile(r"[a-z]+(?:_[a-z]+)+")
 
 
 class SecretSpan(NamedTuple):
-    """The span to hide."""
+    """The span of text to hide."""
 
     begin: int
     end: int
 
 
 def hide_named(text: str, low: str) -> str:
-    """Hide the values of telling names; `low` is the text in lower case, of the same length."""
+    """Hide the values of secrets' names; `low` is the text in lower case, of the same length."""
     code = _Code(text)
     parts: list[str] = []
     at = 0
@@ -92,7 +92,7 @@ def _hide_field(match: re.Match[str]) -> str:
 
 
 class _Code:
-    """The places where a text shows lines of source: a value without quotes is an expression there."""
+    """The spans of source lines in a text, where a value without quotes is an expression."""
 
     def __init__(self, text: str) -> None:
         lines = [match.span(1) for match in _FRAME.finditer(text)] if '", line ' in text else []
@@ -104,7 +104,7 @@ class _Code:
 
 
 class _SecretName:
-    """A telling word in a text, the name that it ends, and its surroundings."""
+    """A secret's name in a text: the word that marks it, the name that ends with the word, and its surroundings."""
 
     def __init__(self, text: str, low: str, begin: int, end: int, code: _Code) -> None:
         self.text, self.low, self.word, self.word_at = text, low, low[begin:end], begin
@@ -116,7 +116,7 @@ class _SecretName:
         self.in_code = self.begin in code
 
     def secret(self) -> SecretSpan | None:
-        """Return the part of the text that is a secret by this name."""
+        """Return the span that is a secret by this name, or None."""
         if self.end < 0 or (self.word in _WITHIN and self.text[self.begin : self.word_at][-1:].isalpha()):
             return None
         if self._in_arn():
@@ -127,12 +127,12 @@ class _SecretName:
         if sign is not None:
             place = self._authorization(sign) if self.word == "authorization" else self._assignment(sign)
             if place is not None or self.word == "authorization" or self.name.startswith("-"):
-                return place  # of `--token = ***` the sign is not the value
+                return place  # in `--token = ***` the sign is not the value
         span = NameContext(self.text, self.name, self.word, self.begin, self.end, in_code=self.in_code).secret()
         return None if span is None else SecretSpan(*span)
 
     def _in_arn(self) -> bool:
-        """Whether it names a resource: arn:aws:secretsmanager:eu-central-1:123456789012:secret:shop."""
+        """True if the name is part of an ARN: arn:aws:secretsmanager:eu-central-1:123456789012:secret:shop."""
         if self.text[self.begin - 1 : self.begin] != ":":
             return False
         arn = self.text.rfind("arn:", max(0, self.begin - _ARN_MAX), self.begin)
@@ -160,7 +160,7 @@ class _SecretName:
     # -- in quotes
 
     def _closes(self, quote: re.Match[str]) -> bool:
-        """Whether this quote ends the text that contains the name, as in `input('Password: ')`."""
+        """True if this quote ends the string that contains the name, as in `input('Password: ')`."""
         if quote.end() < len(self.text) and self.text[quote.end()] not in " ,;:)]}+%\r\n":
             return False
         begin = max(0, self.begin - 256)
@@ -168,7 +168,7 @@ class _SecretName:
         return self.text.count(quote[0], begin, self.begin) % 2 == 1
 
     def _in_quotes(self, opening: re.Match[str], *, listed: bool) -> SecretSpan | None:
-        """A quoted value, up to its closing quote; in a list, all of its quoted values."""
+        """The span of a quoted value, up to its closing quote; in a list, of all its quoted values."""
         begin = opening.end()
         end = closing(self.text, opening[0], begin)
         if listed and (bracket := self.text.find("]", end, end + _LIST_MAX)) >= 0:
@@ -181,7 +181,7 @@ class _SecretName:
         return SecretSpan(begin, end)
 
     def _is_word_of_code(self, value: str) -> bool:
-        """Whether a literal belongs to the code: `TOKEN = "token"`, `kind_of_token="Bearer"`, a format."""
+        """True if a literal belongs to the code: `TOKEN = "token"`, `kind_of_token="Bearer"`, a format."""
         if any(c in "{}()[]\\%" for c in value):
             return True
         if any(c.isdigit() for c in value) or len(value) > 20:
@@ -197,7 +197,7 @@ class _SecretName:
         colon, spaced = sign["sign"] == ":" and not sign["closing"], sign[0][-1].isspace()
         value = match[0].rstrip(".") if colon else match[0]
         if is_said_already(value) or not value.strip(".-*_") or "://" in value[:24]:
-            return None  # of a URL its own secrets are hidden
+            return None  # the secrets within a URL are hidden separately
         phrase = _PHRASE.match(self.text, at) if self.word.startswith("pass") else None
         if phrase and not PROSE.intersection(phrase[0].split()) and not begins_prose(self.text, at, value):
             return SecretSpan(at, phrase.end())
@@ -210,7 +210,7 @@ class _SecretName:
         return SecretSpan(at, at + len(value))
 
     def _is_weak(self, value: str) -> bool:
-        """Whether it is a plain word behind a name that prose uses: "jwt: audience", "cannot pass: LISTEN"."""
+        """True for a plain word after a name that is common in prose: "jwt: audience", "cannot pass: LISTEN"."""
         if self.word == "pass":
             return True
         return self.word.startswith(_WEAK) and value.isalpha() and len(value) < 20
@@ -220,7 +220,7 @@ class _SecretName:
         return asked is not None or begins_prose(self.text, at, value)
 
     def _in_percent(self, at: int, level: int) -> SecretSpan | None:
-        """Percent-encoded: `password%3Dabc%26…`; `level`: how often, beyond once."""
+        """The span of a percent-encoded value: `password%3Dabc%26…`. `level` is the number of encodings minus one."""
         opening = _OPENING.match(self.text, at)
         begin = opening.end() if opening else at
         match = _ENCODED_BARE[level].match(self.text, begin)
@@ -229,7 +229,7 @@ class _SecretName:
     # -- Authorization
 
     def _authorization(self, sign: re.Match[str]) -> SecretSpan | None:
-        """Keep the scheme and hide what follows: one word, or all parameters of a scheme that has them."""
+        """The span after the scheme: one word, or all parameters of a scheme that has them."""
         around = _AROUND.match(self.text, sign.end())
         begin = around.end() if around else sign.end()
         if opening := _OPENING.match(self.text, begin):

@@ -1,7 +1,7 @@
-"""Hide secrets in records of ours, whose fields we name: those of a message's payload are hidden by their names, too.
+"""Hide secrets in redrive's own records. Only in a message's payload are they hidden by field name.
 
-Elsewhere in a record a key is a name of ours or that of a task, a queue, a dependency. What stands under
-`auth.refresh_token` there is a count of messages and no token.
+Elsewhere a key is a field of redrive's, or the name of a task, queue or dependency: the value of `auth.refresh_token`
+is a count of messages and not a token.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from .text import redact, shown_traceback
 from .values import redact_bytes, redact_value
 
-# Fields of a record that hold what others wrote: a payload, a row of a store, settings, what an engine says of itself.
+# Fields of a record with foreign data: a payload, a row of a store, settings, an engine's description.
 _THEIRS = frozenset(("body", "headers", "result", "progress", "row", "settings", "engine"))
 
 
 def redact_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record without the secrets of its texts, and of payloads by the names of their fields.
+    """Return the record without the secrets in its texts, and in payloads also without those by field name.
 
     >>> redact_record({"by_task": {"auth.refresh_token": 3}, "why": "token=abc", "body": {"token": 3}})
     {'by_task': {'auth.refresh_token': 3}, 'why': 'token=***', 'body': {'token': '***'}}

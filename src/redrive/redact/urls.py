@@ -10,8 +10,8 @@ import re
 from .formats import HIDDEN
 from .plain import is_said_already
 
-_LEVELS = 5  # how often a URL within a URL may be percent-encoded
-# Where an authority begins: `://`, `//` alone, or `://` percent-encoded. A scheme is looked for behind it.
+_LEVELS = 5  # nested percent-encodings of a URL within a URL
+# The start of an authority: `://`, `//` alone, or `://` percent-encoded. The scheme is searched before it.
 _HEAD = re.compile(
     r":(?:\\{0,7}/){2}|(?<![:/\\\w])//(?=[^\s/@])|(?P<encoded>%(?P<more>(?:25){0,4})3a(?:/|%(?P=more)2f){2})", re.I
 )
@@ -20,18 +20,18 @@ _SCHEME = re.compile(r"[a-z0-9+.-]*\Z", re.I)
 _SCHEME_MAX = 40
 _HOST_END = re.compile(r"[/?#\\]")
 _PORT = re.compile(r"[^:]*:\d{0,5}")
-# In a URL that is encoded so often: what ends it, as the value of another's option; its '@'; its ':'.
+# By the number of encodings of a URL: its end, as value of another URL's option; its '@'; its ':'.
 _ENCODED = tuple(
     tuple(re.compile(form, re.I) for form in (rf"[&;]|%{more}26", rf"@|%{more}40", rf":|%{more}3a"))
     for more in ("25" * level for level in range(_LEVELS))
 )
-# Engines and brokers, whose URLs have no '@' but the one behind their password.
+# Engines and brokers: the only '@' in their URLs follows the password.
 _SERVER_WORDS = """postgres redis valkey mysql mariadb mongodb amqp mssql oracle ldap smtp imap pop ftp nats kafka
     clickhouse cassandra snowflake cockroach memcache bolt neo4j couch influx rabbit stomp mqtt socks sqs db2 vertica
     trino presto jdbc"""
 _SERVERS = _SERVER_WORDS.split()
 _OWN_TOKEN = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w%.~+-]{12,}")
-_WATCHER = re.compile(r"@[\w.-]{0,200}sentry[\w.:-]{0,200}/")  # a DSN of Sentry: its user is its key
+_WATCHER = re.compile(r"@[\w.-]{0,200}sentry[\w.:-]{0,200}/")  # a DSN of Sentry: its user is a key
 
 _SIGNERS = (
     "sig|signature|code|hmac|assertion|samlresponse|x-amz-(?:signature|credential|security-token)"
@@ -97,7 +97,7 @@ def _hide_signature(match: re.Match[str]) -> str:
 
 
 def _hide_users(match: re.Match[str]) -> str:
-    """A run of characters that begins an authority, and may hold more of them, each without its password."""
+    """Hide the passwords in a run of characters that contains one or more authorities."""
     run, parts, at = match[0], [], 0
     scheme = _scheme(match.string[max(0, match.start() - _SCHEME_MAX) : match.start()])
     heads = list(_HEAD.finditer(run))
@@ -124,7 +124,7 @@ def _hide_user(rest: str, scheme: str) -> str:
     server = any(word in scheme for word in _SERVERS)
     at = rest.rfind("@", 0, host_end)
     if at < 0 and (":" not in rest[:host_end] or (_PORT.fullmatch(rest, 0, host_end) and not server)):
-        return rest  # an '@' in the path or the query of a URL without a password
+        return rest  # an '@' in the path or query of a URL without a password
     if server or at < 0:
         at = rest.rfind("@")
     user, colon, password = rest[:at].partition(":")
@@ -135,7 +135,7 @@ def _hide_user(rest: str, scheme: str) -> str:
 
 
 def _hide_encoded(rest: str, more: str) -> str:
-    """Hide the password after a percent-encoded `://`; `more`: the 25s that say how often."""
+    """Hide the password after a percent-encoded `://`; `more` are the 25s, one for each further encoding."""
     ends, ats, colons = _ENCODED[len(more) // 2]
     end = ends.search(rest)
     value, more = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")

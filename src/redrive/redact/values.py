@@ -1,4 +1,4 @@
-"""Hide secrets in JSON values, by the names of fields and by their texts, and in JSON that is not decoded."""
+"""Hide secrets in JSON values, by the names of fields and by their texts, also in JSON that is not decoded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from .formats import HIDDEN
 from .names import counts, is_secret_value, telling
 from .text import redact
 
-_NAMED_BY = frozenset(("name", "key", "header", "field", "variable", "parameter"))  # {"name": …, "value": …}
+# fields that name the value beside them: {"name": …, "value": …}
+_NAMED_BY = frozenset(("name", "key", "header", "field", "variable", "parameter"))
 _VALUES = frozenset(("value", "values", "stringvalue"))
 
 
 def redact_value(value: Any) -> Any:
-    """Return the value with its secrets as `***`; the rest of JSON that is not decoded stays as it is written.
+    """Return the value with its secrets as `***`; other parts of undecoded JSON keep their form.
 
     >>> redact_value({"user": "ann", "password": "a b", "tokens": 12, "note": "token=abc"})
     {'user': 'ann', 'password': '***', 'tokens': 12, 'note': 'token=***'}
@@ -38,7 +39,7 @@ def redact_json(json: bytes) -> bytes:
         read = loads(json, object_pairs_hook=_JsonObject, parse_float=_Number, parse_int=_Number)
         hidden = redact_value(read)
         return json if hidden == read else _write(hidden).encode()
-    except (ValueError, RecursionError):  # nested too deep, or not Unicode: its texts are hidden all the same
+    except (ValueError, RecursionError):  # nested too deep, or not Unicode: redacted as text
         return redact_bytes(json)
 
 
@@ -118,7 +119,7 @@ class _Walk:
 
 
 def _hides(name: str, value: Any, named: bool) -> bool:
-    """Whether the value of this field is a secret; `named`: a name beside it says so."""
+    """True if the value of this field is a secret; `named`: by a name beside it."""
     if value is None or isinstance(value, bool) or value == HIDDEN:
         return False
     if isinstance(value, int | float | _Number):
@@ -140,16 +141,16 @@ def _is_named_secret(fields: Iterable[tuple[Any, Any]]) -> bool:
 
 
 def _is_pair(name: Any, value: Any) -> bool:
-    """`["Authorization", "abc"]`: a header, and not two names."""
+    """True for `["Authorization", "abc"]`: a header, not a list of names."""
     return isinstance(name, str) and isinstance(value, str) and telling(name) and not telling(value) and value != ""
 
 
 class _JsonObject(list[tuple[str, Any]]):
-    """A JSON object as it is written: in its order, and with names that come twice."""
+    """A JSON object as written: in order, and with repeated names."""
 
 
 class _Number(str):
-    """A JSON number as it is written."""
+    """A JSON number as written."""
 
 
 def _write(value: Any) -> str:

@@ -1,15 +1,15 @@
-"""Escape the characters of foreign texts that cannot be seen, for terminals, logs and readers of JSON.
+"""Escape invisible characters of foreign texts, for terminals, logs and readers of JSON.
 
 Control characters act on terminals, bidirectional ones change the order in which a text is shown, zero-width and tag
-characters hide words in it. All become escapes, so that nothing is lost and two texts stay different.
+characters hide words in it. All are escaped, so no information is lost.
 """
 
 from __future__ import annotations
 
 import re
 
-# Controls, surrogates, line separators; Unicode's default ignorable characters, and others without any glyph. Emoji
-# keep the selector that makes them pictures (U+FE0F).
+# Controls, surrogates, line separators, Unicode's default ignorable characters, and others without a glyph. Emoji keep
+# the selector of their pictures (U+FE0F).
 _UNSEEN_ABOVE_ASCII = (
     "\x80-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164"
     "\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -19,10 +19,10 @@ _UNSEEN_IN_JSON = re.compile(f"[\x7f{_UNSEEN_ABOVE_ASCII}]")
 
 
 def one_line(text: str) -> str:
-    """Escape unseen characters and line breaks: the text cannot act on a terminal or forge a line.
+    """Escape invisible characters and line breaks: the text cannot act on a terminal or forge a line.
 
-    >>> print(one_line("a\\nb\\x1b[2J \\u202egpj.exe \\U000e0041"))
-    a\\nb\\x1b[2J \\u202egpj.exe \\U000e0041
+    >>> print(one_line("a\nb\x1b[2J \u202egpj.exe \U000e0041"))
+    a\nb\x1b[2J \u202egpj.exe \U000e0041
     """
     if text.isascii() and text.isprintable():
         return text
@@ -30,15 +30,15 @@ def one_line(text: str) -> str:
 
 
 def many_lines(text: str) -> str:
-    """Escape unseen characters in a text of several lines."""
+    """Escape invisible characters in a text of several lines."""
     return "\n".join(map(one_line, text.split("\n")))
 
 
 def in_json(text: str) -> str:
-    """Escape unseen characters in JSON, as JSON does: it reads as the same value.
+    """Escape invisible characters in JSON, as JSON does: the value stays the same.
 
-    >>> print(in_json('["a\\u200bb\\U000e0041"]'))
-    ["a\\u200bb\\udb40\\udc41"]
+    >>> print(in_json('["a\u200bb\U000e0041"]'))
+    ["a\u200bb\udb40\udc41"]
     """
     if text.isascii() and "\x7f" not in text:
         return text
