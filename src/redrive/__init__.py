@@ -1,7 +1,7 @@
 """Durable background work whose heart is the failure path.
 
 Begin with `app`: an App has tasks, queues and a store, and `worker` runs its messages. Names are imported at their
-first use, so that a command that only prints its help stays quick.
+first use, so that commands that only print help start fast.
 """
 
 from __future__ import annotations

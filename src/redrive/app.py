@@ -1,4 +1,4 @@
-"""Declare tasks and queues on a store, enqueue, work, and handle dead letters: the public face of redrive."""
+"""The public API of redrive: declare tasks and queues on a store, enqueue, run workers, and handle dead letters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .registry import Queue as Queue
 from .run_context import Context, Wrap, refuse_loop
 from .task import AlertKeywords, TaskKeywords, as_text, task_options
 
-if TYPE_CHECKING:  # for start-up time: all of these are below
+if TYPE_CHECKING:  # imported late, as start-up would take longer
     from .aws.lambda_handlers import LambdaHandler
     from .aws.sns import Topic
     from .observe.alerts import Alert
@@ -121,7 +121,7 @@ class App(ReadModel):
         from .worker.middleware import Opener
 
         wraps = [*self._wraps, Opener(fn)]
-        entries = [self._entry(task, wraps) for task in self.tasks.values()]  # all are checked before any changes
+        entries = [self._entry(task, wraps) for task in self.tasks.values()]  # check all tasks before changing any
         for task, entry in zip(self.tasks.values(), entries, strict=True):
             task.entry = entry
         self._wraps = wraps
@@ -253,7 +253,7 @@ class App(ReadModel):
     def collect_blobs(self, older_than: Duration = "1h") -> int:
         """Remove blobs that no message refers to and that were written longer ago than that; returns how many.
 
-        Crashes leave them; workers do the same once an hour. No put or its transaction may take longer than
+        Crashes leave such blobs; workers remove them once an hour, too. No put or its transaction may take longer than
         `older_than`. Raises ConfigError without `blobs`, StoreError."""
         from .blobs import collect
 
@@ -382,7 +382,8 @@ class App(ReadModel):
         run(self.scheduler())
 
     def _services(self, queues: Sequence[str], ingest: bool) -> list[MakeService]:
-        """The services of a worker of these queues: redrive runs and, if asked, the ingest of dead letters."""
+        """Return the services of a worker of these queues: redrive runs, watches, and with `ingest` that of dead
+        letters."""
         from .triage.service import RedriveService
 
         services: list[MakeService] = [partial(RedriveService, self)]

@@ -11,12 +11,12 @@ _EXPECTED = "a timedelta, a number of seconds, or text such as '15m', '1h30m', '
 Duration = timedelta | int | float | str
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_END_MS = 253_402_300_799_999  # the last millisecond that RFC 3339 can write; stores keep longer delays
+_END_MS = 253_402_300_799_999  # the last millisecond that RFC 3339 can express; stores allow longer delays
 _UNITS = ("w", "d", "h", "m", "s")
 _UNIT_MS = (604_800_000, 86_400_000, 3_600_000, 60_000, 1000, 1)
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
-# Each unit at most once, largest first, so that a slip such as "1m30m" is refused. White space belongs to the number
-# after it; loose between optional groups it would backtrack in its sixth power.
+# Each unit at most once, largest first, so that a slip such as "1m30m" is refused. Each number includes the white space
+# before it: loose spaces between optional groups would make the match backtrack with the sixth power.
 _TEXT = re.compile("".join(rf"(?:\s*{_NUMBER}\s*{unit})?" for unit in (*_UNITS, "ms")) + r"\s*", re.ASCII)
 
 
@@ -43,7 +43,7 @@ def milliseconds(value: Duration, what: str = "duration") -> int:
     """
     exact_s = seconds(value, what)
     rounded_ms = int(exact_s) * 1000 + round(exact_s % 1 * 1000)
-    # Comparing in seconds keeps 0.029 at 29 ms, which 0.029 * 1000 = 29.000000000000004 would push to 30.
+    # Compare in seconds: 0.029 s is 29 ms, though 0.029 * 1000 = 29.000000000000004 would be rounded up to 30.
     return rounded_ms if rounded_ms / 1000 >= exact_s else rounded_ms + 1
 
 
@@ -79,7 +79,7 @@ def _parse(text: str, what: str) -> float:
     match = _TEXT.fullmatch(text)
     if match is None or match.lastindex is None:
         raise _refusal(ValueError, text, what, _why_unreadable(text))
-    # In whole numbers, divided once, so that "29ms" is 0.029, and "1s261ms" not a bit more than 1.261.
+    # Add up in whole numbers and divide once, so that "29ms" is exactly 0.029, and "1s261ms" 1.261.
     above, below = 0, 1000
     try:
         for number, unit_ms in zip(match.groups(default="0"), _UNIT_MS, strict=True):
@@ -89,7 +89,7 @@ def _parse(text: str, what: str) -> float:
                 below * 10 ** len(part),
             )
         return above / below
-    except (OverflowError, ValueError):  # more digits than Python is willing to read
+    except (OverflowError, ValueError):  # more digits than Python parses
         return math.inf
 
 
@@ -104,7 +104,7 @@ def _why_unreadable(text: str) -> str:
 def _refusal(error: type[Exception], value: object, what: str, why: str) -> Exception:
     try:
         shown = repr(value)
-    except ValueError:  # an int of more digits than Python is willing to print
+    except ValueError:  # more digits than Python prints
         shown = f"a huge {type(value).__name__}"
     if len(shown) > 60:
         shown = shown[:57] + "..."
@@ -121,7 +121,7 @@ def _show_short(seconds: float) -> str:
 
 
 def _show_long(seconds: float) -> str:
-    # Rounded before the units are chosen: 3,599.7 s is 1h, not 60m.
+    # Round before choosing the units: 3,599.7 s is 1h, not 60m.
     if round(seconds) < 3_600:
         return _pair(round(seconds), "m", 60, "s", 1)
     if round(seconds / 60) < 1_440:

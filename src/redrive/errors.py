@@ -1,4 +1,4 @@
-"""All errors that redrive raises, and the four that handlers raise to steer.
+"""All errors that redrive raises, and the four that handlers raise to steer their message.
 
 RedriveError
 ├── ConfigError          a setting or a declaration is wrong; nothing was started
@@ -71,11 +71,11 @@ class StopError(Misread):
 
 
 def _pointer(text: str, at: int, end: int, around: int = 60) -> str:
-    """The text near the mistake, without secrets, and carets under it."""
-    from .redact import redact  # only where something was misread
+    """Return the text around a mistake, without secrets, and carets under it."""
+    from .redact import redact  # imported for an error only
 
     hidden = redact(text)
-    if hidden != text:  # before it is cut; the carets move with what they point at
+    if hidden != text:  # hide secrets before cutting the text, and move the carets accordingly
         at, end = (min(len(redact(text[:place])), len(hidden)) for place in (at, end))
         text, end = hidden, max(at + 1, end)
     begin = max(0, at - around)
@@ -97,7 +97,7 @@ class TooLarge(EnqueueError, ValueError):
 
 
 class Unreadable(RedriveError, ValueError):
-    """A stored body cannot be decoded into its task's arguments, or a cell into what it should hold."""
+    """A stored body cannot be decoded into its task's arguments, or a cell into its type."""
 
 
 class Unroutable(RedriveError):
@@ -109,7 +109,7 @@ class UnknownArguments(Unreadable):
 
     def __init__(self, text: str = "", names: tuple[str, ...] = ()) -> None:
         super().__init__(text)
-        self.names = names  # of these arguments
+        self.names = names  # of the unknown arguments
 
 
 class KeyMissing(Unreadable):
@@ -165,8 +165,8 @@ class SchemaError(StoreError):
 
 
 class NotDone(RedriveError):
-    """A message that was waited for ended without being done: `state` is dead, quarantine or cancelled, `reason` says
-    why it died, `text` is the text of its last fault."""
+    """The message of `ref.wait()` ended without being done: `state` is dead, quarantine or cancelled, `reason` is why
+    it died, `text` is the text of its last fault."""
 
     def __init__(self, id: str, task: str, state: str, reason: str | None = None, text: str = "") -> None:
         self.id, self.task, self.state, self.reason, self.text = id, task, state, reason, text
@@ -269,13 +269,13 @@ class Quarantine(Steer):
         super().__init__(why)
 
 
-MEANT_MAX = 300  # characters of a word that is likened to others
+MEANT_MAX = 300  # characters of a word that is compared
 
 
 def near_miss(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the known word that was probably meant, for an error message; None if there is none."""
     import difflib
 
-    if len(word) > MEANT_MAX:  # comparing takes the square of the length
+    if len(word) > MEANT_MAX:  # the cost of comparing grows with the square of the length
         return None
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)), None)

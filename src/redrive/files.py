@@ -1,11 +1,10 @@
-"""Open files and folders of our own: private, and never through a link that another user put there.
+"""Open private files and folders, and never follow a link that another user made.
 
-A folder is held by its descriptor, and all work in it is relative to that: a folder that is renamed or replaced
-meanwhile leads nowhere else. Owner and type are read from the open file, never by its name, and before anything is
-truncated, written or removed.
+A folder is opened once, and all paths in it are relative to its descriptor, so renaming or replacing it has no effect.
+Owner and type are read from the open file, never by its name, and before anything is truncated, written or removed.
 
-New files are 0600 and new folders 0700. Where a group shares them they are 0660 and 3770: members may write each
-other's files but not remove them, and new files belong to the folder's group. Existing files keep their mode.
+New files are 0600 and new folders 0700. If a group shares them, they are 0660 and 3770: members may write each other's
+files but not remove them, and new files belong to the folder's group. Existing files keep their mode.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from typing import IO
 from .errors import ConfigError
 
 FILE, FOLDER = 0o600, 0o700
-PUBLIC = 0o666  # less the umask
+PUBLIC = 0o666  # the mode before the umask
 GROUP_FILE, GROUP_FOLDER = 0o660, 0o3770
-COMPANIONS = ("-wake", "-workers", "-spool")  # folders beside a database, for all who may write it
+COMPANIONS = ("-wake", "-workers", "-spool")  # suffixes of folders beside a database, for all users who may write it
 UNKNOWN_BOOT = "unknown-"
-_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not hold us up
+_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK, as opening a pipe would block
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NotOurs(PermissionError):
-    """The file belongs to another user, or is of another kind than expected. Nothing was done to it."""
+    """A file belongs to another user, or is of an unexpected kind. Nothing was done to it."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EPERM, why, str(path))
 
 
 class Folder:
-    """A folder of ours, open. Raises OSError; NotOurs if another user owns it or may write in it.
+    """An open folder of ours. Raises OSError; NotOurs if another user owns it or may write in it.
 
     A folder is ours if this user or root owns it, and a companion of a database also if the database's owner does. It
     may be shared with a group: a companion if the group may write the database, any other if `shared` says so. `make`
@@ -66,13 +65,13 @@ class Folder:
             raise
 
     def _hand_on(self, database: os.stat_result | None, shared: bool) -> os.stat_result:
-        """A folder beside a database is for the same users: for its group, and, if root made it, for its owner."""
+        """Give a folder beside a database to its users: to its group, and, if root made it, to its owner."""
         if shared:
             os.fchmod(self.fd, GROUP_FOLDER)
         if database is not None and (shared or not os.geteuid()):
-            with contextlib.suppress(OSError):  # it stays with ours
+            with contextlib.suppress(OSError):  # if refused, it stays ours
                 os.chown(self.fd, -1 if os.geteuid() else database.st_uid, database.st_gid)
-                os.fchmod(self.fd, GROUP_FOLDER if shared else FOLDER)  # a new group takes the set-group-id bit away
+                os.fchmod(self.fd, GROUP_FOLDER if shared else FOLDER)  # chown clears the set-group-id bit
         return os.fstat(self.fd)
 
     def open(self, name: str, flags: int) -> int:
@@ -115,7 +114,7 @@ class Folder:
             raise NotOurs(path, f"it belongs to {user(status.st_uid)}; remove it")
 
     def sockets(self) -> list[str]:
-        """The names of the sockets in it."""
+        """Return the names of the sockets in the folder."""
         return [name for name in os.listdir(self.fd) if stat.S_ISSOCK(self._mode(name))]  # noqa: PTH208  # by its descriptor
 
     def _mode(self, name: str) -> int:
@@ -132,7 +131,7 @@ class Folder:
                 os.unlink(name, dir_fd=self.fd)
 
     def is_there(self) -> bool:
-        """Return whether its path still leads to it."""
+        """Return whether the path still leads to this folder."""
         try:
             status = self.path.lstat()
         except OSError:
@@ -144,7 +143,7 @@ class Folder:
         if fd >= 0:
             os.close(fd)
 
-    __del__ = close  # only when the last thread that uses it is done
+    __del__ = close  # so that the last thread that uses it closes it
 
     def __enter__(self) -> Folder:
         return self
@@ -182,15 +181,15 @@ def read_regular(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def output(path: Path, *, shared: bool = False, public: bool = False) -> Iterator[IO[bytes]]:
-    """Yield a file to write to; it appears at `path` as a whole when the block ends without an error, as with
-    `written`. All that commands write goes through here."""
+    """Yield a file that appears at `path` as a whole when the block ends without an error, as `written` does. All files
+    that commands write are opened by this."""
     with written(path, shared=shared, public=public) as fd, os.fdopen(os.dup(fd), "wb") as out:
         yield out
 
 
 @contextlib.contextmanager
 def written(path: Path, *, shared: bool = False, public: bool = False) -> Iterator[int]:
-    """Yield a descriptor; what is written to it appears at `path` as a whole when the block ends without an error.
+    """Yield the descriptor of a file that appears at `path` as a whole when the block ends without an error.
 
     It replaces a file or a link there. A device or a pipe, such as /dev/stdout, is written to. Raises OSError.
     """
@@ -215,8 +214,8 @@ def written(path: Path, *, shared: bool = False, public: bool = False) -> Iterat
 
 
 def create(path: Path, *, shared: bool = False, public: bool = False) -> int:
-    """Make a new file and return its descriptor: 0600, or 0660 where a group shares it, whatever the umask. A `public`
-    one holds nothing of the store, such as a schema: its mode is what the umask leaves of 0666.
+    """Create a file and return its descriptor. Its mode is 0600, or 0660 if `shared`, whatever the umask. A `public`
+    file, which has no data of the store, gets 0666 less the umask.
 
     Raises FileExistsError if the name is taken, even by a link that leads nowhere.
     """
@@ -227,9 +226,9 @@ def create(path: Path, *, shared: bool = False, public: bool = False) -> int:
 
 
 def make_database(path: Path, *, shared: bool = False) -> None:
-    """Make an empty database file if there is none, with our mode and not that of the umask.
+    """Create an empty database file if there is none, with our mode, whatever the umask.
 
-    A link to a path where nothing is yet is followed if this user or root made it. Raises OSError, ConfigError.
+    A link to a missing file is followed if this user or root made it. Raises OSError, ConfigError.
     """
     status = _status(path)
     if status is not None and stat.S_ISLNK(status.st_mode):
@@ -245,10 +244,10 @@ def make_database(path: Path, *, shared: bool = False) -> None:
 
 @functools.cache
 def boot_id() -> str:
-    """Return a word that changes when the machine starts again: earlier writes may not have reached the disk.
+    """Return a word that changes at each boot of the machine, after which earlier writes may be lost.
 
-    Where it cannot be known it starts with UNKNOWN_BOOT and differs for each process: no file then counts as written
-    since the start.
+    If unknown, it starts with UNKNOWN_BOOT and differs for each process, so that no file counts as written since the
+    boot.
     """
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -265,7 +264,7 @@ def boot_id() -> str:
 
 
 def user(uid: int) -> str:
-    """Return a user as messages name them."""
+    """Return a user for messages: the name and the id."""
     import pwd
 
     try:
@@ -282,7 +281,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _database(folder: Path) -> os.stat_result | None:
-    """The database that a folder is a companion of."""
+    """Return the status of the database that a folder belongs to; None for other folders."""
     for suffix in COMPANIONS:
         if folder.name.endswith(suffix):
             with contextlib.suppress(OSError):
@@ -292,7 +291,7 @@ def _database(folder: Path) -> os.stat_result | None:
 
 
 def _make(path: Path) -> bool:
-    """Make a folder; return whether it was missing."""
+    """Make a folder and its parents; return whether it was missing."""
     try:
         path.mkdir(FOLDER)
     except FileExistsError:
@@ -320,7 +319,7 @@ def _open(path: Path, flags: int, folder: int) -> int:
 
 
 def _explain(path: Path, error: OSError, kind: str) -> OSError:
-    """A link comes as ELOOP (Linux), as EMLINK (FreeBSD), or, where a folder was meant, as ENOTDIR."""
+    """Replace the error for a link (ELOOP on Linux, EMLINK on FreeBSD, or ENOTDIR) by NotOurs."""
     status = _status(path)
     if status is not None and stat.S_ISLNK(status.st_mode):
         return NotOurs(path, f"it is a link and should be {kind}; remove it")

@@ -10,13 +10,13 @@ _VARIANT = "89ab"
 
 
 def new_id(now_ms: int) -> str:
-    """A fresh id for the given time: 48 bits of milliseconds, 74 random bits."""
+    """Return a new id for the given time: 48 bits of milliseconds, 74 random bits."""
     time, r = f"{now_ms & 0xFFFF_FFFF_FFFF:012x}", os.urandom(10).hex()
     return f"{time[:8]}-{time[8:]}-7{r[:3]}-{_VARIANT[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"
 
 
 def first_and_last(begin: str) -> tuple[str, str] | None:
-    """The lowest and the highest text of an id that begins so, with or without hyphens; None if no id can.
+    """Return the lowest and highest id with this beginning, with or without hyphens; None if no id has it.
 
     >>> first_and_last("0199f3a1-00")
     ('0199f3a1-0000-0000-0000-000000000000', '0199f3a1-00ff-ffff-ffff-ffffffffffff')
@@ -30,5 +30,5 @@ def first_and_last(begin: str) -> tuple[str, str] | None:
 
 
 def is_id(text: str) -> bool:
-    """Whether `text` has the form new_id gives."""
+    """Return whether `text` has the form of `new_id`."""
     return _FORM.fullmatch(text) is not None

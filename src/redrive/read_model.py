@@ -1,4 +1,4 @@
-"""What people, pages and alerts read of an app's store."""
+"""The read API of an app's store, for people, pages and alerts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .duration import Duration
 from .errors import ConfigError
 from .registry import Registry
 
-if TYPE_CHECKING:  # for start-up time: all of these are below
+if TYPE_CHECKING:  # imported late, as start-up would take longer
     from .audit.log import Audit
     from .history import History, SloStatus
     from .observe.muting import Muting
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # for start-up time: all of these are below
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
 
-#: An application as servers of ASGI call it: scope, receive, send.
+#: An ASGI application: scope, receive, send.
 Asgi = Callable[
     [
         MutableMapping[str, Any],
@@ -32,11 +32,11 @@ Asgi = Callable[
 
 
 class ReadModel(Registry):
-    """An app's declarations, and the views of the store that they run on. `App` adds what runs and enqueues."""
+    """An app's declarations and views of its store. `App` adds enqueueing and workers."""
 
     @property
     def alerts(self) -> Muting:
-        """What alerts are muted about: list, mute for a while, and end it. `app.on` registers a receiver of alerts."""
+        """The mutes of alerts: list, add and end them. `app.on` registers a receiver of alerts."""
         from .observe.muting import Muting
 
         return Muting(self.store, self)
@@ -63,22 +63,22 @@ class ReadModel(Registry):
         return Controls(self.store, self)
 
     def status(self) -> Status:
-        """What is going on, and what needs a person: workers, what holds messages back and until when, failure groups,
-        late schedules, open runs and queues. Reads at most a thousand waiting messages. Raises StoreError."""
+        """Return the state of the store: what needs a person, workers, what holds messages back and until when, failure
+        groups, late schedules, open runs and queues. Reads at most a thousand waiting messages. Raises StoreError."""
         from .status import read_status
 
         return read_status(self.store, self)
 
     def workers(self) -> tuple[WorkerInfo, ...]:
-        """Workers and schedulers that are alive or were killed lately. Raises StoreError, Unsupported."""
+        """Return workers and schedulers that are alive or were killed lately. Raises StoreError, Unsupported."""
         from .presence import read_workers
 
         return read_workers(self.store)
 
     def drain_worker(self, name: str, *, reason: str, actor: str | None = None) -> None:
-        """Ask one of these workers to drain, as SIGTERM does: it claims nothing more, lets what runs finish within its
-        grace, and ends. It reads the request within 5 s, when it next tells that it lives. One commit with its entry in
-        the audit log. Raises ConfigError, Refused for one that is gone or is no worker, StoreError, Unsupported."""
+        """Ask one of these workers to drain, as SIGTERM does: it claims nothing more, lets running messages finish
+        within its grace, and ends. It reads the request within 5 s, when it renews its record. One commit with its
+        entry in the audit log. Raises ConfigError, Refused (it is gone, or no worker), StoreError, Unsupported."""
         from .triage.draining import drain_worker
 
         drain_worker(self.store, name, reason=reason, actor=actor)
@@ -91,22 +91,22 @@ class ReadModel(Registry):
         since: Duration = "24h",
         step: Duration | None = None,
     ) -> History:
-        """What happened in the last time `since`, up to 35d: counts and percentiles in all, and by `step` (default: one
-        that gives 24 points or so). Steps of minutes go back a day. Raises ConfigError, StoreError, Unsupported."""
+        """Return counts and percentiles of the last time `since`, up to 35d: in all, and by `step` (default: about 24
+        points). Steps of minutes go back a day. Raises ConfigError, StoreError, Unsupported."""
         from .history import read_history
 
         return read_history(self.store, queue, task, since, step)
 
     def upcoming(self, queue: str | None = None) -> Upcoming:
-        """How many scheduled messages come due in each of the next 60 tens of seconds, 60 minutes and 24 hours. Raises
-        StoreError, Unsupported where the store cannot tell (SQS)."""
+        """Return how many scheduled messages become due in each of the next 60 tens of seconds, 60 minutes and 24
+        hours. Raises StoreError; Unsupported if the store cannot count them (SQS)."""
         from .status.upcoming import read_upcoming
 
         return read_upcoming(self.store, queue)
 
     def slo(self) -> tuple[SloStatus, ...]:
-        """The objectives of tasks and queues: good and all messages, what is left of the error budget, and how fast it
-        burns. Raises StoreError, Unsupported."""
+        """Return the status of the objectives of tasks and queues: good and all messages, the rest of the error budget,
+        and how fast it burns. Raises StoreError, Unsupported."""
         from .history import read_objectives
 
         return read_objectives(self.store, self)
@@ -128,7 +128,7 @@ class ReadModel(Registry):
         its Host, beside loopback; None: any where `authorize` is given, else none. `base_path` is where a proxy shows
         the pages. Needs `pip install 'redrive[web]'`. Raises ConfigError."""
         try:
-            web = import_module(".web", __package__)  # by its name: the pages stand above this module
+            web = import_module(".web", __package__)  # imported by name, as pages belong to a layer above
         except ModuleNotFoundError as error:
             raise ConfigError(f"the pages need their packages ({error}); pip install 'redrive[web]'") from error
         site: Asgi = web.Site(

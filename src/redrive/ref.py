@@ -17,12 +17,12 @@ from .registry import Registry
 from .run_context import progress_of, refuse_loop
 
 R = TypeVar("R", covariant=True)
-LOOK_S = (0.005, 0.25)  # how long ref.wait pauses between its first two queries, and at most
+LOOK_S = (0.005, 0.25)  # the first pause between two queries of `wait`, and the longest
 
 
 class Ref(msgspec.Struct, Generic[R], frozen=True):
-    """A message that was enqueued; R is what its handler returns. `duplicate`: an earlier message holds the key, and
-    this is a ref to that one."""
+    """A ref to an enqueued message; R is the type of its handler's return value. `duplicate`: an earlier message has
+    the key, and this is a ref to that one."""
 
     id: str
     task: str
@@ -32,13 +32,13 @@ class Ref(msgspec.Struct, Generic[R], frozen=True):
 
     @property
     def state(self) -> str:
-        """Its state now: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted, so
-        one that is gone is done. Raises Unsupported where the store cannot look it up (SQS)."""
+        """The current state: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted,
+        so a missing one is done. Raises Unsupported if the store cannot find it (SQS)."""
         message = self._look()
         return "done" if message is None else message.state_at(self._app.store.now_ms())
 
     def _look(self) -> Message | None:
-        """Find the message. Raises Unsupported where the store cannot tell whether a missing one is done or waits."""
+        """Find the message. Raises Unsupported if the store cannot say whether a missing one is done or waits."""
         message = self._app.store.find([self.id])[0]
         traits = self._app.store.traits
         if message is None and not traits.finds:

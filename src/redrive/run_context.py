@@ -24,21 +24,21 @@ P = ParamSpec("P")
 R = TypeVar("R")
 RefT = TypeVar("RefT")
 Made = TypeVar("Made", covariant=True)
-WHY_MAX = 500  # characters of the reason of a partial result
-FOLLOW_UPS_MAX = 10_000  # of one run: they are kept in memory, and written in one commit
+WHY_MAX = 500  # characters of a partial result's reason
+FOLLOW_UPS_MAX = 10_000  # follow-ups of one run, which are in memory and are written in one commit
 _LOCAL = Traits(name="a direct call")
 _making = threading.Lock()
 
 
 class Extras(Struct, eq=False):
-    """The facts that a handler reports beside its return value. Made at the first use."""
+    """The facts that a handler reports beside its return value; created at first use."""
 
     follow_ups: list[Draft] = []
-    progress: bytes | None = None  # the last checkpoint
+    progress: bytes | None = None  # the last checkpoint of this run
     degraded: str | None = None  # why the result is partial
-    partial: Any = None  # that result
-    completed: bool = False  # in a transaction of the handler's own, with the follow-ups so far
-    result: Any = None  # what the handler returned, for the wraps around it
+    partial: Any = None  # the partial result
+    completed: bool = False  # whether the key was completed in a transaction of the handler, with the follow-ups so far
+    result: Any = None  # the handler's return value, for the wraps around it
 
 
 class Enqueues(Protocol[P, Made]):
@@ -53,14 +53,14 @@ class Context(Struct, eq=False):
     """The run of one message. Made by the worker; a direct call of a task gets a local one."""
 
     message: Message
-    _deadline_s: float = float("inf")  # time.monotonic() when its timeout ends
-    _task: Any = None  # the Task that runs
+    _deadline_s: float = float("inf")  # time.monotonic() at its timeout
+    _task: Any = None  # the Task of the handler
     _receipt: Receipt | None = None  # None in a direct call
     _stop: str | None = None  # "cancel" | "lease" | "drain"
     _over: bool = False
     _extras: Extras | None = None
-    _claim: Claim | None = None  # of its idempotency key
-    _trace: Any = None  # of its span, where runs are traced; in a child process its traceparent
+    _claim: Claim | None = None  # the claim of its idempotency key
+    _trace: Any = None  # the trace context of its span, if it is traced; in a child process its traceparent
 
     def __repr__(self) -> str:
         return f"<redrive context of message {self.message.id}>"
@@ -184,7 +184,7 @@ class Context(Struct, eq=False):
                 "enqueue fewer, and let each enqueue its part"
             )
         follow_ups.append(draft)
-        self._refuse_over("a follow-up")  # looked at last: what was appended before the end is part of it
+        self._refuse_over("a follow-up")  # last: a follow-up that was appended before the run ended belongs to it
         return ref
 
     @property
@@ -207,7 +207,7 @@ class Context(Struct, eq=False):
         returns None. No effect if the run fails.
         """
         said = self._own_extras()
-        text = str(why).encode(errors="backslashreplace").decode()  # half a surrogate pair could not be written
+        text = str(why).encode(errors="backslashreplace").decode()  # an unpaired surrogate could not be encoded
         said.partial, said.degraded = result, text[:WHY_MAX] or "partial"
         return result
 
@@ -251,7 +251,7 @@ class Context(Struct, eq=False):
         extras = self._extras
         if extras is None:
             with _making:
-                extras = self._extras  # another thread of the handler may have been quicker
+                extras = self._extras  # another thread of the handler may have created it
                 if extras is None:
                     extras = self._extras = Extras()
         return extras
@@ -261,13 +261,13 @@ class Context(Struct, eq=False):
             raise RuntimeError(f"the run of message {self.message.id} is over: {what} can no longer go with its end")
 
     def _traits(self) -> Traits:
-        """The limits of the store that this run's follow-ups go to."""
+        """Return the limits of the store that gets this run's follow-ups."""
         traits: Traits = _LOCAL if self._receipt is None else self._task.app.store.traits
         return traits
 
     @property
     def _state_bytes_max(self) -> int:
-        """How many bytes a checkpoint or a result of this run may have."""
+        """Return the most bytes of a checkpoint or a result."""
         return self._traits().state_bytes_max
 
     def _now_ms(self) -> int:
@@ -275,44 +275,44 @@ class Context(Struct, eq=False):
         return now_ms
 
     def stop(self, why: str) -> None:
-        """Ask the handler to end. The worker calls it."""
+        """Ask the handler to end. Called by the worker."""
         self._stop = why
 
     def end(self) -> Extras | None:
-        """Close the context and return what the handler reported. The worker calls it."""
+        """Close the context and return what the handler reported. Called by the worker."""
         self._over = True
         return self._extras
 
 
 class Tracing(Protocol):
-    """Makes the spans of an app: `observe.otel` implements it."""
+    """Makes the spans of an app; implemented by `observe.otel`."""
 
     def wrap(self, store: Store) -> Store:
-        """Wrap the store, so that sends and settlements have spans."""
+        """Wrap the store, so that puts and settlements have spans."""
         ...
 
     def gap(self) -> str | None:
-        """Why nothing is exported, and what to do; None if it is."""
+        """Return why nothing is exported, and the fix; None if spans are exported."""
         ...
 
     def stamp(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Add the trace of the enqueuing code to the drafts."""
+        """Return the drafts with the trace context of the enqueuing code."""
         ...
 
     def begin(self, context: Context) -> str:
-        """Begin the span of a run in another process; returns the traceparent for that."""
+        """Begin the span of a run in another process; return its traceparent, for that process."""
         ...
 
     def enter(self, context: Context) -> Any:
-        """Begin the span of a run here, and make it the current one; returns what `leave` takes."""
+        """Begin the span of a run in this process and make it the current one; return the token for `leave`."""
         ...
 
     def leave(self, context: Context, token: Any = None) -> None:
-        """The handler has ended."""
+        """Note the end of the handler."""
         ...
 
 
-#: What `app.wrap` takes: a generator function of the Context that yields once, sync or async, with or without
+#: An argument of `app.wrap`: a generator function of the Context that yields once, sync or async, with or without
 #: contextlib's decorator.
 Wrap = (
     Callable[[Context], Iterator[None]]
@@ -328,7 +328,7 @@ leave = _current.reset
 
 
 def context() -> Context:
-    """The context of the message being handled here. Raises RuntimeError outside of a handler."""
+    """Return the context of the message being handled here. Raises RuntimeError outside of a handler."""
     current = _current.get()
     if current is None:
         raise RuntimeError(
@@ -346,8 +346,8 @@ def progress_of(kept: bytes | None) -> Any:
 
 
 def refuse_loop(what: str, instead: str) -> None:
-    """Raise RuntimeError inside a running event loop, which a blocking call would stop. Does not import asyncio."""
-    running = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)  # none while a thread imports it
+    """Raise RuntimeError inside a running event loop, which a blocking call would stop. Imports no asyncio."""
+    running = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)  # None during its import
     if running is not None and running() is not None:
         raise RuntimeError(
             f"{what} was called inside a running event loop, which it would block; use `{instead}` there"

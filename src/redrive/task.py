@@ -1,4 +1,4 @@
-"""Describe a task: its handler, name, policy and codec, and the checks of what was declared."""
+"""Describe a task: its handler, name, policy and codec, and the checks of its options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .policy.preset_policies import PresetName, presets
 from .policy.retry import Retry
 from .policy.slo import SLO
 
-if TYPE_CHECKING:  # for start-up time: all of these are below
+if TYPE_CHECKING:  # imported late, as start-up would take longer
     from .events import Events
     from .flow.idempotency import Idempotency
     from .flow.limits import Rate
@@ -32,12 +32,12 @@ Isolation = Literal["process"]
 ExecutorName = Literal["loop", "thread", "process"]
 _POISON = Poison()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Neither id is all zeros, and ff is not a version.
+# All-zero ids and the version ff are invalid.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class TaskRegistry(Protocol):
-    """The registry that a task belongs to, as far as code below the registry uses it."""
+    """The registry of a task, as seen by code below the registry."""
 
     events: Events
     producer: str
@@ -152,23 +152,23 @@ def task_options(
 
 
 class TaskSpec:
-    """A handler with a stable name, a queue and a policy. `redrive.enqueue.Task` is the one that users hold."""
+    """A handler with a stable name, a queue and a policy. `redrive.enqueue.Task` is the public class."""
 
     def __init__(self, home: TaskRegistry, handler: Callable[..., Any], name: str | None, options: TaskOptions) -> None:
         o, name = options, as_text(name, "task name") or _name(handler)
         self.app, self.handler, self.name, self.queue = home, handler, name, o.queue
-        self.entry: Callable[..., Any] = handler  # what a worker calls: the handler, inside the app's wraps
+        self.entry: Callable[..., Any] = handler  # called by workers: the handler inside the app's wraps
         self.policy, self.rules = o.policy, tuple(check_rules(o.rules, f"rules of task {name!r}"))
         self.takes_context = o.takes_context
         self.on_dead = o.on_dead.name if isinstance(o.on_dead, TaskSpec) else o.on_dead
         self.codec = Codec(handler, name, skip_first=o.takes_context, version=o.version)
         self.version, self.keep_ms = o.version, o.keep_ms
-        self.dependency = o.dependency  # what it calls; None: a dependency of its own name, if one is declared
+        self.dependency = o.dependency  # the dependency that it calls; None: one with the task's name, if declared
         self.rate, self.idempotency = o.rate, o.idempotency
         self.isolation, self.memory_bytes = o.isolation, o.memory_bytes
         self.slo = o.slo
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
-        #: Where a worker runs it: on its event loop, in a thread, or in a child process.
+        #: Where a worker runs it: on the event loop, in a thread, or in a child process.
         self.place: ExecutorName = "process" if o.isolation is not None else "loop" if self.is_async else "thread"
         if _is_any(inspect.isgeneratorfunction, handler) or _is_any(inspect.isasyncgenfunction, handler):
             raise ConfigError(f"task {name!r}: a generator would be made and never run; use a handler without yield")
@@ -182,11 +182,11 @@ class TaskSpec:
 
     @property
     def upcasts(self) -> Mapping[int, Upcast]:
-        """The functions given to `upcast`, by the version that each starts from."""
+        """The functions registered with `upcast`, by the version that each converts from."""
         return self.codec.upcasts
 
     def check_on_dead(self) -> None:
-        """Raises ConfigError where the task named by `on_dead=` could not take this one's dead messages."""
+        """Raise ConfigError if the task named by `on_dead=` cannot take the dead messages of this one."""
         seen: list[str] = [self.name]
         task: TaskSpec = self
         while task.on_dead is not None:
@@ -202,8 +202,8 @@ class TaskSpec:
             task = other
 
     def check_poison(self, lease_s: float) -> None:
-        """Raises ConfigError where the window of `poison=` could never be met under this lease: a host that dies is
-        known by the lease that runs out."""
+        """Raise ConfigError if the crashes of `poison=` cannot all happen within its window: when a host dies, the next
+        run waits until the lease has expired."""
         within_s, gaps = self.policy.crashes_within_s, self.policy.crashes_alone_max - 1
         least_s = gaps * (lease_s + RESTART_S)
         if within_s is not None and within_s < least_s:
@@ -214,7 +214,7 @@ class TaskSpec:
             )
 
     def check_takes_over(self, other: TaskSpec) -> None:
-        """Raises ConfigError where `other` does not take the arguments of this one's dead messages."""
+        """Raise ConfigError if `other` does not take the arguments of this task's dead messages."""
         mine, others = self.codec.signature, other.codec.signature
         if mine.parameters.keys() != others.parameters.keys():
             raise ConfigError(
@@ -229,19 +229,19 @@ class TaskSpec:
 
 
 def as_text(value: Any, what: str) -> str | None:
-    """The value, if it is None or text that is not empty. Raises ConfigError else."""
+    """Return the value. Raises ConfigError unless it is None or text that is not empty."""
     if value is None or (isinstance(value, str) and value):
         return value
     raise ConfigError(f"{what}={value!r}: expected text that is not empty")
 
 
 def are_texts(headers: Any) -> bool:
-    """Whether this is a mapping of text to text."""
+    """Return whether `headers` is a mapping of text to text."""
     return isinstance(headers, Mapping) and all(isinstance(text, str) for item in headers.items() for text in item)
 
 
 def as_ms(when: datetime | None, what: str) -> int | None:
-    """Milliseconds of the epoch, rounded up, so that nothing is early. Raises ConfigError without a time zone."""
+    """Return milliseconds since the epoch, rounded up: nothing is early. Raises ConfigError without a time zone."""
     if when is None:
         return None
     if not isinstance(when, datetime):
@@ -252,7 +252,7 @@ def as_ms(when: datetime | None, what: str) -> int | None:
 
 
 def as_traceparent(given: object) -> str | None:
-    """A sender's context as W3C Trace Context writes it. Raises ConfigError."""
+    """Return a W3C traceparent. Raises ConfigError for an invalid one."""
     if given is None or (isinstance(given, str) and _TRACEPARENT.fullmatch(given)):
         return given
     raise ConfigError(
@@ -262,7 +262,7 @@ def as_traceparent(given: object) -> str | None:
 
 
 def as_rate(rate: Rate | str | None) -> Rate | None:
-    """A rate from text such as "100/s". Raises ConfigError."""
+    """Return a rate, parsed from text such as "100/s". Raises ConfigError."""
     if rate is None:
         return None
     from .flow.limits import Rate
@@ -273,14 +273,14 @@ def as_rate(rate: Rate | str | None) -> Rate | None:
 
 
 def as_slo(slo: object) -> SLO | None:
-    """The objective, if it is one or None. Raises ConfigError else."""
+    """Return the objective. Raises ConfigError unless it is an SLO or None."""
     if slo is None or isinstance(slo, SLO):
         return slo
     raise ConfigError(f"slo={slo!r}: expected an SLO, such as SLO('99.9% within 30s')")
 
 
 def as_size(value: object, what: str) -> int:
-    """A number of bytes from text such as "512MiB". Raises ConfigError."""
+    """Return a number of bytes, parsed from text such as "512MiB". Raises ConfigError."""
     try:
         return some_size(value)
     except (ValueError, TypeError) as error:
@@ -310,7 +310,7 @@ def _check_idempotency(given: object) -> None:
 
 
 def _memory_bytes(isolation: object, memory: object) -> int | None:
-    """How many bytes a child process of the task may have."""
+    """Return the most bytes of a child process of the task; None without a limit. Raises ConfigError."""
     if isolation is not None and isolation not in get_args(Isolation):
         raise ConfigError(f"isolation={isolation!r}: expected 'process', or None for the worker's own process")
     if memory is None:
@@ -326,5 +326,5 @@ def _name(handler: Callable[..., Any]) -> str:
 
 
 def _is_any(kind: Callable[[Any], bool], handler: Callable[..., Any]) -> bool:
-    """Whether the handler, or what calling it as an object runs, is a function of that kind."""
+    """Return whether the handler, or its `__call__`, is a function of that kind."""
     return kind(handler) or kind(type(handler).__call__)

@@ -8,7 +8,7 @@ from .errors import ConfigError
 
 
 def zone_of(tz: str) -> tzinfo:
-    """The time zone of an IANA name. Raises ConfigError with the near misses."""
+    """Return the time zone of an IANA name. Raises ConfigError with the near misses."""
     if tz == "UTC":
         return UTC
     from zoneinfo import ZoneInfo
@@ -23,13 +23,13 @@ def zone_of(tz: str) -> tzinfo:
 
 
 def _near_zones(tz: str) -> list[str]:
-    """Those that end alike, such as a city without its continent, then those that are spelled alike."""
+    """Return zones that end alike, such as a city without its continent, then those that are spelled alike."""
     import difflib
     from zoneinfo import available_timezones
 
     zones = {zone.lower(): zone for zone in sorted(available_timezones())}
     if not zones:
-        return []  # no database on this machine
+        return []  # this machine has no database of zones
     wanted = tz.lower().replace(" ", "_")
     city = [zone for zone in zones if zone == wanted or zone.rpartition("/")[2] == wanted.rpartition("/")[2]]
     alike = difflib.get_close_matches(wanted, zones, n=3)

@@ -18,11 +18,11 @@ _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]*\]|(?:[\w.-]|%[0-9A-Fa-f]{2})*)(?::\d{1
 _OPTION = re.compile(r"[A-Za-z_][\w.-]{0,60}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_NESTED_MAX = 4  # URLs within URLs that are shown
+_NESTED_MAX = 4  # levels of nested URLs that are shown
 
 
 class UrlParts(NamedTuple):
-    """The parts of a URL: `user` and `password` decoded, `hosts`, `path` and `query` as they are written."""
+    """The parts of a URL: `user` and `password` decoded, `hosts`, `path` and `query` as written."""
 
     scheme: str
     user: str | None
@@ -33,20 +33,19 @@ class UrlParts(NamedTuple):
 
     @property
     def userinfo(self) -> str:
-        """User and password, percent-encoded so that every parser reads them alike, with the '@' behind them."""
+        """The user and password, percent-encoded so that every parser reads them alike, with the '@' after them."""
         if self.user is None:
             return ""
         return quote(self.user, safe="") + ("" if self.password is None else ":" + quote(self.password, safe="")) + "@"
 
     def options(self) -> list[tuple[str, str]]:
-        """The pairs of the query as they are written."""
+        """Return the pairs of the query as written."""
         pairs = (pair.partition("=") for pair in self.query.split("&") if pair)
         return [(name, value) for name, _, value in pairs]
 
 
 def split(url: str, what: str = "store URL") -> UrlParts:
-    """Return the parts of a URL. Raises ConfigError, without its password, for one that can be read in two ways or
-    not at all."""
+    """Return the parts of a URL. Raises ConfigError, without its password, if it is ambiguous or invalid."""
     parts = _read(url)
     if isinstance(parts, UrlParts):
         return parts
@@ -54,14 +53,14 @@ def split(url: str, what: str = "store URL") -> UrlParts:
 
 
 def _read(url: str) -> UrlParts | str:
-    """Its parts, or why there are none."""
+    """Return the parts of a URL, or the reason why it is invalid."""
     scheme, sep, rest = url.partition("://")
     if not sep or not _SCHEME.fullmatch(scheme):
         return "it has no scheme"
     if "#" in rest:
         return "a '#' must be written %23" + (f"; in a password write {ENCODED}" if "@" in rest else "")
     path, _, query = rest.partition("?")
-    if rest.startswith("/"):  # a file's path may have spaces
+    if rest.startswith("/"):  # the path of a file may have spaces
         path = path.replace(" ", "")
     if any(c.isspace() or not c.isprintable() for c in path + query):
         return f"it holds a space or a sign that cannot be seen; in a password write {ENCODED}"
@@ -86,15 +85,15 @@ def _read(url: str) -> UrlParts | str:
 
 
 def _loose(query: str) -> bool:
-    """Whether an '@' is outside a URL that is an option's value, such as `listen=postgresql://app@server`: then it may
-    end a password with a raw '@' and '?'."""
+    """Return whether the query has an '@' outside of options whose value is a URL, such as
+    `listen=postgresql://app@server`: it may end a password with a raw '@' and '?'."""
     pairs = (pair.partition("=") for pair in query.split("&") if "@" in pair)
     return any(not (_OPTION.fullmatch(name) and _URL.match(value)) for name, _, value in pairs)
 
 
 def _hides_user(authority: str, path: str, query: str) -> bool:
-    """Whether a password with a raw '/' or '?' may have ended the authority: a later '@' belongs neither to a file's
-    path nor to an option."""
+    """Return whether the authority may have ended early, at a raw '/' or '?' in a password: there is a later '@' that
+    belongs to no file's path and no option."""
     if "@" not in path + query or (not authority and "@" not in query):
         return False
     if authority and "@" in path:
@@ -128,7 +127,7 @@ def _without_secrets(url: str, depth: int) -> str:
 
 
 def _scheme_only(url: str) -> str:
-    """A URL that cannot be parsed: as it is where nothing in it may be a password, else its scheme."""
+    """Return an invalid URL: unchanged if it cannot have a password, else its scheme."""
     scheme, sep, rest = url.partition("://")
     if not sep or not _SCHEME.fullmatch(scheme):
         word, colon, rest = url.partition(":")
@@ -150,5 +149,5 @@ def _option(pair: str, depth: int) -> str:
 
 
 def option_shown(name: str) -> str:
-    """Return the name of an option as an error quotes it, unless it may be the rest of a password."""
+    """Return the name of an option for an error, unless it may be the rest of a password."""
     return repr(name) if _OPTION.fullmatch(name) else "that is none"
