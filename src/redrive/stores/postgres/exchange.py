@@ -47,7 +47,7 @@ from .rows import (
     texts,
 )
 from .session import Session
-from .statements import ABOVE, AnyConnection, Cursor, Statements
+from .statements import AnyConnection, Cursor, Statements
 from .writes import (
     SettlementBatch,
     apart,
@@ -304,7 +304,7 @@ def claim(
 
 
 def _at(st: Statements, c: AnyConnection, name: str, *args: Any, parts: IndexParts | None) -> Cursor:
-    return st.do(c, name, *args) if parts is None else st.do(c, name + ABOVE, *args, *parts)
+    return st.do(c, name, *args) if parts is None else st.do(c, name + "_above", *args, *parts)
 
 
 def next_due(

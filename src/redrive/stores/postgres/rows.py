@@ -38,12 +38,6 @@ _ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 the
 # The statement sees the row as it was before: when it was due, or the end of a lease that had run out.
 CLAIMED = f"{_ALL}, m.seq, (select o.due_ms from {{s}}.message o where o.ctid = due.at)"
 COLUMNS = f"{_ALL}, m.queue, m.lane, m.due_ms, m.worker"
-# What a claim writes: what was still leased had run out, and that is a crash, not an attempt.
-LEASE = """due_ms = {now $5} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
-  attempt = case when lane = 'leased' then attempt else attempt + 1 end,
-  crashes = case when lane = 'leased' then coalesce(crashes, 0) + 1 else crashes end,
-  crashes_alone = case when lane = 'leased' and suspect = 2 then coalesce(crashes_alone, 0) + 1 else crashes_alone end,
-  suspect = case when lane = 'leased' then 1 else suspect end"""
 # What a redrive or an isolation takes from a message, as message.Before names it.
 BEFORE = """jsonb_strip_nulls(jsonb_build_object('lane', m.lane, 'redrives', coalesce(m.redrives, 0), 'queue', m.queue,
  'reason', m.reason, 'rested_ms', m.rested_ms, 'attempt', m.attempt, 'crashes', m.crashes,

@@ -55,9 +55,9 @@ class Version(Struct, frozen=True):
 
 @cache
 def statements() -> dict[str, str]:
-    """The named parts of statements.sql, with {s} where the schema's name belongs."""
+    """The parts of statements.sql by their names, with {s} where the schema's name belongs."""
     text = (files(__package__) / "statements.sql").read_text()
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
+    parts = re.split(r"^-- name: (\w+(?:, \w+)?)\n", text, flags=re.M)[1:]
     return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
 
 

@@ -1,82 +1,70 @@
-"""The statements of statements.sql, made ready for one schema: the parts in braces are spelt out here."""
+"""The statements of statements.sql for one schema, with the fragments that they name in braces."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 
-from .rows import (
-    BEFORE,
-    BEYOND,
-    CLAIMED,
-    COLUMNS,
-    LEASE,
-    cursor,
-)
+from .rows import BEFORE, BEYOND, CLAIMED, COLUMNS, cursor
 from .schema import statements
 
-ABOVE = "_above"  # at the end of a statement's name: as it reads where floors are kept
-_NOW = r"(select coalesce(\1::bigint, floor(extract(epoch from now()) * 1000)::bigint))"
-_ALL = "(values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority)"
-_PARTS = """unnest(${}::int[], ${}::bigint[], ${}::text[], ${}::bigint[], ${}::bigint[])
+
+class Numbered:
+    """A fragment that names parameters: `fragment[5]` is it with $5 as the first of them."""
+
+    def __init__(self, spell: Callable[[int], str]) -> None:
+        self._spell = spell
+
+    def __getitem__(self, number: int) -> str:
+        return self._spell(number)
+
+
+NOW = Numbered(lambda n: f"(select coalesce(${n}::bigint, floor(extract(epoch from now()) * 1000)::bigint))")
+FRAGMENTS = {
+    "now": NOW,
+    "columns": COLUMNS,
+    "before": BEFORE,
+    "beyond": BEYOND,
+    "free": "(lane <> 'leased' or due_ms <= $7::bigint)",
+    # What a claim writes: what was still leased had run out, and that is a crash, not an attempt.
+    "lease": f"""due_ms = {NOW[5]} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
+  attempt = case when lane = 'leased' then attempt else attempt + 1 end,
+  crashes = case when lane = 'leased' then coalesce(crashes, 0) + 1 else crashes end,
+  crashes_alone = case when lane = 'leased' and suspect = 2 then coalesce(crashes_alone, 0) + 1 else crashes_alone end,
+  suspect = case when lane = 'leased' then 1 else suspect end""",
+}
+# What a statement with two names reads under the first: of each priority all messages.
+WHOLE = {
+    "parts": Numbered(lambda n: "(values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority)"),
+    "due": f"due_ms <= {NOW[5]}",
+    "coming": "due_ms is not null",
+    "woken": Numbered(lambda n: ""),
+}
+# And under the second: parts of the due index, and of the messages that wait for their time those from one on.
+_FROM_LOW = "(due_ms, lane, seq) >= (p.low_ms, p.low_lane, p.low_seq)"
+ABOVE = {
+    "parts": Numbered(
+        lambda n: (
+            f"""unnest(${n}::int[], ${n + 1}::bigint[], ${n + 2}::text[], ${n + 3}::bigint[], ${n + 4}::bigint[])
  p(priority, low_ms, low_lane, low_seq, until_ms)"""
+        )
+    ),
+    "due": f"{_FROM_LOW} and due_ms <= least(p.until_ms, {NOW[5]})",
+    "coming": f"{_FROM_LOW} and due_ms <= p.until_ms",
+    "woken": Numbered(lambda n: f" and wake_ms >= ${n}::bigint"),
+}
 
 
 def prepared(schema: str) -> dict[str, str]:
     """All of them, by name."""
-    texts: dict[str, str] = {}
-    for name, sql in statements().items():
-        texts[name] = _spelt(_whole(sql), schema)
-        if "{parts" in sql:
-            texts[name + ABOVE] = _spelt(_above(sql), schema)
-    return texts
-
-
-def _whole(sql: str) -> str:
-    """To read each priority from its first message on."""
-    for pattern, meant in (
-        (r"\{parts \$\d+\}", _ALL),
-        (r"\{due \w+ (\$\d+)\}", r"due_ms <= {now \1}"),
-        (r"\{due \w+\}", "due_ms is not null"),
-        (r" ?\{woken \$\d+\}", ""),
-    ):
-        sql = re.sub(pattern, meant, sql)
-    return sql
-
-
-def _above(sql: str) -> str:
-    """To read parts of the due index."""
-    from_low = r"(due_ms, lane, seq) >= (\1.low_ms, \1.low_lane, \1.low_seq)"
-    for pattern, meant in (
-        (r"\{due (\w+) (\$\d+)\}", from_low + r" and due_ms <= least(\1.until_ms, {now \2})"),
-        (r"\{due (\w+)\}", from_low + r" and due_ms <= \1.until_ms"),
-        (r"\{woken (\$\d+)\}", r"and wake_ms >= \1::bigint"),
-    ):
-        sql = re.sub(pattern, meant, sql)
-    return re.sub(r"\{parts \$(\d+)\}", _parts, sql)
-
-
-def _parts(match: re.Match[str]) -> str:
-    first = int(match[1])
-    return _PARTS.format(*range(first, first + 5))
-
-
-def _spelt(sql: str, schema: str) -> str:
-    sql = re.sub(r"\{free (\$\d+)\}", r"(lane <> 'leased' or due_ms <= \1::bigint)", sql)
-    named = {
-        "{beyond}": BEYOND,
-        "{lease}": LEASE,
-        "{claimed}": CLAIMED,
-        "{s}": schema,
-        "{columns}": COLUMNS,
-        "{before}": BEFORE,
+    claimed = CLAIMED.format(s=schema)
+    return {
+        name: f"-- name: {name}\n" + sql.format(s=schema, claimed=claimed, **FRAGMENTS, **reading)
+        for names, sql in statements().items()
+        for name, reading in zip(names.split(", "), (WHOLE, ABOVE), strict=False)
     }
-    for word, meant in named.items():
-        sql = sql.replace(word, meant)
-    return re.sub(r"\{now (\$\d+)\}", _NOW, sql)
 
 
 AnyConnection = psycopg.Connection[Any]

@@ -1,8 +1,10 @@
--- Every statement of stores/postgres/store.py, by the name it is called with there. `-- name:` starts one.
+-- Every statement of stores/postgres/, by the name it is called with there. `-- name:` starts one, and is sent with it: so logs and
+-- pg_stat_statements show the name.
 --
--- {s} is the schema; {now $n} the time: the parameter, which tests give, or the server's own at the start of the transaction. A statement
--- with {parts $n} is made twice (postgres/statements.py): to read each priority's messages from the first on, and as NAME_above to read only
--- parts p of the due index, where floors are kept (postgres/floor.py). {due p $n} is then what lies in a part and is due by that time.
+-- {s} is the schema; the other words in braces are fragments of postgres/statements.py, some with the number of a parameter: {now[5]} is the
+-- time, $5, which tests give, or the server's own at the start of the transaction. A statement with two names is two: the first reads each
+-- priority's messages from the first on, the second only {parts[n]} p of the due index, $n and the next five, where floors are kept
+-- (postgres/floors.py). Of p {due} is what is due by $5, {coming} all that is or will be.
 -- Batches travel as arrays. What a statement changed comes back as a count and, only where somebody was left out, as a list.
 
 -- name: migration_9
@@ -113,7 +115,7 @@ create index cell_sweep on {s}.cell(sweep_ms) where sweep_ms is not null;
 -- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 dues, $6 delays, $7 deadlines, $8 versions, $9 keys, $10 groups, $11 producers, $12 metas,
 -- $13 bodies, $14 now
 insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, producer, meta, body)
-select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, coalesce(r.due_ms, {now $14} + r.delay_ms), {now $14},
+select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, coalesce(r.due_ms, {now[14]} + r.delay_ms), {now[14]},
   r.deadline_ms, r.version, r.key, r.producer, r.meta, r.body
 from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
   $10::text[], $11::text[], $12::text[], $13::bytea[])
@@ -124,13 +126,13 @@ from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::big
 -- does not join before its time.
 insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, grp, producer, meta, body, turn,
   wake_ms, parked_ms)
-select r.id, r.seq, r.task, r.queue, r.priority, case when r.grp is null then r.due end, {now $14}, r.deadline_ms, r.version, r.key, r.grp,
+select r.id, r.seq, r.task, r.queue, r.priority, case when r.grp is null then r.due end, {now[14]}, r.deadline_ms, r.version, r.key, r.grp,
   r.producer, r.meta, r.body,
   case when r.grp is null then null when q.group_order = 'strict' then r.seq
-    when r.due <= {now $14} then r.priority::bigint << 56 | r.seq end,
-  case when r.grp is not null and r.due > {now $14} then r.due end,
-  case when r.grp is not null then {now $14} end
-from (select nextval('{s}.message_seq') seq, coalesce(u.due_ms, {now $14} + u.delay_ms) due, u.*
+    when r.due <= {now[14]} then r.priority::bigint << 56 | r.seq end,
+  case when r.grp is not null and r.due > {now[14]} then r.due end,
+  case when r.grp is not null then {now[14]} end
+from (select nextval('{s}.message_seq') seq, coalesce(u.due_ms, {now[14]} + u.delay_ms) due, u.*
   from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
     $10::text[], $11::text[], $12::text[], $13::bytea[])
     u(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)) r
@@ -141,7 +143,7 @@ left join {s}.queue q on q.name = r.queue
 -- were put in this transaction (`wake` in postgres/session.py)
 select pg_notify($1::text, $2::text || coalesce((
   select string_agg(format(';%s-%s', r.since + r.low_ms, r.since + r.until_ms), '') from (
-    select low_ms, until_ms, case when relative then {now $7} else 0 end since
+    select low_ms, until_ms, case when relative then {now[7]} else 0 end since
     from unnest($4::bigint[], $5::bigint[], $6::boolean[]) u(low_ms, until_ms, relative)) r), '') || ' ' || $3::text)
 
 -- name: stored
@@ -157,56 +159,56 @@ where k.id = any($3::uuid[])
 -- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now. Takes those that are free, which it
 -- gives, and locks the others, in one order.
 insert into {s}.unique_key as k (task, key, id, until_ms)
-select r.task, r.key, r.id, case when r.for_ms > 0 then {now $5} + r.for_ms else 0 end
+select r.task, r.key, r.id, case when r.for_ms > 0 then {now[5]} + r.for_ms else 0 end
 from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, for_ms) order by r.task collate "C", r.key collate "C"
 on conflict (task, key) do update set id = k.id where false returning k.task, k.key
 
 -- name: key_holders
 -- $1 tasks, $2 keys, $3 now. After `take_keys`, as a statement of its own: it must see what those it waited for have committed.
-select r.n, k.id::text, k.until_ms, m.lane, m.due_ms, m.reason, {now $3}
+select r.n, k.id::text, k.until_ms, m.lane, m.due_ms, m.reason, {now[3]}
 from unnest($1::text[], $2::text[]) with ordinality r(task, key, n)
 join {s}.unique_key k on k.task = r.task and k.key = r.key
 left join {s}.message m on m.id = k.id and m.task = k.task and m.key = k.key
 
 -- name: hold_keys
 -- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now
-update {s}.unique_key k set id = r.id, until_ms = case when r.for_ms > 0 then {now $5} + r.for_ms else 0 end
+update {s}.unique_key k set id = r.id, until_ms = case when r.for_ms > 0 then {now[5]} + r.for_ms else 0 end
 from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, for_ms) where k.task = r.task and k.key = r.key
 
--- name: claim
+-- name: claim, claim_above
 -- $1 queue, $2 limit, $3 lease, $4 worker, $5 now, $6 whether to claim nothing where someone waits to be woken, $7 leases that ran out later
 -- are left to their holders.
 -- What was still leased had run out: that is a crash, not an attempt. Ordered just as the index is: else it would sort all that is due.
 with due as materialized (
-  select at from {parts $8} cross join lateral (
-    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p $5} and {free $7}
+  select at from {parts[8]} cross join lateral (
+    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due} and {free}
     order by due_ms, lane, seq limit $2::int for no key update skip locked
   ) place limit case
     when exists (select from {s}.queue where name = $1::text and paused) then 0
     when $6::boolean and exists (
-      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $13} and turn is null) then 0
+      select from {s}.message where queue = $1::text and wake_ms <= {now[5]}{woken[13]} and turn is null) then 0
     else $2::int end)
 update {s}.message m set
   {lease}
 from due where m.ctid = due.at
 returning {claimed}
 
--- name: claim_skipping
+-- name: claim_skipping, claim_skipping_above
 -- As `claim`, $8 tasks to skip, $9 how many due ones of a priority are looked at. Where there are more, one row of nulls comes last.
 -- They are bounded by the place of the first that is not looked at, so that none is locked but what is taken.
 with fence as materialized (
-  select p.*, beyond.* from {parts $10} left join lateral (
-    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p $5}
+  select p.*, beyond.* from {parts[10]} left join lateral (
+    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due}
     order by due_ms, lane, seq limit 1 offset $9::int) beyond on true
   where not exists (select from {s}.queue where name = $1::text and paused)),
 due as materialized (
-  select at from fence f cross join lateral (
-    select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and {due f $5}
-      and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
-      and task <> all($8::text[]) and {free $7} order by due_ms, lane, seq limit $2::int for no key update skip locked
+  select at from fence p cross join lateral (
+    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due}
+      and (due_ms, lane, seq) < (coalesce(p.due_ms, 9223372036854775807), coalesce(p.lane, ''), coalesce(p.seq, 0))
+      and task <> all($8::text[]) and {free} order by due_ms, lane, seq limit $2::int for no key update skip locked
   ) place limit case
     when $6::boolean and exists (
-      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $15} and turn is null) then 0
+      select from {s}.message where queue = $1::text and wake_ms <= {now[5]}{woken[15]} and turn is null) then 0
     else $2::int end),
 claimed as (
   update {s}.message m set
@@ -216,39 +218,39 @@ claimed as (
 select * from claimed union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null from (select from fence where due_ms is not null limit 1) more
 
--- name: claim_sharing
+-- name: claim_sharing, claim_sharing_above
 -- As `claim` and `claim_skipping` ($8 none: nothing is skipped), $10 how many places go first to messages that have failed before. Priority by
 -- priority, and in each first a turn of those, by an index of their own, then one of all that are due: a turn takes what the turns before it left.
 with recursive fence as materialized (
-  select p.*, due.*, retry.due_ms retry_ms, retry.seq retry_seq from {parts $11} left join lateral (
-    select due_ms, lane, seq from {s}.message m where cardinality($8::text[]) > 0 and m.queue = $1::text and m.priority = p.priority and {due p $5}
+  select p.*, due.*, retry.due_ms retry_ms, retry.seq retry_seq from {parts[11]} left join lateral (
+    select due_ms, lane, seq from {s}.message m where cardinality($8::text[]) > 0 and m.queue = $1::text and m.priority = p.priority and {due}
     order by due_ms, lane, seq limit 1 offset $9::int) due on true
   left join lateral (
     select due_ms, seq from {s}.message m where cardinality($8::text[]) > 0 and lane between 'ready' and 'ready' and attempt > 0
-      and m.queue = $1::text and m.priority = p.priority and {due p $5}
+      and m.queue = $1::text and m.priority = p.priority and {due}
     order by due_ms, seq limit 1 offset $9::int) retry on true
   where not exists (select from {s}.queue where name = $1::text and paused)),
 turn(step, room, retries, at) as (
   select -1, case
     when $6::boolean and exists (
-      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $16} and turn is null) then 0
+      select from {s}.message where queue = $1::text and wake_ms <= {now[5]}{woken[16]} and turn is null) then 0
     else $2::int end, $10::int, array[]::tid[]
   union all
   select t.step + 1, t.room - cardinality(taken.at), t.retries - case when t.step % 2 = 0 then 0 else cardinality(taken.at) end, taken.at
   from turn t cross join lateral (
     select case when t.step % 2 = 0 then array(
-      select at from fence f cross join lateral (
-        select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and {due f $5}
-          and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
-          and task <> all($8::text[]) and {free $7} and ctid <> all(t.at) order by due_ms, lane, seq limit t.room for no key update skip locked
-      ) place where f.priority = t.step / 2 limit t.room)
+      select at from fence p cross join lateral (
+        select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due}
+          and (due_ms, lane, seq) < (coalesce(p.due_ms, 9223372036854775807), coalesce(p.lane, ''), coalesce(p.seq, 0))
+          and task <> all($8::text[]) and {free} and ctid <> all(t.at) order by due_ms, lane, seq limit t.room for no key update skip locked
+      ) place where p.priority = t.step / 2 limit t.room)
     else array(
-      select at from fence f cross join lateral (
+      select at from fence p cross join lateral (
         select ctid at from {s}.message m where lane between 'ready' and 'ready' and attempt > 0 and m.queue = $1::text
-          and m.priority = f.priority and {due f $5}
-          and (due_ms, seq) < (coalesce(f.retry_ms, 9223372036854775807), coalesce(f.retry_seq, 0))
+          and m.priority = p.priority and {due}
+          and (due_ms, seq) < (coalesce(p.retry_ms, 9223372036854775807), coalesce(p.retry_seq, 0))
           and task <> all($8::text[]) order by due_ms, seq limit least(t.retries, t.room) for no key update skip locked
-      ) place where f.priority = (t.step + 1) / 2 limit least(t.retries, t.room))
+      ) place where p.priority = (t.step + 1) / 2 limit least(t.retries, t.room))
     end at) taken
   where t.room > 0 and t.step < 7),
 due as materialized (select unnest(at) at from turn),
@@ -262,13 +264,13 @@ select null, null, null, null, null, null, null, null, null, null, null, null, n
 
 -- name: look
 -- $1 queues of the asks, $2 now: the time, and whether a message waits to be woken
-select {now $2}, exists (select from unnest($1::text[]) a(queue) join {s}.message m on m.queue = a.queue
-  and m.wake_ms <= {now $2} and m.turn is null)
+select {now[2]}, exists (select from unnest($1::text[]) a(queue) join {s}.message m on m.queue = a.queue
+  and m.wake_ms <= {now[2]} and m.turn is null)
 
 -- name: look_above
 -- As `look`, $3 from when on messages of each queue may wait
-select {now $2}, exists (select from unnest($1::text[], $3::bigint[]) a(queue, low_ms) join {s}.message m on m.queue = a.queue
-  and m.wake_ms >= a.low_ms and m.wake_ms <= {now $2} and m.turn is null)
+select {now[2]}, exists (select from unnest($1::text[], $3::bigint[]) a(queue, low_ms) join {s}.message m on m.queue = a.queue
+  and m.wake_ms >= a.low_ms and m.wake_ms <= {now[2]} and m.turn is null)
 
 -- name: look_behind
 -- $1 queues, $2 priorities (4: messages of groups that wait), $3 to $6 parts of their indexes: of each that holds one the first message, also
@@ -283,29 +285,29 @@ left join lateral (
   (select wake_ms, '', seq from {s}.message m where p.priority = 4 and m.queue = p.queue and wake_ms >= p.low_ms
     and wake_ms <= p.until_ms and turn is null order by wake_ms, seq limit 1)) first on true
 
--- name: next_due
+-- name: next_due, next_due_above
 -- $1 queue, $2 now
-select {now $2}, min(due_ms) from (
-  select due_ms from {parts $3} cross join lateral (
-    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p}
+select {now[2]}, min(due_ms) from (
+  select due_ms from {parts[3]} cross join lateral (
+    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and {coming}
     order by due_ms limit 1) first
   union all
-  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null {woken $8} and turn is null order by wake_ms limit 1)) coming
+  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null{woken[8]} and turn is null order by wake_ms limit 1)) coming
 where not exists (select from {s}.queue where name = $1::text and paused)
 
--- name: next_due_skipping
+-- name: next_due_skipping, next_due_skipping_above
 -- As `next_due`, $3 tasks to skip, $4 how many of a priority are looked at: the first that is not counts as one that is wanted.
-select {now $2}, min(due_ms) from (
+select {now[2]}, min(due_ms) from (
   select coalesce(wanted.due_ms, beyond.due_ms) due_ms
-  from {parts $5} left join lateral (
-    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p}
+  from {parts[5]} left join lateral (
+    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and {coming}
     order by due_ms, lane, seq limit 1 offset $4::int) beyond on true
   left join lateral (
-    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p}
+    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and {coming}
       and (due_ms, lane, seq) < (coalesce(beyond.due_ms, 9223372036854775807), coalesce(beyond.lane, ''), coalesce(beyond.seq, 0))
       and task <> all($3::text[]) order by due_ms, lane, seq limit 1) wanted on true
   union all
-  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null {woken $10} and turn is null order by wake_ms limit 1)) coming
+  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null{woken[10]} and turn is null order by wake_ms limit 1)) coming
 where not exists (select from {s}.queue where name = $1::text and paused)
 
 -- name: ack
@@ -332,25 +334,25 @@ with asked as (
   select a.*, coalesce(c.version, 0) actual, c.version is not null there
   from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::bytea[], $7::bigint[])
     a(id, fence, seq, key, version, value, ttl_ms) left join lateral (
-    select case when value is not null and (expires_ms is null or expires_ms > {now $8}) then version else 0 end "version"
+    select case when value is not null and (expires_ms is null or expires_ms > {now[8]}) then version else 0 end "version"
     from {s}.cell where key = a.key for no key update) c on true),
 fits as materialized (select * from asked where version = actual order by id),
 gone as (
   delete from {s}.message m using fits f
   where m.id = f.id and m.fence = f.fence and m.seq = f.seq and m.lane = 'leased' returning m.id, f.key, f.value, f.ttl_ms, f.there),
 changed as (
-  update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = g.value, expires_ms = {now $8} + g.ttl_ms,
-    sweep_ms = (({now $8} + g.ttl_ms) / 60000 + 1) * 60000
+  update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = g.value, expires_ms = {now[8]} + g.ttl_ms,
+    sweep_ms = (({now[8]} + g.ttl_ms) / 60000 + 1) * 60000
   from gone g where g.there and c.key = any (array[g.key])),
 made as (
   insert into {s}.cell(key, version, value, expires_ms, sweep_ms)
-  select key, 2 * nextval('{s}.message_seq'), value, {now $8} + ttl_ms, (({now $8} + ttl_ms) / 60000 + 1) * 60000 from gone where not there)
+  select key, 2 * nextval('{s}.message_seq'), value, {now[8]} + ttl_ms, (({now[8]} + ttl_ms) / 60000 + 1) * 60000 from gone where not there)
 select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
 
 -- name: keep
 -- $1 ids, $2 fences, $3 seqs, $4 how long or null, $5 reasons, $6 results, $7 now: acks of what is kept
 with kept as (
-  update {s}.message m set lane = 'done', due_ms = null, place = null, rested_ms = {now $7}, expires_ms = {now $7} + r.keep_ms,
+  update {s}.message m set lane = 'done', due_ms = null, place = null, rested_ms = {now[7]}, expires_ms = {now[7]} + r.keep_ms,
     reason = r.reason, result = r.result, deferral = null
   from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::bytea[]) r(id, fence, seq, keep_ms, reason, result)
   where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id)
@@ -365,8 +367,8 @@ with moved as (
     suspect = null,
     deferral = null,
     reason = case when m.cancel then 'cancelled' end,
-    rested_ms = case when m.cancel then {now $6} end,
-    expires_ms = case when m.cancel then {now $6} + 86400000 end,
+    rested_ms = case when m.cancel then {now[6]} end,
+    expires_ms = case when m.cancel then {now[6]} + 86400000 end,
     faults = case when m.faults is null then array[r.fault] when cardinality(m.faults) < 20 then m.faults || r.fault
       else m.faults[1:10] || m.faults[12:20] || r.fault end
   from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[], $5::text[]) r(id, fence, seq, due_ms, fault)
@@ -386,10 +388,10 @@ with moved as (
     crashes_alone = case when r.alone then coalesce(m.crashes_alone, 0) + 1 else m.crashes_alone end,
     suspect = case when r.crashed or not r.counts and m.suspect is not null then 1 end,
     deferral = case when m.cancel then null else r.deferral end,
-    held_ms = case when r.held and r.due_ms > {now $12} then coalesce(m.held_ms, 0) + r.due_ms - {now $12} else m.held_ms end,
+    held_ms = case when r.held and r.due_ms > {now[12]} then coalesce(m.held_ms, 0) + r.due_ms - {now[12]} else m.held_ms end,
     reason = case when m.cancel then 'cancelled' else r.reason end,
-    rested_ms = case when m.cancel or r.due_ms is null then {now $12} end,
-    expires_ms = case when m.cancel then {now $12} + 86400000 end,
+    rested_ms = case when m.cancel or r.due_ms is null then {now[12]} end,
+    expires_ms = case when m.cancel then {now[12]} + 86400000 end,
     fingerprint = r.fingerprint,
     error = r.error,
     faults = case when r.fault is null then m.faults when m.faults is null then array[r.fault]
@@ -408,21 +410,21 @@ where (m.id, m.fence, m.seq) in (select * from unnest($1::uuid[], $2::int[], $3:
 
 -- name: extend
 -- $1 ids, $2 fences, $3 seqs, $4 lease, $5 now, $6 whether each runs alone from now on
-update {s}.message m set due_ms = {now $5} + $4::bigint, suspect = case when $6::boolean then 2 else m.suspect end
+update {s}.message m set due_ms = {now[5]} + $4::bigint, suspect = case when $6::boolean then 2 else m.suspect end
 from (select * from unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq) order by id) r
 where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.seq, m.fence, m.cancel is true
 
 -- name: lapse
 -- $1 worker, $2 now, $3 a fault or null, which each of them keeps: all its leases end now. They have no owner from then on: a worker of that name that is killed
 -- before it claimed them must not find them among what it had claimed and not started. They go before what was enqueued after them.
-update {s}.message set due_ms = least({now $2}, coalesce(life_ms, enqueued_ms)), worker = null,
+update {s}.message set due_ms = least({now[2]}, coalesce(life_ms, enqueued_ms)), worker = null,
   faults = case when $3::text is null then faults when faults is null then array[$3::text]
     when cardinality(faults) < 20 then faults || $3::text else faults[1:10] || faults[12:20] || $3::text end
 where due_ms is not null and lane = 'leased' and worker = $1::text returning queue, due_ms
 
 -- name: give_back
 -- $1 worker, $2 ids and $3 fences that stay leased: the others were never started, $4 now
-update {s}.message set lane = 'ready', due_ms = least({now $4}, coalesce(life_ms, enqueued_ms)), attempt = attempt - 1,
+update {s}.message set lane = 'ready', due_ms = least({now[4]}, coalesce(life_ms, enqueued_ms)), attempt = attempt - 1,
   suspect = case when suspect is not null then 1 end
 where due_ms is not null and lane = 'leased' and worker = $1::text and (id, fence) not in (select * from unnest($2::uuid[], $3::int[]))
 returning queue, due_ms
@@ -450,8 +452,8 @@ update {s}.message m set
   wake_ms = case when m.lane = 'leased' then m.wake_ms end,
   reason = case when m.lane = 'ready' then 'cancelled' else m.reason end,
   deferral = case when m.lane = 'leased' then m.deferral end,
-  rested_ms = case when m.lane = 'ready' then {now $2} end,
-  expires_ms = case when m.lane = 'ready' then {now $2} + 86400000 end
+  rested_ms = case when m.lane = 'ready' then {now[2]} end,
+  expires_ms = case when m.lane = 'ready' then {now[2]} + 86400000 end
 from (select unnest($1::uuid[]) id order by 1) l where m.id = l.id and m.lane in ('ready', 'leased') returning m.id::text, m.lane
 
 -- name: redrive
@@ -463,15 +465,15 @@ with numbered as materialized (
 update {s}.message m set
   before = case when $7::text is not null then {before} end,
   lane = 'ready', redrives = coalesce(m.redrives, 0) + 1, attempt = 0, crashes = null, crashes_alone = null, suspect = null,
-  life_ms = {now $9}, held_ms = null, attempts_allowed = $6::int, run = $7::text, deadline_ms = case when $8::boolean then m.deadline_ms end,
+  life_ms = {now[9]}, held_ms = null, attempts_allowed = $6::int, run = $7::text, deadline_ms = case when $8::boolean then m.deadline_ms end,
   reason = null, rested_ms = null, fingerprint = null, error = null, deferral = null, expires_ms = null, result = null,
   progress = case when m.lane <> 'done' then m.progress end,
   queue = coalesce($5::text, m.queue),
-  due_ms = case when m.grp is null or r.head then {now $9} + r.delay_ms end,
+  due_ms = case when m.grp is null or r.head then {now[9]} + r.delay_ms end,
   place = case when r.head then m.place end,
   turn = case when m.grp is null or r.head then null when r.strict then r.seq when r.delay_ms = 0 then m.priority::bigint << 56 | r.seq end,
-  wake_ms = case when m.grp is not null and not r.head and r.delay_ms > 0 then {now $9} + r.delay_ms end,
-  parked_ms = case when m.grp is not null and not r.head then {now $9} end
+  wake_ms = case when m.grp is not null and not r.head and r.delay_ms > 0 then {now[9]} + r.delay_ms end,
+  parked_ms = case when m.grp is not null and not r.head then {now[9]} end
 from (
   select u.*, f.place is not null and ($5::text is null or $5::text = f.queue) head,
     exists (select from {s}.queue q where q.name = coalesce($5::text, f.queue) and q.group_order = 'strict') strict
@@ -502,8 +504,8 @@ returning r.id::text, r.redrives, r.lane
 -- name: hasten
 -- $1 ids in order, $2 redrives, $3 lanes, $4 now. What is claimed meanwhile is not touched: it is not ready any more.
 update {s}.message m set
-  due_ms = case when m.due_ms > {now $4} then {now $4} else m.due_ms end,
-  wake_ms = case when m.wake_ms > {now $4} then {now $4} else m.wake_ms end
+  due_ms = case when m.due_ms > {now[4]} then {now[4]} else m.due_ms end,
+  wake_ms = case when m.wake_ms > {now[4]} then {now[4]} else m.wake_ms end
 from (select * from unnest($1::uuid[], $2::int[], $3::text[]) t(id, redrives, lane) order by id) r
 where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane
 returning r.id::text, r.redrives, r.lane
@@ -520,7 +522,7 @@ select id::text, redrives, lane from gone
 
 -- name: isolate
 -- $1 ids in order, $2 redrives, $3 lanes, $4 reason, $5 now
-update {s}.message m set lane = 'quarantine', reason = $4::text, rested_ms = {now $5},
+update {s}.message m set lane = 'quarantine', reason = $4::text, rested_ms = {now[5]},
   before = case when m.lane = 'quarantine' then m.before else {before} end
 from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
 where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning r.id::text, r.redrives, r.lane
@@ -546,7 +548,7 @@ update {s}.unique_key set until_ms = greatest(until_ms, $3::bigint) where task =
 -- $22 workers, $23 reasons, $24 fingerprints, $25 errors, $26 faults as JSON, $27 metas, $28 progress, $29 bodies, $30 now
 insert into {s}.message(id, seq, task, queue, priority, lane, enqueued_ms, life_ms, rested_ms, held_ms, deadline_ms, version, fence, attempt,
   crashes, crashes_alone, redrives, attempts_allowed, suspect, key, grp, producer, worker, reason, fingerprint, error, faults, meta, progress, body)
-select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, r.lane, r.enqueued_ms, r.life_ms, coalesce(r.rested_ms, {now $30}),
+select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, r.lane, r.enqueued_ms, r.life_ms, coalesce(r.rested_ms, {now[30]}),
   r.held_ms, r.deadline_ms, r.version, r.fence, r.attempt, nullif(r.crashes, 0), nullif(r.crashes_alone, 0), nullif(r.redrives, 0),
   r.attempts_allowed::int, case when r.suspect then 1 end, r.key, r.grp, r.producer, r.worker, r.reason, r.fingerprint, r.error,
   (select array_agg(f.value::text order by f.n) from json_array_elements(r.faults::json) with ordinality f(value, n)), r.meta, r.progress, r.body
@@ -567,7 +569,7 @@ select id::text from {s}.message where id between $1::uuid and $2::uuid order by
 
 -- name: counts
 -- $1 queue, $2 now: lane, how many, and of what is ready the longest due
-select case when lane = 'leased' then lane when due_ms <= {now $2} then 'ready' else 'scheduled' end, count(*), {now $2} - min(greatest(due_ms, 0))
+select case when lane = 'leased' then lane when due_ms <= {now[2]} then 'ready' else 'scheduled' end, count(*), {now[2]} - min(greatest(due_ms, 0))
 from {s}.message where due_ms is not null and queue = $1::text and priority between 0 and 3 group by 1
 union all
 select 'scheduled', count(*), null from {s}.message where turn is not null and queue = $1::text
@@ -604,14 +606,14 @@ where low is not null group by n order by n
 
 -- name: counts_by_queue
 -- $1 now; a pass over each index that holds all of a lane, whatever the number of queues
-select queue, coalesce({now $1} - min(oldest), 0), sum(ready)::bigint, sum(scheduled)::bigint, sum(leased)::bigint, sum(dead)::bigint,
+select queue, coalesce({now[1]} - min(oldest), 0), sum(ready)::bigint, sum(scheduled)::bigint, sum(leased)::bigint, sum(dead)::bigint,
   sum(quarantine)::bigint, sum(done)::bigint from (
   select queue,
-    count(*) filter (where lane = 'ready' and due_ms <= {now $1}) ready,
-    count(*) filter (where lane = 'ready' and due_ms > {now $1}) scheduled,
+    count(*) filter (where lane = 'ready' and due_ms <= {now[1]}) ready,
+    count(*) filter (where lane = 'ready' and due_ms > {now[1]}) scheduled,
     count(*) filter (where lane = 'leased') leased,
     0 dead, 0 quarantine, 0 done,
-    min(greatest(due_ms, 0)) filter (where lane = 'ready' and due_ms <= {now $1}) oldest
+    min(greatest(due_ms, 0)) filter (where lane = 'ready' and due_ms <= {now[1]}) oldest
   from {s}.message where due_ms is not null group by queue
   union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where turn is not null group by queue
   union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where wake_ms is not null and turn is null group by queue
@@ -652,15 +654,15 @@ select queue from (
 -- Its source is dead messages m; its trend, how many of them came to rest lately, and in the while before.
 select g.fingerprint, g.task, m.error, array_to_string(m.faults, ','), g.count, g.first_ms, g.last_ms, g.sample, g.recent, g.earlier from (
   select coalesce(m.fingerprint, '') fingerprint, m.task, count(*) count, min(m.rested_ms) first_ms, max(m.rested_ms) last_ms,
-    max(m.id::text collate "C") sample, {trend}
-  from {source} group by 1, 2) g(fingerprint, task, count, first_ms, last_ms, sample, recent, earlier)
+    max(m.id::text collate "C") sample, {{trend}}
+  from {{source}} group by 1, 2) g(fingerprint, task, count, first_ms, last_ms, sample, recent, earlier)
 join {s}.message m on m.id = g.sample::uuid order by g.count desc, g.fingerprint, g.task
 
 -- name: sweep
 -- $1 now: forget what was kept long enough
 with gone as (
   delete from {s}.message where ctid = any (array (
-    select ctid from {s}.message where expires_ms < {now $1} order by expires_ms limit 1000 for update skip locked))
+    select ctid from {s}.message where expires_ms < {now[1]} order by expires_ms limit 1000 for update skip locked))
   returning id, task, key),
 freed as (
   delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
@@ -670,14 +672,14 @@ select count(*) from gone
 -- name: sweep_keys
 -- $1 now
 delete from {s}.unique_key where (task, key) in (
-  select task, key from {s}.unique_key k where until_ms > 0 and until_ms <= {now $1}
+  select task, key from {s}.unique_key k where until_ms > 0 and until_ms <= {now[1]}
     and not exists (select from {s}.message m where m.id = k.id) order by task, key limit 1000 for update skip locked)
 
 -- name: sweep_cells
 -- $1 now
 with gone as (
   delete from {s}.cell where ctid = any (array (
-    select ctid from {s}.cell where sweep_ms <= {now $1} order by sweep_ms limit 1000 for update skip locked)) returning 1)
+    select ctid from {s}.cell where sweep_ms <= {now[1]} order by sweep_ms limit 1000 for update skip locked)) returning 1)
 select count(*) from gone
 
 -- name: sweep_lines
@@ -702,8 +704,8 @@ order by rested_ms desc, seq desc limit 1 offset $3::int
 -- $1 lane, $2 queue, $3 rested and $4 seq or null, $5 an age or null, $6 now: what is older than either, the longest at rest first.
 -- Both as one bound, so that it ends where they begin that stay.
 select id::text, grp, place is not null, rested_ms from {s}.message where lane = $1::text and rested_ms is not null and queue = $2::text
-  and (rested_ms, seq) < (greatest($3::bigint, {now $6} - $5::bigint),
-    case when {now $6} - $5::bigint > $3::bigint then 0 else coalesce($4::bigint, 0) end)
+  and (rested_ms, seq) < (greatest($3::bigint, {now[6]} - $5::bigint),
+    case when {now[6]} - $5::bigint > $3::bigint then 0 else coalesce($4::bigint, 0) end)
 order by rested_ms, seq limit 1000
 
 -- name: retain
@@ -757,7 +759,7 @@ insert into {s}.line as l (queue, name) select queue, name from (
   select * from unnest($1::text[], $2::text[]) g(queue, name)
   union
   select w.queue, late.grp from unnest($3::text[], $4::int[], $6::bigint[]) w(queue, many, low_ms) cross join lateral (
-    select grp from {s}.message m where m.queue = w.queue and wake_ms >= w.low_ms and wake_ms <= {now $5} and turn is null and grp is not null
+    select grp from {s}.message m where m.queue = w.queue and wake_ms >= w.low_ms and wake_ms <= {now[5]} and turn is null and grp is not null
     order by wake_ms, seq limit w.many) late
   ) touched order by queue collate "C", name collate "C"
 on conflict (queue, name) do update set width = l.width where false
@@ -766,10 +768,10 @@ on conflict (queue, name) do update set width = l.width where false
 -- $1 ids, $2 now: what was settled keeps its place if its wait has no length, or if its group is strict and it is neither done nor skipped
 -- (`coalesce` keeps the planner off the index of all places)
 update {s}.message m set
-  place = case when m.lane = 'ready' and (m.due_ms <= {now $2} or r.strict) then m.place
+  place = case when m.lane = 'ready' and (m.due_ms <= {now[2]} or r.strict) then m.place
     when m.lane in ('dead', 'quarantine') and r.block then m.place end,
-  wake_ms = case when m.lane = 'ready' and m.due_ms > {now $2} and not r.strict then m.due_ms end,
-  due_ms = case when m.lane = 'ready' and m.due_ms > {now $2} and not r.strict then null else m.due_ms end
+  wake_ms = case when m.lane = 'ready' and m.due_ms > {now[2]} and not r.strict then m.due_ms end,
+  due_ms = case when m.lane = 'ready' and m.due_ms > {now[2]} and not r.strict then null else m.due_ms end
 from (
   select u.id, coalesce(q.group_order = 'strict', false) strict, coalesce(q.group_order = 'strict' and q.on_dead = 'block', false) block
   from unnest($1::uuid[]) u(id) join {s}.message f on f.id = u.id left join {s}.queue q on q.name = f.queue) r
@@ -779,18 +781,18 @@ where m.id = r.id and coalesce(m.place, -1) >= 0 and m.lane <> 'leased'
 -- $1 queue, $2 limit, $3 now, $4 from when on they may wait: those whose wait is over join their lines, the longest due first. Only in groups that
 -- are locked, and who they are is kept for `admit`, which comes in the same round trip. (`coalesce` keeps the planner off the index of all who wait.)
 with late as materialized (
-  select id, grp, priority from {s}.message where queue = $1::text and wake_ms >= $4::bigint and wake_ms <= {now $3} and turn is null
+  select id, grp, priority from {s}.message where queue = $1::text and wake_ms >= $4::bigint and wake_ms <= {now[3]} and turn is null
   order by wake_ms, seq limit $2::int),
 locked as materialized (
   select name from {s}.line where queue = $1::text and name in (select grp from late) for no key update skip locked),
 numbered as materialized (
   select id, priority, nextval('{s}.message_seq') seq from late where grp in (select name from locked)),
 parked as (
-  update {s}.message m set wake_ms = null, parked_ms = {now $3},
+  update {s}.message m set wake_ms = null, parked_ms = {now[3]},
     turn = case when exists (select from {s}.queue where name = $1::text and group_order = 'strict') then n.seq
       else n.priority::bigint << 56 | n.seq end
-  from numbered n where m.id = n.id and m.queue = $1::text and coalesce(m.wake_ms, 9223372036854775807) <= {now $3} and m.turn is null returning m.grp)
-select set_config('redrive.woken', coalesce((select array_agg(distinct grp) from parked)::text, '{}'), true)
+  from numbered n where m.id = n.id and m.queue = $1::text and coalesce(m.wake_ms, 9223372036854775807) <= {now[3]} and m.turn is null returning m.grp)
+select set_config('redrive.woken', coalesce((select array_agg(distinct grp) from parked)::text, '{{}}'), true)
 
 -- name: admit
 -- $1 queues and $2 groups, $3 now, $4 a queue whose woken groups are meant too, or null, $5 how many of each group at most: gives the free places
@@ -812,8 +814,8 @@ seats as materialized (
     where not exists (select from {s}.message m where m.queue = n.queue and m.grp = n.name and m.place = s.place)
     limit cardinality(n.ids)) places from next n where cardinality(n.ids) > 0),
 seated as materialized (select p.id, p.place from seats s cross join lateral unnest(s.ids, s.places) p(id, place))
-update {s}.message m set place = p.place, turn = null, due_ms = greatest({now $3}, m.wake_ms), wake_ms = null, parked_ms = null,
-  held_ms = nullif(coalesce(m.held_ms, 0) + greatest(0, {now $3} - greatest(coalesce(m.parked_ms, {now $3}), m.wake_ms)), 0)
+update {s}.message m set place = p.place, turn = null, due_ms = greatest({now[3]}, m.wake_ms), wake_ms = null, parked_ms = null,
+  held_ms = nullif(coalesce(m.held_ms, 0) + greatest(0, {now[3]} - greatest(coalesce(m.parked_ms, {now[3]}), m.wake_ms)), 0)
 from seated p where m.id = p.id
 
 -- name: reorder
@@ -823,12 +825,12 @@ where queue = $1::text and turn is not null
 
 -- name: unpark_waiting
 -- $1 queue, $2 now: of a queue that is strict no more, those whose time has not come
-update {s}.message set turn = null where queue = $1::text and turn is not null and wake_ms > {now $2}
+update {s}.message set turn = null where queue = $1::text and turn is not null and wake_ms > {now[2]}
 
 -- name: give_way
 -- $1 queue, $2 now: of a queue that is strict no more, heads that kept their place through a wait
 update {s}.message set place = null, wake_ms = due_ms, due_ms = null
-where queue = $1::text and place is not null and lane = 'ready' and due_ms > {now $2}
+where queue = $1::text and place is not null and lane = 'ready' and due_ms > {now[2]}
 
 -- name: unblock
 -- $1 queue: no dead head holds a group here any more
@@ -895,7 +897,7 @@ where (select count(*) from {s}.message m where m.queue = p.queue and m.grp = p.
 -- $1 ids, $2 fences, $3 why each cannot be read, $4 in which columns (names with commas), $5 now: claims that the claiming process cannot read
 update {s}.message m set
   before = jsonb_build_object('damaged', to_jsonb(m) - 'before', 'why', r.why, 'wrong', r.wrong), lane = 'quarantine', reason = 'damaged',
-  rested_ms = {now $5}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null, deferral = null,
+  rested_ms = {now[5]}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null, deferral = null,
   meta = case when 'meta' <> all(string_to_array(r.wrong, ',')) then m.meta end,
   faults = case when 'faults' <> all(string_to_array(r.wrong, ',')) then m.faults end, fence = greatest(m.fence, 0),
   attempt = greatest(m.attempt, 0), crashes = case when m.crashes >= 0 then m.crashes end, crashes_alone = case when m.crashes_alone >= 0 then m.crashes_alone end,
@@ -911,12 +913,12 @@ select id::text, queue, grp from {s}.message where {beyond} limit 1000
 -- $1 ids, $2 now: they go to quarantine with numbers that can be counted on. Their rows as they were.
 update {s}.message m set
   before = jsonb_build_object('damaged', to_jsonb(m) - 'before', 'why', 'a number of it is at the end of its range', 'wrong', ''),
-  lane = 'quarantine', reason = 'damaged', rested_ms = {now $2}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null,
+  lane = 'quarantine', reason = 'damaged', rested_ms = {now[2]}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null,
   deferral = null, expires_ms = null, fence = least(greatest(m.fence, 0), 1000000000), attempt = least(greatest(m.attempt, 0), 1000000),
   crashes = case when m.crashes < 2147483647 then m.crashes end, crashes_alone = case when m.crashes_alone < 2147483647 then m.crashes_alone end, redrives = case when m.redrives < 2147483647 then m.redrives end,
   held_ms = case when m.held_ms < 4611686018427387904 then m.held_ms end, life_ms = case when m.life_ms between 0 and 4611686018427387904 then m.life_ms end,
   deadline_ms = case when m.deadline_ms between 0 and 4611686018427387904 then m.deadline_ms end,
-  enqueued_ms = case when m.enqueued_ms between 0 and 4611686018427387904 then m.enqueued_ms else {now $2} end
+  enqueued_ms = case when m.enqueued_ms between 0 and 4611686018427387904 then m.enqueued_ms else {now[2]} end
 from (select unnest($1::uuid[]) id order by 1) r where m.id = r.id and {beyond} returning m.id::text
 
 -- name: kept_before
@@ -925,7 +927,7 @@ select id::text, before::text from {s}.message where id = any($1::uuid[]) and la
 
 -- name: repair
 -- $1 id, $2 columns that cannot be read, $3 now: it rests dead, without them
-update {s}.message m set lane = 'dead', reason = 'damaged', rested_ms = coalesce(m.rested_ms, {now $3}), due_ms = null, place = null,
+update {s}.message m set lane = 'dead', reason = 'damaged', rested_ms = coalesce(m.rested_ms, {now[3]}), due_ms = null, place = null,
   turn = null, wake_ms = null, parked_ms = null, before = null, deferral = null,
   meta = case when 'meta' <> all($2::text[]) then m.meta end, faults = case when 'faults' <> all($2::text[]) then m.faults end,
   fence = greatest(m.fence, 0), attempt = greatest(m.attempt, 0), crashes = case when m.crashes >= 0 then m.crashes end,
@@ -935,7 +937,7 @@ where m.id = $1::uuid
 
 -- name: put_back
 -- $1 id, $2 now: it could never have been claimed
-update {s}.message m set due_ms = {now $2}, priority = least(greatest(m.priority, 0), 3),
+update {s}.message m set due_ms = {now[2]}, priority = least(greatest(m.priority, 0), 3),
   seq = case when m.seq < 0 then nextval('{s}.message_seq') else m.seq end where m.id = $1::uuid
   and m.lane in ('ready', 'leased') and m.rested_ms is null
   and (m.priority not between 0 and 3 or m.seq < 0 or (m.due_ms is null and m.turn is null and m.wake_ms is null)) returning m.queue
@@ -951,7 +953,7 @@ select current_setting('server_version'), (select version from {s}.meta), (selec
 
 -- name: read_cells
 -- $1 keys, $2 now
-select key, version, value from {s}.cell where key = any($1::text[]) and value is not null and (expires_ms is null or expires_ms > {now $2})
+select key, version, value from {s}.cell where key = any($1::text[]) and value is not null and (expires_ms is null or expires_ms > {now[2]})
 
 -- name: patience
 -- $1 whether it is durable: a transaction that swaps cells waits for others half a second at most. Where it is not durable, what it commits may be lost in a
@@ -964,17 +966,17 @@ select set_config('lock_timeout', '500', true), case when not $1::boolean then s
 with asked as materialized (
   select a.*, coalesce(c.version, 0) actual, coalesce(c.live, false) live, c.version is not null there
   from unnest($1::text[], $2::bigint[], $3::bytea[], $4::bigint[]) a(key, version, value, ttl_ms) left join lateral (
-    select version, value is not null and (expires_ms is null or expires_ms > {now $5}) live from {s}.cell where key = a.key
+    select version, value is not null and (expires_ms is null or expires_ms > {now[5]}) live from {s}.cell where key = a.key
     for no key update) c on true),
 fits as materialized (select * from asked where version = case when live then actual else 0 end),
 changed as (
-  update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = f.value, expires_ms = {now $5} + f.ttl_ms,
-    sweep_ms = (({now $5} + f.ttl_ms) / 60000 + 1) * 60000
+  update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = f.value, expires_ms = {now[5]} + f.ttl_ms,
+    sweep_ms = (({now[5]} + f.ttl_ms) / 60000 + 1) * 60000
   from fits f where c.key = any (array[f.key]) and f.there and f.value is not null returning c.key),
 gone as (delete from {s}.cell c using fits f where c.key = any (array[f.key]) and f.there and f.value is null returning c.key),
 made as (
   insert into {s}.cell(key, version, value, expires_ms, sweep_ms)
-  select key, 2 * nextval('{s}.message_seq'), value, {now $5} + ttl_ms, (({now $5} + ttl_ms) / 60000 + 1) * 60000
+  select key, 2 * nextval('{s}.message_seq'), value, {now[5]} + ttl_ms, (({now[5]} + ttl_ms) / 60000 + 1) * 60000
   from fits where not there and value is not null on conflict (key) do nothing returning key)
 select key from changed union all select key from gone union all select key from made
 union all select key from fits where not there and value is null
@@ -982,19 +984,19 @@ union all select key from fits where not there and value is null
 -- name: lock_cells
 -- $1 keys in order, $2 now: of those that are there, the version, or 0 where it has expired
 select c.key, c.version from unnest($1::text[]) a(key) cross join lateral (
-  select key, case when value is not null and (expires_ms is null or expires_ms > {now $2}) then version else 0 end "version"
+  select key, case when value is not null and (expires_ms is null or expires_ms > {now[2]}) then version else 0 end "version"
   from {s}.cell where key = a.key for no key update) c
 
 -- name: change_cells
 -- $1 keys that are locked, $2 values, $3 times to live, $4 now
-update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = r.value, expires_ms = {now $4} + r.ttl_ms,
-  sweep_ms = (({now $4} + r.ttl_ms) / 60000 + 1) * 60000
+update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = r.value, expires_ms = {now[4]} + r.ttl_ms,
+  sweep_ms = (({now[4]} + r.ttl_ms) / 60000 + 1) * 60000
 from unnest($1::text[], $2::bytea[], $3::bigint[]) r(key, value, ttl_ms) where c.key = any (array[r.key])
 
 -- name: make_cells
 -- $1 keys in order that were not there, $2 values, $3 times to live, $4 now. Where one came since, the whole transaction is tried again.
 insert into {s}.cell(key, version, value, expires_ms, sweep_ms)
-select key, 2 * nextval('{s}.message_seq'), value, {now $4} + ttl_ms, (({now $4} + ttl_ms) / 60000 + 1) * 60000
+select key, 2 * nextval('{s}.message_seq'), value, {now[4]} + ttl_ms, (({now[4]} + ttl_ms) / 60000 + 1) * 60000
 from unnest($1::text[], $2::bytea[], $3::bigint[]) r(key, value, ttl_ms)
 
 -- name: drop_cells
