@@ -65,10 +65,8 @@ local function swap_together(swaps)
   for _, swap in ipairs(swaps) do
     local key = swap[1]
     if before[key] == nil then before[key] = {cell_of(key), swapped[key]} end
-    if not swap_cell(key, swap[2], swap[3], swap[4]) then
-      for key, was in pairs(before) do
-        cells[key], swapped[key] = was[1], was[2]
-      end
+    if not swap_cell(unpack(swap, 1, 4)) then
+      for known, was in pairs(before) do cells[known], swapped[known] = unpack(was, 1, 2) end
       return false
     end
   end
@@ -78,7 +76,7 @@ end
 -- The position of the first that does not apply, or nil.
 local function swap_all(swaps)
   for i, swap in ipairs(swaps) do
-    if not swap_cell(swap[1], swap[2], swap[3], swap[4]) then return i end
+    if not swap_cell(unpack(swap, 1, 4)) then return i end
   end
 end
 

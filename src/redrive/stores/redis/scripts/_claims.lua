@@ -78,22 +78,21 @@ local function only_sound(ask, priority, members, first, last)
   for i = first, last do
     local member, id = members[i], sub(members[i], 7)
     local nothing = {rare = {}, fields = {}, count = 0}
-    local whole, why = pcall(leased, {call('HGET', MESSAGES, id)}, {call('HGET', STATES, id)}, {id}, {member}, 1, ask[4],
-      now + ask[3], nothing)
+    local whole, why = pcall(leased, {call('HGET', MESSAGES, id)}, {call('HGET', STATES, id)}, {id}, {member}, 1, ask.worker,
+      now + ask.lease, nothing)
     if whole then
       sound[#sound + 1] = member
     else
-      set_aside(member, ask[1], priority, (string.gsub(tostring(why), '^user_script:%d+: ', '')))
+      set_aside(member, ask.queue, priority, (string.gsub(tostring(why), '^user_script:%d+: ', '')))
     end
   end
   return sound
 end
 
 local lease
--- Lease these in the order given; how many were, and what to answer. `ask` is {queue, limit, lease, worker, skip,
--- retries, when leases must have run out by}.
+-- Lease these in the order given; how many were, and what to answer. See `ask_of`.
 function lease(ask, priority, members, first, last, answer)
-  local queue, untl, worker = ask[1], now + ask[3], ask[4]
+  local queue, untl, worker = ask.queue, now + ask.lease, ask.worker
   local score = text_of(untl)
   local n = last - first + 1
   local ids, leases = {}, {}
@@ -126,17 +125,18 @@ end
 
 -- Leases that ran out later are left to their holders.
 local function lapsed_by(ask)
-  return ask[7] and ask[7] < now and ask[7] or now
+  return ask.lapsed_by and ask.lapsed_by < now and ask.lapsed_by or now
 end
 
 -- As `claim_front`, where leases ran out or tasks are skipped. The first that it did not look at, if there is one.
 local function claim_chosen(ask, priority, limit, answer)
-  local due, leases = due_key(priority, ask[1]), lease_key(priority, ask[1])
-  local firsts, beyond = first_of(due, leases, now, ask[5], limit, ask[5] and SKIP_PAGE or limit, lapsed_by(ask))
+  local due, leases = due_key(priority, ask.queue), lease_key(priority, ask.queue)
+  local firsts, beyond = first_of(due, leases, now, ask.skip, limit, ask.skip and SKIP_PAGE or limit, lapsed_by(ask))
   local members, waited = {}, {}
   for i, one in ipairs(firsts) do
-    members[i] = one[2]
-    if not one[3] then waited[#waited + 1] = one[2] end
+    local _, member, is_leased = unpack(one, 1, 3)
+    members[i] = member
+    if not is_leased then waited[#waited + 1] = member end
   end
   each('ZREM', due, waited)
   for first = 1, #members, CLAIM_CHUNK do
@@ -147,14 +147,15 @@ end
 
 -- Of those that have failed before, the first `limit` that are due, in this priority; how many there were.
 local function claim_retries(ask, priority, limit, answer)
-  local due, retries = due_key(priority, ask[1]), retry_key(priority, ask[1])
+  local due, retries = due_key(priority, ask.queue), retry_key(priority, ask.queue)
   local members
   for _ = 1, 3 do -- what it finds there and not among the due ones, it drops, and looks again
     local gone = {}
     members = {}
-    for _, one in ipairs((first_of(retries, root .. '-', now, ask[5], limit, ask[5] and SKIP_PAGE or limit))) do
-      local at = tonumber(call('ZSCORE', due, one[2]) or nil)
-      if at and at <= now then members[#members + 1] = one[2] else gone[#gone + 1] = one[2] end
+    for _, one in ipairs((first_of(retries, root .. '-', now, ask.skip, limit, ask.skip and SKIP_PAGE or limit))) do
+      local _, member = unpack(one, 1, 2)
+      local at = tonumber(call('ZSCORE', due, member) or nil)
+      if at and at <= now then members[#members + 1] = member else gone[#gone + 1] = member end
     end
     each('ZREM', retries, gone)
     if #gone == 0 then break end
@@ -168,8 +169,8 @@ end
 
 -- The front of what is due, in this priority.
 local function claim_front(ask, priority, limit, answer)
-  local due, leases = due_key(priority, ask[1]), lease_key(priority, ask[1])
-  if ask[5] or #call('ZRANGEBYSCORE', leases, '-inf', lapsed_by(ask), 'LIMIT', 0, 1) > 0 then
+  local due, leases = due_key(priority, ask.queue), lease_key(priority, ask.queue)
+  if ask.skip or #call('ZRANGEBYSCORE', leases, '-inf', lapsed_by(ask), 'LIMIT', 0, 1) > 0 then
     return claim_chosen(ask, priority, limit, answer)
   end
   local members = call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, limit)
@@ -189,13 +190,20 @@ function has_due(queue)
   return false
 end
 
+-- An ask by the names of what was asked: `lease` is its length, `skip` has the tasks to skip, `retries` is how many places
+-- go first to what has failed before, `lapsed_by` when leases must have run out by, if that is not now.
+local function ask_of(row)
+  return {queue = row[1], limit = row[2], lease = row[3], worker = row[4], skip = row[5], retries = row[6], lapsed_by = row[7]}
+end
+
 -- Appends to `answers` per ask and priority {position of the ask, priority, members, messages, rare, faults}, and to
 -- `clogged` the position where it did not look far enough.
-function claim(ask, position, answers, clogged)
-  if ask[2] <= 0 then return end
-  wake(ask[1], ask[2])
-  if rules(ask[1]).paused then return end
-  local left, length, retries, beyond = ask[2], 0, ask[6], nil
+function claim(row, position, answers, clogged)
+  local ask = ask_of(row)
+  if ask.limit <= 0 then return end
+  wake(ask.queue, ask.limit)
+  if rules(ask.queue).paused then return end
+  local left, length, retries, beyond = ask.limit, 0, ask.retries, nil
   for priority = 0, 3 do
     if left <= 0 or length >= CLAIM_BYTES then break end
     local answer = {members = {}, messages = {}, rare = {}, fields = {}, count = 0, bytes = length}

@@ -1,6 +1,5 @@
 -- Putting. `plan_puts` finds what each draft comes to and writes nothing; `write_puts` writes.
--- A draft is {zone, delay, tail, due, key, key_for, own, group}: zone an index into `zones`, tail an index into ARGV, and
--- due, key, group only where it has them; `own` says that its id is not one the store made. A zone is {priority, queue}.
+-- A draft's `tail` is an index into ARGV, its zone {priority, queue}; `own` says that its id is not one the store made.
 local KEYS_OF, KEYS_UNTIL = root .. 'k', root .. 'ku'
 local given_up = {} -- by key: the message that gives it up in this script
 local settled_lanes = {} -- by id: what this script makes of stored messages; GONE: nothing
@@ -57,10 +56,15 @@ local function holder(name)
   return id, word
 end
 
-local function due_of(draft)
-  if draft[4] then return math.min(draft[4], TIME_MAX) end
-  return draft[2] > 0 and math.min(now + draft[2] + 1, TIME_MAX) or now
+local function due_of(delay, due)
+  if due then return math.min(due, TIME_MAX) end
+  return delay > 0 and math.min(now + delay + 1, TIME_MAX) or now
 end
+
+-- The fields of a draft, of which those from `due` on are there only where it has one of them: index into `zones`, delay,
+-- tail, due, key, how long to hold that, own, group. No table by names: this is for every message.
+local function fields_of(draft) return unpack(draft, 1, 8) end
+local KEY_AT, KEY_FOR_AT = 5, 6
 
 -- Those to be written, by position {id, word} for those whose key is held, and whether this put was made before and its
 -- answer lost. Or nil and the id that is stored already. `again`: it may have been made before. Then an id that the store
@@ -71,30 +75,31 @@ local function plan_puts(drafts, zones, ids, again)
   for i = 1, #drafts do wanted[i] = sub(ids, 16 * i - 15, 16 * i) end
   local stored = each('HMGET', MESSAGES, wanted)
   for i, draft in ipairs(drafts) do
+    local zone, delay, _, due, key, _, own, group = fields_of(draft)
     local id, held, word = wanted[i], nil, nil
-    if draft[5] then
-      if taken[draft[5]] then
-        held, word = unpack(taken[draft[5]])
+    if key then
+      if taken[key] then
+        held, word = unpack(taken[key])
       else
-        held, word = holder(draft[5])
+        held, word = holder(key)
       end
     end
     local already = stored[i] and settled_lanes[id] ~= GONE
-    if held and not (held == id and already and (again or not draft[7])) then
+    if held and not (held == id and already and (again or not own)) then
       duplicates[#duplicates + 1] = i
       duplicates[#duplicates + 1] = held
       duplicates[#duplicates + 1] = word
-    elseif fresh[id] or (already and draft[7] and not again) then
+    elseif fresh[id] or (already and own and not again) then
       return nil, id
     elseif already then
-      if draft[7] then named = id else made = true end
+      if own then named = id else made = true end
     else
       fresh[id] = true
-      list[#list + 1] = {id, draft, zones[draft[1] + 1]}
-      missing = missing or not draft[7] or not draft[5]
-      if draft[5] then
+      list[#list + 1] = {id, draft, zones[zone + 1]}
+      missing = missing or not own or not key
+      if key then
         -- One of a group is parked until the end of this script.
-        taken[draft[5]] = {id, (draft[8] or due_of(draft) > now) and 'scheduled' or 'ready'}
+        taken[key] = {id, (group or due_of(delay, due) > now) and 'scheduled' or 'ready'}
       end
     end
   end
@@ -102,26 +107,24 @@ local function plan_puts(drafts, zones, ids, again)
   return list, duplicates, made or named
 end
 
-local function put_in_group(id, draft, priority, queue, member, number, due)
-  local state = {lane = READY, fence = 0, flags = GROUP + (draft[5] and KEY or 0), attempt = 0, crashes = 0, alone = 0,
-    redrives = 0, faults = 0, due = due, life = 0, held = 0, worker = '', cold = {n = draft[7] and number or nil}}
-  join({id = id, member = member, queue = queue, group = draft[8], priority = priority, state = state}, number, due)
-  keep_state(id, state)
-end
-
 local function write_puts(list)
   if #list == 0 then return end
   local number, queues = next_numbers(#list) - 1, {}
   for i, one in ipairs(list) do
-    local id, draft, zone = one[1], one[2], one[3]
-    local priority, queue, due = zone[1], zone[2], due_of(draft)
-    local marks = priority + (draft[5] and 4 * KEY or 0) + (draft[8] and 4 * GROUP or 0) + (draft[7] and OWN or 0)
+    local id, draft, zone = unpack(one)
+    local _, delay, tail, fixed, key, key_for, own, group = fields_of(draft)
+    local priority, queue = unpack(zone)
+    local due = due_of(delay, fixed)
+    local marks = priority + (key and 4 * KEY or 0) + (group and 4 * GROUP or 0) + (own and OWN or 0)
     local head = struct.pack('>BBI8BI8B', 0x98, 0xcf, number + i, 0xcf, now, marks)
-    keep_field(MESSAGES, id, head .. (due == now and '\0' or cmsgpack.pack(due - now)) .. ARGV[draft[3]])
+    keep_field(MESSAGES, id, head .. (due == now and '\0' or cmsgpack.pack(due - now)) .. ARGV[tail])
     local member = sub(head, 5, 10) .. id
-    if draft[5] then hold_key(draft[5], id, draft[6] > 0 and math.min(now + draft[6], TIME_MAX) or 0) end
-    if draft[8] then
-      put_in_group(id, draft, priority, queue, member, number + i, due)
+    if key then hold_key(key, id, key_for > 0 and math.min(now + key_for, TIME_MAX) or 0) end
+    if group then
+      local state = {lane = READY, fence = 0, flags = GROUP + (key and KEY or 0), attempt = 0, crashes = 0, alone = 0,
+        redrives = 0, faults = 0, due = due, life = 0, held = 0, worker = '', cold = {n = own and number + i or nil}}
+      join({id = id, member = member, queue = queue, group = group, priority = priority, state = state}, number + i, due)
+      keep_state(id, state)
     else
       add(due_key(priority, queue), due, member)
     end

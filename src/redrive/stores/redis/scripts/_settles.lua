@@ -83,55 +83,40 @@ local function remove(record, packed, message)
   forget(record.id, packed, message)
 end
 
--- A counted retry without cancel and group, the most frequent settlement after an ack: as bytes.
-local function plan_retry(retry, i, id, member, packed, into)
-  local at_ms, flags = math.min(retry[5][i], TIME_MAX), byte(packed, 6)
-  local slot, count = next_slot(byte(packed, 23))
-  flags = bit.bor(bit.band(flags, bit.bnot(SUSPECT + ALONE)), HAS_FAULTS)
-  local n = 2 * into.count
-  into.states[n + 1], into.faults[n + 1], into.due[n + 1] = id, id .. string.char(slot), text_of(at_ms)
-  into.states[n + 2] = READY .. sub(packed, 2, 5) .. string.char(flags) .. sub(packed, 7, 22) .. string.char(count)
-    .. struct.pack('>I8', at_ms) .. sub(packed, 32)
-  into.faults[n + 2], into.due[n + 2] = ARGV[retry[6] + i - 1], member
-  into.count = into.count + 1
-  into.members[into.count] = member
-end
-
--- A settlement that is not a plain ack: {kind, queue, priority, at or keep_ms or nil, counts, held, reason, ARGV index of
--- the fault or nil, its fingerprint, ARGV index of the result or nil, swaps, drafts, deferral, whether its process died,
--- and whether it was alone in it}.
-local function settle_move(move, id, member, packed)
-  local kind, queue, priority = move[1], move[2], move[3]
-  if kind == ACK and not move[4] then return forget(id, packed) end
-  local record = {id = id, member = member, queue = queue, priority = priority, state = read_state(packed)}
-  local state = record.state
+-- A settlement that applies and is no plain ack, with the `id`, `member`, `packed` state and `state` of its message; see
+-- `move_of` in exchange.lua.
+local function settle_move(move)
+  local id, member, packed, state = move.id, move.member, move.packed, move.state
+  local kind, queue, priority = move.kind, move.queue, move.priority
+  if kind == ACK and not move.ms then return forget(id, packed) end
+  local record = {id = id, member = member, queue = queue, priority = priority, state = state}
   local cold = state.cold
   record.group = cold.g
-  cold.df = move[13]
+  cold.df = move.deferral
   if kind == ACK then
-    rest(record, DONE, move[7])
-    if move[4] >= 0 then expire(record, math.min(now + move[4], TIME_MAX)) end
-    if move[10] then
+    rest(record, DONE, move.reason)
+    if move.ms >= 0 then expire(record, math.min(now + move.ms, TIME_MAX)) end
+    if move.result then
       cold.res = 1
-      keep_field(RESULTS, id, ARGV[move[10]])
+      keep_field(RESULTS, id, ARGV[move.result])
     end
   else
-    if not move[5] then state.attempt = state.attempt - 1 end
-    if move[5] then unmark(state, SUSPECT) end
+    if not move.counts then state.attempt = state.attempt - 1 end
+    if move.counts then unmark(state, SUSPECT) end
     unmark(state, ALONE)
-    if move[14] then
-      state.crashes, state.alone = state.crashes + 1, state.alone + (move[15] and 1 or 0)
+    if move.crashed then
+      state.crashes, state.alone = state.crashes + 1, state.alone + (move.alone and 1 or 0)
       mark(state, SUSPECT)
     end
-    if move[8] then remember_fault(id, state, ARGV[move[8]]) end
-    if kind == RETRY and move[6] then state.held = state.held + math.max(0, move[4] - now) end
+    if move.fault then remember_fault(id, state, ARGV[move.fault]) end
+    if kind == RETRY and move.held then state.held = state.held + math.max(0, move.ms - now) end
     if has(state, CANCEL) then
       cancelled(record)
     elseif kind == RETRY then
-      state.lane, state.due = READY, math.min(move[4], TIME_MAX)
+      state.lane, state.due = READY, math.min(move.ms, TIME_MAX)
     else
       record.task = task_of(call('HGET', MESSAGES, id) or '')
-      rest(record, kind == DIE and DEAD or QUARANTINE, move[7], move[9])
+      rest(record, kind == DIE and DEAD or QUARANTINE, move.reason, move.fingerprint)
     end
   end
   local due = state.lane == READY

@@ -1,7 +1,7 @@
 -- needs: full states cells groups settings
 -- {queue, what is said of it, swaps}: 1, or what contradicts itself, or the swap that does not apply; then nothing was
 -- changed.
-local queue, changes = asked[1], asked[2]
+local queue, changes, swaps = unpack(asked, 1, 3)
 local before = rules(queue)
 local said, changed = {}, call('HEXISTS', SETTINGS, queue) == 0
 for name, value in pairs(before.said) do said[name] = value end
@@ -9,7 +9,7 @@ for name, value in pairs(changes) do
   changed = changed or said[name] ~= value
   said[name] = value
 end
-local conflict = swap_all(asked[3])
+local conflict = swap_all(swaps)
 if conflict then return {'conflict', conflict} end
 if not changed then -- as every start of an app declares
   write_cells()

@@ -1,12 +1,12 @@
 -- needs: full states cells groups settings
 -- {queue, group or '', width or nil, resume, swaps}: 1, or what contradicts itself, or the swap that does not apply; then
 -- nothing was changed.
-local queue, group, width, resume = asked[1], asked[2], asked[3], asked[4]
+local queue, group, width, resume, swaps = unpack(asked, 1, 5)
 local widths = widths_of(queue)
 if width then widths[group] = width > 0 and width or nil end
 local refused = contradiction(rules(queue).said, widths)
 if refused then return refused end
-local conflict = swap_all(asked[5])
+local conflict = swap_all(swaps)
 if conflict then return {'conflict', conflict} end
 write_cells()
 if width == 0 then

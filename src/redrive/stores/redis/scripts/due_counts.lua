@@ -3,7 +3,7 @@
 -- counted. Of those that wait outside their groups only so many are looked at one by one; of the others it is not known
 -- whether they have failed.
 local LOOKED = 20000
-local queue, bounds = asked[1], asked[2]
+local queue, bounds = unpack(asked)
 local counts, looked = {}, 0
 
 for i = 1, #bounds - 1 do

@@ -3,13 +3,14 @@
 -- written before all is known to apply.
 -- acks: per priority and queue {priority, queue, ARGV index of members, of fences}, and for those that swap a cell each
 -- {keys, versions, ARGV index of the first value, times to live}; retries: the same and {due times,
--- ARGV index of the first fault}; moves: see settle_move, with their members in ARGV[3] and fences in ARGV[4].
+-- ARGV index of the first fault}; moves: see move_of, with their members in ARGV[3] and fences in ARGV[4].
 -- The answer: {now, {ack, number in it, …} that are stale, the same and the word of retries, words of moves, claims,
 -- positions of asks that were clogged, ids of what was set aside}.
-local acks, moves, zones, swaps, asks, retries = asked[1], asked[2], asked[3], asked[4], asked[5], asked[6]
+local acks, moves, zones, swaps, asks, retries = unpack(asked, 1, 6)
 local stale, other, words, drafts, draft_ids = {}, {}, {}, {}, {}
 local acked, retried, moved, woken, damaged = {}, {}, {}, {}, {}
 
+do -- (a script has 200 local names at most, its loops' among them)
 local function members_in(text)
   local members, ids = {}, {}
   for i = 1, #text / 22 do
@@ -19,98 +20,132 @@ local function members_in(text)
   return members, ids
 end
 
-for at, ack in ipairs(acks) do
-  local fences, n, plain, beside = ARGV[ack[4]], 0, {members = {}, ids = {}}, {}
-  local members, ids = members_in(ARGV[ack[3]])
-  local swap = ack[5]
-  if swap then read_cells(swap[1]) end
-  for i, packed in ipairs(each('HMGET', STATES, ids)) do
-    local current = is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i])
-    local flags = current and byte(packed, 6)
-    if current and flags % (2 * GROUP) >= GROUP then -- its group will be read
-      local state, why = state_of(packed)
-      if not state then
-        current = false
-        damaged[#damaged + 1] = {members[i], ack[2], ack[1], why}
+local function read_acks()
+  for at, row in ipairs(acks) do
+    local ack = {priority = row[1], queue = row[2], members = {}, ids = {}, beside = {}}
+    local fences, keys, versions, value, ttls = ARGV[row[4]], unpack(row[5] or {}, 1, 4)
+    local members, ids = members_in(ARGV[row[3]])
+    local applied, applied_ids, n = ack.members, ack.ids, 0
+    if keys then read_cells(keys) end
+    for i, packed in ipairs(each('HMGET', STATES, ids)) do
+      local current = is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i])
+      local flags = current and byte(packed, 6)
+      if current and flags % (2 * GROUP) >= GROUP then -- its group will be read
+        local state, why = state_of(packed)
+        if not state then
+          current = false
+          damaged[#damaged + 1] = {members[i], ack.queue, ack.priority, why}
+        end
       end
-    end
-    if not current
-      or (swap and not swap_cell(swap[1][i], swap[2][i], swap[3] + i - 1, swap[4][i])) then
-      stale[#stale + 1] = at - 1
-      stale[#stale + 1] = i - 1
-    else
-      n = n + 1
-      plain.members[n], plain.ids[n] = members[i], ids[i]
-      if flags % BESIDE ~= 0 then beside[#beside + 1] = {ids[i], members[i], packed} end
-    end
-  end
-  acked[at] = {plain, beside}
-end
-
-for at, retry in ipairs(retries) do
-  local members, ids = members_in(ARGV[retry[3]])
-  local into = {states = {}, faults = {}, due = {}, members = {}, count = 0}
-  for i, packed in ipairs(each('HMGET', STATES, ids)) do
-    local word
-    if not is_current(packed, sub(ARGV[retry[4]], 4 * i - 3, 4 * i), members[i]) then
-      word = STALE
-    elseif bit.band(byte(packed, 6), CANCEL + COLD) ~= 0 then
-      local move = {RETRY, retry[2], retry[1], retry[5][i], true, false, nil, retry[6] + i - 1}
-      local state, why = state_of(packed)
-      if state then
-        moved[#moved + 1] = {move, ids[i], members[i], packed}
-        word = bit.band(byte(packed, 6), CANCEL) ~= 0 and CANCELLED
+      if not current or (keys and not swap_cell(keys[i], versions[i], value + i - 1, ttls[i])) then
+        stale[#stale + 1] = at - 1
+        stale[#stale + 1] = i - 1
       else
-        damaged[#damaged + 1] = {members[i], retry[2], retry[1], why}
-        word = STALE
+        n = n + 1
+        applied[n], applied_ids[n] = members[i], ids[i]
+        if flags % BESIDE ~= 0 then ack.beside[#ack.beside + 1] = {ids[i], members[i], packed} end
       end
-    else
-      plan_retry(retry, i, ids[i], members[i], packed, into)
     end
-    if word then
-      for _, part in ipairs({at - 1, i - 1, word}) do other[#other + 1] = part end
-    end
+    acked[at] = ack
   end
-  retried[at] = into
 end
 
-local seen = {}
-local packed_moves = #moves > 0 and each('HMGET', STATES, select(2, members_in(ARGV[3])))
-local named = {}
-for _, move in ipairs(moves) do
-  for _, swap in ipairs(move[11] or {}) do named[#named + 1] = swap[1] end
+-- A counted retry without cancel and group, the most frequent settlement after an ack: as bytes.
+local function plan_retry(retry, i, id, member, packed)
+  local at_ms, flags = math.min(retry.dues[i], TIME_MAX), byte(packed, 6)
+  local slot, count = next_slot(byte(packed, 23))
+  flags = bit.bor(bit.band(flags, bit.bnot(SUSPECT + ALONE)), HAS_FAULTS)
+  local n, states, faults, due = 2 * retry.count, retry.states, retry.faults, retry.due
+  states[n + 1], faults[n + 1], due[n + 1] = id, id .. string.char(slot), text_of(at_ms)
+  states[n + 2] = READY .. sub(packed, 2, 5) .. string.char(flags) .. sub(packed, 7, 22) .. string.char(count)
+    .. struct.pack('>I8', at_ms) .. sub(packed, 32)
+  faults[n + 2], due[n + 2] = ARGV[retry.fault + i - 1], member
+  retry.count = retry.count + 1
+  retry.members[retry.count] = member
 end
-read_cells(named)
-for i, move in ipairs(moves) do
-  local member = sub(ARGV[3], 22 * i - 21, 22 * i)
-  local id = sub(member, 7)
-  local packed = not seen[id] and packed_moves[i]
-  local current, why = is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i), member), nil
-  if current then current, why = state_of(packed) end
-  if why then damaged[#damaged + 1] = {member, move[2], move[3], why} end
-  if not current or not swap_together(move[11]) then
-    words[i] = STALE
-  else
-    seen[id] = true
-    moved[#moved + 1] = {move, id, member, packed}
-    words[i] = bit.band(byte(packed, 6), CANCEL) ~= 0 and move[1] ~= ACK and CANCELLED or OK
-    if words[i] == OK and move[12] then
-      for _, draft in ipairs(move[12][1]) do drafts[#drafts + 1] = draft end
-      draft_ids[#draft_ids + 1] = ARGV[move[12][2]]
+
+local function read_retries()
+  for at, row in ipairs(retries) do
+    local retry = {priority = row[1], queue = row[2], dues = row[5], fault = row[6], states = {}, faults = {}, due = {},
+      members = {}, count = 0}
+    local fences, members, ids = ARGV[row[4]], members_in(ARGV[row[3]])
+    for i, packed in ipairs(each('HMGET', STATES, ids)) do
+      local word
+      if not is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i]) then
+        word = STALE
+      elseif bit.band(byte(packed, 6), CANCEL + COLD) ~= 0 then
+        local state, why = state_of(packed)
+        if state then
+          moved[#moved + 1] = {kind = RETRY, queue = retry.queue, priority = retry.priority, ms = retry.dues[i], counts = true,
+            fault = retry.fault + i - 1, id = ids[i], member = members[i], packed = packed, state = state}
+          word = bit.band(byte(packed, 6), CANCEL) ~= 0 and CANCELLED
+        else
+          damaged[#damaged + 1] = {members[i], retry.queue, retry.priority, why}
+          word = STALE
+        end
+      else
+        plan_retry(retry, i, ids[i], members[i], packed)
+      end
+      if word then
+        for _, part in ipairs({at - 1, i - 1, word}) do other[#other + 1] = part end
+      end
+    end
+    retried[at] = retry
+  end
+end
+
+-- A settlement that is not a plain ack, by the names of what was asked. `ms` is when a retry is due, or how long an ack
+-- keeps the message (less than 0: for ever; nil: not at all); `fault` and `result` are indexes into ARGV; `follow_ups` is
+-- {rows of drafts, ARGV index of their ids}; `crashed` says that its process died, `alone` that it was alone in it.
+local function move_of(row)
+  return {kind = row[1], queue = row[2], priority = row[3], ms = row[4], counts = row[5], held = row[6], reason = row[7],
+    fault = row[8], fingerprint = row[9], result = row[10], swaps = row[11], follow_ups = row[12], deferral = row[13],
+    crashed = row[14], alone = row[15]}
+end
+
+local function read_moves()
+  local seen, keys_named = {}, {}
+  local move_members, move_ids = members_in(ARGV[3])
+  local packed_moves = #moves > 0 and each('HMGET', STATES, move_ids)
+  for i, row in ipairs(moves) do
+    moves[i] = move_of(row)
+    for _, swap in ipairs(moves[i].swaps or {}) do keys_named[#keys_named + 1] = swap[1] end
+  end
+  read_cells(keys_named)
+  for i, move in ipairs(moves) do
+    local member, id = move_members[i], move_ids[i]
+    local packed, state, why = not seen[id] and packed_moves[i], nil, nil
+    if is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i), member) then state, why = state_of(packed) end
+    if why then damaged[#damaged + 1] = {member, move.queue, move.priority, why} end
+    if not state or not swap_together(move.swaps) then
+      words[i] = STALE
+    else
+      seen[id] = true
+      move.id, move.member, move.packed, move.state = id, member, packed, state
+      moved[#moved + 1] = move
+      words[i] = has(state, CANCEL) and move.kind ~= ACK and CANCELLED or OK
+      if words[i] == OK and move.follow_ups then
+        local rows, ids = unpack(move.follow_ups)
+        for _, row in ipairs(rows) do drafts[#drafts + 1] = row end
+        draft_ids[#draft_ids + 1] = ARGV[ids]
+      end
     end
   end
+end
+
+read_acks()
+read_retries()
+read_moves()
 end
 
 local list, refused = {}, nil
 if #drafts > 0 then
   for _, ack in ipairs(acked) do
-    for _, id in ipairs(ack[1].ids) do settled_lanes[id] = GONE end
+    for _, id in ipairs(ack.ids) do settled_lanes[id] = GONE end
   end
-  for _, one in ipairs(moved) do
-    local move, id = one[1], one[2]
-    local ended = bit.band(byte(one[4], 6), CANCEL) ~= 0
-    settled_lanes[id] = move[1] == ACK and (move[4] and DONE or GONE) or ended and DONE
-      or ({READY, DEAD, QUARANTINE})[move[1]]
+  for _, move in ipairs(moved) do
+    settled_lanes[move.id] = move.kind == ACK and (move.ms and DONE or GONE) or has(move.state, CANCEL) and DONE
+      or ({READY, DEAD, QUARANTINE})[move.kind]
   end
   -- A key that an ack frees is free for what follows it, in any order: its holder is gone.
   list, refused = plan_puts(drafts, zones, table.concat(draft_ids))
@@ -119,49 +154,48 @@ end
 local conflict = swap_all(swaps)
 if conflict then return {'conflict', conflict} end
 
-for at, ack in ipairs(acks) do each('ZREM', lease_key(ack[1], ack[2]), acked[at][1].members) end
-for at, retry in ipairs(retries) do each('ZREM', lease_key(retry[1], retry[2]), retried[at].members) end
-for _, one in ipairs(moved) do drop(lease_key(one[1][3], one[1][2]), one[3]) end
+local function leave_its_group(member, queue, packed)
+  local state = read_state(packed)
+  leave({member = member, queue = queue, group = state.cold.g, state = state})
+end
+
+for _, ack in ipairs(acked) do each('ZREM', lease_key(ack.priority, ack.queue), ack.members) end
+for _, retry in ipairs(retried) do each('ZREM', lease_key(retry.priority, retry.queue), retry.members) end
+for _, move in ipairs(moved) do drop(lease_key(move.priority, move.queue), move.member) end
 flush()
-for at, ack in ipairs(acks) do
-  for _, one in ipairs(acked[at][2]) do
-    local id, member, packed = one[1], one[2], one[3]
+for _, ack in ipairs(acked) do
+  for _, one in ipairs(ack.beside) do
+    local id, member, packed = unpack(one)
     forget(id, packed)
-    if bit.band(byte(packed, 6), GROUP) ~= 0 then
-      local state = read_state(packed)
-      leave({member = member, queue = ack[2], group = state.cold.g, state = state})
-    end
+    if bit.band(byte(packed, 6), GROUP) ~= 0 then leave_its_group(member, ack.queue, packed) end
   end
-  each('HDEL', STATES, acked[at][1].ids)
-  each('HDEL', MESSAGES, acked[at][1].ids)
+  each('HDEL', STATES, ack.ids)
+  each('HDEL', MESSAGES, ack.ids)
 end
-for at, retry in ipairs(retries) do
-  local into = retried[at]
-  if into.count > 0 then
-    add_all(due_key(retry[1], retry[2]), into.due)
-    add_all(retry_key(retry[1], retry[2]), into.due) -- a counted retry has an attempt behind it
-    each('HSET', STATES, into.states)
-    each('HSET', FAULTS, into.faults)
-    woken[retry[2]] = true
+for _, retry in ipairs(retried) do
+  if retry.count > 0 then
+    add_all(due_key(retry.priority, retry.queue), retry.due)
+    add_all(retry_key(retry.priority, retry.queue), retry.due) -- a counted retry has an attempt behind it
+    each('HSET', STATES, retry.states)
+    each('HSET', FAULTS, retry.faults)
+    woken[retry.queue] = true
   end
 end
-for _, one in ipairs(moved) do
-  local move, id, member, packed = one[1], one[2], one[3], one[4]
-  if move[1] == ACK and not move[4] and bit.band(byte(packed, 6), GROUP) ~= 0 then
-    local state = read_state(packed)
-    leave({member = member, queue = move[2], group = state.cold.g, state = state})
+for _, move in ipairs(moved) do
+  if move.kind == ACK and not move.ms and has(move.state, GROUP) then
+    leave_its_group(move.member, move.queue, move.packed)
   end
-  settle_move(move, id, member, packed)
-  if move[1] == RETRY then woken[move[2]] = true end
+  settle_move(move)
+  if move.kind == RETRY then woken[move.queue] = true end
 end
 write_cells()
 flush()
 write_puts(list)
 admit()
 finish_admitting()
-for _, one in ipairs(damaged) do set_aside(one[1], one[2], one[3], one[4]) end
+for _, one in ipairs(damaged) do set_aside(unpack(one, 1, 4)) end
 local answers, clogged = {}, {}
-for position, ask in ipairs(asks) do claim(ask, position - 1, answers, clogged) end
+for position, row in ipairs(asks) do claim(row, position - 1, answers, clogged) end
 for queue in pairs(admitted_to) do -- others may have room for those that were let in and are left
   if has_due(queue) then woken[queue] = true end
 end

@@ -9,7 +9,7 @@ end
 local function first_in(key) sooner(tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])) end
 
 for _, ask in ipairs(asked[1]) do
-  local queue, skip = ask[1], ask[2]
+  local queue, skip = unpack(ask, 1, 2)
   if not rules(queue).paused then
     for priority = 0, 3 do
       local due, leases = due_key(priority, queue), lease_key(priority, queue)

@@ -3,11 +3,12 @@
 -- message's: of each queue's sets, of the places and lines of its groups, and of failure groups; and cells that cannot be
 -- read. {set and cursor to go on from, or 0, {key, member, why, queue and group whose place it holds, or '', …}}.
 local LOOKED_MOST = 5000
+local queues, failure_groups, at, cursor, and_cells = unpack(asked, 1, 5)
 local keys, answer, looked = {}, {}, 0
 
 local function list(key, queue, group) keys[#keys + 1] = {key, queue, group} end
 
-for _, queue in ipairs(asked[1]) do
+for _, queue in ipairs(queues) do
   for priority = 0, 3 do
     for _, key in ipairs({due_key(priority, queue), retry_key(priority, queue), lease_key(priority, queue)}) do list(key) end
   end
@@ -18,11 +19,11 @@ for _, queue in ipairs(asked[1]) do
     list(places_key(queue, group), queue, group)
   end
 end
-if asked[5] then
+if and_cells then
   list(root .. 'c')
   list(root .. 'k')
 end
-for _, name in ipairs(asked[2]) do list(root .. 'f:' .. name) end
+for _, name in ipairs(failure_groups) do list(root .. 'f:' .. name) end
 
 local function why_odd(member, group)
   if not is_member(member) then return 'it is no member of ours' end
@@ -56,7 +57,6 @@ local function look(key, queue, group, command, cursor, step)
   return cursor
 end
 
-local at, cursor = asked[3], asked[4]
 while at < #keys and looked < LOOKED_MOST do
   local key, queue, group = unpack(keys[at + 1])
   local kind = call('TYPE', key).ok

@@ -1,10 +1,11 @@
 -- needs: states cells groups puts
 -- {drafts, zones, swaps, whether the answer to this put may have been lost}, the ids in ARGV[3]: {now, duplicates}, or
 -- what was refused.
-local list, duplicates, repeated = plan_puts(asked[1], asked[2], ARGV[3], asked[4])
+local drafts, zones, swaps, again = unpack(asked, 1, 4)
+local list, duplicates, repeated = plan_puts(drafts, zones, ARGV[3], again)
 if not list then return {'stored', duplicates} end
 if repeated then return {now, duplicates} end -- its swaps were made with it
-local conflict = swap_all(asked[3])
+local conflict = swap_all(swaps)
 if conflict then return {'conflict', conflict} end
 write_puts(list)
 write_cells()

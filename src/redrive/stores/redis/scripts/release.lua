@@ -3,10 +3,11 @@
 -- each that was started: one page of the leases,
 -- {cursor that leads on, released, lapsed}. What lapses has no worker from then on: a second release must not take it for
 -- claimed and never started. Both go before what was enqueued after them.
-local worker, priority, queue, known, started = asked[1], asked[2], asked[3], asked[5], {}
+local worker, priority, queue, cursor, known, fault = unpack(asked, 1, 6)
+local started = {}
 for i = 1, #ARGV[3] / 20 do started[sub(ARGV[3], 20 * i - 19, 20 * i)] = true end
 local leases, released, lapsed = lease_key(priority, queue), 0, 0
-local page = call('ZSCAN', leases, asked[4], 'COUNT', 1000)
+local page = call('ZSCAN', leases, cursor, 'COUNT', 1000)
 local members, ids, damaged = {}, {}, {}
 for i = 1, #page[2], 2 do
   members[#members + 1] = page[2][i]
@@ -29,7 +30,7 @@ for i, packed in ipairs(each('HMGET', STATES, ids)) do
       released = released + 1
     else
       state.worker = ''
-      if asked[6] then remember_fault(id, state, ARGV[asked[6]]) end
+      if fault then remember_fault(id, state, ARGV[fault]) end
       add(leases, state.due, member)
       lapsed = lapsed + 1
     end

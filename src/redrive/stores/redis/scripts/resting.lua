@@ -4,10 +4,11 @@
 -- group's name. `wanted`: {reasons, fingerprints, tasks, redrives, run}, each but those two a map, or nil. Of each it takes
 -- twice its share, and looks at so many only; if that was not the end, it says up to which place it did: {…, rested, member}.
 local LOOKED_EACH, PAGE_MOST = 50, 2000
-local places, limit, wanted = {}, asked[4], asked[6]
-local at_most = math.max(LOOKED_EACH, math.floor(asked[5] / #asked[1]))
-local share = math.min(limit, math.max(20, math.ceil(2 * limit / #asked[1])))
-local last_at, last_member
+local sets, since, untl, limit, looks, wanted = unpack(asked, 1, 6)
+local reasons, fingerprints, tasks, redrives, run = unpack(wanted or {}, 1, 5)
+local at_most = math.max(LOOKED_EACH, math.floor(looks / #sets))
+local share = math.min(limit, math.max(20, math.ceil(2 * limit / #sets)))
+local places, last_at, last_member = {}, nil, nil
 
 -- Whether one of these words, if few are asked for, stands anywhere in what a state rarely holds: most that do not fit
 -- need not be read.
@@ -22,16 +23,16 @@ end
 
 local function fits(packed)
   if not packed then return false end
-  for i = 1, 3 do
-    if wanted[i] and not mentions(packed, wanted[i]) and (i < 3 or byte(packed, 1) == 68) then return false end -- 68: D
-  end
+  if reasons and not mentions(packed, reasons) then return false end
+  if fingerprints and not mentions(packed, fingerprints) then return false end
+  if tasks and byte(packed, 1) == 68 and not mentions(packed, tasks) then return false end -- 68: D
   local state = state_of(packed)
   if not state then return false end
   local cold = state.cold
   local fingerprint, task = string.match(cold.fk or '', '^(%Z*)%z(.*)$')
-  return (not wanted[1] or wanted[1][cold.r or false]) and (not wanted[2] or wanted[2][cold.fp or false])
-    and (not wanted[3] or not task or wanted[3][task]) and (not wanted[4] or wanted[4] == state.redrives)
-    and (not wanted[5] or wanted[5] == cold.run)
+  return (not reasons or reasons[cold.r or false]) and (not fingerprints or fingerprints[cold.fp or false])
+    and (not tasks or not task or tasks[task]) and (not redrives or redrives == state.redrives)
+    and (not run or run == cold.run)
 end
 
 local function chosen(some)
@@ -53,11 +54,11 @@ end
 local function take(key)
   local offset, taken, page = 0, 0, share
   while true do
-    local rows = call('ZRANGEBYSCORE', key, asked[2], asked[3], 'WITHSCORES', 'LIMIT', offset, page)
+    local rows = call('ZRANGEBYSCORE', key, since, untl, 'WITHSCORES', 'LIMIT', offset, page)
     local some = {}
     for i = 1, #rows, 2 do
       local at_ms = math.floor(tonumber(rows[i + 1])) -- as an answer has it
-      if is_member(rows[i]) and (at_ms > asked[2] or comes_before(ARGV[3], rows[i])) then some[#some + 1] = {at_ms, rows[i]} end
+      if is_member(rows[i]) and (at_ms > since or comes_before(ARGV[3], rows[i])) then some[#some + 1] = {at_ms, rows[i]} end
     end
     for _, place in ipairs(chosen(some)) do
       places[#places + 1] = place
@@ -69,8 +70,9 @@ local function take(key)
   end
 end
 
-for _, place in ipairs(asked[1]) do
-  take(place[1] == '' and root .. 'f:' .. place[2] or rest_key(place[1], place[2]))
+for _, set in ipairs(sets) do
+  local lane, queue = unpack(set)
+  take(lane == '' and root .. 'f:' .. queue or rest_key(lane, queue))
 end
 table.sort(places, function(a, b)
   if a[1] ~= b[1] then return a[1] < b[1] end

@@ -3,7 +3,7 @@
 local words, keys = {}, {}
 for i, swap in ipairs(asked[1]) do keys[i] = swap[1] end
 read_cells(keys)
-for i, swap in ipairs(asked[1]) do words[i] = swap_cell(swap[1], swap[2], swap[3], swap[4]) and 1 or 0 end
+for i, swap in ipairs(asked[1]) do words[i] = swap_cell(unpack(swap, 1, 4)) and 1 or 0 end
 write_cells()
 flush()
 return {now, words}

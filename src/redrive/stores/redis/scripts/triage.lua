@@ -5,7 +5,7 @@
 -- of their ids}.
 -- What a run or an isolation takes from a message is the map `b` in its state, with the names of there; `n` is how often
 -- it had been redriven, by which what a run took is told from what an isolation took.
-local handles, verdict, swaps = asked[1], asked[2], asked[3]
+local handles, verdict, swaps = unpack(asked, 1, 3)
 local kind, words, woken = verdict[1], {}, {}
 
 -- The error of the last fault, if that is what it died of.
@@ -40,10 +40,11 @@ end
 
 local function redrive(record, delay)
   local state, cold, group = record.state, record.state.cold, record.group
-  local to = verdict[2] or record.queue
+  local _, to_queue, attempts, run, keep_deadline = unpack(verdict, 1, 5)
+  local to = to_queue or record.queue
   local head = group and cold.t == PLACE and to == record.queue
   if cold.b then drop_laid_aside(record.id) end
-  cold.b = verdict[4] and before(record) or nil
+  cold.b = run and before(record) or nil
   if state.lane == DONE then
     drop_field(RESULTS, record.id)
     drop_field(PROGRESS, record.id)
@@ -57,8 +58,8 @@ local function redrive(record, delay)
   unmark(state, ALONE)
   state.due = delay > 0 and math.min(now + delay + 1, TIME_MAX) or now
   state.life, state.held = now, 0
-  cold.aa, cold.run, cold.df = verdict[3], verdict[4], nil
-  if not verdict[5] then cold.dl = 1 end
+  cold.aa, cold.run, cold.df = attempts, run, nil
+  if not keep_deadline then cold.dl = 1 end
   cold.q = to ~= record.task_queue and to or nil
   record.queue = to
   if group and not head then
@@ -172,7 +173,8 @@ local function record_of_handle(i)
   if not message or not (packed or kind == 'hasten') then return end
   local record = sound_of(id, message, packed) or (kind == 'discard' and unread(id, packed))
   if not record then return end
-  if record.state.lane ~= handles[i][2] or record.state.redrives ~= handles[i][1] then return end
+  local redrives, lane = unpack(handles[i])
+  if record.state.lane ~= lane or record.state.redrives ~= redrives then return end
   if record.state.lane == QUARANTINE and record.state.cold.r == 'damaged' and kind ~= 'discard' and kind ~= 'replace' then
     return
   end
@@ -183,14 +185,16 @@ end
 -- The draft to put instead, as `write_puts` takes it, or nil and what is refused. It takes over the key, and how long
 -- that was to be held.
 local function planned(record)
-  local draft, drafts = verdict[2][1], verdict[2]
-  local held = draft[5] and holder_of(draft[5])
+  local _, drafts, zones, ids = unpack(verdict, 1, 4)
+  local draft = drafts[1]
+  local key = draft[KEY_AT]
+  local held = key and holder_of(key)
   if held and sub(held, 1, 16) == record.id then
-    given_up[draft[5]] = record.id
-    draft[6] = math.max(draft[6], (struct.unpack('>I8', held, 17)) - now)
+    given_up[key] = record.id
+    draft[KEY_FOR_AT] = math.max(draft[KEY_FOR_AT], (struct.unpack('>I8', held, 17)) - now)
   end
   settled_lanes[record.id] = GONE
-  local list, duplicates = plan_puts(drafts, verdict[3], ARGV[verdict[4]])
+  local list, duplicates = plan_puts(drafts, zones, ARGV[ids])
   if not list then return nil, {'stored', duplicates} end
   if #duplicates > 0 then return nil, {'held', duplicates[2]} end
   return list

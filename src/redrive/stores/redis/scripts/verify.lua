@@ -1,15 +1,16 @@
 -- needs: states groups
 -- {cursor, whether to mend, ids or nil}: a page of all messages: {cursor that leads on, {id, why, what was done, …}} of
 -- those that cannot be read, that were set aside, or that stand in no lane.
+local cursor, mends, given_ids = unpack(asked, 1, 3)
 local page, answer = nil, {}
-if asked[3] then
+if given_ids then
   page = {'0', {}}
   for i = 1, #ARGV[3] / 16 do
     local id = sub(ARGV[3], 16 * i - 15, 16 * i)
     page[2][2 * i - 1], page[2][2 * i] = id, call('HGET', MESSAGES, id) or ''
   end
 else
-  page = call('HSCAN', MESSAGES, asked[1], 'COUNT', 500)
+  page = call('HSCAN', MESSAGES, cursor, 'COUNT', 500)
 end
 
 local function place_of(record)
@@ -48,7 +49,7 @@ for i = 1, #page[2], 2 do
     local why = call('HGET', root .. 'xw', id)
     local record, wrong = sound_of(id, message, packed)
     if record and why and record.state.lane == QUARANTINE then
-      if asked[2] then readmit(record) end
+      if mends then readmit(record) end
       tell(id, why, 'it is dead, as damaged, without its state')
     elseif record then
       local key, score = place_of(record)
@@ -56,7 +57,7 @@ for i = 1, #page[2], 2 do
       local at = ours and tonumber(call('ZSCORE', key, record.member) or nil)
       local early = record.state.lane == READY and record.group and record.state.cold.t ~= PLACE -- a line has its own order
       if ours and (not at or (not early and at ~= score)) then
-        if asked[2] then
+        if mends then
           if record.state.lane == READY or record.state.lane == LEASED then score = math.min(score, now) end
           call('ZADD', key, text_of(score), record.member)
           call('SADD', root .. 'qs', record.queue)
@@ -69,7 +70,7 @@ for i = 1, #page[2], 2 do
       local whole, put = pcall(read_message, message)
       local queue = state and state.cold.q or whole and type(put.queue) == 'string' and put.queue or ''
       local lost = not whole or wrong == 'what was put cannot be read'
-      if asked[2] and #message >= 10 and not why then set_aside(member_of(message, id), queue, nil, wrong) end
+      if mends and #message >= 10 and not why then set_aside(member_of(message, id), queue, nil, wrong) end
       tell(id, why or wrong, lost and '' or 'it was set aside')
     end
   end
