@@ -1,1 +1,1 @@
-"""What runs on AWS beside the store: Lambda handlers, the Step Functions machine, infrastructure, CloudWatch."""
+"""Deployment on AWS: Lambda handlers, the Step Functions machine, infrastructure, CloudWatch."""

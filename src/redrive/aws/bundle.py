@@ -1,8 +1,8 @@
-"""The zip of a Lambda function: redrive, what it needs of other packages, and your own code. boto3 is in AWS's runtime.
+"""Build the zip of a Lambda function: redrive, its dependencies, and your own code. boto3 is part of AWS's runtime.
 
-`redrive aws package` writes it. Nothing compiles on Lambda: msgspec's extension has to be that of the function's Python
-and processor. Where those are this program's own, what is installed here is taken, with compiled bytecode, as a
-function cannot keep any; else pip fetches the wheel that fits.
+`redrive aws package` writes it. Lambda compiles nothing, so msgspec's extension must match the function's Python and
+processor. If they are those of this program, the installed packages are used, with compiled bytecode, since a function
+cannot cache any; otherwise pip fetches the wheel that fits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..files import output
 
 RUNTIMES = ("3.11", "3.12", "3.13")
 MACHINES = {"arm64": "aarch64", "x86_64": "x86_64"}
-PURE = ("cronsim",)  # of any platform; for apps with schedules
+PURE = ("cronsim",)  # pure Python; for apps with schedules
 COMPILED = ("msgspec",)
 LEFT_OUT = (
     "cli",
@@ -39,12 +39,12 @@ LEFT_OUT = (
     "web",
 )  # parts of redrive that no function calls
 _NO_CODE = {"__pycache__", ".git", ".venv", "node_modules"}
-_WHEN = (2020, 1, 1, 0, 0, 0)  # the same input makes the same zip
+_WHEN = (2020, 1, 1, 0, 0, 0)  # a fixed time, so that the same input makes the same zip
 _PIP_S = 300
 
 
 class Packaged(Struct, frozen=True):
-    """What was written: bytes of the zip, bytes and number of the files in it."""
+    """The result: the size of the zip in bytes, the size of its files in bytes, and their number."""
 
     zip_bytes: int
     bytes: int
@@ -54,7 +54,7 @@ class Packaged(Struct, frozen=True):
 def package(out: Path, *, python: str, architecture: str, add: Sequence[Path] = ()) -> Packaged:
     """Write the zip of a function. `add`: modules and packages of yours, each to the top of the zip.
 
-    Raises ConfigError where a wheel cannot be had, or a path cannot be added; OSError.
+    Raises ConfigError if a wheel is unavailable or a path cannot be added; OSError.
     """
     if architecture not in MACHINES or python not in RUNTIMES:
         known = f"{', '.join(RUNTIMES)} and {', '.join(MACHINES)}"
@@ -94,7 +94,7 @@ def _under(root: Path, name: str) -> Iterator[tuple[str, Path]]:
 
 
 def _installed(names: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """The code of these packages, as it is installed here."""
+    """The files of these packages as installed here."""
     for name in names:
         try:
             paths = files(name) or ()
@@ -107,7 +107,7 @@ def _installed(names: Sequence[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _fetched(folder: Path, python: str, architecture: str) -> Iterator[tuple[str, Path]]:
-    """The compiled packages, in the versions that are installed here, for another Python or processor."""
+    """The files of the compiled packages, in the installed versions, for another Python or processor."""
     target = folder / "wheels"
     platforms = [f"manylinux{kind}_{MACHINES[architecture]}" for kind in ("2014", "_2_17", "_2_28", "_2_34")]
     asked = [f"{name}=={version(name)}" for name in COMPILED]
@@ -128,7 +128,7 @@ def _fetched(folder: Path, python: str, architecture: str) -> Iterator[tuple[str
 
 
 def _bytecode(content: dict[str, Path], folder: Path) -> Iterator[tuple[str, Path]]:
-    """Compiled, and never checked against the source: a function imports in half the time."""
+    """Bytecode that is never checked against the source, so a function imports in half the time."""
     tag = sysconfig.get_config_var("SOABI") and sys.implementation.cache_tag
     for name, path in content.items():
         inner = PurePosixPath(name)
@@ -140,7 +140,7 @@ def _bytecode(content: dict[str, Path], folder: Path) -> Iterator[tuple[str, Pat
             mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
             py_compile.compile(str(path), str(made), f"/var/task/{name}", doraise=True, invalidation_mode=mode)
         except py_compile.PyCompileError:
-            continue  # importing it will fail with the reason
+            continue  # importing the file will fail with the reason
         yield to.as_posix(), made
 
 

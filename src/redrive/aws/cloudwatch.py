@@ -4,31 +4,24 @@ metrics. No API call, no permission beyond writing the log, nothing that can fai
 `redrive worker --emf` writes them to stdout; in code `Emf(app, sys.stdout)`. Names, by dimension `Queue`, which is the
 SQS name without `.fifo`: PREFIX-QUEUE; with `by_task`, by `Queue` and `Task` too:
 
-| metric | unit | says |
-|---|---|---|
-| `Runs` | Count | runs of handlers that ended, whatever came of them |
-| `Failures` | Count | those that failed: retried, dead, quarantined, crashed; the error rate is 100 · Failures / Runs |
-| `Done` | Count | messages done |
-| `Retries` | Count | retries decided |
-| `Crashes` | Count | runs that ended with their process |
-| `Dead`, `Quarantined` | Count | messages that came to rest there |
-| `Deferrals` | Count | messages put off by flow control, unrun |
-| `RedrivesDone`, `RedrivesFailed` | Count | redriven messages by what their first run came to |
-| `RunTime` | Milliseconds | how long handlers ran: all of up to 100 a line, else evenly chosen ones |
-| `TimeToDone` | Milliseconds | enqueue (or redrive) to done, likewise |
-| `DoneFirstTry`, `DoneAfterRetries` | Count | messages done by their first attempt, and by a later one |
-| `TimeToDoneFirstTry`, `TimeToDoneAfterRetries` | Milliseconds | enqueue (or redrive) to done, of each of the two |
-| `RetryDelay` | Seconds | how long retries wait, likewise |
-| `SuccessfulRedrives` | Count | the re-driver moved back to the queue |
-| `PoisonPillsIsolated` | Count | the re-driver moved to the poison queue, after too many redrives |
-| `RedriveFailures` | Count | the re-driver could not move; the message stays in the dead-letter queue |
+| metric | unit | says | |---|---|---| | `Runs` | Count | runs of handlers that ended, whatever came of them | |
+`Failures` | Count | those that failed: retried, dead, quarantined, crashed; the error rate is 100 · Failures / Runs | |
+`Done` | Count | messages done | | `Retries` | Count | retries decided | | `Crashes` | Count | runs whose process died |
+| `Dead`, `Quarantined` | Count | messages that came to rest there | | `Deferrals` | Count | messages put off by flow
+control, unrun | | `RedrivesDone`, `RedrivesFailed` | Count | redriven messages by what their first run came to | |
+`RunTime` | Milliseconds | how long handlers ran: all of up to 100 a line, else evenly chosen ones | | `TimeToDone` |
+Milliseconds | enqueue (or redrive) to done, likewise | | `DoneFirstTry`, `DoneAfterRetries` | Count | messages done by
+their first attempt, and by a later one | | `TimeToDoneFirstTry`, `TimeToDoneAfterRetries` | Milliseconds | enqueue (or
+redrive) to done, of each of the two | | `RetryDelay` | Seconds | how long retries wait, likewise | |
+`SuccessfulRedrives` | Count | the re-driver moved back to the queue | | `PoisonPillsIsolated` | Count | the re-driver
+moved to the poison queue, after too many redrives | | `RedriveFailures` | Count | the re-driver could not move; the
+message stays in the dead-letter queue |
 
 With `detail`, which is the default, two more sets of dimensions of a queue:
 
-| dimensions | metrics | unit | says |
-|---|---|---|---|
-| `Queue`, `Attempt` | `Done`, `Retries`, `Dead`, `Quarantined`, `Crashes` | Count | attempts 1, 2, 3, 4-5, 6-10, 11+ |
-| `Queue`, `Fault` | `Faults` | Count | what failed, by the kind of the fault: transient, timeout, permanent, … |
+| dimensions | metrics | unit | says | |---|---|---|---| | `Queue`, `Attempt` | `Done`, `Retries`, `Dead`,
+`Quarantined`, `Crashes` | Count | attempts 1, 2, 3, 4-5, 6-10, 11+ | | `Queue`, `Fault` | `Faults` | Count | what
+failed, by the kind of the fault: transient, timeout, permanent, … |
 
 CloudWatch bills each name and set of values of dimensions as a custom metric, in the hours in which it is written. A
 queue has 17 at most; `detail` adds up to 30 by attempt and 11 by kind, though a usual queue writes about ten of them;
@@ -67,7 +60,7 @@ UNITS = {
 }
 KINDS = tuple(kind.value for kind in Kind)
 REDRIVER = ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")
-VALUES_MAX = 100  # of a metric in one line
+VALUES_MAX = 100  # values of a metric in one line
 EVERY_S = 10.0
 OTHER = "(other)"
 _NAME_MAX = 250  # characters of a dimension's value
@@ -94,8 +87,8 @@ def line(
     at_ms: int | None = None,
     **properties: object,
 ) -> bytes:
-    """One line of EMF. `values`: numbers, or up to 100 of them, by the name of a metric above. `sets`: which of the
-    dimensions make a metric together (default: all). `properties` are in the log only. Ends with a line break."""
+    """One line of EMF. `values`: a number, or up to 100 of them, by metric name. `sets`: the combinations of dimensions
+    to make metrics of (default: all together). `properties` are in the log only. Ends with a line break."""
     metadata = {
         "Namespace": namespace,
         "Dimensions": [list(dimensions)] if sets is None else sets,
@@ -108,7 +101,7 @@ def line(
 
 
 def redriver_line(queue: str, moved: int, isolated: int, failed: int, **properties: object) -> bytes:
-    """What a re-driver did, for its log. `queue`: the name or URL of the SQS queue that it drives back to."""
+    """The EMF line of a re-driver's run. `queue`: name or URL of the SQS queue to which it moves messages back."""
     values = dict(zip(REDRIVER, (moved, isolated, failed), strict=True))
     return line(values, {"Queue": dimension(queue)}, **properties)  # type: ignore[arg-type]  # properties only
 
@@ -127,7 +120,7 @@ class Emf:
 
     It subscribes itself. `prefix`: PREFIX of `sqs://REGION/PREFIX` (default: that of the app's URL, none on other
     stores). `every=None` writes only when `flush` is called, as a Lambda does at the end of an invocation.
-    `detail=False` leaves out what is counted by attempt and by kind of fault.
+    `detail=False` leaves out the counts by attempt and by kind of fault.
     """
 
     def __init__(
@@ -146,7 +139,7 @@ class Emf:
         self._prefix = prefix_of(app.url) if prefix is None else prefix
         self._namespace, self._by_task, self._detail = namespace, by_task, detail
         self._sums: dict[tuple[str, str | None], _Sums] = {}
-        self._details: dict[tuple[str, str, str], dict[str, int]] = {}  # by queue, and another dimension and its value
+        self._details: dict[tuple[str, str, str], dict[str, int]] = {}  # by queue, further dimension and its value
         self._lock = threading.Lock()
         self._some, self._closed = threading.Event(), threading.Event()
         self._every_s = None if every is None else seconds(every)
@@ -167,7 +160,7 @@ class Emf:
             self.flush()  # the process may end before the thread's next turn
 
     def flush(self) -> None:
-        """Write what was counted since the last time. Where the stream is broken, it is lost, not work."""
+        """Write the counts since the last flush. If the stream is broken, they are lost; no exception is raised."""
         with self._lock:
             sums, self._sums = self._sums, {}
             details, self._details = self._details, {}
@@ -180,11 +173,11 @@ class Emf:
         try:
             self._stream.write(lines.decode())
             self._stream.flush()
-        except (OSError, ValueError):  # the reader is gone
+        except (OSError, ValueError):  # the reader has gone
             return
 
     def close(self) -> None:
-        """Stop counting, and write what is left."""
+        """Stop counting, and write the remaining counts."""
         self._unsubscribe()
         self._closed.set()
         self._some.set()
@@ -228,10 +221,10 @@ class Emf:
 
 
 class _Sums:
-    """What the fates of a queue, or a task of it, add up to between two lines."""
+    """Sums over the delivery events of a queue or task between two lines."""
 
     def __init__(self) -> None:
-        self.counts = {"Runs": 0, "Failures": 0}  # always there, so that their ratio is
+        self.counts = {"Runs": 0, "Failures": 0}  # always written, so that their ratio exists
         self.samples = {name: _EmfSample() for name, unit in UNITS.items() if unit != "Count"}
 
     def add(self, fate: DeliveryEvent) -> None:
@@ -260,7 +253,7 @@ class _Sums:
 
 
 class _EmfSample:
-    """At most VALUES_MAX of any number of values: all of them, or every second, fourth, eighth, …"""
+    """A sample of at most VALUES_MAX values: all of them, or every second, fourth, eighth, …"""
 
     def __init__(self) -> None:
         self.kept: list[float] = []
@@ -278,7 +271,7 @@ class _EmfSample:
 
 
 def prefix_of(url: str | None) -> str:
-    """PREFIX of `sqs://REGION/PREFIX?…`; nothing for other stores.
+    """The PREFIX of `sqs://REGION/PREFIX?…`; empty for other stores.
 
     >>> prefix_of("sqs://eu-central-1/shop?mode=requeue")
     'shop'
@@ -288,6 +281,6 @@ def prefix_of(url: str | None) -> str:
 
 
 def _value(text: str) -> str:
-    """A value that a dimension may have: printable ASCII, not blank, no colon in front, not too long."""
+    """A valid value of a dimension: printable ASCII, not blank, no leading colon, not too long."""
     name = "".join(c if " " <= c <= "~" else "?" for c in redact(text)).lstrip(":")[:_NAME_MAX]
     return name if name.strip() else OTHER

@@ -1,7 +1,7 @@
-"""What SQS costs: requests by action for a volume of messages, and their price. Pure arithmetic.
+"""Compute the cost of SQS: requests by action for a volume of messages, and their price. Pure.
 
-A request is billed once for each 64 KiB of what it carries. Prices are those of the first 100 thousand million requests
-a month in most regions (aws.amazon.com/sqs/pricing): give others where yours differ.
+A request is billed once per 64 KiB of payload. Prices are those of the first 100 thousand million requests a month in
+most regions (aws.amazon.com/sqs/pricing): pass others if yours differ.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ..errors import ConfigError
 MILLION = 1_000_000
 BATCH_MAX = 10
 BATCH_BYTES_MAX = 1024 * 1024
-CHUNK_BYTES = 64 * 1024  # of payload, for each a request is billed
+CHUNK_BYTES = 64 * 1024  # payload covered by one billed request
 MONTH_S = 30 * 86_400
-FREE = MILLION  # requests of an account, each month
-STANDARD, FIFO, FAIR = 0.40, 0.50, 0.10  # dollars for a million; FAIR on top of STANDARD, for messages with a group
+FREE = MILLION  # free requests of an account per month
+STANDARD, FIFO, FAIR = 0.40, 0.50, 0.10  # dollars per million; FAIR is added to STANDARD for messages with a group
 
 
 class Bill(Struct, frozen=True):
-    """Requests of a month by action, as billed; their price in dollars; requests made for each message."""
+    """Billed requests of a month by action, their price in dollars, and the requests per message."""
 
     requests: dict[str, float]
     dollars: float
@@ -30,7 +30,6 @@ class Bill(Struct, frozen=True):
 
     @property
     def total(self) -> float:
-        """Billed requests in all."""
         return sum(self.requests.values())
 
 
@@ -48,12 +47,12 @@ def bill(
     price: float | None = None,
     free: bool = False,
 ) -> Bill:
-    """What a month of that many messages costs.
+    """The cost of `messages` a month.
 
-    `fill`: messages in a batch, 1 to 10, of sends, receives and deletes alike. `retries`: retries for each message, 0.2
-    where a fifth fails once; one takes a receive and a change of visibility, or with `requeue` a send, a receive and a
-    delete. `pollers`: workers that wait for messages all month, each with a long poll of `poll_s` seconds after the
-    other: the most that idleness can cost, for a busy worker's receives bring something. `price` for a million requests
+    `fill`: messages in a batch, 1 to 10, of sends, receives and deletes alike. `retries`: retries per message, 0.2 if a
+    fifth fails once; each takes a receive and a change of visibility, or with `requeue` a send, a receive and a delete.
+    `pollers`: workers that wait for messages all month, each with a long poll of `poll_s` seconds after the other: the
+    most that idle polling can cost, since the receives of a busy worker return messages. `price` for a million requests
     replaces the list's; `free` takes off the first million. Raises ConfigError.
 
     >>> bill(10_000_000, retries=0.2, pollers=0).per_message
@@ -71,7 +70,7 @@ def bill(
     if not 0 < body_bytes <= BATCH_BYTES_MAX:
         raise ConfigError(f"{body_bytes=}: expected 1 to {BATCH_BYTES_MAX}; larger bodies lie in S3 (App(blobs=…))")
     fill = max(1.0, min(fill, BATCH_BYTES_MAX // body_bytes))
-    chunks = ceil(fill * body_bytes / CHUNK_BYTES)  # of a batch that carries bodies
+    chunks = ceil(fill * body_bytes / CHUNK_BYTES)  # for a batch with bodies
     batches, again = messages / fill, messages * retries / fill
     made = {
         "SendMessage": (batches + (again if requeue else 0), chunks),

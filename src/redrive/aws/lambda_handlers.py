@@ -1,5 +1,5 @@
-"""Handlers of AWS Lambda: `app.lambda_handler()` makes one that works a queue of SQS; `redriver` drives dead messages
-back (`Handler: redrive.aws.lambda_handlers.redriver`)."""
+"""Handlers of AWS Lambda: `app.lambda_handler()` makes one that works an SQS queue; `redriver` moves dead messages back
+(`Handler: redrive.aws.lambda_handlers.redriver`)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from ..store import Cells
     from .lambda_ import Batches
 
-MARGIN_S = 10.0  # before the end of a Lambda's time: from then on nothing new is begun
-ALONE_S = 60.0  # the time of a call that has no Lambda context
+MARGIN_S = 10.0  # seconds before the end of a Lambda's time in which nothing new is started
+ALONE_S = 60.0  # assumed time of a call without a Lambda context
 
 
 class LambdaHandler:
-    """What `app.lambda_handler()` gives: a function of (event, context). What it needs is made at its first event and
-    kept for the next ones; `close` ends its threads, which Lambda never asks for."""
+    """A Lambda handler, as `app.lambda_handler()` returns it: a function of (event, context). It makes its parts at the
+    first event and keeps them; `close` ends its threads, which Lambda never does."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class LambdaHandler:
         metrics: bool,
         log: Callable[[], LineLog | None],
     ) -> None:
-        from .lambda_ import Batches  # when the function's module is imported; the re-driver needs none of it
+        from .lambda_ import Batches  # imported with the function's module; the re-driver does not need it
 
         self._make = Batches
         self._app, self._concurrency, self._margin_s, self._metrics = app, concurrency, margin_s, metrics
         self._log, self._ends_log = log, _nothing
-        self._lock = threading.Lock()  # an environment has one event at a time; so has who calls it by hand
+        self._lock = threading.Lock()  # Lambda passes one event at a time; this also protects calls by hand
         self._batches: Batches | None = None
         self._emf: Emf | None = None
 
@@ -72,13 +72,13 @@ class LambdaHandler:
                     self._emf.flush()
 
     def _subscribe_log(self) -> None:
-        """Log a line per message, unless the app does that itself."""
+        """Log a line per message, unless the app has a log observer."""
         log = None if any(isinstance(each, LineLog) for each in self._app.events.observers) else self._log()
         if log is not None:
             self._ends_log = self._app.subscribe(log)
 
     def close(self) -> None:
-        """End its threads and its event loop."""
+        """End the handler's threads and event loop."""
         self._ends_log()
         self._ends_log = _nothing
         if self._batches is not None:
@@ -94,12 +94,12 @@ def redriver(event: Any, context: Any) -> dict[str, Any]:
     """Redrive the messages of the dead-letter queue `REDRIVE_DLQ_URL`: to `REDRIVE_QUEUE_URL`, and from the sixth death
     on (`REDRIVE_MAX_REDRIVES`) to `REDRIVE_POISON_URL`.
 
-    Called by an alarm's notification, a rule or a schedule of EventBridge, or its own work queue; an alarm that ends
-    moves nothing. Works until 10 s before its time is over and then goes on through `REDRIVE_WORK_QUEUE_URL`, which is
-    also how one alarm sets several Lambdas to work (at most `REDRIVE_FAN_OUT`). All of them together send back
-    `REDRIVE_RATE` messages (10/s), each up to `REDRIVE_JITTER` of its wait (0.2) sooner or later. While the breaker of
-    `REDRIVE_DEPENDENCY` is open, or `REDRIVE_HEALTH_URL` answers no 2xx, it moves nothing and comes again. Returns what
-    it did; raises what SQS did not do, so that Lambda tries again.
+    Called by an alarm's notification, a rule or a schedule of EventBridge, or its own work queue; the end of an alarm
+    moves nothing. Works until 10 s before its timeout and then continues through `REDRIVE_WORK_QUEUE_URL`, by which one
+    alarm also starts several Lambdas (at most `REDRIVE_FAN_OUT`). Together they move `REDRIVE_RATE` messages (10/s),
+    each up to `REDRIVE_JITTER` of its wait (0.2) sooner or later. While the breaker of `REDRIVE_DEPENDENCY` is open, or
+    `REDRIVE_HEALTH_URL` answers no 2xx, it moves nothing and is called again later. Returns a report; raises errors of
+    SQS, so that Lambda retries.
     """
     chosen = settings_of(os.environ)
     cells = None if chosen.cells is None else _cells(chosen.cells)
@@ -116,8 +116,8 @@ def redrive(
     now_ms: Callable[[], int],
     known: Known | None = None,
 ) -> dict[str, Any]:
-    """As `redriver`, on these clients, clocks and settings. `known`: what is remembered of the rate where there are no
-    cells; None: what this process knows."""
+    """As `redriver`, with these clients, clocks and settings. `known`: the used seconds of the rate if there are no
+    cells; None: those of this process."""
     trigger = trigger_of(event)
     known = known or _known(settings.dead)
     run = Redriver(call, settings, work, cells, left_s, now_ms, known=known, said=trigger.said)
@@ -139,7 +139,7 @@ def work_of(environ: Mapping[str, str]) -> Continuation:
 
 
 def _tell(carried: RedriverReport, settings: RedriverSettings, now_ms: int) -> None:
-    """The metrics, and beside them in the log why it was not all."""
+    """Print the metrics, and log why the run is incomplete."""
     line = redriver_line(
         settings.queue,
         carried.redriven,
@@ -159,8 +159,8 @@ def _as_dict(carried: RedriverReport) -> dict[str, Any]:
 
 
 def _left(context: Any, most_s: float) -> Callable[[], float]:
-    """How many seconds are left for work, by the context of this invocation: all but the last `most_s`, of a short one
-    all but a third."""
+    """A function that returns the seconds left for work in this invocation: all but the last `most_s`, or all but a
+    third if that is less."""
     ask = getattr(context, "get_remaining_time_in_millis", None)
     if ask is None:
         end_s = time.monotonic() + ALONE_S
@@ -186,7 +186,7 @@ def _call(region: str) -> SqsCall:
 
 @cache
 def _known(dead: str) -> Known:
-    """What earlier invocations of this environment sent back from that dead-letter queue."""
+    """The seconds that earlier invocations of this environment used for that dead-letter queue."""
     return Known()
 
 

@@ -1,7 +1,7 @@
-"""Who may call what: the IAM actions of each role, by what they act on. The template's policies are made of this table,
-and a test holds it to the calls that were really made: no more, no less.
+"""The IAM actions of each role, by resource. The template's policies are made from this table, and a test compares it
+with the calls that are actually made.
 
-What a role acts on: `queue`, `dlq`, `poison`, `work` (SQS queues of one redrive queue), `topic`, `cells` (the table).
+The resources are `queue`, `dlq`, `poison`, `work` (SQS queues of one redrive queue), `topic`, `cells` (the table).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Grants = Mapping[str, Sequence[str]]  # actions by what they act on
+Grants = Mapping[str, Sequence[str]]  # actions by resource
 
 _SEND = "sqs:SendMessage"
 _DRAIN = ("sqs:ReceiveMessage", "sqs:DeleteMessage")
@@ -55,13 +55,14 @@ GRANTS: dict[str, Grants] = {
     "redrive": {"dlq": (_DRAIN[1], _HIDE), "queue": (_SEND,), "poison": (_SEND,), "cells": (_READ, _SWAP)},
     "isolate": {"dlq": (_DRAIN[1], _HIDE), "poison": (_SEND,), "cells": (_READ, _SWAP)},
 }
-# On FIFO queues moreover; a queue is looked for by its plain name too (`plain`), which is that of no queue there.
+# Additional actions on FIFO queues. A queue is also looked up by its name without .fifo (`plain`), which no queue has.
 FIFO_GRANTS: dict[str, Grants] = {
     "redriver": {"dlq": (_HIDE,)},
     **{role: {"plain": (_FIND,)} for role in ("worker", "producer", "triage")},
 }
-APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}  # where a person is asked, moreover
-EVENT_SOURCE = (_COUNT, *_DRAIN)  # what Lambda needs of a queue that it polls for a function, by AWS's documentation
+# additional actions with approval by a person
+APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}
+EVENT_SOURCE = (_COUNT, *_DRAIN)  # rights that Lambda needs on a queue that it polls for a function (AWS documentation)
 _PREFIXES = {"stepfunctions": "states"}
 _OF_BATCH = {
     "SendMessageBatch": _SEND,
@@ -73,7 +74,7 @@ _OF_WRITE = {"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem", "
 
 
 def iam_actions(service: str, call: str, parameters: Mapping[str, Any]) -> set[str]:
-    """The IAM actions that a call of the API needs. Batches and transactions go by the actions of their parts.
+    """The IAM actions that a call of the API needs. A batch or transaction needs the actions of its parts.
 
     >>> sorted(iam_actions("sqs", "SendMessageBatch", {}))
     ['sqs:SendMessage']
@@ -86,7 +87,8 @@ def iam_actions(service: str, call: str, parameters: Mapping[str, Any]) -> set[s
 
 
 def grants(role: str, *, fifo: bool = False, approval: bool = False) -> dict[str, tuple[str, ...]]:
-    """What a role is granted, on standard or on FIFO queues, with or without a person's approval of redrives."""
+    """The actions of a role by resource, on standard or FIFO queues, with or without approval of redrives by a
+    person."""
     actions_on = {on: tuple(actions) for on, actions in GRANTS[role].items()}
     for more, holds in ((FIFO_GRANTS, fifo), (APPROVAL_GRANTS, approval)):
         for on, actions in (more.get(role, {}) if holds else {}).items():

@@ -1,5 +1,5 @@
-"""Alarms for people, the alarm that wakes the re-driver, and the dashboard. Names of metrics are those of
-`cloudwatch.py`, and of AWS/SQS, AWS/Lambda and AWS/States."""
+"""Alarms for people, the alarm that calls the re-driver, and the dashboard. Metrics are those of `cloudwatch.py`, and
+of AWS/SQS, AWS/Lambda and AWS/States."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .names import (
 from .queues import UNDELIVERED, topic_policy
 
 MINUTE_S = 60
-_ALARM_RUNS = 20  # in five minutes: below, one failure would be too large a share
+_ALARM_RUNS = 20  # runs in five minutes; with fewer, one failure would be too large a share
 _URL = "sqs://${AWS::Region}/${Prefix}"
 _INGEST = f"redrive dlq ingest --url '{_URL}?triage=URL' moves them to a triage store"
-_SAYS = {  # what each alarm means, and what to do
+_SAYS = {  # the meaning of each alarm, and the remedy
     "Deep": "Too many messages wait in QUEUE: start more workers.",
     "Old": "The first message of QUEUE waits too long. SQS does not count those received three times: what keeps "
     "failing shows in the dead-letter alarms.",
@@ -45,7 +45,7 @@ _DEPTH, _OLDEST = "ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestM
 
 
 def shared() -> Resources:
-    """Where alarms for people go, and their mail."""
+    """The topic of the alarms, and its subscription by mail."""
     mail = {"TopicArn": ref("Alarms"), "Protocol": "email", "Endpoint": ref("AlarmEmail")}
     return {
         "Alarms": {
@@ -76,7 +76,7 @@ def alarms(of: Named) -> Resources:
 
 
 def _sqs(of: Named, suffix: str, metric: str, above: Json | int, *, minutes: int = 1) -> Json:
-    """A metric of one of its SQS queues stays above a bound for so many minutes."""
+    """The alarm properties: a metric of one of its SQS queues is above a bound for `minutes`."""
     return {
         "Namespace": "AWS/SQS",
         "MetricName": metric,
@@ -90,7 +90,7 @@ def _sqs(of: Named, suffix: str, metric: str, above: Json | int, *, minutes: int
 
 
 def _own(of: Named, metric: str) -> Json:
-    """A metric of ours is above 0 in five minutes."""
+    """The alarm properties: a metric of redrive's is above 0 within five minutes."""
     return {
         "Namespace": NAMESPACE,
         "MetricName": metric,
@@ -104,7 +104,7 @@ def _own(of: Named, metric: str) -> Json:
 
 
 def _error_rate(of: Named) -> Json:
-    """100 · Failures / Runs, over five minutes in which enough ran."""
+    """The alarm properties: 100 · Failures / Runs over five minutes with enough runs."""
     share = {
         "Id": "share",
         "Expression": f"IF(runs >= {_ALARM_RUNS}, 100 * failures / runs, 0)",
@@ -120,7 +120,7 @@ def _error_rate(of: Named) -> Json:
 
 
 def _run_time(of: Named) -> Json:
-    """The 95th percentile of run times, over five minutes."""
+    """The alarm properties: the 95th percentile of run times over five minutes."""
     return {
         "Namespace": NAMESPACE,
         "MetricName": "RunTime",
@@ -144,7 +144,7 @@ def _part(of: Named, id: str, metric: str) -> Json:
 
 
 def _alarm(of: Named, name: str, says: str, given: Json) -> Json:
-    """To people, unless it says to whom."""
+    """An alarm, sent to people unless `given` has actions."""
     people = [ref("Alarms")]
     properties = {
         "AlarmName": sub(f"${{Prefix}}-{of.queue}.{_dashed(name)}"),
@@ -156,14 +156,15 @@ def _alarm(of: Named, name: str, says: str, given: Json) -> Json:
 
 
 def _described(says: str, page: str) -> Json:
-    """What the alarm means, and its page: in the source, or where the stack's owner has published it."""
+    """The description of an alarm: its meaning and the URL of its runbook, in the source or as published by the stack's
+    owner."""
     ending = {"E": either("HasRunbookUrl", ".html", ".md")}
     return {"Fn::Sub": [f"{says} Runbook: ${{RunbookUrl}}/{page}${{E}}", ending]}
 
 
 def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) -> Resources:
-    """The alarm on any of what a function or machine counts; `metric`: its namespace, its name, and the dimension and
-    the logical name of whose it is."""
+    """An alarm if a count of a function or machine is above 0. `metric`: namespace, name, dimension, and the logical
+    name of the resource."""
     namespace, name, dimension, resource = metric
     properties = {
         "Namespace": namespace,
@@ -179,7 +180,7 @@ def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) 
 
 
 def from_alarms(topic: str) -> Json:
-    """CloudWatch may publish there, for alarms of this account."""
+    """Let CloudWatch publish to the topic, for alarms of this account."""
     allow = {
         "Sid": "FromAlarms",
         "Effect": "Allow",
@@ -195,7 +196,7 @@ def from_alarms(topic: str) -> Json:
 
 
 def dashboard(queues: Sequence[Named]) -> Resources:
-    """One dashboard, a row of graphs for each queue. Raises ConfigError where CloudWatch would refuse it."""
+    """One dashboard, a row of graphs for each queue. Raises ConfigError if CloudWatch would refuse it."""
     widgets = [widget for n, of in enumerate(queues) for widget in _row(of, n)]
     if len(widgets) > 500:
         raise ConfigError(f"{len(queues)} queues make {len(widgets)} graphs; CloudWatch takes 500 on a dashboard")
@@ -223,12 +224,12 @@ def _row(of: Named, n: int) -> Iterator[Json]:
             "stat": stat,
             "period": MINUTE_S,
         }
-        at = {"x": 6 * (i % 4), "y": y + 1 + 6 * (i // 4)}  # 6 wide and 6 high, as all are that do not say
+        at = {"x": 6 * (i % 4), "y": y + 1 + 6 * (i // 4)}  # the default graph is 6 wide and 6 high
         yield {"type": "metric", **at, "properties": properties}
 
 
 def _graphs(of: Named) -> Iterator[tuple[str, list[list[Any]], str]]:
-    """Their titles, metrics and statistics."""
+    """The titles, metrics and statistics of the graphs."""
 
     def sqs(*names: str) -> list[list[Any]]:
         return [["AWS/SQS", name, "QueueName", of.sqs()] for name in names]
@@ -271,8 +272,8 @@ def _graphs(of: Named) -> Iterator[tuple[str, list[list[Any]], str]]:
 
 
 def _shorter(metrics: list[list[Any]]) -> list[list[Any]]:
-    """Each with "." for a word that it has in common with the one before, "..." for all but the last of them, as
-    CloudWatch reads it."""
+    """The metrics in CloudWatch's short form: "." for a word equal to that of the metric before, "..." for all but the
+    last word."""
     rows, before = [], list[str]()
     for metric in metrics:
         names = [part for part in metric if isinstance(part, str)]

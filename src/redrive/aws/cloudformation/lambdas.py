@@ -1,4 +1,4 @@
-"""The Lambdas of one redrive queue, each with its role and log, and what calls them."""
+"""The Lambdas of one redrive queue, each with its role and log, and their triggers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .names import (
 
 TIMEOUT_S = 120
 MEMORY_MIB = 256
-AT_ONCE = 5  # re-drivers that work on one queue at once
-_OF = {"queue": "Queue", "dlq": "Dlq", "poison": "Poison", "work": "Work"}  # logical names, behind the queue's
+AT_ONCE = 5  # concurrent re-drivers of one queue
+_OF = {"queue": "Queue", "dlq": "Dlq", "poison": "Poison", "work": "Work"}  # logical names after the queue's
 
 
 def redriver(of: Named) -> Resources:
-    """The re-driver: woken by the alarm, called again by a rule, and going on through its work queue."""
+    """The re-driver: called by the alarm, repeated by a rule, and continued through its work queue."""
     id = of.id
     name = f"{id}Redriver"
     statements = merged([*statements_of("redriver", of), allow(EVENT_SOURCE, att(f"{id}Work"))])
@@ -68,7 +68,7 @@ def redriver(of: Named) -> Resources:
 
 
 def consumer(of: Named, at_once: int) -> Resources:
-    """A Lambda that works the queue, where its handler is named; so many invocations at once, at most."""
+    """A Lambda that works the queue, if its handler parameter is set. `at_once` bounds concurrent invocations."""
     id = of.id
     statements = merged([*statements_of("worker", of), allow(EVENT_SOURCE, att(f"{id}Queue"))])
     variables = {"REDRIVE_URL": url()}
@@ -101,7 +101,7 @@ def function(
     statements: Sequence[Json],
     variables: Mapping[str, Any],
 ) -> Resources:
-    """A Lambda with a log and a role of its own, which may write that log and do what `statements` say."""
+    """A Lambda with its own log and role. The role may write the log and do what `statements` allow."""
     id = f"{of.id}{name}"
     log = {
         "LogGroupName": sub(f"/redrive/${{Prefix}}/{of.queue}/{name.lower()}"),
@@ -118,7 +118,7 @@ def function(
         "MemorySize": MEMORY_MIB,
         "Role": att(f"{id}Role"),
         "ReservedConcurrentExecutions": either("HasReserved", ref("ReservedConcurrency"), NOTHING),
-        "LoggingConfig": {"LogGroup": ref(f"{id}Log"), "LogFormat": "Text"},  # JSON would wrap the metrics' lines
+        "LoggingConfig": {"LogGroup": ref(f"{id}Log"), "LogFormat": "Text"},  # JSON would wrap the lines of the metrics
         **({"Environment": {"Variables": variables}} if variables else {}),
     }
     writes = allow(("logs:CreateLogStream", "logs:PutLogEvents"), att(f"{id}Log"))
@@ -141,12 +141,12 @@ def role(condition: str, service: str, statements: Sequence[Json]) -> Json:
 
 
 def statements_of(role: str, of: Named, *, approval: bool = False) -> list[Json]:
-    """What the table of access grants a role on this queue's things."""
+    """The statements that the table of access grants a role on the queue's resources."""
     return [allow(actions, _arn(of, on)) for on, actions in grants(role, fifo=of.fifo, approval=approval).items()]
 
 
 def merged(statements: Sequence[Json]) -> list[Json]:
-    """One statement for each thing, its actions once."""
+    """Merge the statements about a resource into one, without duplicate actions."""
     by_scope: dict[str, Json] = {}
     for one in statements:
         key = repr(one.get("Resource", one))
@@ -159,20 +159,20 @@ def merged(statements: Sequence[Json]) -> list[Json]:
 
 
 def gathered(statements: Sequence[Json]) -> list[Json]:
-    """One statement for all things on which the same actions are allowed."""
+    """Merge the statements with the same actions into one about all their resources."""
     by_actions: dict[tuple[str, ...], list[Any]] = {}
     for one in statements:
         by_actions.setdefault(tuple(one["Action"]), []).append(one["Resource"])
     return [allow(actions, on[0] if len(on) == 1 else on) for actions, on in by_actions.items()]
 
 
-# What is encrypted by the stack's key can be read and written with these rights on the key.
+# The rights on the stack's key that are needed to read and write data encrypted with it.
 USES_KEY = with_key({"Effect": "Allow", "Action": ["kms:Decrypt", "kms:GenerateDataKey"], "Resource": ref("KmsKey")})
-WAITS, PACE, GATE = "waits", "pace", "gate"  # what a handler that redrives may go by
+WAITS, PACE, GATE = "waits", "pace", "gate"  # optional parts of a redriving handler's environment
 
 
 def environment(of: Named, *parts: str) -> dict[str, Any]:
-    """The variables of a handler that redrives: what all need, and those of these parts."""
+    """The variables of a redriving handler: the common ones, and those of these parts."""
     id = of.id
     values: dict[str, Any] = {
         "REDRIVE_QUEUE_URL": ref(f"{id}Queue"),

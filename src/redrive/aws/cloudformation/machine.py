@@ -29,7 +29,7 @@ from .names import (
     sub,
 )
 
-TIMEOUT_S = 60  # of the functions: what stepfunctions/functions.py asks for
+TIMEOUT_S = 60  # timeout of the functions, as stepfunctions/functions.py requires
 _HANDLERS = "redrive.aws.stepfunctions"
 _ROLES = {"CheckBreaker": "check_breaker", "Fetch": "fetch", "Redrive": "redrive", "Isolate": "isolate"}
 _GOES_BY = {"CheckBreaker": (GATE,), "Fetch": (WAITS, PACE), "Redrive": (WAITS, GATE), "Isolate": (WAITS,)}
@@ -42,10 +42,11 @@ _DOES = {
 
 
 def machine(of: Named, approval: bool, partition: str) -> Resources:
-    """The machine; its functions, each with a role of its own; the rule on the alarm. One execution works at a time:
-    others that are started end at once, by the lock that its first state takes."""
+    """The state machine, its functions, each with its own role, and the rule on the alarm. Only one execution works at
+    a time: others end at once, since the first state takes a lock."""
     id = of.id
-    # A page's size bounds how long an execution's history may grow. MaxRedrives is a parameter, so the largest counts.
+    # The page size bounds the growth of an execution's history. MaxRedrives is a parameter, so its largest value
+    # counts.
     chosen = Machine(auto=AutoRedrive(max_redrives=BATCHES_MAX), approval="sns" if approval else None)
     failed = ("AWS/States", "ExecutionsFailed", "StateMachineArn", f"{id}Machine")
     text = f"An execution of the state machine of {of.queue} failed: look at its history."
@@ -92,7 +93,7 @@ def _machine(of: Named, chosen: Machine, partition: str) -> Json:
 
 
 def _start(of: Named) -> Resources:
-    """The rule that starts it when the alarm on dead messages begins."""
+    """The rule that starts the machine when the alarm on dead messages goes off."""
     id = of.id
     target = {"Id": "machine", "Arn": ref(f"{id}Machine"), "RoleArn": att(f"{id}MachineStartRole"), "Input": "{}"}
     rule = {
@@ -114,7 +115,7 @@ def _start(of: Named) -> Resources:
 
 
 def _calls(of: Named, approval: bool) -> list[Json]:
-    """What the machine itself does: call its functions, go on as a new execution, ask a person."""
+    """The rights of the machine itself: call its functions, continue as a new execution, ask a person for approval."""
     functions = [att(f"{of.id}Machine{state}") for state in TASKS]
     calls = [allow(("lambda:InvokeFunction",), functions), allow(("states:StartExecution",), _arn(of))]
     return [*calls, allow(("sns:Publish",), ref("Alarms"))] if approval else calls
@@ -125,5 +126,5 @@ def _name(of: Named) -> str:
 
 
 def _arn(of: Named) -> Any:
-    """The machine's ARN where a reference to it would go in circles."""
+    """The machine's ARN as text, where a reference would be circular."""
     return sub(f"arn:${{AWS::Partition}}:states:${{AWS::Region}}:${{AWS::AccountId}}:stateMachine:{_name(of)}")

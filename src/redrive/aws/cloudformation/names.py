@@ -1,4 +1,4 @@
-"""What things in the template are called: functions of CloudFormation, and the names of one queue's resources."""
+"""Names in the template: functions of CloudFormation, and the names of one queue's resources."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SQS_NAME_MAX = 80
 SUFFIXES = ("-dlq", "-poison", "-undelivered", "-work")
 _FIFO = ".fifo"
-_SPARE = _SQS_NAME_MAX - len("-") - len(f"-undelivered{_FIFO}")  # for prefix and queue
+_SPARE = _SQS_NAME_MAX - len("-") - len(f"-undelivered{_FIFO}")  # characters left for prefix and queue
 
 
 class Named(Struct, frozen=True):
-    """One redrive queue in the template: `id` begins the logical names of its resources."""
+    """One redrive queue in the template. The logical names of its resources begin with `id`."""
 
     queue: str
     fifo: bool
@@ -30,7 +30,7 @@ class Named(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Its name in letters and digits, as logical names must be.
+        """The queue's name in letters and digits, as logical names require.
 
         >>> Named("bulk-orders_2", False, {}, "").id
         'BulkOrders2'
@@ -42,12 +42,12 @@ class Named(Struct, frozen=True):
         return f"${{Prefix}}-{self.queue}{suffix}" + (".fifo" if (self.fifo if fifo is None else fifo) else "")
 
     def arn(self, suffix: str = "", *, fifo: bool | None = None) -> Any:
-        """The ARN of one of its SQS queues, where a reference to it would go in circles."""
+        """The ARN of one of its SQS queues as text, where a reference would be circular."""
         return sub(f"arn:${{AWS::Partition}}:sqs:${{AWS::Region}}:${{AWS::AccountId}}:{self.sqs(suffix, fifo=fifo)}")
 
 
 def named(queues: Sequence[str], fifo: bool, filters: Mapping[str, Mapping[str, Any]], scope: str) -> list[Named]:
-    """The queues, their names checked. Raises ConfigError."""
+    """The queues, with validated names. Raises ConfigError."""
     if not fifo and any(queue.endswith(_FIFO) for queue in queues):
         raise ConfigError(f"queues {list(queues)}: with a FIFO queue all are, and their topic is; say so by --fifo")
     plain = [queue.removesuffix(_FIFO) for queue in queues]
@@ -70,7 +70,7 @@ def named(queues: Sequence[str], fifo: bool, filters: Mapping[str, Mapping[str, 
 
 
 def prefix_max(queues: Sequence[Named]) -> int:
-    """How long a prefix may be, for the longest name of an SQS queue to be one."""
+    """The longest prefix with which all SQS names are valid."""
     return min(PREFIX_MAX, _SPARE - max(len(one.queue) for one in queues))
 
 
@@ -83,7 +83,7 @@ def att(name: str, attribute: str = "Arn") -> Json:
 
 
 def sub(text: str) -> Any:
-    """The text with the values of its `${…}`; itself where it has none."""
+    """A Fn::Sub of the text if it has `${…}`, otherwise the text."""
     return {"Fn::Sub": text} if "${" in text else text
 
 
@@ -95,12 +95,12 @@ NOTHING = ref("AWS::NoValue")
 
 
 def with_key(value: Any, other: Any = NOTHING) -> Json:
-    """A property that counts only where the stack has a KMS key of its own."""
+    """A property with this value if the stack has its own KMS key, otherwise with `other`."""
     return either("HasKmsKey", value, other)
 
 
 def tls_only(actions: str, resource: Any) -> Json:
-    """Refuse all calls without TLS, whatever else is granted."""
+    """A statement that denies all calls without TLS."""
     return {
         "Sid": "TlsOnly",
         "Effect": "Deny",

@@ -1,4 +1,4 @@
-"""The template's parameters and conditions. A profile is a set of their defaults: what is deployed can still differ."""
+"""The template's parameters and conditions. A profile is a set of defaults, which a deployment can override."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .names import Json, ref
 
 DAY_S = 86_400
 RUNTIMES = ("python3.11", "python3.12", "python3.13")
-RUNBOOKS = "docs/runbooks"  # in the source
+RUNBOOKS = "docs/runbooks"  # path in the source
 LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 180, 365)
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """Defaults of a kind of work. `keep`: queues, table and their contents outlive the stack, and the table has
-    backups."""
+    """Default parameters for a kind of work. With `keep`, the queues, the table and their contents outlive the stack,
+    and the table has backups."""
 
     visibility_s: int = 60
     retention_s: int = 14 * DAY_S
@@ -24,19 +24,19 @@ class Profile(Struct, frozen=True, kw_only=True):
 
 
 PROFILES = {
-    # The worker counts attempts itself, and 100 receives leave room for any preset's: SQS's own rule only catches
-    # what no worker ever settles.
+    # The worker counts attempts itself, and 100 receives suffice for any preset: SQS's own redrive policy only catches
+    # messages that no worker ever settles.
     "standard": Profile(),
-    # Short visibility and retention, and SQS's own rule early. Three receives are fewer than the attempts of most
-    # policies, so its workers retry by copies: `?mode=requeue`.
+    # Short visibility and retention, and SQS's own redrive policy early. Three receives are fewer than the attempts of
+    # most policies, so its workers retry by copies: `?mode=requeue`.
     "high-volume": Profile(visibility_s=30, retention_s=7 * DAY_S, max_receives=3, log_days=7),
-    # Five attempts (preset `critical`), three crashes, and two to spare. Nothing goes with the stack.
+    # Five attempts (preset `critical`), three crashes, and two spare receives. Nothing is deleted with the stack.
     "critical": Profile(max_receives=10, log_days=365, keep=True),
 }
 
 
 def parameters(prefix: str, prefix_max: int, profile: Profile, machine: bool) -> Json:
-    """All parameters, in the order in which a console shows them."""
+    """All parameters, in the order of the console."""
     return {
         "Prefix": _text(
             "What the names of all queues begin with. Programs reach them as sqs://REGION/PREFIX.",

@@ -1,4 +1,4 @@
-"""The topic, the queues of one redrive queue, its filtered subscription, and the table of cells."""
+"""The topic, the SQS queues of one redrive queue, its filtered subscription, and the table of cells."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .names import (
 )
 from .parameters import DAY_S
 
-KEPT_S = 14 * DAY_S  # dead and poison messages, and what could not be delivered: as long as SQS keeps any
+KEPT_S = 14 * DAY_S  # retention of dead, poison and undeliverable messages: SQS's maximum
 UNDELIVERED = "-undelivered"
 WORK = "-work"
 
 
 def shared(name: str, fifo: bool, keep: bool) -> Resources:
-    """What all queues share: the topic that fans out to them, and the table of cells."""
+    """The resources that all queues share: the topic that fans out to them, and the table of cells."""
     topic: Json = {
         "TopicName": sub(f"${{Prefix}}-{name}{'.fifo' if fifo else ''}"),
         "KmsMasterKeyId": with_key(ref("KmsKey")),
@@ -63,8 +63,8 @@ def queues(of: Named, keep: bool) -> Resources:
     }
     work = {
         "QueueName": sub(of.sqs(WORK, fifo=False)),
-        "VisibilityTimeout": 720,  # six times the re-driver's timeout, as AWS advises for event sources
-        "MessageRetentionPeriod": 3600,  # what it says is soon old; the rule calls the re-driver again
+        "VisibilityTimeout": 720,  # six times the re-driver's timeout, as AWS recommends for event sources
+        "MessageRetentionPeriod": 3600,  # its messages are soon outdated; the rule calls the re-driver again
         **_encrypted(),
     }
     resources[f"{id}TlsOnly"] = _queue_policy(
@@ -75,10 +75,10 @@ def queues(of: Named, keep: bool) -> Resources:
 
 
 def subscription(of: Named, keep: bool) -> Resources:
-    """What of the topic goes to the queue, raw; and a dead-letter queue of its own for what SNS cannot deliver: one
-    that it shared with the queue could not be moved by StartMessageMoveTask."""
+    """The raw, filtered subscription of the queue to the topic, with its own dead-letter queue for messages that SNS
+    cannot deliver: StartMessageMoveTask could not move them from a shared one."""
     id = of.id
-    policy = json.loads(filter_policy(of.filter, of.filter_scope))  # refuses what SNS would
+    policy = json.loads(filter_policy(of.filter, of.filter_scope))  # raises for a filter that SNS would refuse
     properties = {
         "TopicArn": ref("Topic"),
         "Protocol": "sqs",
@@ -119,7 +119,7 @@ def _queue(of: Named, suffix: str, retention: Json | int, **properties: object) 
 
 
 def _from_topic(queue: str) -> Json:
-    """Let the topic send to the queue. This policy lets no one else."""
+    """The policy that lets only the topic send to the queue."""
     allow = {
         "Sid": "FromTopic",
         "Effect": "Allow",
@@ -132,7 +132,7 @@ def _from_topic(queue: str) -> Json:
 
 
 def _encrypted() -> Json:
-    """At rest, by the stack's key or by SQS's own."""
+    """Encryption at rest, with the stack's key or SQS's own."""
     return {
         "KmsMasterKeyId": with_key(ref("KmsKey")),
         "SqsManagedSseEnabled": with_key(NOTHING, True),

@@ -31,23 +31,24 @@ from .names import (
 from .parameters import PROFILES, conditions, parameters
 from .yaml_text import dump
 
-RESOURCES_MAX = 500  # of a template, by CloudFormation
-INLINE_MAX = 51_200  # bytes of a template that is given as text; a larger one goes through a bucket
+RESOURCES_MAX = 500  # CloudFormation's limit of a template
+INLINE_MAX = 51_200  # bytes of a template passed as text; a larger one goes through a bucket
 BYTES_MAX = 1_048_576
 PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What the template is made for.
+    """The options of the template.
 
     - `profile`: standard, high-volume or critical.
-    - `filters`: SNS filter policies by queue (default: attribute `queue` is the queue's name). `filter_scope` says what
-      they look at: attributes, data or body, as in `Topic.subscribe`. `topic`: its name after the prefix.
-    - `keep`: queues and table outlive the stack (default: as the profile says).
-    - `machine`: the state machine too, for those whose dead messages it drives back: it is a third of the template.
-    - `approval`: the state machine asks a person, through the topic of alarms, before it moves anything.
-    - `partition`: of AWS, for the services that the machine calls.
-    - `consumers`: invocations of a queue's consumer Lambda that run at once, at most: 2 to 1,000.
+    - `filters`: SNS filter policies by queue (default: attribute `queue` is the queue's name). `filter_scope` is the
+      part of the message that they match: attributes, data or body, as in `Topic.subscribe`. `topic`: its name after
+      the prefix.
+    - `keep`: queues and table outlive the stack (default: the profile's).
+    - `machine`: include the state machine that redrives dead messages: a third of the template.
+    - `approval`: the state machine asks a person, through the topic of alarms, before it moves messages.
+    - `partition`: the AWS partition of the services that the machine calls.
+    - `consumers`: most concurrent invocations of a queue's consumer Lambda, 2 to 1,000.
     """
 
     prefix: str = "redrive"
@@ -65,7 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def with_machine(self) -> bool:
-        """Whether there is a state machine; who is to be asked by it wants it."""
+        """True if the template has a state machine; an approval implies one."""
         return self.machine or self.approval
 
 
@@ -85,7 +86,7 @@ def template(settings: Settings) -> dict[str, Any]:
 
 
 def text(template: Mapping[str, Any], form: str = "yaml") -> str:
-    """The template as `yaml` or `json`. Raises ConfigError where it is larger than CloudFormation takes."""
+    """The template as `yaml` or `json`. Raises ConfigError if it exceeds CloudFormation's limit."""
     content = dump(template) if form == "yaml" else json.dumps(template, indent=2, ensure_ascii=False) + "\n"
     if len(content.encode()) > BYTES_MAX:
         raise ConfigError(f"the template has {len(content.encode()):,} bytes, and CloudFormation takes {BYTES_MAX:,}")
@@ -129,7 +130,7 @@ def _resources(names: Sequence[Named], settings: Settings, keep: bool) -> Resour
             raise ConfigError(f"queue {of.queue!r}: {min(taken)} is the logical name of another resource; rename it")
         resources |= own
     resources |= {f"{name}Access": _policy(name.lower(), names) for name in ("Worker", "Producer", "Triage")}
-    if (count := len(resources) + 1) > RESOURCES_MAX:  # and the dashboard
+    if (count := len(resources) + 1) > RESOURCES_MAX:  # plus the dashboard
         raise ConfigError(
             f"{len(names)} queues make {count} resources, and CloudFormation takes {RESOURCES_MAX}; make "
             "several stacks, each with a prefix of its own"
@@ -138,7 +139,7 @@ def _resources(names: Sequence[Named], settings: Settings, keep: bool) -> Resour
 
 
 def _policy(role: str, queues: Sequence[Named]) -> Json:
-    """A policy to attach to whatever role runs such a program; AWS takes one of 6,144 characters."""
+    """A managed policy for the role of such a program; AWS allows 6,144 characters."""
     statements = lambdas.gathered(lambdas.merged([one for of in queues for one in lambdas.statements_of(role, of)]))
     properties = {
         "Description": f"What a redrive {role} calls, and no more",
@@ -185,7 +186,7 @@ def _output(key: str, text: str, value: Json, condition: str | None = None) -> J
 
 
 def _dashed(queue: str) -> str:
-    return queue.replace("_", "-")  # the names of exports take no underscores
+    return queue.replace("_", "-")  # names of exports may not have underscores
 
 
 __all__ = ["PROFILES", "Settings", "template", "text"]

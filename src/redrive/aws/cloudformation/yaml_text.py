@@ -1,4 +1,4 @@
-"""Values as YAML, as CloudFormation reads it: block style, small values on one line, functions as short tags (`!Ref`,
+"""Write values as YAML for CloudFormation: block style, small values on one line, functions as short tags (`!Ref`,
 `!Sub`, …). No null."""
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_TAGS = {"Ref": "!Ref", "Condition": "!Condition"}  # the others are named as they are: Fn::Sub is !Sub
-# What stays itself without quotes in YAML 1.1 and 1.2: it begins with a letter, and is no word or number of YAML.
+_TAGS = {"Ref": "!Ref", "Condition": "!Condition"}  # others are tagged without the prefix: Fn::Sub is !Sub
+# Texts that YAML 1.1 and 1.2 read as text without quotes: they begin with a letter, and are no keyword or number.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*(?::{1,2}[A-Za-z0-9_./-]+)*")
 _WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
-_STEP = " "  # small, so that the template of a queue can be given as text
-_LINE_MAX = 120  # characters of a line with a list or a mapping on it
-_SMALL = 4  # entries of a mapping on one line
+_STEP = " "  # small, so that a queue's template is short enough to be passed as text
+_LINE_MAX = 120  # limit of a line that holds a list or mapping
+_SMALL = 4  # most entries of a mapping on one line
 
 
 def dump(value: Mapping[str, Any]) -> str:
-    """The text, ending in a line break. Raises TypeError for what has no place in a template, such as None.
+    """The YAML text, ending with a line break. Raises TypeError for a value that a template cannot have, such as None.
 
     >>> print(dump({"Name": {"Fn::Sub": "${Prefix}-orders"}, "Sizes": [1, "2"]}), end="")
     Name: !Sub "${Prefix}-orders"
@@ -33,7 +33,7 @@ def _mapping(value: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def _under(head: str, item: Any, indent: str) -> Iterator[str]:
-    """`head` and what belongs to it: on its line where it is small, else below."""
+    """`head` and its value: on one line if the value is small, otherwise indented below."""
     line = f"{head} {_row(item)}"
     tag, inner = _tagged(item)
     if not isinstance(inner, Mapping | list | tuple) or not inner or (_row(item) and len(line) <= _LINE_MAX):
@@ -42,7 +42,7 @@ def _under(head: str, item: Any, indent: str) -> Iterator[str]:
     yield f"{head} {tag}".rstrip()
     if isinstance(inner, Mapping):
         yield from _mapping(inner, indent + _STEP)
-    else:  # a list may stand as far left as the key that it belongs to
+    else:  # YAML allows a list at the indentation of its key
         yield from _list(inner, indent if head.endswith(":") and not tag else indent + _STEP)
 
 
@@ -53,13 +53,13 @@ def _list(items: Sequence[Any], indent: str) -> Iterator[str]:
         if tag or not (isinstance(inner, Mapping) and inner) or (_row(item) and len(row) <= _LINE_MAX):
             yield from _under(f"{indent}-", item, indent)
             continue
-        lines = _mapping(inner, indent + "  ")  # below what follows the dash
+        lines = _mapping(inner, indent + "  ")  # indented after the dash
         yield f"{indent}- {next(lines).lstrip()}"
         yield from lines
 
 
 def _row(item: Any) -> str:
-    """It on one line; the empty text where a mapping in it has more than a few entries."""
+    """The value on one line; an empty text if a mapping in it has more than a few entries."""
     tag, inner = _tagged(item)
     if isinstance(inner, Mapping) and inner:
         entries = [f"{_text(key)}: {row}" for key, each in inner.items() if (row := _row(each))]
@@ -73,7 +73,7 @@ def _row(item: Any) -> str:
 
 
 def _tagged(item: Any) -> tuple[str, Any]:
-    """A function of CloudFormation as its short tag and what it takes."""
+    """A function of CloudFormation as its short tag and argument."""
     if not isinstance(item, Mapping) or len(item) != 1:
         return "", item
     [(name, given)] = item.items()
@@ -101,8 +101,8 @@ def _scalar(item: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Without quotes where nothing can take it for anything else; else as JSON has it, which YAML reads alike, or what
-    holds such quotes, such as JSON itself, in single ones."""
+    """The text without quotes if it is unambiguous; otherwise quoted as in JSON, which YAML reads alike; with double
+    quotes inside, such as JSON itself, in single quotes."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     if '"' in text and text.isprintable():

@@ -1,7 +1,7 @@
 """Ingest SQS dead-letter queues into a triage store: receive ten messages, write them there, and only then delete them.
 
-A kill anywhere leaves a message in the queue, in the store, or in both. It is received again, and recognised by its id.
-While the store is full or cannot be reached, nothing is deleted.
+A kill at any point leaves a message in the queue, in the store, or in both. If it is received again, it is recognised
+by its id. While the store is full or cannot be reached, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ...worker import Service
 from ...worker.redrive_outcome import swap_of_dead
 from .message import dead_letter
 
-HIDDEN_S = 120  # how long what was received is hidden from others, while it is written
-THREADS = 4  # that drain one queue at once
-EMPTY_S = 3  # how long a queue is polled before it is taken for empty
-POLL_S = 20  # at most
-PAUSE_S = (1.0, 60.0)  # the first and the longest pause of a queue that cannot be drained
-CLOSE_S = 1.0  # how long the end waits for a thread
-RECORDS = "sqs/m/"  # cells, by SQS's id of a message
+HIDDEN_S = 120  # how long received messages are hidden from others while they are written
+THREADS = 4  # threads that drain one queue
+EMPTY_S = 3  # how long a queue is polled before it counts as empty
+POLL_S = 20  # longest poll
+PAUSE_S = (1.0, 60.0)  # first and longest pause after a failure to drain a queue
+CLOSE_S = 1.0  # how long `close` waits for the threads
+RECORDS = "sqs/m/"  # prefix of cells, followed by SQS's message id
 
 
 class SqsCaller(Protocol):
-    """How SQS is called."""
+    """Calls SQS."""
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """Raises StoreUnavailable, StoreError, ConfigError."""
+        """Make the call; returns its response. Raises StoreUnavailable, StoreError, ConfigError."""
         ...
 
 
@@ -49,13 +49,13 @@ class DeadLetterSource(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """SQS's name of it."""
+        """The name of the queue in SQS."""
         return self.url.rpartition("/")[2]
 
 
 class IngestCounts(Struct):
-    """How many messages of a source were `received`: those are `written` (new in the store, or after an older death),
-    `known` (in the store already), or `left` in the queue, as the store does not take them now."""
+    """The numbers of messages of a source that were `received`: `written` (new in the store, or after an older death),
+    `known` (already stored), or `left` in the queue, as the store does not accept them now."""
 
     received: int = 0
     written: int = 0
@@ -70,10 +70,10 @@ class IngestCounts(Struct):
 
 
 class DeadLetterIngest:
-    """Drains sources into one triage store. Any number of threads and processes may do so at once."""
+    """Drains sources into one triage store. Threads and processes may do so concurrently."""
 
     def __init__(self, sqs: SqsCaller, triage: Store, routes: Routes, cells: Cells | None = None) -> None:
-        """`cells` hold the records of messages that wait for their retries in SQS."""
+        """`cells` hold the state of messages that waited for retries in SQS."""
         self._sqs, self._triage, self._routes, self._cells = sqs, triage, routes, cells
 
     def once(
@@ -81,11 +81,11 @@ class DeadLetterIngest:
     ) -> IngestCounts:
         """Ingest up to ten messages; none if the queue stays empty for `wait_s` (None: EMPTY_S).
 
-        Raises StoreError where SQS or the triage store cannot be used, ConfigError where the queue is not there: then
-        what was received stays in the queue.
+        Raises StoreError if SQS or the triage store is unusable, ConfigError if the queue does not exist: then received
+        messages stay in the queue.
         """
         raws = self._receive(source, EMPTY_S if wait_s is None else wait_s)
-        if raws and not wanted():  # it was ended meanwhile
+        if raws and not wanted():  # ended during the poll
             self._show_again(source, raws)
             return IngestCounts()
         if not raws:
@@ -147,37 +147,37 @@ class DeadLetterIngest:
         return lay(self._triage, [letter.message for letter in letters])
 
     def _records(self, raws: Sequence[dict[str, Any]]) -> list[MessageState | None]:
-        """The records of messages that had waited for a retry in their queue."""
+        """The state in cells of messages that had waited for a retry in their queue; None for others."""
         if self._cells is None:
             return [None] * len(raws)
         cells = self._cells.read([RECORDS + str(raw.get("MessageId")) for raw in raws])
         return [None if cell is None else decode(cell.value) for cell in cells]
 
     def _tell_runs(self, messages: Iterable[Message]) -> None:
-        """Report to redrive runs that messages failed which they had moved and no worker settled."""
+        """Report to redrive runs the failures of messages that they moved and no worker settled."""
         swaps = [swap for message in messages if (swap := swap_of_dead(message)) is not None]
         if swaps:
-            self._triage.cells.swap(swaps)  # one that is not written was reported before
+            self._triage.cells.swap(swaps)  # a swap that fails was reported before
 
     def _delete(self, source: DeadLetterSource, raws: Sequence[dict[str, Any]]) -> None:
-        """A message that cannot be deleted now comes again, and is recognised."""
+        """Delete messages. One that cannot be deleted now is received again, and recognised."""
         entries = [{"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"]} for n, raw in enumerate(raws)]
         if entries:
             self._sqs.call("DeleteMessageBatch", QueueUrl=source.url, Entries=entries)
 
     def _show_again(self, source: DeadLetterSource, raws: Sequence[dict[str, Any]]) -> None:
-        """Make them visible at once; else they would stay hidden for a while."""
+        """Make the messages visible at once; otherwise they stay hidden for HIDDEN_S."""
         entries = [
             {"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"], "VisibilityTimeout": 0} for n, raw in enumerate(raws)
         ]
         try:
             self._sqs.call("ChangeMessageVisibilityBatch", QueueUrl=source.url, Entries=entries)
         except Exception:
-            return  # they come by themselves
+            return  # they become visible after HIDDEN_S
 
 
 class Ingesting(Service):
-    """Drains sources beside a worker until it is closed, on a few threads."""
+    """Drains sources beside a worker, on a few threads, until closed."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class Ingesting(Service):
             self._threads.append(thread)
 
     def close(self) -> None:
-        """Stop, once received messages are written. A poll under way may outlast it, and gives back what it gets."""
+        """Stop once received messages are written. A poll in progress may outlast this, and gives back its messages."""
         self._stop.set()
         end_s = monotonic() + CLOSE_S
         for thread in self._threads:

@@ -1,7 +1,7 @@
 """Read a message of an SQS dead-letter queue as the dead letter to write to a triage store. Pure.
 
-Our own dead letters carry their history. One that the queue's redrive policy moved there, or that another consumer put
-there, says only how often SQS had delivered it, when first, and from which queue it came.
+Dead letters of redrive carry their history. For one that the queue's redrive policy or another consumer moved there,
+SQS only knows the number of receives, the time of the first, and the source queue.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from ...stores.sqs.wire import (
     with_state,
 )
 
-TOO_OFTEN = "ReceivedTooOften"  # the error of what a redrive policy moved
-PUT_THERE = "DeadLettered"  # of a message that a program put there without a reason
+TOO_OFTEN = "ReceivedTooOften"  # error of a message moved by a redrive policy
+PUT_THERE = "DeadLettered"  # error of a message that a program put there without a reason
 _SAID = (
     ("ErrorCode", "ErrorMessage"),
     ("error", "error_message"),
     ("exception", "message"),
-)  # Lambda's, and usual ones
+)  # Lambda's, and other common ones
 
 RawDeadLetter = Mapping[str, Any]
 
 
 class Letter(NamedTuple):
-    """A dead letter. `untold`: no run of its present life was settled, so its redrive run does not know yet what became
-    of it."""
+    """A dead letter. `untold`: no run of its present life was settled, so its redrive run does not have its outcome
+    yet."""
 
     message: Message
     untold: bool
@@ -51,12 +51,12 @@ class Letter(NamedTuple):
 def dead_letter(
     raw: RawDeadLetter, *, queue: str, lane: Lane, routes: Routes, now_ms: int, record: MessageState | None = None
 ) -> Letter:
-    """Read one entry of ReceiveMessage's answer, with all attributes. `record`: its state in a cell, if it had waited
+    """Read one entry of ReceiveMessage's response, with all attributes. `record`: its state in a cell, if it had waited
     for a retry in its queue. Never raises."""
     message, state = read(raw, queue=queue, routes=routes)
     if record is not None:
         message, state = with_state(message, record), record
-    if state.reason is not None and _source(raw):  # a move task had brought it back, and it died again
+    if state.reason is not None and _source(raw):  # a move task had returned it, and it died again
         state = revived(state, now_ms)
         message = with_state(message, state)
     message = replace(message, queue=queue, lane=lane, due_ms=None, redrives=max(state.redrives, _redrives(raw)))
@@ -68,11 +68,11 @@ def dead_letter(
     if reason:
         return Letter(replace(message, reason=reason, rested_ms=message.rested_ms or now_ms), False)
     fault = _fault(raw, message, now_ms)
-    since = max(1, receives(raw) - 1 - state.receives)  # runs that ended without a settlement
+    since = max(1, receives(raw) - 1 - state.receives)  # runs without a settlement
     message = replace(
         message,
         reason="exhausted" if lane is Lane.DEAD else "poison",
-        rested_ms=now_ms,  # nothing in SQS says when it died
+        rested_ms=now_ms,  # SQS does not record the time of death
         attempt=state.attempt + since,
         faults=(*message.faults, fault),
     )
@@ -80,7 +80,7 @@ def dead_letter(
 
 
 def receives(raw: RawDeadLetter) -> int:
-    """How often SQS has delivered it in all, this time included."""
+    """The number of receives, including this one."""
     return _whole(_system(raw).get("ApproximateReceiveCount"))
 
 
@@ -96,7 +96,8 @@ def _fault(raw: RawDeadLetter, message: Message, now_ms: int) -> Fault:
         text = f"queue {source} delivered it {often}, and no consumer deleted it"
         if first_ms:
             text += f"; the first time at {_time(first_ms)}"
-        kind = Kind.DEFAULT if MESSAGE_ID in message.headers else Kind.CRASHED  # ours settle whatever they survive
+        # redrive's consumers settle every message that does not kill them
+        kind = Kind.DEFAULT if MESSAGE_ID in message.headers else Kind.CRASHED
         return Fault(kind, TOO_OFTEN, text, fingerprint(TOO_OFTEN, source), (TOO_OFTEN,), at_ms=now_ms, attempt=count)
     text = "a program put it into the dead-letter queue, and says not why"
     return Fault(Kind.DEFAULT, PUT_THERE, text, fingerprint(PUT_THERE, text), (PUT_THERE,), at_ms=now_ms)
@@ -111,7 +112,7 @@ def _about(raw: RawDeadLetter) -> dict[str, str]:
 
 
 def _source(raw: RawDeadLetter) -> str:
-    """The name of the queue that it died in; empty where no redrive policy moved it."""
+    """The name of the queue in which it died; empty if no redrive policy moved it."""
     return str(_system(raw).get("DeadLetterQueueSourceArn") or "").rpartition(":")[2]
 
 

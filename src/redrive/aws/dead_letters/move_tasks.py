@@ -1,6 +1,6 @@
 """Move tasks of SQS: SQS itself moves all of a dead-letter queue back to its queue, at a fixed rate.
 
-A move task cannot select messages, counts no redrives and waits for nothing. Where that is enough, no triage store is
+A move task cannot select messages, does not count redrives and checks no gates. If that suffices, no triage store is
 needed.
 """
 
@@ -17,7 +17,7 @@ from .sources import sources_served
 if TYPE_CHECKING:
     from ...stores.sqs.store import SqsStore
 
-RATE_MAX = 500  # messages a second, of SQS
+RATE_MAX = 500  # messages a second, SQS's limit
 RUNNING = "RUNNING"
 
 
@@ -32,12 +32,12 @@ class MoveTask(Struct, frozen=True, kw_only=True):
     to_move: int | None = None
     per_s: int | None = None
     started_ms: int = 0
-    why: str = ""  # it failed
+    why: str = ""  # why it failed
     handle: str | None = None
 
 
 class DeadQueue:
-    """The dead-letter queue of one queue of the store. Raises ConfigError where there is none."""
+    """The dead-letter queue of one queue of the store. Raises ConfigError if it has none."""
 
     def __init__(self, store: SqsStore, queue: str) -> None:
         self._store = store
@@ -47,9 +47,9 @@ class DeadQueue:
         self._arn = self._arn_of(self.dead.url)
 
     def begin(self, rate: int | None = None) -> MoveTask:
-        """Let SQS move all of it to its queue, at `rate` messages a second, or as fast as SQS likes.
+        """Start a move task for the whole dead-letter queue, at `rate` messages a second or SQS's own rate.
 
-        Raises Refused where a move task is not enough, or one runs already; nothing is moved then.
+        Raises Refused if a move task does not suffice or one is already running; then nothing is moved.
         """
         served = sources_served(self._store, self.dead.url)
         if self.queue.sqs_name not in served:
@@ -71,12 +71,12 @@ class DeadQueue:
         return self.tasks()[0]
 
     def tasks(self) -> list[MoveTask]:
-        """Its last move tasks, the newest first."""
+        """The last move tasks of the queue, newest first."""
         answer = self._call("ListMessageMoveTasks", SourceArn=self._arn, MaxResults=10)
         return [self._move_task(result) for result in answer.get("Results") or ()]
 
     def cancel(self) -> MoveTask:
-        """End the task that runs; what it has moved stays moved. Raises Refused where none runs."""
+        """Cancel the running task; messages already moved stay moved. Raises Refused if none is running."""
         task = next((task for task in self.tasks() if task.status == RUNNING and task.handle), None)
         if task is None:
             raise Refused(f"no move task of {self.dead.sqs_name} runs; nothing was changed")

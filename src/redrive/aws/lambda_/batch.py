@@ -1,7 +1,7 @@
-"""Messages of SQS in a Lambda function: claimed, admitted, run, decided and settled as by a worker, an event at a time.
+"""Work the messages of an SQS event in a Lambda function: claimed, admitted, run, decided and settled as in a worker.
 
-Lambda receives the messages and deletes those that are not reported to it. So an ack is left to it, and everything else
-is sent or hidden here first; a message named as failed is not deleted.
+Lambda receives the messages, and deletes those that are not reported as failed. So acks are left to Lambda, while all
+other decisions are sent to SQS first, and their messages reported as failed.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from .events import (
 )
 from .runs import LaneRunner, bounded, never_began
 
-AGAIN_S = 0.2  # how soon to try again what the store did not take
+AGAIN_S = 0.2  # pause before the store is called again for failed settlements
 
 
 class Batches:
-    """Works the events of one function. Made at its first event, and kept for the next ones."""
+    """Works the events of one function. Made at its first event, and kept for further ones."""
 
     def __init__(self, app: Registry, concurrency: int | None) -> None:
         self._app, self._store = app, app.store
@@ -78,7 +78,7 @@ class Batches:
         self._vetted: set[str] = set()
 
     def handle(self, event: Any, left_s: Callable[[], float]) -> dict[str, Any]:
-        """Work an event; `left_s` says how many seconds that may still take. Returns the report for Lambda."""
+        """Work an event, given the remaining seconds by `left_s`. Returns the response for Lambda."""
         records = records_of(event)
         whole = [record for record in records if is_whole(record)]
         failed = [record for record in records if not is_whole(record)]
@@ -93,13 +93,13 @@ class Batches:
         return answer(failed)
 
     def close(self) -> None:
-        """End its threads."""
+        """End the threads of the runners."""
         for runner in self._runners.values():
             runner.close()
 
     def _called(self, name: str) -> str:
-        """redrive's name of an SQS queue: as the app says, which may have named a FIFO queue outright, or a queue that
-        is not under the prefix."""
+        """redrive's name of an SQS queue: as declared in the app, which may include .fifo or a name outside the
+        prefix."""
         for declared in self._app.queues.values():
             if declared.sqs is not None and declared.sqs.removesuffix(".fifo") == name.removesuffix(".fifo"):
                 return declared.name
@@ -108,10 +108,10 @@ class Batches:
         return f"{queue}.fifo" if name.endswith(".fifo") and f"{queue}.fifo" in named else queue
 
     def _vet(self, queue: str, function_s: float) -> None:
-        """As a worker's start does, at the first event of a queue. Raises Refused."""
+        """Run the preflight checks of a worker, at the first event of a queue. Raises Refused."""
         if queue in self._vetted:
             return
-        with contextlib.suppress(StoreUnavailable):  # the next event looks again
+        with contextlib.suppress(StoreUnavailable):  # repeated at the next event
             for refused in self._store.preflight(works(self._app, [queue]), function_s=function_s):
                 raise Refused(refused)
             self._vetted.add(queue)
@@ -121,7 +121,7 @@ class Batches:
     def _of_queue(
         self, queue: str, records: Sequence[EventRecord], fifo: bool, left_s: Callable[[], float]
     ) -> set[str]:
-        """The receipt handles of those that Lambda is to delete."""
+        """Work the records of one queue; returns the receipt handles that Lambda should delete."""
         left_at_first_s = left_s()
         end_s = time.monotonic() + left_at_first_s
         handles = [record["receiptHandle"] for record in records]
@@ -145,14 +145,14 @@ class Batches:
         handles: Sequence[str],
         end_s: float,
     ) -> set[str]:
-        """Run and settle them; return the receipt handles of those that were deleted already."""
+        """Run and settle the executions; returns the receipt handles that are already deleted."""
         odd = [lane for lane in lanes if any(execution.delivery.message.suspect for execution in lane)]
         self._work(queue, [lane for lane in lanes if lane not in odd] if odd else lanes, end_s)
         in_lanes = {id(execution) for lane in lanes for execution in lane}
         self._settle([execution for execution in executions if id(execution) not in in_lanes], [], end_s)
         if not odd:
             return set()
-        gone = self._store.delete_adopted(handles)  # what may kill this process loses nothing else by that
+        gone = self._store.delete_adopted(handles)  # a suspect that kills this process then costs no other message
         try:
             for lane in odd:
                 self._alone(queue, lane, end_s)
@@ -161,7 +161,7 @@ class Batches:
         return gone
 
     def _admitted(self, queue: str, deliveries: Sequence[Delivery], end_s: float) -> list[Execution]:
-        """The runs, in order: those that may not begin have their verdict."""
+        """The executions in order. Those that may not start have their decision."""
         known = self._app.queues.get(queue)
         ack = Ack() if known is None else known.retention.ack
         most = len(deliveries) or 1
@@ -184,7 +184,7 @@ class Batches:
         self._settle([execution for lane in lanes for execution in lane], left_behind, end_s)
 
     def _alone(self, queue: str, lane: Sequence[Execution], end_s: float) -> None:
-        """Run a lane with suspects when nothing else runs, and nothing waits to be settled."""
+        """Run a lane with suspects while nothing else runs or waits to be settled."""
         marked = [
             execution
             for execution in lane
@@ -206,7 +206,7 @@ class Batches:
     # -- settling
 
     def _settle(self, executions: Sequence[Execution], left_behind: Sequence[Execution], end_s: float) -> None:
-        """Settle all of them; what the store does not take comes back when its visibility ends."""
+        """Settle these executions. A message that the store does not settle returns when its visibility ends."""
         if not executions:
             return
         now_ms = self._store.now_ms()
@@ -216,7 +216,7 @@ class Batches:
                 self._flow.left(execution)
         self._flow.tick()
         self._flow.close()
-        with contextlib.suppress(StoreError):  # then its fate is what its run came to
+        with contextlib.suppress(StoreError):  # otherwise its run decides
             KeyClaims(self._app.tasks, self._store, 0.0, 0.0).look_committed(executions)
         outcomes = self._deposited(
             [self._outcome(execution, execution in left_behind, now_ms) for execution in executions]
@@ -233,12 +233,12 @@ class Batches:
             self._reporter.notice(
                 "result_dropped", f"{execution.delivery.message.id} is done without result: {execution.complaint}"
             )
-        if left_behind and execution.claim is not None:  # its key is not another's yet: it may be running still
+        if left_behind and execution.claim is not None:  # keep its idempotency key: it may still be running
             return replace(ended, settlement=replace(ended.settlement, swaps=()))
         return ended
 
     def _deposited(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """With the large bodies of follow-ups in blob storage."""
+        """The outcomes, with large bodies of follow-ups moved to blob storage."""
         large, tasks, now_ms = self._store.large_bodies, self._app.tasks, self._store.now_ms
         if large is None:
             return list(outcomes)
@@ -256,7 +256,7 @@ class Batches:
                 self._exchanged(outcomes)
                 return
             except (EnqueueError, Unsupported) as error:
-                if len(outcomes) > 1:  # one of them has a follow-up that no store takes
+                if len(outcomes) > 1:  # one of them has a follow-up that no store accepts
                     for o in outcomes:
                         self._exchange([o], end_s)
                     return
@@ -279,7 +279,7 @@ class Batches:
 
 
 def _lanes(raws: Sequence[Mapping[str, Any]], executions: Sequence[Execution]) -> list[list[Execution]]:
-    """The runs of each group of a FIFO queue, up to a message of it that has to wait on: those behind it wait too."""
+    """The executions of each group of a FIFO queue, up to the first message that must wait: those after it wait too."""
     of_handle = {execution.delivery.receipt.handle: execution for execution in executions}
     lanes: dict[str, list[Execution]] = {}
     blocked = set[str]()
@@ -293,7 +293,7 @@ def _lanes(raws: Sequence[Mapping[str, Any]], executions: Sequence[Execution]) -
 
 
 def worker_name() -> str:
-    """Who works: the function, and which of its environments."""
+    """The worker's name: the function, and its environment."""
     function = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "lambda")
     stream = os.environ.get("AWS_LAMBDA_LOG_STREAM_NAME", str(os.getpid())).rpartition("]")[2]
     return f"{function}:{stream[:12]}"

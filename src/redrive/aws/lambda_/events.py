@@ -1,4 +1,4 @@
-"""Read Lambda's events with messages of SQS, and write the answer that Lambda expects."""
+"""Read Lambda's events with SQS messages, and write the response that Lambda expects."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _VALUES = {"stringValue": "StringValue", "binaryValue": "BinaryValue", "dataType
 
 
 def records_of(event: Any) -> list[EventRecord]:
-    """The records of an event of SQS. Raises ConfigError for any other event, and where a record has no `messageId`:
-    its failure could not be reported to Lambda, which would delete it."""
+    """The records of an SQS event. Raises ConfigError for any other event, and for a record without `messageId`: its
+    failure could not be reported, so Lambda would delete it."""
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, list) or not all(_is_of_sqs(record) for record in records):
         raise ConfigError(
@@ -33,7 +33,7 @@ def _is_of_sqs(record: Any) -> bool:
 
 
 def is_whole(record: EventRecord) -> bool:
-    """Whether its fields have the types that SQS gives them. One that is not can only be named as failed."""
+    """True if its fields have the types that SQS gives them. Other records can only be reported as failed."""
     maps = (record.get("attributes") or {}, record.get("messageAttributes") or {})
     return (
         all(isinstance(record.get(name), str) for name in ("receiptHandle", "eventSourceARN"))
@@ -49,7 +49,7 @@ def _is_attribute(value: Mapping[str, Any]) -> bool:
 
 
 def raw_of(record: EventRecord) -> dict[str, Any]:
-    """A record in the form of an entry of ReceiveMessage's answer."""
+    """A record in the form of ReceiveMessage's response."""
     attributes = record.get("messageAttributes") or {}
     return {
         "MessageId": record["messageId"],
@@ -61,8 +61,7 @@ def raw_of(record: EventRecord) -> dict[str, Any]:
 
 
 def queues_of(records: Sequence[EventRecord]) -> dict[str, list[EventRecord]]:
-    """The records by the name of their SQS queue; a function may have several event sources, though not in one
-    event."""
+    """The records by the name of their SQS queue. A function may have several event sources, but an event has one."""
     by_queue: dict[str, list[EventRecord]] = {}
     for record in records:
         by_queue.setdefault(str(record.get("eventSourceARN", "")).rpartition(":")[2], []).append(record)
@@ -82,7 +81,7 @@ def queue_named(name: str, prefix: str) -> str:
 
 
 def answer(failed: Iterable[EventRecord]) -> dict[str, Any]:
-    """The answer to Lambda: these failed, all others may be deleted."""
+    """The response to Lambda: these failed, all others may be deleted."""
     return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in failed]}
 
 

@@ -1,4 +1,4 @@
-"""Runs of one invocation: the worker's own executors, within the time that Lambda leaves."""
+"""Run the messages of one invocation with the worker's executors, within Lambda's time limit."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ...worker.executors.tasks import TaskExecutor
 from ...worker.executors.threads import ThreadExecutor
 from ...worker.settlement import fault_of
 
-UNWIND_S = 0.3  # how long what was told to end may take to end; then it is left behind
+UNWIND_S = 0.3  # how long an ended run may take to stop before it is left behind
 
 
 class Bounded:
-    """A task in all but its timeout, which is no longer than what is left of the invocation."""
+    """A task whose timeout is at most the time left of the invocation."""
 
     def __init__(self, task: TaskSpec, left_s: float) -> None:
         self._task = getattr(task, "_task", task)
@@ -32,18 +32,17 @@ class Bounded:
 
 
 def bounded(tasks: Mapping[str, TaskSpec], left_s: float) -> dict[str, Any]:
-    """All of these, with so much time."""
+    """These tasks, with timeouts of at most `left_s`."""
     return {name: Bounded(task, left_s) for name, task in tasks.items()}
 
 
 class LaneRunner:
-    """Runs what is given to it on an event loop of its own, at most `limit` at once; the loop and the threads are kept
-    from one invocation to the next."""
+    """Runs executions on its own event loop, at most `limit` at once. Loop and threads are kept between invocations."""
 
     def __init__(self, limit: int) -> None:
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # with a factory it sets no global loop
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # with a factory, Runner sets no global loop
         self._limit = limit
-        self._ends: dict[int, asyncio.Future[None]] = {}  # by id of the run
+        self._ends: dict[int, asyncio.Future[None]] = {}  # by id of the execution
         self._current: list[Execution] = []
         self._longest_s = 0.0
         loop = self._runner.get_loop()
@@ -52,9 +51,9 @@ class LaneRunner:
         self._tasks = TaskExecutor(loop, self._ended, _nobody, lambda: self._current, None, 0.5)
 
     def run(self, lanes: Sequence[Sequence[Execution]], end_s: float) -> list[Execution]:
-        """Run lanes beside each other, the runs of a lane one after the other: after one that failed, or had no time to
-        begin, the rest of its lane is left. Returns when all have ended, or `end_s` (of time.monotonic) is over: what
-        runs then has the fault of a timeout, and may be going on; which those are."""
+        """Run lanes concurrently, and the executions of a lane in order. After one that failed, or had no time to
+        start, the rest of its lane is left. Returns when all have ended, or at `end_s` (of time.monotonic): executions
+        still running then get a timeout fault, are returned, and may continue."""
         return self._runner.run(self._all(lanes, end_s))
 
     async def _all(self, lanes: Sequence[Sequence[Execution]], end_s: float) -> list[Execution]:
@@ -81,14 +80,14 @@ class LaneRunner:
         for execution in lane:
             if (
                 execution.over or execution.decision is not None or execution.fault is not None
-            ):  # it ended before it began
+            ):  # it ended before it started
                 if _failed(execution):
                     return
                 continue
             async with places:
                 left_s = end_s - time.monotonic()
                 if left_s <= 0 or left_s < min(execution.task.policy.timeout_s, self._longest_s):
-                    return  # it would be cut off, as far as the others tell
+                    return  # the remaining time is shorter than the longest run so far
                 execution.task = Bounded(execution.task, left_s)
                 await self._one(execution)
             if _failed(execution):
@@ -104,7 +103,7 @@ class LaneRunner:
         return ThreadExecutor(self._limit, self._end_later, _nobody, None)
 
     def _end_later(self, executions: Sequence[Execution]) -> None:
-        """As `_ended`, from any thread; the loop may rest at an end that was not awaited."""
+        """As `_ended`, from any thread. The loop may have stopped already."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._ended, executions)
 
@@ -122,19 +121,20 @@ class LaneRunner:
 
 
 def never_began(execution: Execution) -> bool:
-    """Whether it has neither begun nor come to an end without that."""
+    """True if the execution neither started nor has a decision or fault."""
     return not execution.started_s and execution.decision is None and execution.fault is None and not execution.over
 
 
 def _failed(execution: Execution) -> bool:
-    """Whether those behind it in its group have to wait."""
+    """True if later messages of its group must wait."""
     if execution.decision is not None:
         return isinstance(execution.decision, RetryAt)
     return execution.fault is not None
 
 
 def _leave_behind(execution: Execution) -> None:
-    """It was asked to end and did not. It is not awaited; its work from here on is lost or done twice."""
+    """Give a timeout fault to an execution that did not stop when asked. It is not awaited: its further work is lost or
+    repeated."""
     execution.end("timeout")
     execution.cause = "timeout"
     execution.fault = fault_of(execution, TimeoutError())
@@ -142,4 +142,4 @@ def _leave_behind(execution: Execution) -> None:
 
 
 def _nobody(_: Execution) -> None:
-    """Nothing is waiting to take the place of a run that ended: lanes see to that."""
+    """Do nothing when an execution ends: its lane starts the next one."""

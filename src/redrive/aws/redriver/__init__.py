@@ -1,6 +1,6 @@
-"""The re-driver of SQS dead-letter queues: what becomes of each message, at which pace, and who goes on.
+"""The re-driver of SQS dead-letter queues: the step of each message, the rate, and the continuation.
 
-The Lambda function (`run.py`) and the Step Functions machine (`aws/stepfunctions`) share all of it but the loop.
+The Lambda function (`run.py`) and the Step Functions machine (`aws/stepfunctions`) share all of it except the loop.
 """
 
 from __future__ import annotations

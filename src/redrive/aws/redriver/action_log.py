@@ -1,4 +1,4 @@
-"""Log each action of the re-driver and the state machine as one JSON line on stdout, which Lambda keeps.
+"""Log each action of the re-driver and the state machine as a JSON line on stdout, which Lambda stores.
 
 `REDRIVE_LOG=off` in the function's environment turns the lines off.
 """
@@ -27,7 +27,7 @@ class _Envelope(msgspec.Struct):
 
 
 def log_moves(done: MoveOutcome, now_ms: int) -> None:
-    """Log what became of each message: `redriven`, `isolated`, or `failed` and left in the dead-letter queue."""
+    """Log each message's outcome: `redriven`, `isolated`, or `failed` and left in the dead-letter queue."""
     if _off():
         return
     lines = [
@@ -42,7 +42,7 @@ def log_moves(done: MoveOutcome, now_ms: int) -> None:
 
 
 def log_action(action: str, now_ms: int, **fields: object) -> None:
-    """Log an action that is not about one message."""
+    """Log an action that does not concern a single message."""
     if not _off():
         _write([_line(now_ms, "info", action, fields)])
 
@@ -56,7 +56,8 @@ def _action(step: RedriveStep) -> str:
 
 
 def _about(raw: Raw, step: RedriveStep) -> dict[str, Any]:
-    """The message: its ids, the attempts of its last life, its redrives with this one, and what it died of."""
+    """The logged fields of a message: ids, attempts of its last life, redrives including this one, and the fault it
+    died of."""
     state = state_in(raw)
     own = _Envelope() if state is None else _envelope(raw["Body"])
     received = (raw.get("Attributes") or {}).get("ApproximateReceiveCount", 0)
@@ -87,7 +88,7 @@ def _line(now_ms: int, level: str, action: str, fields: dict[str, Any]) -> str:
 
 
 def _write(lines: list[str]) -> None:
-    """In one write, so that lines of several threads do not mix."""
+    """Write the lines at once, so that lines of several threads do not mix."""
     if lines:
         sys.stdout.write("".join(lines))
         sys.stdout.flush()

@@ -1,7 +1,5 @@
-"""Gates of a re-driver: the breaker of the dependency that its queue's tasks call, and a health URL.
-
-Both are checked before it moves anything, and again while it does.
-"""
+"""Gates of a re-driver: the breaker of a dependency, and a health URL. Checked before messages are moved, and again
+during the run."""
 
 from __future__ import annotations
 
@@ -17,28 +15,29 @@ from ...store import Cells
 from .settings import RedriverSettings
 from .steps import DELAY_MAX_S
 
-HEALTH_S = 60  # when to ask again for what was not up
-HEALTH_WITHIN_S = 6.0  # it may take 5 s to connect; one that then sends a byte now and then is not up either
-FORCED_S = 60  # when to look again at a breaker that a person holds open, until they let go
+HEALTH_S = 60  # when to check a failed health URL again
+# limit of a health check; connecting may take 5 s, and a server that only trickles bytes counts as down
+HEALTH_WITHIN_S = 6.0
+FORCED_S = 60  # when to check a breaker again that a person holds open
 
 
 class Shut(Struct, frozen=True):
-    """Nothing is to be moved now; look again in `wait_s`."""
+    """Nothing may be moved now; check again in `wait_s`."""
 
     wait_s: int
     why: str
 
 
 class Gate:
-    """Checks both. Raises ConfigError for a health check that is not a URL."""
+    """Checks both gates. Raises ConfigError for a health check that is not a URL."""
 
     def __init__(self, settings: RedriverSettings, cells: Cells | None, now_ms: Callable[[], int]) -> None:
         self._dependency, self._cells, self._now_ms = settings.dependency, cells, now_ms
         self._health = health_of(settings.auto)
 
     def shut(self) -> Shut | None:
-        """Why nothing may be moved now; None where it may. It waits for the health URL for six seconds at most. Raises
-        StoreError where the breaker cannot be read."""
+        """The reason against moving messages now, or None. Waits for the health URL for at most six seconds. Raises
+        StoreError if the breaker cannot be read."""
         return self._left_alone() or self._down()
 
     def _left_alone(self) -> Shut | None:
@@ -53,15 +52,15 @@ class Gate:
     def _down(self) -> Shut | None:
         if self._health is None:
             return None
-        from ...flow.health import HealthChecks  # most deployments have none to ask
+        from ...flow.health import HealthChecks  # most deployments have no health URL
 
-        # Made each time, so that no answer is awaited behind the back of a function, which stands still between calls.
+        # Made each time: a Lambda is frozen between calls, so a check in the background would not proceed.
         why = HealthChecks(first_s=HEALTH_WITHIN_S).down(self._health)
         return None if why is None else Shut(HEALTH_S, why)
 
 
 def health_of(auto: AutoRedrive) -> str | None:
-    """The URL that must be up. Raises ConfigError for a check by its name."""
+    """The health URL, or None. Raises ConfigError for a check by name."""
     health = auto.gates.health
     if health is not None and not is_url(health):
         raise ConfigError(
@@ -72,7 +71,7 @@ def health_of(auto: AutoRedrive) -> str | None:
 
 
 def held_until_ms(state: flow.DependencyState, now_ms: int) -> int:
-    """Until when a dependency is to be left alone, by its breaker or as it asked; 0 where it may be called."""
+    """The time until which a dependency must not be called, by its breaker or cool-down; 0 if it may be called."""
     breaker = state.breaker
     if breaker.status == "forced_open":
         return now_ms + FORCED_S * 1000

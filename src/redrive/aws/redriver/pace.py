@@ -1,14 +1,14 @@
-"""How fast a re-driver sends messages back: each at a second that has room by the rate, after its own wait.
+"""Schedule the messages of a re-driver: each is due in a second with room by the rate, after its own wait.
 
-SQS delays by whole seconds, so a message is given a second. Any T seconds of the clock together have room for
-rate·T + 1 messages, so T seconds that begin anywhere see rate·(T + 1) + 1 at most: the rate, and a second of it.
+SQS delays by whole seconds, so a message is given a second. T whole seconds together have room for rate·T + 1 messages,
+so any T seconds get at most rate·(T + 1) + 1: one second more than the rate.
 
-Within its second a message comes in the tenth in which it was sent, so all of a batch would come at once. Therefore a
-tenth of a second gets a tenth of the rate, rounded up, as long as there are other seconds: the messages of a batch come
-in seconds of their own, and a second gets messages of batches that were sent in different tenths.
+Within its second a message becomes visible at the fraction at which it was sent, so a batch would arrive at once.
+Therefore each tenth of a second has room for a tenth of the rate, rounded up, while other seconds have room: the
+messages of a batch get different seconds, and a second gets messages of batches sent in different tenths.
 
-The tenths that were given are in a cell that all re-drivers of a dead-letter queue share (`Shared`). Without cells
-each re-driver knows its own (`Known`) and passes them on with the message that calls the next one (`work_queue.py`).
+A cell holds the used tenths, for all re-drivers of a dead-letter queue (`Shared`). Without cells each re-driver has its
+own (`Known`) and passes them on in the message that calls the next one (`work_queue.py`).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from ...policy import draw
 from ...store import Cells
 from .steps import DELAY_MAX_S, MoveStep, Raw, RedriveStep
 
-AHEAD_S = 300  # how far behind its own wait a message may be put: what is later stays dead, where gates still hold it
-ROOM_S = 60  # when to look again where there was no room
-TRIES = 20  # to write the cell, while others write it too
+AHEAD_S = 300  # how far a message may be put after its own wait; others stay dead, where gates still apply
+ROOM_S = 60  # when to check again if there was no room
+TRIES = 20  # attempts at the swap of the cell
 TTL_MS = 3_600_000
-KEPT_S = 2  # how long a second is known once it has begun
+KEPT_S = 2  # how long a past second is remembered
 TENTHS = 10  # of a second
-_BYTES_MAX = 100_000  # of slots
+_BYTES_MAX = 100_000  # of encoded slots
 
-PaceSlots = Mapping[int, int]  # by the tenth of a second, of the epoch
-_Fits = Callable[[int], bool]  # whether a second has room
+PaceSlots = Mapping[int, int]  # messages by tenth of a second of the epoch
+_Fits = Callable[[int], bool]  # returns True if a second has room
 
 
 class Wish(Struct, frozen=True):
-    """A message comes at `at_s`, or as soon as possible after that, up to `last_s`; or else before it, from `first_s`
-    on."""
+    """The second wanted for a message: `at_s`, or the next free one up to `last_s`; otherwise an earlier one, from
+    `first_s` on."""
 
     first_s: int
     at_s: int
@@ -54,7 +54,7 @@ class Wish(Struct, frozen=True):
 
 
 def room(per_s: float, second: int) -> int:
-    """How many may come in that second: of a rate that is no whole number now one more, now one less.
+    """The number of messages that may arrive in this second; it alternates if the rate is not a whole number.
 
     >>> [room(2.5, second) for second in range(4)], sum(room(0.1, second) for second in range(100))
     ([2, 3, 2, 3], 10)
@@ -65,8 +65,8 @@ def room(per_s: float, second: int) -> int:
 def take(
     slots: PaceSlots, per_s: float, wishes: Sequence[Wish], tenth: int = 0, *, evenly: bool = True
 ) -> tuple[PaceSlots, list[int | None]]:
-    """The second for each wish, in order, None where all of its seconds are full; and the slots with those taken. All
-    come in this tenth of their seconds; unless `evenly`, as many at once as a second has room for."""
+    """Take a second for each wish, in order; None if all of its seconds are full. Returns also the slots including
+    these. All arrive in this tenth of their seconds; unless `evenly`, as many at once as a second has room for."""
     taken, seconds = dict(slots), list[int | None]()
     sums = Counter[int]()
     for at, count in slots.items():
@@ -91,14 +91,14 @@ def take(
 
 
 class _Way:
-    """Finds seconds that fit. Those that do not fit never will: what is taken stays taken."""
+    """Finds seconds with room. A full second stays full, so it is skipped from then on."""
 
     def __init__(self, fits: _Fits) -> None:
         self._fits = fits
-        self._after: dict[int, int] = {}  # the next second that may fit, of those that do not: wishes are much alike
+        self._after: dict[int, int] = {}  # for each full second the next that may have room: wishes are similar
 
     def find(self, wish: Wish) -> int | None:
-        """The first that fits from the one wished for on; or else the last before it."""
+        """The first second with room from the wanted one on; otherwise the last one before it."""
         passed: list[int] = []
         second = wish.at_s
         while second <= wish.last_s and (second in self._after or not self._fits(second)):
@@ -111,17 +111,17 @@ class _Way:
 
 
 def merged(one: PaceSlots, other: PaceSlots) -> PaceSlots:
-    """What two know of the same slots: of each the higher number, as neither knows of too many."""
+    """Merge two views of the same slots: the higher number of each, since neither counts too many."""
     return {at: max(one.get(at, 0), other.get(at, 0)) for at in one.keys() | other.keys()}
 
 
 def current(slots: PaceSlots, now_s: int) -> PaceSlots:
-    """Without what is past."""
+    """The slots that are not past."""
     return {at: count for at, count in slots.items() if at // TENTHS > now_s - KEPT_S}
 
 
 def encode(slots: PaceSlots) -> bytes:
-    """The numbers from the first tenth to the last, compressed: most are 0 or the same."""
+    """Encode the numbers from the first tenth to the last, compressed: most are 0 or equal."""
     if not slots:
         return b""
     first = min(slots)
@@ -129,7 +129,7 @@ def encode(slots: PaceSlots) -> bytes:
 
 
 def decode(value: bytes) -> PaceSlots:
-    """The slots of these bytes; none where they are not understood."""
+    """Decode slots; empty for invalid bytes."""
     try:
         reader = zlib.decompressobj()
         first, counts = msgspec.msgpack.decode(reader.decompress(value, _BYTES_MAX), type=tuple[int, list[int]])
@@ -141,12 +141,12 @@ def decode(value: bytes) -> PaceSlots:
 
 
 def as_text(slots: PaceSlots) -> str:
-    """The same for what carries no bytes."""
+    """Encode slots as text."""
     return base64.b64encode(encode(slots)).decode()
 
 
 def of_text(text: str) -> PaceSlots:
-    """Never raises."""
+    """Decode slots from text; empty for invalid text."""
     try:
         return decode(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError):
@@ -157,15 +157,15 @@ def of_text(text: str) -> PaceSlots:
 
 
 class Book(Protocol):
-    """Which seconds were given."""
+    """The used seconds."""
 
     def take(self, per_s: float, wishes: Sequence[Wish], now_ms: int, *, evenly: bool = True) -> list[int | None]:
-        """Give a second for each wish, None for those that have no room. Raises StoreError."""
+        """Take a second for each wish; None for a wish without room. Raises StoreError."""
         ...
 
 
 class Shared:
-    """The seconds that all re-drivers of the dead-letter queue `dead` gave, in a cell."""
+    """The used seconds of all re-drivers of the dead-letter queue `dead`, in a cell."""
 
     def __init__(self, cells: Cells, dead: str) -> None:
         self._cells, self._key = cells, f"redriver/pace/{dead.rpartition('/')[2]}"
@@ -177,7 +177,7 @@ class Shared:
             taken, seconds = take(known, per_s, wishes, _tenth(now_ms), evenly=evenly)
             if seconds.count(None) == len(seconds):
                 break
-            # cut off after this, the seconds stay given, and nothing comes in them
+            # a kill after this wastes the taken seconds
             swap = Swap(self._key, version_of(cell), encode(taken), TTL_MS)
             if self._cells.swap([swap], durable=False)[0]:
                 return seconds
@@ -185,7 +185,7 @@ class Shared:
 
 
 class Known:
-    """The seconds that are known here: those given here, and those that the last one in its chain knew of."""
+    """The used seconds known to this process: its own, and those that the previous re-driver passed on."""
 
     def __init__(self) -> None:
         self._slots: PaceSlots = {}
@@ -202,44 +202,44 @@ class Known:
             self._slots = merged(self._slots, more)
 
     def to_come(self, now_s: int) -> PaceSlots:
-        """Those that are not past."""
+        """The used seconds that are not past."""
         with self._lock:
             self._slots = current(self._slots, now_s)
             return self._slots
 
     def lasts_s(self, now_s: int) -> int:
-        """In how many seconds the last one is past; 0: it is."""
+        """The number of seconds until the last used one is past; 0 if it is."""
         return max(0, max(self.to_come(now_s), default=0) // TENTHS - now_s)
 
 
 class Pace:
-    """The rate and the jitter of `auto`, by the book that the seconds are written down in."""
+    """The rate and jitter of `auto`, applied to the used seconds in a book."""
 
     def __init__(self, auto: AutoRedrive, book: Book) -> None:
         self._auto, self._book = auto, book
 
     @property
     def full(self) -> str:
-        """Why nothing can be moved now, for people to read."""
+        """Why nothing can be moved now, in words."""
         return f"its rate of {self._auto.rate:.6g}/s has no room yet"
 
     @property
     def room_s(self) -> int:
-        """When there may be room again: sooner there is none, or too little to come for."""
+        """When to check for room again, in seconds: not so soon that there is little or none."""
         return min(max(ROOM_S, math.ceil(1 / self._auto.rate)), DELAY_MAX_S)
 
     @property
     def next_s(self) -> int:
-        """In how many seconds a FIFO queue takes more."""
+        """When a FIFO queue has room again, in seconds."""
         return min(max(1, math.ceil(1 / self._auto.rate)), DELAY_MAX_S)
 
     def wait_s(self, raw: Raw, step: MoveStep) -> int:
-        """Its own wait, by the draw that the message has for this redrive."""
+        """The message's own wait, with the jitter of this redrive, in seconds."""
         return math.ceil(self._auto.delay_s(step.attempt, _draw(raw, step)))
 
     def placed(self, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep | None]]:
-        """Each with the delay after which it comes back, at a second that has room; None where there is none. What goes
-        to the poison queue has no rate. Raises StoreError."""
+        """The steps, each move with its delay to a second with room; None if there is no room. Moves to the poison
+        queue have no rate. Raises StoreError."""
         moves = [(raw, step) for raw, step in steps if isinstance(step, MoveStep)]
         now_s = now_ms // 1000
         wishes = [self._wish(raw, step, now_s) for raw, step in moves]
@@ -248,16 +248,17 @@ class Pace:
                 for raw, step in steps]  # fmt: skip
 
     def go_now(self, count: int, now_ms: int) -> int:
-        """How many of so many may come back right now: what a FIFO queue takes has no delay. What the last second left
-        may be had too. Raises StoreError."""
+        """The number out of `count` messages that may be moved right now, since a FIFO queue has no delays. Unused room
+        of the last second may be used too. Raises StoreError."""
         now_s = now_ms // 1000
         wishes = [Wish(now_s - 1, now_s, now_s)] * count
         given = self._book.take(self._auto.rate, wishes, now_ms, evenly=False) if count else []
         return count - given.count(None)
 
     def _wish(self, raw: Raw, step: MoveStep, now_s: int) -> Wish:
-        """Its own wait, spread by its jitter as far as one delay of SQS goes. What finds no room up to there comes a
-        little sooner: else those that wait for 15 minutes would get one second's room at each look."""
+        """The wish for a message: its own wait with jitter, up to SQS's longest delay. If those seconds are full, it
+        may arrive a little sooner: otherwise messages that wait 15 minutes would get only one second's room per
+        check."""
         low_s, high_s = (min(math.ceil(self._auto.delay_s(step.attempt, u)), DELAY_MAX_S) for u in (0.0, 1.0))
         at_s = low_s + math.floor(_draw(raw, step) * (high_s - low_s + 1))
         first_s = min(low_s, DELAY_MAX_S - 2 * ROOM_S)

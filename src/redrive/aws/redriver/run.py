@@ -1,8 +1,8 @@
 """The re-driver: moves dead-lettered messages back to their queue, or to the poison queue, in batches of ten.
 
-Each batch is sent first and deleted after (`transfer.py`), at the seconds that its pace gives (`pace.py`). What cannot
-be moved in time, or not yet, goes on through a message in the work queue: an alarm acts only when its state changes, so
-a re-driver that it woke makes sure that nothing is left waiting.
+Each batch is sent first and deleted after (`transfer.py`), for the seconds that `pace.py` gives. For messages that
+cannot be moved in time, or not yet, a message in the work queue calls the next re-driver: an alarm acts only when its
+state changes, so its re-driver must make sure that no message is left waiting.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from .steps import MoveStep, Raw, RedriveStep, group_of, next_step
 from .transfer import BATCH_MAX, MoveOutcome, SqsCall, hide, receive, send
 from .work_queue import GO_ON, LOOK, LOOKS, NOTHING, Chain, Said, count
 
-HOLD_S = 60  # for how long a received message is this run's
-EACH = 100  # dead messages for which one trigger sets one more Lambda to work
-AGAIN_S = 15  # how soon the next one looks for what this one had no time for; the queue's counts lag a little
-AFTER_S = 30  # how long after the end of the one at work its first message to the work queue comes
-QUIET_S = 300  # after which an alarm has noticed that nothing is dead, so that the next death changes its state
-GATE_MS = 10_000  # how often the gate is asked while messages are moved
+HOLD_S = 60  # visibility timeout of received messages
+EACH = 100  # dead messages per additional Lambda that a trigger starts
+AGAIN_S = 15  # delay of the next re-driver for messages that this one had no time for; the queue's counts lag a little
+AFTER_S = 30  # delay of its first work-queue message after the end of the re-driver at work
+QUIET_S = 300  # after this an alarm is in the state OK again, so that the next death changes its state
+GATE_MS = 10_000  # interval between gate checks while messages are moved
 FAN_OUT = 5
 _OTHERS = "another re-driver is at work, or comes"
 
 
 class Continuation(Struct, frozen=True):
-    """How the re-driver goes on: through the work queue `url`, one trigger in at most `fan_out` Lambdas at once."""
+    """How the re-driver continues: through the work queue `url`, with at most `fan_out` Lambdas per trigger."""
 
     url: str | None = None
     fan_out: int = FAN_OUT
 
 
 class RedriverReport(Struct):
-    """What one run of the re-driver came to. `again_s`: another one goes on in so many seconds, None where nothing is
-    left; `why` says what for."""
+    """The report of one run of the re-driver. `again_s`: the delay of the next run, None if nothing is left; `why` is
+    its reason."""
 
     redriven: int = 0
     isolated: int = 0
@@ -51,9 +51,9 @@ class RedriverReport(Struct):
 
 
 class Redriver:
-    """One run. `call` makes a call of SQS, `left_s()` says how many seconds it may still take, `now_ms()` what time it
-    is. The seconds that its rate gives are kept in `cells`; without these in `known`, and in what is `said` by the
-    message that called it."""
+    """One run of the re-driver. `call` calls SQS, `left_s()` returns the seconds left, `now_ms()` the time. The used
+    seconds of the rate are in `cells`, or without cells in `known` and in `said`, from the work-queue message that
+    called it."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class Redriver:
         self._call, self._settings, self._work, self._said = call, settings, work, said
         self._left_s, self._now_ms = left_s, now_ms
         known = known or Known()
-        self._known = known if cells is None else None  # None: the cells know
+        self._known = known if cells is None else None  # None: they are in cells
         self._pace = Pace(settings.auto, known if cells is None else Shared(cells, settings.dead))
         self._chain = Chain(call, work.url, now_ms, self._known)
         self._gate, self._asked_ms = Gate(settings, cells, now_ms), 0
-        self._later: Shut | None = None  # what keeps it from moving more now
+        self._later: Shut | None = None  # why no more may be moved now
         self.carried = RedriverReport()
 
     def run(self, *, trigger: bool) -> RedriverReport:
-        """Move until nothing is left or the time is over, and see to it that what is left is gone on with. `trigger`:
-        it was not called by the work queue, so it may call more. Raises StoreError, ConfigError."""
+        """Move messages until none is left or the time is over, and have the next run called if any are left.
+        `trigger`: the run was not called by the work queue, so it may call others. Raises StoreError, ConfigError."""
         if self._known is not None:
             self._known.learn(self._said.slots)
             if self._left_to_others(trigger):
@@ -106,13 +106,13 @@ class Redriver:
             return Shut(ROOM_S, f"whether its breaker is open is not known: {error}")
 
     def _any_dead(self) -> bool:
-        """Whether there is anything to come again for: visible by a poll that asks all of SQS's servers, or held."""
+        """True if messages are left: visible to a poll that asks all of SQS's servers, or held."""
         dead = self._settings.dead
         return bool(receive(self._call, dead, 1, visibility_s=0)) or any(count(self._call, dead))
 
     def _left_to_others(self, trigger: bool) -> bool:
-        """Whether others in the work queue go on, so that this one, which was not called to go on itself, need not: as
-        one is enough, or as nothing can be moved now. Some looks later make sure that they did."""
+        """True if other runs in the work queue continue, so this one, which was not called to continue, may end: one is
+        enough, or nothing can be moved now. Later checks make sure that they did."""
         others = self._chain.others(0 if trigger else 1) if trigger or self._said.look else None
         if others is None:
             return False
@@ -123,7 +123,7 @@ class Redriver:
         return True
 
     def _alone(self) -> bool:
-        """Whether no other began in the same moment: of those that are in the work queue none goes on but the last."""
+        """True if no other run started at the same moment: of those in the work queue only the last continues."""
         after_s = math.ceil(max(0, self._left_s())) + AFTER_S
         self._go_on(after_s, "it looks after the one at work", LOOK)
         if not self._chain.others(1):
@@ -132,7 +132,7 @@ class Redriver:
         return False
 
     def _fan_out(self) -> None:
-        """Call more Lambdas, one for each hundred dead messages, less those that are under way."""
+        """Call more Lambdas, one for each EACH dead messages, minus those already called."""
         if self._work.url is None:
             return
         dead = count(self._call, self._settings.dead)[0]
@@ -141,8 +141,9 @@ class Redriver:
             self._chain.call_another(0, "fan-out")
 
     def _look_back(self) -> None:
-        """What is left: held back by gate or rate, unseen for want of time, held by others (who may have died), not
-        moved by a failure; or what is yet to come while the alarm still rings of this, and so is not told."""
+        """Have the next run called if messages are left: deferred by gate or rate, unseen for lack of time, held by
+        others (who may have died) or failed; or if some are due while the alarm is still on for these, and thus would
+        not call again."""
         if self._later is not None:
             self._go_on(self._later.wait_s, self._later.why)
             return
@@ -165,7 +166,7 @@ class Redriver:
     # -- batches
 
     def _drain(self, *, first: bool) -> bool:
-        """Move batch after batch. False where that is left to others, or they know what is to come."""
+        """Move batch after batch. False if the rest is left to others."""
         while self._left_s() > 0:
             if self._now_ms() - self._asked_ms >= GATE_MS and (shut := self._shut()):
                 self._later = shut
@@ -181,7 +182,7 @@ class Redriver:
         return True
 
     def _move(self, messages: Sequence[Raw]) -> bool:
-        """Whether anything moved, or may yet: where all of a batch fails, so will the next one."""
+        """Move a batch. True if any message moved or may still move: if a whole batch fails, so will the next one."""
         now_ms, auto = self._now_ms(), self._settings.auto
         steps: list[tuple[Raw, RedriveStep]] = [(raw, next_step(raw, now_ms, auto)) for raw in messages]
         try:
@@ -197,15 +198,16 @@ class Redriver:
         return len(done.failures) < len(messages) and self._later is None
 
     def _placed(self, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep]]:
-        """Those for which the rate has room. The others are seen again when they are no longer held."""
+        """The steps for which the rate has room. Other messages become visible again after HOLD_S."""
         placed = self._pace.placed(steps, now_ms)
         if any(step is None for _, step in placed):
             self._later = Shut(self._pace.room_s, self._pace.full)
         return [(raw, step) for raw, step in placed if step is not None]
 
     def _waited(self, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep]]:
-        """Those that have waited where they died, as a FIFO queue delays no single message, and for which the rate has
-        room now. The others are hidden for the rest of it, and hold up their groups, which keeps the order."""
+        """The steps of messages that have waited in the dead-letter queue, since a FIFO queue cannot delay single
+        messages, and for which the rate has room now. The others are hidden for the rest of their wait and block their
+        groups, which keeps the order."""
         going: list[tuple[Raw, RedriveStep]] = []
         waiting: dict[str, int] = {}
         hidden: list[Raw] = []
@@ -228,7 +230,8 @@ class Redriver:
     def _with_room(
         self, going: Sequence[tuple[Raw, RedriveStep]], now_ms: int
     ) -> tuple[list[tuple[Raw, RedriveStep]], list[Raw]]:
-        """Those that go right now, and those that are too many; of a group none goes after one of these."""
+        """Split by the room of the rate: steps to take now, and messages in excess. Later messages of a group are in
+        excess too."""
         free = self._pace.go_now(sum(isinstance(step, MoveStep) for _, step in going), now_ms)
         stuck: set[str] = set()
         gone: list[tuple[Raw, RedriveStep]] = []
@@ -249,6 +252,6 @@ class Redriver:
 
 
 def _left_s(raw: Raw, wait_s: int, now_ms: int) -> int:
-    """How long it still has to wait; a FIFO dead-letter queue knows when it came there."""
+    """The seconds that a message still has to wait; a FIFO dead-letter queue records when it arrived."""
     died_ms = int((raw.get("Attributes") or {}).get("SentTimestamp", now_ms))
     return max(0, -(-(died_ms + wait_s * 1000 - now_ms) // 1000))

@@ -16,9 +16,9 @@ from ..cloudwatch import NAMESPACE
 
 
 class RedriverSettings(Struct, frozen=True, kw_only=True):
-    """What a re-driver goes by. `dead`, `queue`, `poison`: the URLs of the dead-letter queue, of the queue that its
-    messages came from, and of the poison queue. `cells`: URL of the cells, which hold its pace, and know the breaker of
-    `dependency`: NAME, or NAME/KEY. Of the gates of `auto` a health URL is looked at."""
+    """The settings of a re-driver. `dead`, `queue`, `poison`: URLs of the dead-letter queue, of the source queue and of
+    the poison queue. `cells`: URL of the cells with the used seconds, and with the breaker of `dependency`: NAME, or
+    NAME/KEY. Of the gates of `auto` only a health URL is checked."""
 
     dead: str
     queue: str
@@ -30,16 +30,16 @@ class RedriverSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def fifo(self) -> bool:
-        """Whether its queues are FIFO: SQS wants all three to be, or none."""
+        """True if the queues are FIFO: SQS requires all three to be, or none."""
         return self.queue.endswith(".fifo")
 
 
 def settings_of(environ: Mapping[str, str]) -> RedriverSettings:
-    """What the variables of a deployment say: REDRIVE_DLQ_URL, REDRIVE_QUEUE_URL, REDRIVE_POISON_URL and, where the
-    defaults do not fit, REDRIVE_MAX_REDRIVES=5, REDRIVE_BASE_S=60, REDRIVE_FACTOR=2, REDRIVE_CAP_S=900,
-    REDRIVE_ATTEMPTS (of a fresh life), REDRIVE_RATE=10/s, REDRIVE_JITTER=0.2 (or 20%), REDRIVE_BATCH=10,
-    REDRIVE_CONCURRENCY=5, REDRIVE_TABLE (a DynamoDB table) or REDRIVE_CELLS (a URL), REDRIVE_DEPENDENCY,
-    REDRIVE_HEALTH_URL, REDRIVE_METRICS_NAMESPACE. Raises ConfigError."""
+    """The settings in the environment: REDRIVE_DLQ_URL, REDRIVE_QUEUE_URL, REDRIVE_POISON_URL and optionally
+    REDRIVE_MAX_REDRIVES=5, REDRIVE_BASE_S=60, REDRIVE_FACTOR=2, REDRIVE_CAP_S=900, REDRIVE_ATTEMPTS (of a fresh life),
+    REDRIVE_RATE=10/s, REDRIVE_JITTER=0.2 (or 20%), REDRIVE_BATCH=10, REDRIVE_CONCURRENCY=5, REDRIVE_TABLE (a DynamoDB
+    table) or REDRIVE_CELLS (a URL), REDRIVE_DEPENDENCY, REDRIVE_HEALTH_URL, REDRIVE_METRICS_NAMESPACE. Raises
+    ConfigError."""
     table, attempts = environ.get("REDRIVE_TABLE"), _number_of(environ, "REDRIVE_ATTEMPTS", 0)
     auto = AutoRedrive(
         base=_number_of(environ, "REDRIVE_BASE_S", 60),

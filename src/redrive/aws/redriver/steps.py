@@ -1,6 +1,6 @@
-"""Decide what becomes of a message of a dead-letter queue: back to its own queue, or to the poison queue. Pure.
+"""Decide the step of a message of a dead-letter queue: back to its own queue, or to the poison queue. Pure.
 
-Both re-drivers use it, the Lambda function and the Step Functions machine; `transfer.py` carries it out.
+The Lambda function and the Step Functions machine use it; `transfer.py` executes the steps.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ...message import Isolate
 from ...stores.sqs.wire import ATTEMPT, BYTES_MAX, STATE, MessageState, decode, encode, revived, size_of
 
 FIRST: Final = "x-original-first-receive-timestamp"
-WHY: Final = "x-redrive-why"  # of what was isolated, where there is room
-DELAY_MAX_S = 900  # of SQS
+WHY: Final = "x-redrive-why"  # attribute with the reason of an isolation, if it fits
+DELAY_MAX_S = 900  # longest delay of SQS
 ATTRIBUTES_MAX = 10
 _OF_DEATH = ("reason", "error", "fingerprint")  # attributes of redrive's dead letters
-_OWN = re.compile(r'"rdversion"\s*:')  # of redrive's envelope
+_OWN = re.compile(r'"rdversion"\s*:')  # marks redrive's envelope
 
-Raw = Mapping[str, Any]  # an entry of ReceiveMessage's answer, with all attributes
+Raw = Mapping[str, Any]  # an entry of ReceiveMessage's response, with all attributes
 
 
 class MoveStep(Struct, frozen=True):
-    """Back to its queue, to run in `delay_s`, as its redrive number `attempt`. It is there in `comes_s`; None: in
-    `delay_s` too, as far as SQS delays it."""
+    """Move the message back to its queue, to run in `delay_s`, as its redrive number `attempt`. It becomes visible in
+    `comes_s`; None: in `delay_s`, as far as SQS can delay it."""
 
     delay_s: int
     attempt: int
@@ -41,10 +41,10 @@ RedriveStep = MoveStep | Isolate
 
 
 def next_step(raw: Raw, now_ms: int, auto: AutoRedrive) -> RedriveStep:
-    """What becomes of a dead message: back after `auto.delay_s(n)` for the n-th time, poison after `max_redrives`.
+    """The step of a dead message: back after `auto.delay_s(n)` for the n-th time, poison after `max_redrives`.
 
-    A message that has no room for its count (10 attributes of its own, or 1 MiB) could go round for ever, so it is
-    isolated. The wait counts from now, as nothing in SQS says when a message died.
+    A message without room for its count (10 attributes of its own, or 1 MiB) could be redriven for ever, so it is
+    isolated. The wait counts from now, as SQS does not record the time of death.
     """
     past = redrives(raw)
     if past >= auto.max_redrives:
@@ -58,8 +58,8 @@ def next_step(raw: Raw, now_ms: int, auto: AutoRedrive) -> RedriveStep:
 
 
 def redrives(raw: Raw) -> int:
-    """How often it was driven back, by `x-redrive-attempt` and by what a message of redrive's own carries: the higher
-    one counts, and an unreadable one counts as 0."""
+    """The number of redrives of a message, from `x-redrive-attempt` or from its redrive state: the higher one counts,
+    and an unreadable one counts as 0."""
     value = text_of(raw, ATTEMPT) or ""
     counted = int(value) if re.fullmatch("[0-9]{1,9}", value, re.ASCII) else 0
     state = state_in(raw)
@@ -67,11 +67,11 @@ def redrives(raw: Raw) -> int:
 
 
 def entry_of(raw: Raw, step: RedriveStep, url: str, now_ms: int, auto: AutoRedrive) -> dict[str, Any]:
-    """What SendMessageBatch is given for it, without an Id.
+    """The entry for SendMessageBatch, without an Id.
 
-    A delay that is too long for SQS (15 minutes; on FIFO none at all) messages of redrive's own wait out in their
-    queue, as any other they know; those of others wait 15 minutes, or not at all. On FIFO queues a repeat of the very
-    move has the same deduplication id.
+    If the delay is too long for SQS (15 minutes; none on FIFO), redrive's own messages wait in their queue, as for any
+    long delay; foreign ones wait 15 minutes, or not at all. On FIFO queues a repeat of the same move has the same
+    deduplication id.
     """
     entry: dict[str, Any] = {"MessageBody": raw["Body"]}
     system, fifo = raw.get("Attributes") or {}, url.endswith(".fifo")
@@ -95,18 +95,18 @@ def entry_of(raw: Raw, step: RedriveStep, url: str, now_ms: int, auto: AutoRedri
 
 
 def group_of(raw: Raw) -> str:
-    """Its FIFO group."""
+    """The message's FIFO group; without one its id."""
     return str((raw.get("Attributes") or {}).get("MessageGroupId") or raw["MessageId"])
 
 
 def text_of(raw: Raw, name: str) -> str | None:
-    """The value of a message's attribute."""
+    """The text of a message attribute; None if there is none."""
     value = ((raw.get("MessageAttributes") or {}).get(name) or {}).get("StringValue")
     return None if value is None else str(value)
 
 
 def _back(raw: Raw, attempt: int, now_ms: int, auto: AutoRedrive, *, due_ms: int | None) -> dict[str, Any]:
-    """Its attributes as it goes back; a message of redrive's own begins a fresh life."""
+    """The attributes of a message that goes back; redrive's own messages begin a fresh life."""
     attributes = _attributes(raw) | {ATTEMPT: _number(attempt)}
     state = state_in(raw)
     if state is not None:
@@ -120,7 +120,7 @@ def _back(raw: Raw, attempt: int, now_ms: int, auto: AutoRedrive, *, due_ms: int
 
 
 def _isolated(raw: Raw, why: str) -> dict[str, Any]:
-    """Its attributes as they are, and why, where that fits."""
+    """The unchanged attributes, plus the reason if it fits."""
     attributes = _attributes(raw)
     longer = attributes | {WHY: {"DataType": "String", "StringValue": why}}
     fits = len(longer) <= ATTRIBUTES_MAX and size_of(raw["Body"], longer) <= BYTES_MAX
@@ -134,7 +134,7 @@ def _attributes(raw: Raw) -> dict[str, Any]:
 
 
 def state_in(raw: Raw) -> MessageState | None:
-    """What redrive keeps with a message of its own; None for others'."""
+    """The state that redrive stores with its own messages; None for foreign ones."""
     value = text_of(raw, STATE)
     if value is None:
         return MessageState() if _OWN.search(raw["Body"]) else None

@@ -1,7 +1,7 @@
-"""Send messages of a dead-letter queue where their step says, in batches, and then delete them.
+"""Execute the steps of dead-lettered messages: send them in batches, then delete them.
 
-A kill in between leaves a message twice, never loses it. The second copy is recognised: on FIFO queues by its
-deduplication id, elsewhere by the id that redrive's own messages carry and `Idempotency` uses.
+A kill in between duplicates a message and never loses it. The second copy is recognised: on FIFO queues by its
+deduplication id, elsewhere by the id in redrive's own messages, which `Idempotency` uses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SqsCall = Callable[
 
 
 class MoveFailure(Struct, frozen=True):
-    """A message that is left in the dead-letter queue, and why. `sent`: a copy is out, only its delete failed."""
+    """A message left in the dead-letter queue, and why. `sent`: a copy was sent, only the delete failed."""
 
     raw: Raw
     step: RedriveStep
@@ -36,7 +36,8 @@ class MoveFailure(Struct, frozen=True):
 
 
 class MoveOutcome(Struct, frozen=True):
-    """What became of some messages: how many went back, how many were isolated, which were left; and which `moved`."""
+    """The outcome of some steps: how many messages went back, how many were isolated, which were left, and which
+    `moved`."""
 
     redriven: int = 0
     isolated: int = 0
@@ -49,7 +50,8 @@ class MoveOutcome(Struct, frozen=True):
 
 
 def receive(call: SqsCall, url: str, limit: int, *, visibility_s: int, wait_s: int = 1) -> list[Raw]:
-    """At most ten messages, with all that `steps` needs. A wait of one second asks all of SQS's servers."""
+    """Receive at most ten messages, with all attributes that `steps` needs. A wait of one second asks all of SQS's
+    servers."""
     answer = call(
         "ReceiveMessage",
         QueueUrl=url,
@@ -65,10 +67,10 @@ def receive(call: SqsCall, url: str, limit: int, *, visibility_s: int, wait_s: i
 def send(
     call: SqsCall, settings: RedriverSettings, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int
 ) -> MoveOutcome:
-    """Send each message where its step says, then delete from the dead-letter queue what was sent.
+    """Send each message as its step says, then delete the sent ones from the dead-letter queue.
 
-    What its queue refuses for what it is goes to the poison queue. Of a FIFO group nothing overtakes what failed. What
-    is left comes again when its visibility ends.
+    A message that its queue rejects as invalid goes to the poison queue. In a FIFO group no message overtakes one that
+    failed. Messages left behind return when their visibility ends.
     """
     if not settings.fifo:
         return _send(call, settings, steps, now_ms)
@@ -84,7 +86,7 @@ def send(
 
 
 def delete(call: SqsCall, url: str, sent: Sequence[tuple[Raw, RedriveStep]]) -> MoveOutcome:
-    """Delete what was sent."""
+    """Delete the sent messages; the outcome counts failures."""
     done = MoveOutcome()
     for at in range(0, len(sent), BATCH_MAX):
         done += _delete(call, url, sent[at : at + BATCH_MAX])
@@ -92,7 +94,7 @@ def delete(call: SqsCall, url: str, sent: Sequence[tuple[Raw, RedriveStep]]) -> 
 
 
 def hide(call: SqsCall, url: str, raws: Sequence[Raw], seconds: Sequence[int]) -> None:
-    """Let each be visible again in so many seconds from now. Where that fails it stays hidden as long as it was."""
+    """Make each message visible again in its number of seconds. If the call fails, the old visibility timeout stays."""
     for at in range(0, len(raws), BATCH_MAX):
         entries = [
             {"Id": str(n), "ReceiptHandle": raws[n]["ReceiptHandle"], "VisibilityTimeout": seconds[n]}
@@ -102,8 +104,8 @@ def hide(call: SqsCall, url: str, raws: Sequence[Raw], seconds: Sequence[int]) -
 
 
 def hold(call: SqsCall, url: str, raws: Sequence[Raw], seconds: int) -> list[Raw]:
-    """Those that are still in the queue and this receiver's, hidden for so many seconds more. What was deleted, or is
-    visible again, is not among them. Raises StoreUnavailable."""
+    """Extend the visibility of messages; returns those still in the queue under this receipt. Deleted ones, and those
+    visible again, are left out. Raises StoreUnavailable."""
     held: list[Raw] = []
     for at in range(0, len(raws), BATCH_MAX):
         batch = raws[at : at + BATCH_MAX]
@@ -117,7 +119,7 @@ def hold(call: SqsCall, url: str, raws: Sequence[Raw], seconds: int) -> list[Raw
 
 
 def calls(client: Any) -> SqsCall:
-    """The calls of a boto3 client by the names of their actions, with redrive's errors."""
+    """The calls of a boto3 client by action name, raising redrive's errors."""
 
     def call(action: str, **parameters: Any) -> dict[str, Any]:
         method = getattr(client, aws.method_of(action))
@@ -146,7 +148,7 @@ def _send(
 
 
 def _pass(call: SqsCall, settings: RedriverSettings, url: str, batch: Sequence[_SendEntry], now_ms: int) -> MoveOutcome:
-    """One batch on its way. Cut off after the send, all of it comes again; after the delete, nothing does."""
+    """Send one batch and delete it. After a kill between the two, the whole batch is received again."""
     failed = _call(call, "SendMessageBatch", url, [entry for _, _, entry in batch])
     unfit = [
         (raw, Isolate(f"its queue refuses it: {failed[n].why}"))
@@ -174,11 +176,11 @@ def _delete(call: SqsCall, url: str, sent: Sequence[tuple[Raw, RedriveStep]]) ->
 
 class _Failed(Struct, frozen=True):
     why: str
-    unfit: bool = False  # for what it is: no second try would help
+    unfit: bool = False  # the message itself is invalid: a retry would fail too
 
 
 def _call(call: SqsCall, action: str, url: str, entries: Sequence[dict[str, Any]]) -> dict[int, _Failed]:
-    """Which entries failed, by their number; all of them where the call did."""
+    """The failed entries by number; all of them if the call failed."""
     try:
         answer = call(action, QueueUrl=url, Entries=[{"Id": str(n), **entry} for n, entry in enumerate(entries)])
     except StoreError as error:

@@ -1,11 +1,11 @@
-"""The work queue of a re-driver: its messages, by which one call leads to the next, and what else calls it.
+"""The work queue of a re-driver: its messages, by which one run calls the next, and other triggers.
 
-Without cells one re-driver works a dead-letter queue at a time, and its work queue shows that: the one at work has a
-message there, the one that called it, or one that it sent before it moved anything. A call that finds others there
-leaves the work to them, and has a later look make sure that they did it. What the one at work knows of its rate goes on
-with the message that calls the next, until all seconds that it gave are past.
+Without cells only one re-driver works a dead-letter queue at a time, and its work queue shows that: the one at work has
+a message there, which called it or which it sent before it moved messages. A run that finds others there leaves the
+work to them, and schedules a check that they did it. The used seconds of the rate are passed on in the message that
+calls the next run, until all of them are past.
 
-This is as exact as SQS's counts, which lag: two that are called in the same moment may both find themselves alone.
+This is as exact as SQS's counts, which lag: two runs called at the same moment may both find themselves alone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .transfer import SqsCall
 
 GO_ON, LOOK = "go on", "look"
 ALARM = "ALARM"
-LOOKS = 3  # that found others who will look: one alone may go by a count that lags
-TRIES = 3  # of a message to the work queue
+LOOKS = 3  # checks that found others who will check: one alone may rely on a lagging count
+TRIES = 3  # attempts to send a message to the work queue
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
 class Said(Struct, frozen=True):
-    """What called a re-driver, where that was its work queue. `look`: it goes on only where no other does, after
-    `looks` that found others; `slots` are those that the ones before it gave."""
+    """The work-queue messages that called a re-driver. `look`: continue only if no other run does, after `looks` checks
+    that found others; `slots` are the used seconds passed on."""
 
     look: bool = False
     looks: int = 0
@@ -44,26 +44,26 @@ NOTHING = Said()
 
 
 class Others(Struct, frozen=True):
-    """Others are in the work queue. `come`: one of them is still to come, and does not only end."""
+    """Other runs are in the work queue. `come`: one of them has not started yet."""
 
     come: bool
 
 
 class Chain:
-    """The work queue `url` of a re-driver, if it has one. Its messages carry the `known` state of the rate."""
+    """The work queue `url` of a re-driver, if it has one. Its messages carry the used seconds in `known`."""
 
     def __init__(self, call: SqsCall, url: str | None, now_ms: Callable[[], int], known: Known | None) -> None:
         self._call, self._url, self._now_ms, self._known = call, url, now_ms, known
 
     def others(self, own: int) -> Others | None:
-        """Who else is there, beside so many messages of its own. Raises StoreError."""
+        """The other runs, beside `own` messages of this one; None if there are none. Raises StoreError."""
         if self._url is None:
             return None
         seen, held, delayed = count(self._call, self._url)
         return Others(seen + delayed > 0) if seen + held + delayed > own else None
 
     def call_another(self, delay_s: int, why: str, word: str = GO_ON, looks: int = 0) -> None:
-        """Have one called in so many seconds, where there is a work queue. Raises StoreError."""
+        """Have another run called in `delay_s`, if there is a work queue. Raises StoreError."""
         if self._url is None:
             return
         given = self._known.to_come(self._now_ms() // 1000) if self._known is not None and word == GO_ON else {}
@@ -79,12 +79,12 @@ class Chain:
         raise StoreError(f"the work queue {self._url} took no message: {said}")
 
     def some_s(self, least_s: int) -> int:
-        """That long or up to twice that, by chance: so that two do not find each other again and again."""
+        """A random time from `least_s` up to twice that, so that two runs do not meet again and again."""
         return least_s + int(draw(new_id(self._now_ms()), 0, 0) * least_s)
 
 
 def count(call: SqsCall, url: str) -> tuple[int, int, int]:
-    """How many messages of a queue are visible, held and delayed. Raises StoreError."""
+    """The number of visible, held and delayed messages of a queue. Raises StoreError."""
     counts = call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(_COUNTS))["Attributes"]
     seen, held, delayed = (int(counts.get(name, 0)) for name in _COUNTS)
     return seen, held, delayed
@@ -97,13 +97,13 @@ class _TriggerBody(Struct):
 
 
 def body(word: str, why: str, looks: int, given: PaceSlots) -> str:
-    """The text of a message to the work queue: GO_ON or LOOK, with what the next one needs to know."""
+    """The text of a work-queue message: GO_ON or LOOK, and data for the next run."""
     more = ({"looks": looks} if looks else {}) | ({"slots": as_text(given)} if given else {})
     return json.dumps({"redrive": word, "why": why, **more})
 
 
 def said(texts: Sequence[str]) -> Said:
-    """What these messages say together. Never raises: what is not understood is a wish to go on."""
+    """Merge these work-queue messages. Never raises: an invalid one counts as GO_ON."""
     markers = [_read(text) for text in texts]
     known: PaceSlots = {}
     for each in markers:
@@ -123,8 +123,8 @@ def _read(text: str) -> _TriggerBody:
 
 
 class Trigger(Struct, frozen=True):
-    """`acts`: whether it asks for anything, as an alarm that ends does not. `work`: it is the work queue's, and `said`
-    what that says."""
+    """The trigger of a run. `acts`: it calls for action, unlike the end of an alarm. `work`: it came from the work
+    queue, with `said`."""
 
     what: str
     acts: bool = True
@@ -133,7 +133,8 @@ class Trigger(Struct, frozen=True):
 
 
 def trigger_of(event: Any) -> Trigger:
-    """Never raises: what is not understood is a wish to look, which costs little where nothing is dead."""
+    """Read the trigger in an event. Never raises: an unknown event counts as a call, which costs little if no message
+    is dead."""
     if not isinstance(event, Mapping):
         return Trigger("a call")
     records = event.get("Records")
@@ -159,7 +160,7 @@ def _of_records(records: list[Any]) -> Trigger:
 
 
 def _alarm(text: Any) -> str | None:
-    """The new state in an alarm's notification, also inside a notification of SNS; None for other text."""
+    """The new state in an alarm's notification, also one inside a notification of SNS; None for other text."""
     try:
         alarm = json.loads(text)
         if isinstance(alarm, dict) and isinstance(alarm.get("Message"), str):

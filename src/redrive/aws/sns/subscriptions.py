@@ -1,4 +1,4 @@
-"""Subscribe a queue to a topic: with a filter, a dead-letter queue of its own, and the policies of both queues."""
+"""Subscribe a queue to a topic, with a filter, a dead-letter queue of its own, and the policies of both queues."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ...stores.sqs.url import SqsUrl
 
 FilterPolicy = Mapping[str, Any]
 KEYS_MAX, COMBINATIONS_MAX, FILTER_BYTES_MAX = 5, 150, 256 * 1024
-NUMBER_MAX = 1_000_000_000  # of a number that a filter compares with
+NUMBER_MAX = 1_000_000_000  # limit of a number in a filter
 SCOPES = {"attributes": "MessageAttributes", "data": "MessageBody", "body": "MessageBody"}
 _MATCHERS = ("prefix", "suffix", "anything-but", "numeric", "exists", "equals-ignore-case", "cidr", "wildcard")
 _SIGNS = ("=", "<", "<=", ">", ">=")
 
 
 def filter_policy(filter: Any, scope: str = "attributes") -> str:
-    """The filter as SNS takes it. Raises ConfigError for one that SNS would refuse: more than five keys, more than 150
-    combinations of values, a matcher that it does not have."""
+    """The filter policy as JSON for SNS. Raises ConfigError for one that SNS would refuse: more than five keys, more
+    than 150 combinations of values, an unknown matcher."""
     if scope not in SCOPES:
         raise ConfigError(f"scope={scope!r}; expected one of {', '.join(map(repr, SCOPES))}")
     if not isinstance(filter, Mapping) or not filter:
@@ -47,7 +47,7 @@ def filter_policy(filter: Any, scope: str = "attributes") -> str:
 
 
 def _arrays(filter: Any, nested: bool, above: str) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Every list of values, with the path to it. Raises ConfigError for what is no filter."""
+    """Yield every list of values with its path. Raises ConfigError for an invalid filter."""
     if not isinstance(filter, Mapping):
         raise ConfigError(f"filter {above.rstrip('.')!r}: {filter!r} is no mapping of names to lists of values")
     for key, value in filter.items():
@@ -56,7 +56,7 @@ def _arrays(filter: Any, nested: bool, above: str) -> Iterator[tuple[str, Sequen
             raise ConfigError(f"filter key {key!r}: expected the name of an attribute or a field")
         if key == "$or":
             for each in value if isinstance(value, list | tuple) else ():
-                list(_arrays(each, nested, f"{where}."))  # each is looked at; SNS adds them up in its own way
+                list(_arrays(each, nested, f"{where}."))  # checks each; SNS counts their combinations in its own way
             if not isinstance(value, list | tuple) or len(value) < 2:
                 raise ConfigError(f"filter {where!r}: expected a list of two filters or more")
         elif isinstance(value, Mapping):
@@ -108,8 +108,8 @@ def _check_number(where: str, number: Any) -> None:
 
 
 class Publisher(Struct, frozen=True):
-    """A topic of SNS to which queues of `at` subscribe, and the boto3 client that reaches it. `names`: those in
-    SQS that the app gives queues and their dead-letter queues."""
+    """A topic of SNS for the queues of `at`, and its boto3 client. `names`: the SQS names that the app gives queues and
+    their dead-letter queues."""
 
     name: str
     arn: str
@@ -142,7 +142,7 @@ def subscribe(topic: Publisher, queue: str, filter: FilterPolicy | None, scope: 
 
 
 class _Queues:
-    """The queues of one subscription, as they must be for its topic."""
+    """The queues of one subscription, with the attributes and policies that its topic requires."""
 
     def __init__(self, sqs: Sqs, topic: Publisher) -> None:
         self._sqs, self._topic, self._prefix = sqs, topic, topic.at.prefix
@@ -154,7 +154,7 @@ class _Queues:
         return self.queues.attributes(url, "QueueArn")["QueueArn"]
 
     def dead_letters(self, queue: str, queue_arn: str) -> str:
-        """The ARN of the subscription's own queue for what cannot be delivered; FIFO for a FIFO topic."""
+        """The ARN of the subscription's own queue for undeliverable messages; FIFO for a FIFO topic."""
         fifo = FIFO if self._topic.is_fifo else ""
         name = f"{self._prefix}-{queue.removesuffix(FIFO)}-from-{self._topic.name.removesuffix(FIFO)}-dlq{fifo}"
         if len(name) > NAME_MAX:
@@ -171,7 +171,7 @@ class _Queues:
         return arn
 
     def allow(self, url: str, arn: str) -> None:
-        """Let the topic send to the queue. Other statements of its policy stay."""
+        """Let the topic send to the queue. Other statements of its policy are kept."""
         document = self.queues.attributes(url, "Policy").get("Policy")
         policy: dict[str, Any] = json.loads(document) if document else {"Version": "2012-10-17", "Statement": []}
         sid = f"redrive-{self._topic.name.removesuffix(FIFO)}".replace("_", "-").replace("-", "")[:100]
@@ -191,7 +191,7 @@ class _Queues:
 
 
 def _subscribed(topic: Publisher, arn: str, attributes: Mapping[str, str]) -> str:
-    """The subscription, made or brought to these attributes."""
+    """Create the subscription, or update its attributes; returns its ARN."""
     known = _known(topic, arn)
     if known is None:
         answer = _call(

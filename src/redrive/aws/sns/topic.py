@@ -30,10 +30,10 @@ from ...stores.validation import admit
 from .subscriptions import FilterPolicy, Publisher, filter_policy, subscribe
 
 ENTRIES_MAX = 10
-BYTES_MAX, BYTES_MOST = 256 * 1024, 1024 * 1024  # of a message and of a batch: by default, and at most
-ATTRIBUTES_MAX = 9  # a tenth says the event's type; raw delivery drops a message that has more than ten
-TRIES, PAUSE_S = 4, 0.05  # of an entry that failed on AWS's side; before the second try, and twice that before the next
-TYPE = "type"  # the message attribute that has the event's type
+BYTES_MAX, BYTES_MOST = 256 * 1024, 1024 * 1024  # limits of a message and of a batch: default and maximum
+ATTRIBUTES_MAX = 9  # the tenth is the event's type; raw delivery drops a message with more than ten
+TRIES, PAUSE_S = 4, 0.05  # attempts for an entry that failed on AWS's side; pause before the second, then doubled
+TYPE = "type"  # the message attribute with the event's type
 _ARN = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]{1,256}(?:\.fifo)?)")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _TRAITS = Traits(name="sns", body_bytes_max=BYTES_MOST)
@@ -44,8 +44,8 @@ AttributeValue = str | int | float | bool | Sequence[str | int | float | bool | 
 class Event(Struct, frozen=True):
     """Something that happened, for all subscribers.
 
-    `type` names it, such as "order.placed"; `data` is what a queue's handler gets, any value that JSON can hold.
-    `attributes` are what filters of subscriptions look at: text, numbers or lists of them, at most nine; handlers find
+    `type` names it, such as "order.placed"; `data` is passed to a queue's handler, any value that JSON can hold.
+    `attributes` are matched by filters of subscriptions: text, numbers or lists of them, at most nine; handlers find
     them in `context().message.headers`. `group` keeps the order in FIFO topics and queues. `id`, a UUIDv7, is made if
     None; publish again under the same id after a failure, so that a FIFO topic recognises it.
     """
@@ -82,7 +82,7 @@ class Topic:
             raise ConfigError(f"bytes_max={bytes_max!r}: a topic takes messages of 1,024 to {BYTES_MOST} bytes")
         self.name = match[3] if match else name
         self.region = match[1] if match else at.region if at else ""
-        self.endpoint, self.at = endpoint, at  # where the app's queues lie, if they are in SQS
+        self.endpoint, self.at = endpoint, at  # location of the app's queues, if they are in SQS
         self._arn, self._queues = name if match else None, {} if queues is None else queues
         self._producer, self._bytes_max = producer, bytes_max
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class Topic:
 
     @property
     def arn(self) -> str:
-        """Its ARN, in the account of these credentials where it was named by its name. Asks AWS once. Raises
+        """The topic's ARN, in the account of the credentials if only its name was given. Asks AWS once. Raises
         ConfigError, StoreUnavailable."""
         if self._arn is None and self.at is not None:
             self._arn = _arn_of(self.name, self.at, self.client)
@@ -124,8 +124,8 @@ class Topic:
         """Publish one event, by its type and data, as an Event, or as a task's draft; returns its id.
 
         Every queue's copy has an id of its own, always the same for the same event, with this one as `causation_id`.
-        Raises EnqueueError, TooLarge or EncodeError for what no topic takes, PublishFailed, ConfigError (no such
-        topic, no permission), RuntimeError inside a running event loop: use `apublish` there.
+        Raises EnqueueError, TooLarge or EncodeError for an event that no topic accepts, PublishFailed, ConfigError (no
+        such topic, no permission), RuntimeError inside a running event loop: use `apublish` there.
         """
         refuse_loop("publish()", "await ….apublish(…)")
         return self._publish([_event(event, data, attributes, group)])[0]
@@ -138,19 +138,19 @@ class Topic:
         attributes: Mapping[str, AttributeValue] | None = None,
         group: str | None = None,
     ) -> str:
-        """As `publish`, for asyncio code: a thread does it."""
+        """As `publish`, for asyncio code, in a thread."""
         import asyncio
 
         return (await asyncio.to_thread(self._publish, [_event(event, data, attributes, group)]))[0]
 
     def publish_many(self, events: Iterable[Event | Draft]) -> list[str]:
-        """Publish events in batches of ten; returns their ids, in order. Where some fail, PublishFailed says which:
-        the others are published. On a FIFO topic they go out in their order, and no batch after one with a failure."""
+        """Publish events in batches of ten; returns their ids, in order. If some fail, PublishFailed lists them; the
+        others are published. A FIFO topic gets them in order, and no batch after one with a failure."""
         refuse_loop("publish_many()", "await ….apublish_many(…)")
         return self._publish(list(events))
 
     async def apublish_many(self, events: Iterable[Event | Draft]) -> list[str]:
-        """As `publish_many`, for asyncio code: a thread does it."""
+        """As `publish_many`, for asyncio code, in a thread."""
         import asyncio
 
         return await asyncio.to_thread(self._publish, list(events))
@@ -171,7 +171,7 @@ class Topic:
         return [entry.id for entry in entries]
 
     def _send(self, entries: Sequence[_Entry], batch: range) -> dict[int, str]:
-        """What failed of one batch, and why. What failed on AWS's side is tried again."""
+        """Send one batch; returns the failed entries and why. Failures on AWS's side are retried."""
         refused: dict[int, str] = {}
         open: dict[int, str] = dict.fromkeys(batch, "")
         for turn in range(TRIES):
@@ -226,7 +226,7 @@ class Topic:
                 task=event.type,
                 queue=self.name,
                 body=to_json(event.data, f"event {event.type!r}: its data"),
-                content=RAW,  # no encoder of a handler's arguments wrote it: a handler may take all of it
+                content=RAW,  # not encoded as arguments: a handler may take the whole body
                 id=event.id,
                 group=event.group,
                 headers={name: _header(value) for name, value in event.attributes.items()},
@@ -255,18 +255,18 @@ class Topic:
         filter: FilterPolicy | None = None,
         scope: Literal["attributes", "data", "body"] = "attributes",
     ) -> str:
-        """Let the app's queue of this name get what is published here; returns the subscription's ARN.
+        """Subscribe the app's queue of this name to the topic; returns the subscription's ARN.
 
-        Makes, or brings to this state: the subscription with raw delivery, a dead-letter queue of its own for what SNS
-        cannot deliver (`PREFIX-QUEUE-from-TOPIC-dlq`), and the permission for the topic in both queues' policies.
-        Meant for deployments and development; `redrive aws template` writes the same for production.
+        Makes, or brings to this state: the subscription with raw delivery, a dead-letter queue of its own for
+        undeliverable messages (`PREFIX-QUEUE-from-TOPIC-dlq`), and the permission for the topic in both queues'
+        policies. Meant for deployments and development; `redrive aws template` writes the same for production.
 
-        `filter`: only what matches, such as `{"tenant": ["t1", {"prefix": "eu-"}]}`. `scope` says what it looks at:
-        the message's attributes, the event's data, or all of the body (of those that others publish). Raises
-        ConfigError for a filter that SNS would refuse, or a queue that is not there.
+        `filter` selects messages, such as `{"tenant": ["t1", {"prefix": "eu-"}]}`. `scope` is what it matches: the
+        message's attributes, the event's data, or the whole body (of other publishers' messages). Raises ConfigError
+        for a filter that SNS would refuse, or a missing queue.
         """
         if filter is not None:
-            filter_policy(filter, scope)  # refused before AWS is asked for anything
+            filter_policy(filter, scope)  # raises before any call of AWS
         if self.at is None:
             raise ConfigError(
                 f"{self!r} has no queues: subscribe with app.topic(…) of an app on SQS, whose queues have the prefix"
@@ -276,7 +276,7 @@ class Topic:
         return subscribe(publisher, queue, filter, scope)
 
     def close(self) -> None:
-        """Close its connections. It may be used again."""
+        """Close the client's connections. The topic may be used again."""
         with self._lock:
             made, self._made = self._made, None
         if made is not None:
@@ -300,7 +300,8 @@ def topic_of(app: Registry, name: str, bytes_max: int) -> Topic:
 
 
 def _arn_of(name: str, at: SqsUrl, client: Any) -> str:
-    """Of the topic with this name in the account of these credentials. It is made where the app's URL says so."""
+    """The ARN of the topic with this name in the account of the credentials. The topic is created if the app's URL says
+    so."""
     try:
         if at.create:
             attributes = {"FifoTopic": "true"} if name.endswith(FIFO) else {}

@@ -1,4 +1,4 @@
-"""Step Functions: a state machine that drives dead messages back, and the Lambda handlers of its states."""
+"""Step Functions: a state machine that redrives dead messages, and the Lambda handlers of its states."""
 
 from __future__ import annotations
 

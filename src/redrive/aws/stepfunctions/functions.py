@@ -5,11 +5,11 @@ Their environment:
 - REDRIVE_DLQ_URL, REDRIVE_QUEUE_URL, REDRIVE_POISON_URL: the dead-letter queue, the queue that its messages came from,
   the poison queue.
 - REDRIVE_TABLE, the DynamoDB table of the cells, or REDRIVE_CELLS, their URL. One of them is needed.
-- REDRIVE_DEPENDENCY: NAME, or NAME/KEY, whose breaker is looked at; none where it is not set.
-- REDRIVE_METRICS_NAMESPACE: of SuccessfulRedrives, PoisonPillsIsolated and RedriveFailures, which are written as EMF.
-- What `Machine.environment` has: REDRIVE_BASE_S, REDRIVE_MAX_REDRIVES and so on.
+- REDRIVE_DEPENDENCY: NAME, or NAME/KEY, whose breaker is checked; optional.
+- REDRIVE_METRICS_NAMESPACE: namespace of SuccessfulRedrives, PoisonPillsIsolated and RedriveFailures, written as EMF.
+- The variables of `Machine.environment`: REDRIVE_BASE_S, REDRIVE_MAX_REDRIVES and so on.
 
-`approve` needs none. Each function should be given 60 seconds at least, and no more than 90.
+`approve` needs no environment. Each function should be given 60 seconds at least, and no more than 90.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _OVER = ("TaskTimedOut", "TaskDoesNotExist", "InvalidToken")
 
 
 def check_breaker(event: Mapping[str, Any], context: object) -> Any:
-    """Begin a turn of the machine: `open` says that the breaker is, and `wait_s` when to look again; `busy` that
-    another execution is at work. Raises ConfigError, StoreUnavailable."""
+    """Begin a turn of the machine. The state's `open` says that the breaker is open, with `wait_s` until the next
+    check; `busy` that another execution is at work. Raises ConfigError, StoreUnavailable."""
     state = _tasks().check_breaker(event)
     log_action("check_breaker", _now_ms(), open=state.open, busy=state.busy, wait_s=state.wait_s, why=state.why)
     return msgspec.to_builtins(state)
 
 
 def fetch(event: Mapping[str, Any], context: object) -> Any:
-    """Receive a page of dead messages and hide them for as long as they will wait; `batches` says what becomes of them.
-    Raises ConfigError, StoreUnavailable."""
+    """Receive a page of dead messages and hide them for the length of their waits; `batches` has their steps. Raises
+    ConfigError, StoreUnavailable."""
     state = _tasks().fetch(event)
     messages = sum(batch.count for batch in state.batches)
     log_action("fetch", _now_ms(), messages=messages, batches=state.count, wait_s=state.wait_s)
@@ -52,21 +52,21 @@ def fetch(event: Mapping[str, Any], context: object) -> Any:
 
 
 def redrive(event: Mapping[str, Any], context: object) -> Any:
-    """Send a batch back to its queue, then delete it from the dead-letter queue. What fails is left there, and counted
-    as failed. Raises ConfigError, StoreUnavailable: nothing was sent."""
+    """Send a batch back to its queue, then delete it from the dead-letter queue. Messages that fail are left there and
+    counted. Raises ConfigError, StoreUnavailable: nothing was sent."""
     return msgspec.to_builtins(_tasks().redrive(event))
 
 
 def isolate(event: Mapping[str, Any], context: object) -> Any:
-    """Send a batch to the poison queue, then delete it from the dead-letter queue; else as `redrive`."""
+    """Send a batch to the poison queue, then delete it from the dead-letter queue. Errors as in `redrive`."""
     return msgspec.to_builtins(_tasks().isolate(event))
 
 
 def approve(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Answer an execution that asks for approval: {"token": …, "actor": who, "reason": why, "approved": true}.
 
-    `accepted` is False where it waits no longer. The execution's history has the answer. Raises
-    ConfigError where the token, actor or reason is missing.
+    `accepted` is False if the execution no longer waits. The execution's history has the answer. Raises ConfigError if
+    the token, actor or reason is missing.
     """
     token, actor, reason = (event.get(name) for name in ("token", "actor", "reason"))
     approved = event.get("approved", True)

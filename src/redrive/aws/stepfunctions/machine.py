@@ -1,4 +1,4 @@
-"""The Step Functions machine that drives dead messages back, as a definition in the Amazon States Language (JSONPath).
+"""The Step Functions machine that redrives dead messages, as a definition in the Amazon States Language (JSONPath).
 
     CheckBreaker ──open──▶ WaitForBreaker ─▶ CheckBreaker
          │ ──not approved──▶ Approve ─▶ Approved ─▶ CheckBreaker
@@ -10,7 +10,7 @@
          ▼
     CheckBreaker … until nothing is left, or the history grows long: then ContinueAsNew
 
-What passes through it is small: a batch is a key, under which `fetch` laid the messages (pages.py).
+Little data passes through it: a batch is a key, under which `fetch` stored the messages (pages.py).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ...errors import ConfigError
 from ...flow.auto_redrive import AutoRedrive
 from ..redriver import health_of
 
-EVENTS_MAX = 25_000  # of the history of one execution, of Step Functions
-EVENTS_USED = 20_000  # an execution ends before that, and another one goes on
-CONCURRENCY_MAX = 40  # of an inline Map
-BATCHES_MAX = 100  # of a page, which so has some 20 KB of the 256 KiB that pass between states
+EVENTS_MAX = 25_000  # limit of Step Functions for the history of one execution
+EVENTS_USED = 20_000  # an execution ends before that, and another one continues
+CONCURRENCY_MAX = 40  # limit of an inline Map
+BATCHES_MAX = 100  # batches of a page, about 20 KB of the 256 KiB that pass between states
 RETRIES = 3  # of a task whose function failed
-TASK_S = 90  # how long a task may take
-WAIT_MAX_S = 99_999_999  # of a Wait, of Step Functions
+TASK_S = 90  # timeout of a task
+WAIT_MAX_S = 99_999_999  # limit of Step Functions for a Wait
 APPROVAL_MAX_S = 30 * 86_400
 TASKS = ("CheckBreaker", "Fetch", "Redrive", "Isolate")
 _RETRY: Final = (
@@ -39,28 +39,28 @@ _RETRY: Final = (
     {"ErrorEquals": ["States.ALL"], "IntervalSeconds": 2, "BackoffRate": 2, "MaxAttempts": RETRIES},
 )
 
-# All errors but an unanswered question.
+# Retry after all errors except an unanswered question.
 _ASK_AGAIN: Final = {
     "ErrorEquals": ["States.TaskFailed"],
     "IntervalSeconds": 30,
     "BackoffRate": 2,
     "MaxAttempts": RETRIES,
 }
-_STARTED = "StepFunctions.ExecutionAlreadyExistsException"  # by an earlier try, and it has ended since
+_STARTED = "StepFunctions.ExecutionAlreadyExistsException"  # an earlier attempt started it, and it has ended since
 
 Definition = dict[str, Any]
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """How a machine goes about it.
+    """The settings of a state machine.
 
-    - `auto`: the waits, how many redrives until a message is poison, how many messages a batch has, how many batches
-      are moved at once (its `concurrency`, up to 40), and the rate of all of them together. Its jitter is that of a
-      batch. Of its `gates` a health URL is looked at.
-    - `breaker_checks`: so many times in a row the breaker may be found open, or the health URL down, then the execution
-      fails as CircuitOpen. None: it waits on.
-    - `approval`: a person is asked through an SNS topic or an SQS queue before anything is moved; who does not answer
-      in `approval_within` (up to 30 days) means no.
+    - `auto`: the waits, the redrives before a message is poison, the messages of a batch, the batches moved at once
+      (its `concurrency`, up to 40), and their total rate. Its jitter is applied per batch. Of its `gates` only a health
+      URL is checked.
+    - `breaker_checks`: after this many checks in a row with the breaker open or the health URL down, the execution
+      fails as CircuitOpen. None: it keeps waiting.
+    - `approval`: a person is asked through an SNS topic or an SQS queue before messages are moved; no answer within
+      `approval_within` (up to 30 days) means no.
 
     Raises ConfigError, ValueError or TypeError.
     """
@@ -90,7 +90,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that its tasks' functions need beside the URLs, so that they go by the same settings."""
+        """The variables that the functions of its tasks need beside the URLs, with the same settings."""
         auto = self.auto
         variables = {
             "REDRIVE_BASE_S": f"{auto.base:g}",
@@ -112,7 +112,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 def batches_max(auto: AutoRedrive) -> int:
-    """How many batches a page has at most: those that are moved at once, and one more for each length of wait."""
+    """The most batches of a page: those moved at once, plus one for each length of wait."""
     return min(auto.concurrency + auto.max_redrives + 1, BATCHES_MAX)
 
 
@@ -126,7 +126,7 @@ def definition(
     """The machine's definition: a dict, for a template's `Definition` or, as JSON, for `create_state_machine`.
 
     `functions`: the ARNs of the functions of CheckBreaker, Fetch, Redrive and Isolate; `ask`: the ARN of the topic, or
-    the URL of the queue, of an approval. What is not given stays a placeholder to substitute (DefinitionSubstitutions):
+    the URL of the queue, of an approval. Missing ones become placeholders (DefinitionSubstitutions):
     ${CheckBreakerArn}, ${FetchArn}, ${RedriveArn}, ${IsolateArn}, ${ApprovalTarget}. `partition` is aws-cn in China,
     and aws-us-gov for the US government.
     """
@@ -145,8 +145,8 @@ def definition(
 
 
 def events_of_turn(definition: Definition, items: int) -> int:
-    """How many events one turn adds to the history at most, from one CheckBreaker to the next: as if it went through
-    every state, each task failed until its last retry, and the Map had `items`."""
+    """The most events that one turn, from one CheckBreaker to the next, adds to the history: if it passed every state,
+    each task failed until its last retry, and the Map had `items`."""
     return _events(definition["States"], items)
 
 
@@ -165,7 +165,7 @@ def _events_of(state: Mapping[str, Any], items: int) -> int:
 
 
 def _head(machine: Machine, arns: Mapping[str, str], partition: str) -> dict[str, Any]:
-    """Whether to go on."""
+    """The states that decide if the machine continues."""
     payload = {"state.$": "$", "execution.$": "$$.Execution.Id"}
     answers: list[dict[str, Any]] = [
         {"Variable": "$.busy", "BooleanEquals": True, "Next": "AlreadyRunning"},
@@ -188,7 +188,7 @@ def _head(machine: Machine, arns: Mapping[str, str], partition: str) -> dict[str
 
 
 def _body(machine: Machine, arns: Mapping[str, str], partition: str) -> dict[str, Any]:
-    """Fetch a page, and move it."""
+    """The states that fetch a page and move it."""
     return {
         "Fetch": {**_task(arns["Fetch"], partition, {"state.$": "$"}), "Next": "FetchAnswer"},
         "FetchAnswer": {
@@ -216,7 +216,7 @@ def _body(machine: Machine, arns: Mapping[str, str], partition: str) -> dict[str
 
 
 def _of_batch(arns: Mapping[str, str], partition: str) -> dict[str, Any]:
-    """What a batch goes through: its messages have one wait."""
+    """The states of a batch, whose messages have one wait."""
     catch = [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.error", "Next": "Failed"}]
     return {
         "Step": {
@@ -269,7 +269,7 @@ def _approval(machine: Machine, by: Literal["sns", "sqs"], ask: str, partition: 
 
 
 def _ends(machine: Machine, partition: str) -> dict[str, Any]:
-    # An execution's successor is named by a hash of it: so it has one, however often the task is retried.
+    # The name of an execution's successor is a hash of the execution, so retries of the task start only one.
     carried = ("chain", "approved", "checks", "idle", "held_until_ms", "redriven", "isolated", "failed")
     parameters = {
         "StateMachineArn.$": "$$.StateMachine.Id",
@@ -298,7 +298,7 @@ def _ends(machine: Machine, partition: str) -> dict[str, Any]:
 
 
 def _task(function: str, partition: str, payload: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The call of a function, whose answer takes the place of what was known."""
+    """The call of a function, whose result replaces the state."""
     given = {"Payload.$": "$"} if payload is None else {"Payload": dict(payload)}
     return {
         "Type": "Task",

@@ -1,10 +1,10 @@
 """Pages of dead messages: cut into batches with one wait each, and stored in cells while they wait.
 
-A batch has one wait, so its messages come back together: in any T seconds rate·T of them, and a batch more.
+A batch has one wait, so its messages return together: in any T seconds at most rate·T plus one batch.
 
-Step Functions passes at most 256 KiB between states and keeps all of it in its history, and a receipt alone cannot
-bring a body back. So the machine passes a key, and the messages are in cells. They are copies: the messages themselves
-are in the dead-letter queue, hidden, and come again if a copy is lost.
+Step Functions passes at most 256 KiB between states and stores it all in its history, and a receipt cannot restore a
+body. So the machine passes a key, and cells hold copies of the messages. The messages themselves are hidden in the
+dead-letter queue, and become visible again if a copy is lost.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ...store import Cells
 from ..redriver import MoveStep, Raw, RedriveStep
 from .machine import TASK_S
 
-PART_BYTES = 300 * 1024  # of a cell; DynamoDB keeps 400 KB
+PART_BYTES = 300 * 1024  # of a cell; DynamoDB stores 400 KB
 _WANTED = ("MessageId", "ReceiptHandle", "Body", "Attributes", "MessageAttributes")
 
 
 class Unit(Struct):
-    """Messages that go together: one, or all of a FIFO group."""
+    """Messages that move together: one, or all of a FIFO group."""
 
     wait_s: int
     steps: list[tuple[Raw, RedriveStep]]
@@ -42,7 +42,7 @@ class Unit(Struct):
 
 
 class PageChunk(Struct, frozen=True):
-    """What becomes a batch: units with one wait. `count` is of its messages, `moves` of those that go back."""
+    """The content of a batch: units with one wait. `count` counts its messages; `moves` are those that go back."""
 
     wait_s: int
     units: Sequence[Unit]
@@ -61,7 +61,8 @@ class PageChunk(Struct, frozen=True):
 
 
 def chunks(units: Sequence[Unit], size: int) -> list[PageChunk]:
-    """Units that have one wait and go the same way, in order, of up to so many messages; a larger unit by itself."""
+    """Group units with the same wait and direction, in order, into chunks of up to `size` messages; a larger unit is a
+    chunk of its own."""
     groups: list[list[Unit]] = []
     for unit in units:
         last = groups[-1] if groups else []
@@ -74,9 +75,8 @@ def chunks(units: Sequence[Unit], size: int) -> list[PageChunk]:
 
 
 def spaced(parts: Sequence[PageChunk], auto: AutoRedrive, after_s: float) -> list[PageChunk]:
-    """The chunks in the order in which they go, each with its wait: spread by its jitter, and so far behind the one
-    before it that the rate holds. The first goes back in `after_s` at the soonest. Poison goes first, without a
-    rate."""
+    """The chunks in order, each with its wait: spread by jitter, and far enough after the one before to keep the rate.
+    The first goes back after `after_s` at the soonest. Poison goes first, without a rate."""
     poison = [chunk for chunk in parts if not chunk.moves]
     waits = sorted(((_jittered_s(chunk, auto), n) for n, chunk in enumerate(parts) if chunk.moves))
     going, free_s = list[PageChunk](), after_s
@@ -88,12 +88,13 @@ def spaced(parts: Sequence[PageChunk], auto: AutoRedrive, after_s: float) -> lis
 
 
 def gap_s(chunk: PageChunk, auto: AutoRedrive) -> float:
-    """How long after it the next one may go."""
+    """The time after a chunk before the next one may go, in seconds."""
     return len(chunk.moves) / auto.rate
 
 
 def ends_s(waits_s: Sequence[int], concurrency: int) -> list[int]:
-    """When each batch will have waited at the latest, if a Map takes them up in this order, so many at once."""
+    """When the wait of each batch ends at the latest, in seconds, if a Map runs them in this order, `concurrency` at
+    once."""
     free_s = [0] * concurrency
     ends = []
     for wait_s in waits_s:
@@ -104,7 +105,8 @@ def ends_s(waits_s: Sequence[int], concurrency: int) -> list[int]:
 
 
 def _jittered_s(chunk: PageChunk, auto: AutoRedrive) -> float:
-    """Its wait by the draw of its first message. A long wait has been spent elsewhere but for this last part of it."""
+    """The wait with the jitter of its first message, in seconds. A long wait has passed elsewhere except for this last
+    part."""
     raw, step = chunk.moves[0]
     return chunk.wait_s * (1 + auto.jitter * (2 * draw(raw["MessageId"], step.attempt, 0) - 1))
 
@@ -113,13 +115,13 @@ def _jittered_s(chunk: PageChunk, auto: AutoRedrive) -> float:
 
 
 class Pages:
-    """Batches of messages by key, each for as long as it may be needed."""
+    """Batches of messages in cells, by key, each with an expiry."""
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
 
     def write(self, raws: Sequence[Raw], now_ms: int, ttl_ms: int) -> str:
-        """Keep them; the key. Raises StoreUnavailable."""
+        """Store messages; returns the key. Raises StoreUnavailable."""
         data = msgspec.msgpack.encode([{name: raw[name] for name in _WANTED if name in raw} for raw in raws])
         packed = zlib.compress(data, 1)
         parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
@@ -130,13 +132,13 @@ class Pages:
         return key
 
     def read(self, key: str) -> list[Raw]:
-        """The page's messages; none where it was removed or has expired."""
+        """The page's messages; none if it was removed or has expired."""
         cells = [self._cells.read([name])[0] for name in _names(key)]
         packed = b"".join(cell.value for cell in cells if cell is not None)
         return [] if None in cells else msgspec.msgpack.decode(zlib.decompress(packed), type=list[dict[str, object]])
 
     def remove(self, key: str) -> None:
-        """What cannot be removed goes when its time is over."""
+        """Remove a page. Cells that cannot be removed expire."""
         for name in _names(key):
             cell = self._cells.read([name])[0]
             if cell is not None:

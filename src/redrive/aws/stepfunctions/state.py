@@ -12,7 +12,7 @@ from ...errors import ConfigError
 
 
 class PageBatch(Struct, kw_only=True):
-    """Messages with one wait, by the key of their page; `step`: redrive or isolate."""
+    """Messages with one wait, by the key of their page. `step`: redrive or isolate."""
 
     key: str
     step: str
@@ -21,7 +21,8 @@ class PageBatch(Struct, kw_only=True):
 
 
 class BatchResult(Struct, kw_only=True):
-    """What became of a batch. `put_back`: left in the queue, as the breaker had opened, or health failed."""
+    """The outcome of a batch. `put_back`: messages left in the queue, as the breaker was open or the health check
+    failed."""
 
     key: str
     redriven: int = 0
@@ -31,11 +32,11 @@ class BatchResult(Struct, kw_only=True):
 
 
 class MachineState(Struct, kw_only=True):
-    """What a machine knows from one state to the next; also what an execution may be started with.
+    """The data passed between the machine's states, also the input of an execution.
 
-    `chain`: the first execution of those that continue each other. `turns` of this execution; `checks` that found it
-    held by breaker or health URL, which `open` and `why` tell, and `idle` looks that found nothing, in a row.
-    `held_until_ms`: when the next one comes due of those that wait in the queue. `takeover`: begin although another
+    `chain`: the first of the executions that continue each other. `turns` counts this execution's; `checks` counts
+    those in a row that found the breaker open or the health URL down (see `open` and `why`), `idle` those that found
+    nothing. `held_until_ms`: when the next message waiting in the queue is due. `takeover`: start although another
     chain seems to work.
     """
 
@@ -60,7 +61,7 @@ class MachineState(Struct, kw_only=True):
 
 
 def state_of(event: Mapping[str, Any]) -> MachineState:
-    """The state of an event; of a fresh execution, whatever started it, an empty one. Raises ConfigError."""
+    """The state in an event; for a fresh execution an empty one. Raises ConfigError."""
     given = event.get("state")
     try:
         return msgspec.convert(given if isinstance(given, dict) else {}, MachineState)

@@ -1,8 +1,8 @@
 """The tasks of the state machine: check the breaker, fetch a page of dead messages, move or isolate a batch.
 
-Each task takes a `MachineState` and returns the next one. A message is hidden in the dead-letter
-queue for as long as the machine may need until it is sent, and looked at again right before that: what is gone, or
-another's, is not sent.
+Each task takes a `MachineState` and returns the next one. A message is hidden in the dead-letter queue for the time the
+machine may need until it is sent, and checked just before that: one that is gone, or was received by another, is not
+sent.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from .state import BatchResult, MachineState, PageBatch, state_of
 PAGE_MAX = 500  # messages
 PAGE_BYTES = 8 * 1024 * 1024
 POLL_S = 1  # a long poll asks all of SQS's servers
-MARGIN_S = (RETRIES + 1) * TASK_S + 240  # for a batch's task with all its retries, and the time between them
-HIDE_MAX_S = 43_200 - 2 * TASK_S  # of SQS, from the receive on
-WAIT_MAX_S = HIDE_MAX_S // 2  # of a message in a machine; for longer it waits in the queue
-LOOK_S = 900  # how often the queue is looked at while what is left waits in it
-BREAKER_MIN_S, BREAKER_MAX_S = 5, 300  # how long to wait for a breaker
-IDLE_MAX = 8  # looks, 1 to 15 minutes apart, at a queue where all is held, perhaps by somebody else
+MARGIN_S = (RETRIES + 1) * TASK_S + 240  # time for a batch's task with all retries and pauses
+HIDE_MAX_S = 43_200 - 2 * TASK_S  # limit of SQS, from the receive on
+WAIT_MAX_S = HIDE_MAX_S // 2  # longest wait of a message in a machine; beyond it the message waits in the queue
+LOOK_S = 900  # interval of checks while the remaining messages wait in the queue
+BREAKER_MIN_S, BREAKER_MAX_S = 5, 300  # bounds of the wait for a breaker
+IDLE_MAX = 8  # checks, 1 to 15 minutes apart, of a queue whose messages are all held, perhaps by another consumer
 
 
 class Tasks:
-    """The tasks of one machine. `approval_s`: how long a person is waited for, if one is asked."""
+    """The tasks of one machine. `approval_s`: the limit for a person's answer, if one is asked."""
 
     def __init__(
         self, call: SqsCall, cells: Cells, settings: RedriverSettings, now_ms: Callable[[], int], approval_s: int = 0
@@ -64,7 +64,7 @@ class Tasks:
         self._gate = Gate(settings, cells, now_ms)
 
     def check_breaker(self, event: Mapping[str, Any]) -> MachineState:
-        """Begin a turn: take up what the last one came to, and say whether this one may move anything."""
+        """Begin a turn: add the results of the last one, and decide if this one may move messages."""
         known = state_of(event)
         state = replace(
             known,
@@ -92,7 +92,7 @@ class Tasks:
         return replace(state, checks=0, dead=self._count()[0] if asks else 0)
 
     def fetch(self, event: Mapping[str, Any]) -> MachineState:
-        """Receive a page, decide for each message, and lay batches with one wait each aside."""
+        """Receive a page, decide the step of each message, and store batches with one wait each."""
         state = state_of(event)
         raws = self._receive()
         now_ms = self._now_ms()
@@ -106,7 +106,7 @@ class Tasks:
         return self._wait(state, now_ms, received=bool(raws))
 
     def redrive(self, batch: Mapping[str, Any]) -> BatchResult:
-        """Send a batch back to its queue, now that it has waited; if breaker or health URL hold it now, let it be."""
+        """Send a batch back to its queue after its wait; leave it if the breaker or health URL now forbids it."""
         return self._carry(batch, gated=True)
 
     def isolate(self, batch: Mapping[str, Any]) -> BatchResult:
@@ -116,7 +116,8 @@ class Tasks:
     # -- a turn
 
     def _hold_lock(self, chain: str, seconds: int, *, force: bool = False) -> bool:
-        """One chain of executions at a time: its lock runs out where it was stopped. False if another one has it."""
+        """Take or extend the lock of a chain of executions; False if another chain has it. The lock of a stopped chain
+        expires."""
         for _ in range(3):
             cell = self._cells.read([self._lock])[0]
             if cell is not None and cell.value != chain.encode() and not force:
@@ -139,7 +140,7 @@ class Tasks:
         return count(self._call, self._settings.dead)
 
     def _wait(self, state: MachineState, now_ms: int, *, received: bool) -> MachineState:
-        """There is nothing to move now: how long until the next look, or 0, as all is done."""
+        """The state when there is nothing to move now, with the wait until the next check; 0 if all is done."""
         if state.held_until_ms or received:
             wait_s = min(max(-(-(state.held_until_ms - now_ms) // 1000), 1), LOOK_S)
         elif state.idle < IDLE_MAX and any(self._count()[:2]):
@@ -155,7 +156,7 @@ class Tasks:
 
     def _receive(self) -> list[Raw]:
         most = min(self._settings.auto.at_once, PAGE_MAX)
-        raws: dict[str, Raw] = {}  # SQS may hand one out twice; the last receipt is the good one
+        raws: dict[str, Raw] = {}  # SQS may return one twice; the last receipt is valid
         while len(raws) < most and sum(len(raw["Body"]) for raw in raws.values()) < PAGE_BYTES:
             limit = min(BATCH_MAX, most - len(raws))
             more = receive(self._call, self._settings.dead, limit, visibility_s=MARGIN_S, wait_s=POLL_S)
@@ -165,8 +166,8 @@ class Tasks:
         return list(raws.values())
 
     def _units(self, raws: Sequence[Raw], now_ms: int) -> tuple[list[Unit], int]:
-        """What can go through the machine now, soonest first; and when the next one comes due of what cannot yet, which
-        waits in the queue (0: none does)."""
+        """The units that can be moved now, soonest first; and when the next message that must wait in the queue is due
+        (0: none)."""
         steps = self._long_waits([(raw, next_step(raw, now_ms, self._settings.auto)) for raw in raws], now_ms)
         groups: dict[str, list[tuple[Raw, RedriveStep]]] = {}
         for raw, step in steps:
@@ -178,8 +179,8 @@ class Tasks:
         return sorted((u for u in units if u.wait_s <= WAIT_MAX_S), key=lambda u: (u.wait_s, u.word)), held_ms
 
     def _long_waits(self, steps: list[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep]]:
-        """Waits that may be too long for one receipt count from the first time the message was seen, which a cell
-        knows; and none is so long that SQS would delete the message before."""
+        """Count a wait that may be too long for one receipt from the time the message was first seen, stored in a cell.
+        None is so long that SQS would delete the message before."""
         auto = self._settings.auto
         if auto.delay_s(auto.max_redrives) <= WAIT_MAX_S or not steps:
             return steps
@@ -203,8 +204,8 @@ class Tasks:
         return result
 
     def _lay(self, units: Sequence[Unit], now_ms: int) -> tuple[list[PageBatch], int]:
-        """Batches of what has one wait, in the order in which the Map takes them up; and how long the last one takes.
-        What would not be reached in time goes back to the queue."""
+        """Store batches of units with one wait, in the order of the Map; returns also how long the last one takes.
+        Messages that would not be reached in time go back to the queue."""
         auto, cell = self._settings.auto, self._cells.read([self._gap])[0]
         parts = spaced(chunks(units, auto.batch), auto, int(cell.value) if cell else 0)
         ends = ends_s([chunk.wait_s for chunk in parts], auto.concurrency)
@@ -223,7 +224,7 @@ class Tasks:
         return batches, lasts_s
 
     def _keep_gap(self, laid: Sequence[PageChunk], lasts_s: int, version: int) -> None:
-        """How long the next page waits at least once this one is over, as its last batch has just gone then."""
+        """Store how long the next page must wait after this one, whose last batch has just gone then."""
         gap = math.ceil(gap_s(laid[-1], self._settings.auto)) if laid else 0
         if gap:
             self._cells.swap([Swap(self._gap, version, str(gap).encode(), 1000 * (lasts_s + gap))], durable=False)
@@ -246,7 +247,7 @@ class Tasks:
             result = replace(result, put_back=len(raws))
             log_action("put_back", self._now_ms(), ids=[raw["MessageId"] for raw in raws])
         elif raws:
-            # A task that is tried again after its function died finds out here what was sent and deleted already.
+            # A retry after the function died learns here which messages were already sent and deleted.
             ours = hold(self._call, self._settings.dead, raws, MARGIN_S)
             result = self._result(batch.key, self._send(ours))
         self._pages.remove(batch.key)
