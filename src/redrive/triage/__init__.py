@@ -2,5 +2,5 @@
 
 `dlq.DeadLetters` is `app.dlq`, and `controls.Controls` is `app.flow`. In the order of a redrive: `selection` selects
 messages by a selector (`select`), `redrive.plan` freezes them in a plan, `redrive.runner` runs it, and `service` does
-so beside a worker, together with the machines that redrive automatically (`auto`).
+runs it beside a worker, together with the machines that redrive automatically (`auto`).
 """

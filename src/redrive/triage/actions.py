@@ -1,7 +1,7 @@
 """Act on dead letters: edit, discard, quarantine, readmit, export and import them, each with a reason.
 
-Messages are moved in batches of 500, each one commit with its entry in the audit log. After a crash the log says which
-batches were done, and the same call again does the rest.
+Messages are moved in batches of 500, each one commit with its entry in the audit log. After a crash the log lists the
+batches done, and repeating the call does the rest.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .export import Exported, ExportFile, Imported, export, import_lines
 from .reveal import reveal as record_reveal
 from .selection import Selection
 
-CONFIRM_ABOVE = 100  # messages: above, a person who acts on them types their number
+CONFIRM_ABOVE = 100  # above this number of messages, a person must type the number to confirm
 BATCH = 500  # messages of one commit, or one read
 
 
 class ActionResult(Struct, frozen=True):
-    """What an action did: the ids it was applied to, those that were not dead any more, and unknown ids."""
+    """The result of an action: the ids it was applied to, ids of messages that were no longer dead, and unknown ids."""
 
     ids: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Actions:
         the store already has do not change; `held` lists them.
 
         If a line is damaged, nothing is imported and Refused says which and why; `skip_damaged` imports the others.
-        Raises OSError, StoreError: then earlier batches of 500 were imported, and the same call again does the rest.
+        Raises OSError, StoreError: then earlier batches of 500 were imported, and repeating the call does the rest.
         """
         actor, reason = signed(actor, reason, "import")
         return import_lines(self._store, file, actor=actor, reason=reason, skip_damaged=skip_damaged)
@@ -199,7 +199,7 @@ class VerdictBatches:
             self._lanes = (Lane.DEAD,)
 
     def of_ids(self, ids: list[str]) -> ActionResult:
-        """Apply it to the messages with these ids."""
+        """Apply the verdict to the messages with these ids."""
         messages: dict[str, Message] = {}
         for at in range(0, len(ids), BATCH):
             messages |= {m.id: m for m in self._store.find(ids[at : at + BATCH]) if m is not None}
@@ -208,11 +208,11 @@ class VerdictBatches:
         return ActionResult(done.ids, done.changed + elsewhere, tuple(id for id in ids if id not in messages))
 
     def of_selection(self, selection: Selection) -> ActionResult:
-        """Apply it to a selection."""
+        """Apply the verdict to a selection."""
         return self.of((m for m in selection if m.lane in self._lanes), str(selection) or "all")
 
     def of(self, messages: Iterable[Message], about: str = "") -> ActionResult:
-        """Apply it to these messages; `about` tells the audit log how they were chosen."""
+        """Apply the verdict to these messages. `about` is the text for the audit log of how they were chosen."""
         moved: list[str] = []
         changed: list[str] = []
         todo = iter(messages)
@@ -229,7 +229,8 @@ class VerdictBatches:
         ids = [handle.id for handle in handles]
         entry = self._audit.entry(self._action, self._actor, self._reason, ids=ids, about=about)
         done = self._audit.commit(entry, lambda swaps: self._store.triage(handles, self._verdict, swaps=swaps))
-        # Until this correction, the entry also names messages that others moved meanwhile. A crash here leaves it so.
+        # The entry also lists messages that others moved meanwhile, and is corrected here. A crash before this leaves
+        # it uncorrected.
         if not all(done):
             self._audit.amend(entry, ids=[id for id, was in zip(ids, done, strict=True) if was])
         return (id for id, was in zip(ids, done, strict=True) if was)

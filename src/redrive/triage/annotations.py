@@ -41,7 +41,7 @@ class Annotation(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
     def muted(self, now_ms: int) -> bool:
-        """Whether alerts about the group are muted now."""
+        """True if alerts about the group are muted at `now_ms`."""
         return now_ms < self.muted_until_ms
 
 
@@ -97,7 +97,7 @@ class Annotations:
     def mute(
         self, fingerprint: str, for_: Duration, *, actor: str | None = None, reason: str | None = None
     ) -> Annotation:
-        """Mute alerts about the group for this long, at most a year; 0 ends it. Its messages are kept all the same."""
+        """Mute alerts about the group for this long, at most a year; 0 ends it. Its messages are not affected."""
         span_ms = milliseconds(for_, "mute")
         if span_ms > ONE_YEAR_MS:
             raise ConfigError(f"mute {fingerprint} for {for_} is refused; expected a year at most")

@@ -29,7 +29,7 @@ from ..worker.flow.transitions import Transition, note, read
 if TYPE_CHECKING:
     from ..store import Store
 
-LOOKED = 1000  # waiting messages that are read to count what holds them
+LOOKED = 1000  # waiting messages read for the counts
 ControlChange = Callable[[DependencyState, int], tuple[DependencyState, str]]
 
 
@@ -37,17 +37,17 @@ class Control(Struct, frozen=True, kw_only=True):
     """The state of one dependency, or of one key of it. Times are ms of the store's clock; None if it has no such
     control, or its rule is unknown here.
 
-    `breaker`: closed, open, half_open, forced_open or forced_closed, since `since_ms`; open or, where a person said for
-    how long, held until `until_ms`. `opened`: openings in a row. `calls` and `failed` count its window, `probes` are
-    running. `ramp_per_s`: how many messages a second are let go after it closed. `budget_left`: retries that are
-    allowed now. `next_ms`: the next free slot of its rate, None if one is free now. `concurrency`: the limit for all
-    workers together, which `workers` share. Of the first thousand waiting messages, `waiting` belong to its tasks, and
-    `deferred` counts those that it put off, by reason. On SQS waiting messages cannot be listed: None, and empty.
+    `breaker`: closed, open, half_open, forced_open or forced_closed, since `since_ms`; open or, if a person set a time,
+    held until `until_ms`. `opened`: openings in a row. `calls` and `failed` count its window, `probes` are running.
+    `ramp_per_s`: messages a second that may start after it closed. `budget_left`: retries that are allowed now.
+    `next_ms`: the next free slot of its rate, None if one is free now. `concurrency`: the limit for all workers
+    together, which `workers` share. Of the first thousand waiting messages, `waiting` belong to its tasks, and
+    `deferred` counts those that it deferred, by reason. On SQS waiting messages cannot be listed: None, and empty.
     """
 
     name: str
     key: str = ""
-    per: str | None = None  # what splits it: group, or an argument
+    per: str | None = None  # what splits it: "group" or an argument
     parent: str | None = None  # the name of the breaker over all of its keys
     breaker: str | None = None
     since_ms: int | None = None
@@ -61,7 +61,7 @@ class Control(Struct, frozen=True, kw_only=True):
     rate_per_s: float | None = None
     next_ms: int | None = None
     cool_until_ms: int | None = None
-    cool_s: float = 0.0  # until then
+    cool_s: float = 0.0  # seconds left of the cool-down
     concurrency: int | None = None
     workers: int = 0
     waiting: int | None = None
@@ -70,14 +70,15 @@ class Control(Struct, frozen=True, kw_only=True):
 
     @property
     def about(self) -> str:
-        """NAME, or NAME/KEY."""
+        """The dependency as NAME or NAME/KEY."""
         return f"{self.name}/{self.key}" if self.key else self.name
 
 
 class Controls:
-    """The dependencies that an app declares, and those that workers on its store have used.
+    """The dependencies that an app declares, and those that workers on its store used.
 
-    Without the app (`Controls(store)`) rules are unknown: then it shows breakers, cool-downs and deferred messages.
+    Without the app (`Controls(store)`) rules are unknown: then only breakers, cool-downs and deferred messages are
+    shown.
     """
 
     def __init__(self, store: Store, app: Registry | None = None) -> None:
@@ -109,25 +110,25 @@ class Controls:
         self, name: str, *, reason: str, actor: str | None = None, key: str = "", for_: Duration | None = None
     ) -> Control:
         """Hold its breaker open `for_` so long, or (None) until it is closed or released by hand: no worker calls it,
-        and waiting messages lose no attempt. After the time it begins with probes. Workers follow within a quarter of a
-        second. `actor` defaults to user@host. The change is one commit with its entry in the audit log; on SQS, whose
-        cells may be stored elsewhere, the entry follows. Raises as `close`."""
+        and waiting messages lose no attempt. After the time it continues with probes. Workers follow within a quarter
+        of a second. `actor` defaults to user@host. The change is one commit with its entry in the audit log; on SQS,
+        whose cells may be stored elsewhere, the entry follows. Raises as `close`."""
         return self._set(name, "open", reason, actor, key, for_)
 
     def close(
         self, name: str, *, reason: str, actor: str | None = None, key: str = "", for_: Duration | None = None
     ) -> Control:
-        """Hold its breaker closed, whatever fails, `for_` so long, or (None) until it is released; waiting messages are
-        let go in a ramp. Raises as `show`, and ConfigError for a time that is none."""
+        """Hold its breaker closed, regardless of failures, `for_` so long, or (None) until it is released. Waiting
+        messages start in a ramp. Raises as `show`, and ConfigError for an invalid time."""
         return self._set(name, "closed", reason, actor, key, for_)
 
     def auto(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Release its breaker: one that was held open begins with probes. Raises as `show`."""
+        """Release its breaker; one that was held open continues with probes. Raises as `show`."""
         return self._set(name, "auto", reason, actor, key)
 
     def end_cooldown(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """End the cool-down that it asked for (Retry-After): messages in its queues are claimed again at once. Messages
-        that were put off already, or that got the response, keep their own times. Raises as `show`, and ConfigError
+        """End the cool-down that it requested (Retry-After): messages in its queues are claimed again at once. Messages
+        already deferred, and those that got the response, keep their own times. Raises as `show`, and ConfigError
         without a reason."""
 
         def act(state: DependencyState, now_ms: int) -> tuple[DependencyState, str]:
@@ -145,8 +146,7 @@ class Controls:
         return self._changed(name, act, "budget", reason, actor, key)
 
     def end_ramp(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """End the ramp that its breaker began when it closed: waiting messages are let go at once. Raises as
-        `end_cooldown`."""
+        """End the ramp after its breaker closed: waiting messages may start at once. Raises as `end_cooldown`."""
 
         def act(state: DependencyState, now_ms: int) -> tuple[DependencyState, str]:
             ramped = state.breaker.ramp
@@ -221,7 +221,7 @@ class Controls:
         return {**self._app.dependencies, **used}
 
     def _with_waiting(self, rows: Sequence[Control]) -> Sequence[Control]:
-        """Add what waits for them, as far as one page of messages shows."""
+        """Add the counts of waiting messages, as far as one page of messages shows."""
         if not self._store.traits.finds:
             return rows
         held: dict[str, Counter[str]] = {}

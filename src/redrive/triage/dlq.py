@@ -1,4 +1,4 @@
-"""Work on dead letters by `app.dlq`: list, show, group and retry them; select, plan, and find runs and machines."""
+"""Work on dead letters by `app.dlq`: list, show, group and retry messages; select and plan; find runs and machines."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .search import PAGE, died_of, pages
 from .select.terms import as_node
 from .selection import Selection
 
-if TYPE_CHECKING:  # commands that plan and run nothing start without these
+if TYPE_CHECKING:  # commands without plans and runs start without these
     from ..flow.health import Check
     from .redrive.plan import PlanHandle
     from .redrive.run import Run, RunView
 
 
 class Retried(ActionResult, frozen=True):
-    """What a retry did: the ids that went back to their queues, those that were not dead any more, unknown ids, and how
-    many messages a standing rule held back."""
+    """The result of a retry: ids of the messages returned to their queues, ids no longer dead, unknown ids, and the
+    number of messages that a standing rule held."""
 
     held: int = 0
 
@@ -53,10 +53,10 @@ class DeadLetters(Annotations, Actions):
             yield from page
 
     def select(self, selector: str = "", *, now_ms: int | None = None) -> Selection:
-        """The messages that a selector such as `"queue:crm failed:<6h"` names, of those dead now or at `now_ms`.
+        """The messages that match a selector such as `"queue:crm failed:<6h"`, of those dead now or at `now_ms`.
 
-        Contains quarantined messages only if it says `lane:quarantine`, and done messages that are kept only if it
-        says `lane:done`. Raises SelectorError, which points at the mistake.
+        Quarantined messages are included only by `lane:quarantine`, and kept done messages only by `lane:done`. Raises
+        SelectorError, which points at the mistake.
         """
         return Selection(self._store, selector, now_ms, app=self._app)
 
@@ -96,8 +96,8 @@ class DeadLetters(Annotations, Actions):
         return message if message is not None and message.lane in RESTING else None
 
     def groups(self, *, where: Filter = Filter(), trend: bool = False) -> Sequence[FailureGroup]:
-        """Dead messages by fingerprint and task, the largest group first; with `trend`, how many of each died in the
-        last ten minutes and in the fifty before."""
+        """Dead messages by fingerprint and task, the largest group first; with `trend`, also the deaths in the last ten
+        minutes and in the fifty before."""
         return self._store.failure_groups(where=where, trend=trend)
 
     def auto(self, scope: str | None = None) -> Sequence[Machine]:
@@ -119,8 +119,8 @@ class DeadLetters(Annotations, Actions):
     def health(self, name: str, check: Check) -> None:
         """Register a health check for gates: `Gates(health="crm-up")`. Every process that runs redrives needs it.
 
-        `check()`, `def` or `async def`, returns true if all is well, and may raise if not. It is called at most once a
-        second, on a thread of its own. Raises ConfigError.
+        `check()`, `def` or `async def`, returns a true value if healthy, and may raise otherwise. It is called at most
+        once a second, on a thread of its own. Raises ConfigError.
         """
         if self._app is None:
             raise ConfigError(f"health check {name!r}: only an app has health checks; use app.dlq.health(…)")
@@ -162,7 +162,7 @@ class DeadLetters(Annotations, Actions):
             chosen = self.select(select) if isinstance(select, str) else select
             messages, about = iter(chosen), str(chosen)
         elif ids is None:
-            before_ms = self._store.now_ms() + 1  # what dies from now on is not this call's
+            before_ms = self._store.now_ms() + 1  # messages that die from now on are left out
             until_ms = before_ms if where.until_ms is None else min(where.until_ms, before_ms)
             messages, about = self.all(where=replace(where, until_ms=until_ms)), str(as_node(where))
         else:
@@ -173,7 +173,7 @@ class DeadLetters(Annotations, Actions):
         return Retried(done.ids, done.changed, done.unknown, len(held))
 
     def _free(self, messages: Iterator[Message], held: builtins.list[str]) -> Iterator[Message]:
-        """The messages that can be read and that no standing rule holds; the ids of held ones are added to `held`."""
+        """The readable messages that no standing rule holds; ids of held ones are added to `held`."""
         fingerprints = held_fingerprints(self._store)
         while some := builtins.list(islice(messages, PAGE)):
             ids = died_of(self._store, some, fingerprints)

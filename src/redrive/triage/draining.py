@@ -1,4 +1,4 @@
-"""Ask one worker of the fleet to drain, by hand: as SIGTERM does, and from anywhere that reaches the store.
+"""Ask one worker of the fleet to drain, as SIGTERM does, from any machine with access to the store.
 
 The request is a field of the worker's own record, which the worker reads each time it renews it.
 """
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def drain_worker(store: Store, name: str, *, reason: str, actor: str | None = None) -> None:
     """Ask the worker of this name to drain. The request and its entry in the audit log are one commit.
 
-    Raises ConfigError without a reason or for a name that no process has, Refused for one that is gone or is no worker,
-    StoreError; Unsupported where workers are not kept.
+    Raises ConfigError without a reason or for a name that no process has, Refused for one that is gone or not a worker,
+    StoreError; Unsupported if the store keeps no workers.
     """
     who, why = signed(actor, reason, f"drain of worker {name}")
     audit = Audit(store)
@@ -30,13 +30,13 @@ def drain_worker(store: Store, name: str, *, reason: str, actor: str | None = No
     def write(swaps: list[Swap]) -> None:
         if not (asking := drain_swaps(store, name)):
             _refuse(store, name)
-        store.put([], swaps=[*asking, *swaps])  # Conflict if the worker renewed its record meanwhile: once more
+        store.put([], swaps=[*asking, *swaps])  # Conflict if the worker renewed its record meanwhile: retry
 
     audit.commit(entry, write)
 
 
 def _refuse(store: Store, name: str) -> None:
-    """Say why no living worker has this name."""
+    """Raise the reason why no living worker has this name."""
     workers = read_workers(store)
     kinds = {info.kind for info in workers if info.name == name and not info.gone}
     if kinds:

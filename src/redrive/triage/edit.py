@@ -50,7 +50,7 @@ class Prepared(Struct, frozen=True):
 
 
 class NoArgument(Refused):
-    """A body has no such argument. `name` is how it was given, `near` how one that may have been meant is."""
+    """A body has no such argument. `name` is the path as given, `near` that of a similar argument."""
 
     def __init__(self, what: str, before: Sequence[str], path: Sequence[str], known: Iterable[str]) -> None:
         first, *rest = path
@@ -62,7 +62,7 @@ class NoArgument(Refused):
 
 
 class Editor:
-    """Edits the dead letters of a store, and checks bodies against the schemas of the app's tasks."""
+    """Edits the dead letters of a store, and validates bodies by the app's tasks."""
 
     def __init__(self, store: Store, app: Registry | None) -> None:
         self._store, self._app = store, app
@@ -98,7 +98,7 @@ class Editor:
         delay: Duration = 0,
         unchecked: bool = False,
     ) -> Prepared:
-        """The edit; writes nothing. Raises as `Actions.edit`."""
+        """Prepare the edit; writes nothing. Raises as `Actions.edit`."""
         old = self._begin(message, body)
         new = old if body is None and args is None else self._new_body(message, old, args, body)
         task = self._task(message)
@@ -146,11 +146,11 @@ class Editor:
         return Edited(new, message.id, prepared.diff)
 
     def _begin(self, message: Message, body: Body | None) -> bytes:
-        """The old body; empty if it cannot be read and a whole new one is given."""
+        """The old body; empty if it is unreadable and a whole new one is given."""
         try:
             return self.body(message)
         except KeyMissing:
-            raise  # the new body would be in the clear, or under a key that its readers lack
+            raise  # the new body would be unencrypted, or under a key that its readers lack
         except Unreadable:
             if body is None:
                 raise
@@ -211,7 +211,7 @@ class Editor:
 def _change(
     fields: dict[str, msgspec.Raw], path: Sequence[str], value: Any, what: str, before: Sequence[str] = ()
 ) -> None:
-    """Set or remove what a path leads to, object by object; values beside it keep their bytes. Raises Refused."""
+    """Set or remove the value at a path, object by object; other values keep their bytes. Raises Refused."""
     first, *rest = path
     if not rest and value is msgspec.UNSET:
         fields.pop(first, None)
@@ -232,7 +232,7 @@ def _change(
 
 
 def _was_raw(message: Message) -> bool:
-    """Whether another program wrote its body: then the new one need not name arguments either."""
+    """True if another program wrote its body: then the new one need not name arguments either."""
     try:
         return is_raw(message)
     except Unreadable:
@@ -247,13 +247,13 @@ def _content(message: Message, task: TaskSpec | None, new: bytes) -> str:
     try:
         task.codec.decode(new)
     except Unreadable:
-        return RAW  # its handler takes the whole body
+        return RAW  # the handler takes the whole body
     return "json"
 
 
 def difference(old: bytes, new: bytes, old_headers: Mapping[str, str], new_headers: Mapping[str, str]) -> str:
-    """The difference between two bodies and their headers, as a unified diff without secrets; empty if there is none. A
-    secret that was changed has another number behind its stars."""
+    """The difference between two bodies and their headers, as a unified diff without secrets; empty if there is none.
+    Changed secrets differ in the number after their stars."""
     hide = Redactor()
     parts = (
         ("body", _lines(old, hide), _lines(new, hide)),
@@ -274,7 +274,7 @@ def _header_lines(headers: Mapping[str, str], hide: Redactor) -> list[str]:
 
 
 def _lines(body: bytes, hide: Redactor) -> list[str]:
-    """JSON with a value in each line; text as it is; other bytes in hexadecimal."""
+    """The lines to compare: JSON with a value per line; text unchanged; other bytes in hexadecimal."""
     try:
         read = msgspec.json.decode(body)
     except (ValueError, RecursionError):

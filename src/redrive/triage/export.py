@@ -1,8 +1,8 @@
 """Export and import dead letters as JSON lines, to run them in another store.
 
-Fields have the names of `Message`; default values are left out. A body that is JSON in one line is written under
-`body`, byte by byte, so that people can read and edit it; another one as `body_text` or, if it is not UTF-8, as
-`body_base64`. A body in a blob is written whole.
+Fields have the names of `Message`; default values are left out. A body that is JSON in one line is written unchanged as
+`body`, so that people can read and edit it; other text as `body_text`, and other bytes as `body_base64`. A body in a
+blob is written out.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from ..stores.validation import admit_restored
 from .selection import Selection
 
 FORMAT = 1
-REDACTED = "redacted"  # true in a line whose secrets are hidden
-BATCH, BATCH_BYTES = 500, 16 * 1024 * 1024  # messages of one commit, and about how large they may be together
-DAMAGED_MAX = 1000  # damaged lines that are reported; the others are counted
+REDACTED = "redacted"  # true in a line with hidden secrets
+BATCH, BATCH_BYTES = 500, 16 * 1024 * 1024  # messages of one commit, and about how many bytes in total
+DAMAGED_MAX = 1000  # damaged lines that are reported; further ones are only counted
 _BYTES = ("body", "result", "progress")
 _TEXTS = (
     "task", "queue", "key", "group", "reason", "worker", "producer", "correlation_id", "causation_id", "traceparent"
 )  # fmt: skip
 _DEFAULTS = dict(
     zip(reversed(Message.__struct_fields__), reversed(Message.__struct_defaults__), strict=False)
-)  # of the last fields
+)  # names of the last fields
 
 ExportFile = str | Path | IO[bytes]
 
 
 class Exported(Struct, frozen=True):
-    """What an export wrote: `count` messages; `unread` names those whose blob could not be read, and which contain its
-    reference; `hidden` counts those whose secrets are hidden, and which cannot be imported."""
+    """The result of an export: `count` messages; `unread` lists ids of those with an unreadable blob, which contain its
+    reference; `hidden` counts those with hidden secrets, which cannot be imported."""
 
     count: int = 0
     unread: tuple[str, ...] = ()
@@ -59,14 +59,14 @@ class Exported(Struct, frozen=True):
 
 
 class Damaged(Struct, frozen=True):
-    """A line that cannot be imported: its number, from 1, and why."""
+    """A line that cannot be imported: its number, from 1, and the reason."""
 
     line: int
     why: str
 
 
 class Inspected(Struct, frozen=True):
-    """The content of a file: how many messages can be imported, how many lines cannot, and the first thousand of
+    """The content of a file: the number of importable messages, the number of bad lines, and the first DAMAGED_MAX of
     these."""
 
     count: int = 0
@@ -75,8 +75,8 @@ class Inspected(Struct, frozen=True):
 
 
 class Imported(Struct, frozen=True):
-    """What an import did: the ids that it wrote; `held`, those that the store already has or whose unique key is held
-    there; and the lines that it skipped."""
+    """The result of an import: the ids written; `held`, the ids that the store already has or whose unique key it has;
+    and the lines skipped."""
 
     ids: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class Imported(Struct, frozen=True):
 
 
 def write_line(message: Message, *, redacted: bool = False) -> bytes:
-    """The message as a line, with its line break; `redacted` says that its secrets are hidden."""
+    """The message as a line, with its line break. `redacted`: its secrets are hidden."""
     record: dict[str, Any] = {"format": FORMAT} | ({REDACTED: True} if redacted else {})
     for name in Message.__struct_fields__:
         value = getattr(message, name)
@@ -101,7 +101,7 @@ def write_line(message: Message, *, redacted: bool = False) -> bytes:
 
 
 def read_line(line: bytes) -> Message:
-    """The message of a line. Raises ValueError, which says what is wrong."""
+    """The message in a line. Raises ValueError with the reason if the line is damaged."""
     try:
         record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:
@@ -139,7 +139,7 @@ def _written(name: str, value: bytes) -> dict[str, Any]:
 
 
 def _in_one_line(value: bytes) -> bool:
-    """Whether it is JSON that can be read back from a line byte by byte."""
+    """True if the value is JSON that a line can hold unchanged."""
     return b"\n" not in value and b"\r" not in value and value.strip() == value and is_json(value)
 
 
@@ -245,18 +245,18 @@ def _export(store: Store, selection: Selection, out: IO[bytes], reveal: bool) ->
 
 
 def without_secrets(message: Message) -> Message:
-    """The message with its secrets hidden; the same one where it has none."""
+    """The message with its secrets hidden; the same object if it has none."""
     fields: dict[str, Any] = {
         name: redact_json(value)
         for name in _BYTES
-        if (value := getattr(message, name)) is not None and key_of(value) is None  # encrypted values show nothing
+        if (value := getattr(message, name)) is not None and key_of(value) is None  # encrypted values reveal nothing
     }
     fields |= {name: redact(value) for name in _TEXTS if (value := getattr(message, name)) is not None}
     fields["headers"] = redact_value(message.headers)
     if key_of_text(error := message.headers.get("redrive-dead-error", "")) is not None:
         fields["headers"] = {**fields["headers"], "redrive-dead-error": error}
     fields["faults"] = tuple(map(_fault, message.faults))
-    if message.damage is not None and message.damage.raw:  # a row as it was, in which secrets cannot be recognized
+    if message.damage is not None and message.damage.raw:  # a raw row, in which secrets cannot be recognized
         fields["damage"] = replace(message.damage, raw={})
     changed = {name: value for name, value in fields.items() if value != getattr(message, name)}
     return replace(message, **changed) if changed else message
@@ -271,7 +271,7 @@ def _fault(fault: Fault) -> Fault:
 
 
 def _whole(store: Store, message: Message) -> Message | None:
-    """The message with its body, if that is in a blob; None if it cannot be read."""
+    """The message with its body fetched from a blob, if it has one; None if that is unreadable."""
     if message.content != BLOB:
         return None if message.content == SEALED + BLOB else message
     try:
@@ -317,8 +317,8 @@ class Importer:
         return Inspected(count, bad, tuple(damaged))
 
     def write(self, *, actor: str, reason: str) -> Imported:
-        """Import the good lines in batches, each one commit with an entry in the audit log. After a crash the same call
-        again finds the earlier ones held. Raises StoreError."""
+        """Import the good lines in batches, each one commit with an entry in the audit log. After a crash, repeating
+        the call counts the earlier ones as held. Raises StoreError."""
         ids: list[str] = []
         held: list[str] = []
         damaged: list[Damaged] = []
@@ -329,7 +329,8 @@ class Importer:
         return Imported(tuple(ids), tuple(held), tuple(damaged[:DAMAGED_MAX]))
 
     def _restore(self, batch: list[Message], actor: str, reason: str) -> list[bool]:
-        """Import a batch. Its entry names all messages until it is corrected: a crash before that leaves it so."""
+        """Import a batch. Its entry lists all messages until it is corrected; a crash before that leaves it
+        uncorrected."""
         audit = Audit(self._store)
         entry = audit.entry("import", actor, reason, ids=[m.id for m in batch], about=self.name)
         done = audit.commit(entry, lambda swaps: self._store.restore(batch, swaps=swaps))
@@ -345,7 +346,7 @@ class Importer:
                 damaged.append(Damaged(number, content))
 
     def _lines(self) -> Iterator[tuple[int, Message | str]]:
-        """Each line that is not empty: its message, or what is wrong."""
+        """Each line that is not empty: its message, or the reason why it is damaged."""
         self._spool.seek(0)
         for number, line in enumerate(self._spool, 1):
             if number == 1:
@@ -365,7 +366,7 @@ class Importer:
 
 
 def import_lines(store: Store, file: ExportFile, *, actor: str, reason: str, skip_damaged: bool = False) -> Imported:
-    """Import a file. Raises Refused, and imports nothing, if a line is damaged, unless `skip_damaged`."""
+    """Import a file. If a line is damaged, raises Refused and imports nothing, unless `skip_damaged`."""
     with Importer(store, file) as importer:
         inspected = importer.inspect()
         if inspected.bad and not skip_damaged:
@@ -376,7 +377,7 @@ def import_lines(store: Store, file: ExportFile, *, actor: str, reason: str, ski
 
 
 def damage(inspected: Inspected, shown: int = 3) -> str:
-    """Which lines are damaged, and why."""
+    """The damaged lines and the reasons, in words."""
     lines = ", ".join(f"line {each.line}: {each.why}" for each in inspected.damaged[:shown])
     more = f" and {inspected.bad - shown:,} more" if inspected.bad > shown else ""
     return f"{inspected.bad:,} of {inspected.count + inspected.bad:,} lines cannot be read ({lines}{more})"

@@ -7,11 +7,12 @@ from ..message import Ids
 from ..store import Store
 from .redrive.records import index, recent_plans
 
-BEGIN_MIN = 4  # digits that a shortened id needs
+BEGIN_MIN = 4  # digits required of a shortened id
 
 
 def message_ids(store: Store, begin: str, *, limit: int = 10) -> Ids:
-    """The ids of messages that begin so, at most `limit`; a whole id is not looked up. Raises StoreError."""
+    """The ids of messages that start with `begin`, at most `limit`. A complete id is returned without a look-up. Raises
+    StoreError."""
     bounds = first_and_last(begin)
     if is_id(begin):
         return Ids((begin,))
@@ -21,7 +22,7 @@ def message_ids(store: Store, begin: str, *, limit: int = 10) -> Ids:
 
 
 def run_ids(store: Store, begin: str, *, limit: int = 10) -> Ids:
-    """The same for the runs that `run list` names, and the last 200 plans."""
+    """The ids of runs in `run list`, and of the last 200 plans, that start with `begin`."""
     bounds = first_and_last(begin)
     if is_id(begin):
         return Ids((begin,))

@@ -9,12 +9,12 @@ from ..message import Filter, Lane, Message, Page
 from ..store import Store
 from .select.terms import ALL, Node
 
-LOOKED_MAX = 1000  # messages that one page reads, where the store does not answer the whole selector
-_SIGN = "~"  # between the lane and the store's cursor in it
+LOOKED_MAX = 1000  # messages that one page reads, if the store cannot answer the whole selector
+_SIGN = "~"  # separates the lane from the store's cursor
 
 
 class LaneQuery(NamedTuple):
-    """How one lane is searched: what the store is asked, and what its messages are matched against after that."""
+    """The search of one lane: the store's filter, and the remaining condition for the messages read."""
 
     lane: Lane
     where: Filter
@@ -34,7 +34,7 @@ def page_of(
     looked = 0
     while at < len(queries) and len(messages) < limit and looked < LOOKED_MAX:
         query = queries[at]
-        # No more than are missing: what a page of the store has beyond that would be lost between two cursors.
+        # No more than are missing: further ones of the store's page would be lost between two cursors.
         read = store.peek(query.lane, where=query.where, limit=limit - len(messages), cursor=inner)
         looked += 0 if query.rest == ALL else len(read.messages)
         messages += matching(query, read.messages)
@@ -44,7 +44,7 @@ def page_of(
 
 
 def _place(queries: Sequence[LaneQuery], cursor: str | None) -> tuple[int, str | None]:
-    """The number of the query to go on with, and the store's cursor in its lane."""
+    """The number of the query to continue, and the store's cursor in its lane."""
     if cursor is None:
         return 0, None
     lane, sign, inner = cursor.partition(_SIGN)

@@ -14,7 +14,7 @@ from ..worker.leases import KILL_MS, kill_cell
 
 
 class Pause(Struct, frozen=True):
-    """Who paused a queue, when and why."""
+    """The person who paused a queue, the time and the reason."""
 
     at_ms: int
     actor: str = ""
@@ -35,7 +35,7 @@ def resume(store: Store, queue: str, *, actor: str | None = None, reason: str = 
 def set_width(
     store: Store, queue: str, group: str | None, width: int, *, actor: str | None = None, reason: str = ""
 ) -> None:
-    """Set the width of one group, or (None) of all in the queue; 0: as the app declares. Otherwise as `pause`."""
+    """Set the width of one group, or (None) of all in the queue; 0: the declared width. Otherwise as `pause`."""
     audit = Audit(store)
     entry = audit.by_hand("width", _group(queue, group), actor, reason, f"{width}" if width else "as declared")
     audit.commit(entry, lambda swaps: store.configure_group(queue, group, width=width, swaps=swaps))
@@ -58,7 +58,7 @@ def cancel(
     entry = audit.by_hand("cancel", "", actor, reason, "kill" if kill else "", ids=named)
 
     def write(swaps: list[Swap]) -> list[Cancel]:
-        if kill:  # in the same commit: a worker that is asked to stop it reads its cell then
+        if kill:  # in the same commit, as a worker that is asked to stop it then reads this cell
             keys = [kill_cell(id) for id in named]
             cells = store.cells.read(keys)
             swaps = [*swaps, *(Swap(k, version_of(c), b"1", KILL_MS) for k, c in zip(keys, cells, strict=True))]
@@ -74,8 +74,8 @@ def cancel(
 def tell(
     store: Store, action: str, about: str, *, text: str = "", count: int = 0, actor: str | None = None, reason: str = ""
 ) -> None:
-    """Write an audit entry for an action outside of the store's commits: on blobs, or on SQS. A store without cells has
-    no log. Raises ConfigError, StoreError."""
+    """Write an audit entry for an action outside the store's commits, on blobs or on SQS. A store without cells has no
+    log. Raises ConfigError, StoreError."""
     audit = Audit(store)
     audit.keep(audit.by_hand(action, about, actor, reason, text, count=count))
 
@@ -104,7 +104,7 @@ _pause = msgspec.json.Decoder(Pause).decode
 
 
 def paused_by(store: Store, queues: Sequence[str]) -> dict[str, Pause]:
-    """Who paused these queues; without those that were paused otherwise, as by `Store.configure`. Raises StoreError."""
+    """The pauses of these queues, except those made without this module, as by `Store.configure`. Raises StoreError."""
     if not queues or not store.traits.cells:
         return {}
     cells = store.cells.read([cell_of(queue) for queue in queues])
@@ -113,5 +113,5 @@ def paused_by(store: Store, queues: Sequence[str]) -> dict[str, Pause]:
 
 
 def cell_of(queue: str) -> str:
-    """The cell that says who paused a queue, and why."""
+    """The cell with the pause of a queue."""
     return f"pause/{queue}"

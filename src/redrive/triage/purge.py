@@ -1,7 +1,7 @@
-"""Purge a queue: cancel its waiting messages, batch by batch, with a note of who did it and why.
+"""Purge a queue: cancel its waiting messages, batch by batch, with a note of the person and the reason.
 
-The note and the entry in the audit log are written before the first batch. After a crash the log says that the queue
-was being purged, and how many messages waited then.
+The note and the entry in the audit log are written before the first batch. So after a crash the log has the purge, and
+the number of messages that waited at its start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..store import Store
 from ..stores.validation import admit_names
 from .search import fitting
 
-PAGE = 500  # messages that are cancelled in one commit
+PAGE = 500  # messages cancelled in one commit
 # Messages of one page, as the size of their bodies allows: a store may read its whole lane for each page.
 LOOK_MAX = 20_000
 NOTES_MAX = 20  # of one queue
@@ -38,14 +38,15 @@ _decode = msgspec.json.Decoder(list[PurgeNote]).decode
 
 
 class Purged(Struct, frozen=True):
-    """What a purge did: messages that it cancelled, and messages that were claimed first and were asked to stop."""
+    """The result of a purge: the numbers of messages cancelled, and of messages that a worker claimed first and that
+    were asked to stop."""
 
     cancelled: int = 0
     asked_to_stop: int = 0
 
 
 def admit(store: Store, queue: str) -> None:
-    """Raises ConfigError for a name that no queue has, Unsupported where the store cannot list what waits in one."""
+    """Raises ConfigError for an invalid queue name, Unsupported if the store cannot list waiting messages."""
     admit_names(queue)
     if not store.traits.finds:
         raise Unsupported(
@@ -57,12 +58,12 @@ def admit(store: Store, queue: str) -> None:
 def purge(
     store: Store, queue: str, *, actor: str, reason: str = "", tick: Callable[[int], object] = lambda count: None
 ) -> Purged:
-    """Cancel the messages that wait in the queue (ready, scheduled, parked) and were enqueued before now. `tick` is
+    """Cancel the messages waiting in the queue (ready, scheduled, parked) that were enqueued before now. `tick` is
     called with the size of each batch.
 
     Leased, dead, quarantined and done messages stay. A message that a worker claims just before it is cancelled is
-    asked to stop, as by `cancel`; pause the queue first to avoid that. After a crash call it again. The audit log
-    has one entry of it. Raises StoreError, Unsupported if the store cannot list waiting messages.
+    asked to stop, as by `cancel`; pause the queue first to avoid that. After a crash call it again. The audit log has
+    one entry per purge. Raises StoreError, Unsupported if the store cannot list waiting messages.
     """
     admit(store, queue)
     note, audit, counts = PurgeNote(store.now_ms(), None, actor, reason), Audit(store), store.counts(queue)
@@ -121,7 +122,7 @@ def _notes(store: Store, queue: str) -> tuple[int, list[PurgeNote]]:
 
 
 def _write(store: Store, queue: str, note: PurgeNote) -> None:
-    """Several purges at once keep a note each: one that loses the swap reads again."""
+    """Write the note. Concurrent purges each keep a note: one that loses the swap reads again."""
     while not store.cells.swap([_with(store, queue, note)])[0]:
         pass
 

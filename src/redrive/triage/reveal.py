@@ -1,4 +1,4 @@
-"""Record in the audit log that a person is about to see secrets."""
+"""Record in the audit log that a person is shown secrets."""
 
 from __future__ import annotations
 

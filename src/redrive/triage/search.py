@@ -1,4 +1,4 @@
-"""Search the store for dead letters: a lane page by page, and which fault a message died of."""
+"""Search the store for dead letters, page by page, and find the fault that a message died of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..message import RESTING, Filter, Lane, Message
 from ..store import Store
 
 PAGE, FIRST_PAGE = 500, 100  # messages of a page
-PAGE_BYTES = 16 * 1024 * 1024  # and about how large their bodies may be together
+PAGE_BYTES = 16 * 1024 * 1024  # about the total size of their bodies
 
 
 def pages(store: Store, lane: Lane, where: Filter) -> Iterator[list[Message]]:
@@ -25,7 +25,7 @@ def pages(store: Store, lane: Lane, where: Filter) -> Iterator[list[Message]]:
 
 
 def fitting(messages: Sequence[Message], most: int) -> int:
-    """How many messages as large as these fit into one page, at most `most`."""
+    """The number of messages of this mean size that fit into a page, at most `most`."""
     size = sum(len(message.body) for message in messages) // max(1, len(messages)) + 1
     return max(1, min(most, PAGE_BYTES // size))
 
@@ -40,10 +40,10 @@ def died_of(store: Store, messages: Sequence[Message], fingerprints: Set[str]) -
 
 
 def died_of_last(store: Store, lane: Lane, messages: Sequence[Message]) -> set[str]:
-    """The ids of those messages that died of the last fault they keep.
+    """The ids of those messages that died of the last fault in their history.
 
-    A message does not say so itself: it may have died later, without a fault. The store has a fingerprint only for
-    those that died of a fault. The query is bounded by the times of death, so that a store which starts from the
+    The message alone does not show that: it may have died later, without a fault. The store indexes a fingerprint only
+    for those that died of a fault. The query is bounded by the times of death, so that a store which starts from the
     fingerprint does not read every message that shares it. Raises StoreError.
     """
     times_ms = [message.rested_ms or 0 for message in messages] or [0]

@@ -1,7 +1,7 @@
-"""Select dead letters: the messages that a selector names, as of one moment.
+"""Select dead letters: the messages that a selector matches, at one moment.
 
-Counting, listing, planning and moving a selection all see the same messages. The store answers what its indexes can, as
-a `Filter`, one lane at a time; the rest is matched message by message, page by page.
+Counting, listing, planning and moving a selection all see the same messages. The store answers the part that its
+indexes support, as a `Filter`, one lane at a time; the rest is matched message by message.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _NOT_CANCELLED = Not(Term("reason", (Pattern(("cancelled",)),)))
 
 
 class Selection:
-    """The messages that a selector names among those that were dead at `now_ms`.
+    """The messages that a selector matches among those dead at `now_ms`.
 
-    It contains quarantined messages only if the selector says `lane:quarantine`, and done messages that are kept only
-    if it says `lane:done`. `str` gives the selector.
+    Quarantined messages are included only by `lane:quarantine`, and kept done messages only by `lane:done`. `str`
+    returns the selector.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Selection:
         """`now_ms` defaults to the store's time. Raises SelectorError, which points at the mistake; StoreError."""
         self.node = parse(selector) if isinstance(selector, str) else selector
         self.now_ms = store.now_ms() if now_ms is None else now_ms
-        self.unread = 0  # messages that the last pass left out, as it could not read the blob of their body
+        self.unread = 0  # messages left out of the last pass, as the blob of their body was unreadable
         self._store, self._app = store, app
         by_lane = [(lane, of_lane(self.node, lane)) for lane in LANES]
         self._queries = [self._query(lane, node) for lane, node in by_lane if node != NONE]
@@ -78,17 +78,17 @@ class Selection:
 
     @property
     def exact(self) -> bool:
-        """Whether the store answers the whole selector."""
+        """True if the store answers the whole selector."""
         return all(query.rest == ALL for query in self._queries)
 
     @property
     def indexed(self) -> bool:
-        """Whether the store counts and groups it by its indexes, without reading a message."""
+        """True if the store counts and groups it by its indexes, without reading messages."""
         return self._all_dead and all(self._is_indexed(query.where) for query in self._queries)
 
     @property
     def only_queues(self) -> tuple[str, ...] | None:
-        """The queues whose dead messages it contains, all of them; None if it asks for anything else."""
+        """The queues whose dead messages it consists of; None if it has any other condition."""
         if not self._all_dead or self._fields(self.where) != {"queue"}:
             return None
         queue = self.where.queue
@@ -104,10 +104,10 @@ class Selection:
         return self.messages()
 
     def matches(self, message: Message, fault: Fault | Unknown | None = Unknown.FAULT) -> bool:
-        """Whether the selection contains this message, as far as the message itself shows.
+        """True if the selection contains this message, by the data of the message alone.
 
-        Assumes that it died of the last fault it keeps, unless `fault` is given. False where the selector asks for a
-        body that is stored in a blob.
+        Assumes that it died of the last fault in its history, unless `fault` is given. False if the selector needs a
+        body that is in a blob.
         """
         if message.lane not in LANES or (message.rested_ms or 0) > self.now_ms:
             return False
@@ -124,33 +124,35 @@ class Selection:
         return (message.id for message in self.messages(limit))
 
     def page(self, limit: int = 50, cursor: str | None = None) -> Page:
-        """One page of `messages()`; its `cursor` leads to the next. It reads at most a thousand messages, so a page may
-        have fewer than `limit`, or none, and still a cursor. Raises ValueError for a cursor of another selection."""
+        """One page of `messages()`; its `cursor` leads to the next. At most a thousand messages are read, so a page
+        with a cursor may have fewer than `limit` messages, or none. Raises ValueError for a cursor of another
+        selection."""
         return page_of(self._store, self._queries, self._matching, limit, cursor)
 
     def count(self) -> int:
-        """How many messages it contains. Reads no message where the indexes suffice."""
+        """The number of messages in the selection. Reads no messages if the indexes suffice."""
         if self._all_dead:
             return sum(group.count for query in self._queries for group in self._indexed(query.where))
         return sum(1 for _ in self._matches())
 
     def count_in(self, queue: str) -> int:
-        """How many dead messages of this queue its filter of the store matches, whichever queues it names."""
+        """The number of dead messages in this queue that match the store's filter with its queue replaced."""
         return sum(group.count for group in self._indexed(replace(self.where, queue=queue)))
 
     def groups(self, *, trend: bool = False) -> Sequence[FailureGroup]:
         """Failure groups: the messages by fingerprint of the fault they died of, and task; the largest group first.
-        With `trend`, also how many of each died in the last ten minutes and in the fifty before."""
+        With `trend`, also the deaths in the last ten minutes and in the fifty before."""
         if self._all_dead:
             return [group for query in self._queries for group in self._indexed(query.where, trend=trend)]
         return grouped(self._matches(faults=True), self.now_ms if trend else None)
 
     def width(self) -> int | None:
-        """How many dead messages are read to find those that it contains; None where no index tells."""
+        """The number of dead messages that are read to find the selection; None if no index has it."""
         return sum(group.count for group in self._indexed(self.where)) if self._is_indexed(self.where) else None
 
     def count_unnamed(self, lane: Lane) -> int:
-        """How many messages of the lane it would contain if the selector named that lane; 0 if it names a lane."""
+        """The number of messages of the lane that the selector would match if it named that lane; 0 if it names any
+        lane."""
         node = unnamed(self.node, lane)
         if node == NONE:
             return 0
@@ -161,7 +163,7 @@ class Selection:
         return sum(len(self._matching(query, page)) for page in pages(self._store, query.lane, query.where))
 
     def plan(self, **options: Unpack[PlanOptions]) -> PlanHandle:
-        """Plan a redrive of these messages: freeze which ones, count them, and move nothing.
+        """Plan a redrive of these messages: freeze and count them without moving any.
 
         - `rate`: at most so many a second, such as "20/s" (default: 500).
         - `canary`: move so many first, and the rest once their outcomes are known; 0 for none. A plan of no more
@@ -170,13 +172,13 @@ class Selection:
         - `halve_on_failures`: halve the speed after each second in which more than a tenth failed.
         - `stop_if`: end the run at "failed>20%" of the outcomes so far, or at "failed>100" ("never" for never).
         - `attempts`: attempts of the new life (default: the policy's). `to_queue`: another queue for all of them.
-        - `delay`, `spread`: each message comes due so much later; `spread` draws a share of it per message.
+        - `delay`, `spread`: each message is due this much later, for `spread` a random part of it.
         - `keep_deadline`: keep the deadlines. `gates`: what must hold while the run moves messages (default: closed
           breakers).
 
         The plan leaves out quarantined messages that the selector does not name, messages that a standing rule holds,
-        messages of tasks that the app does not have, and those that ask for a body which cannot be read; `excluded`
-        counts them by reason. Raises ConfigError, ValueError or TypeError for a bad value, StoreError.
+        messages of tasks that the app does not have, and those whose body is needed and unreadable; `excluded` counts
+        them by reason. Raises ConfigError, ValueError or TypeError for a bad value, StoreError.
         """
         from .redrive.plan import PlanHandle
 
@@ -186,7 +188,7 @@ class Selection:
         )
 
     def _plannable(self, excluded: Counter[str]) -> Iterator[Message]:
-        """The messages that a plan takes; counts in `excluded` those that it leaves out."""
+        """The messages for a plan. Counts in `excluded` those left out."""
         known = self._app.tasks if self._app is not None and self._app.tasks else None
         held = held_fingerprints(self._store)
         rest = self.messages()
@@ -208,7 +210,7 @@ class Selection:
 
     @property
     def _all_dead(self) -> bool:
-        """Whether the store itself finds all of it, and counts and groups it."""
+        """True if the store can find, count and group the whole selection."""
         return self.exact and all(query.lane is Lane.DEAD for query in self._queries)
 
     def _is_indexed(self, where: Filter) -> bool:
@@ -216,18 +218,19 @@ class Selection:
         return by is None or self._fields(where) <= {*by}
 
     def _fields(self, where: Filter) -> set[str]:
-        """The fields by which a filter chooses; that a message died by now is none."""
+        """The fields that a filter uses, except the bound that messages died by now."""
         return {name for name, value in asdict(self._untimed(where)).items() if value is not None}
 
     def _untimed(self, where: Filter) -> Filter:
-        """A filter without the bound that every message died by now."""
+        """The filter without the bound that messages died by now."""
         return replace(where, until_ms=None) if where.until_ms == self.now_ms + 1 else where
 
     def _query(self, lane: Lane, node: Node) -> LaneQuery:
         return LaneQuery(lane, *split(node, self.now_ms + 1, self.now_ms))
 
     def _indexed(self, where: Filter, *, trend: bool = False) -> Sequence[FailureGroup]:
-        """Stores group fastest without a bound in time: use one only where a message died since `now_ms`."""
+        """Failure groups by the store's indexes. Stores group fastest without a time bound, so one is used only if a
+        message died since `now_ms`."""
         untimed = self._untimed(where)
         if untimed != where:
             groups = self._store.failure_groups(where=untimed, trend=trend)
@@ -257,7 +260,7 @@ class Selection:
         ]
 
     def _matches_fully(self, rest: Node, message: Message, of_last: bool) -> bool:
-        """Match by the fault it died of and, if that does not decide, by the body in its blob."""
+        """Match by the fault the message died of and, if that does not decide, by the body in its blob."""
         fault = message.faults[-1] if of_last else None
         match = matches(rest, Candidate(message, self.now_ms, fault))
         if match is not None:
@@ -274,8 +277,7 @@ class Selection:
 
 def of_lane(node: Node, lane: Lane) -> Node:
     """The selector for messages of this lane, with its terms about lanes resolved. It matches quarantined and done
-    messages only where it names them by `lane:quarantine` or `lane:done`, outside of any `not`; never cancelled
-    ones."""
+    messages only if it names them by `lane:quarantine` or `lane:done`, outside of any `not`; never cancelled ones."""
     if lane is Lane.DEAD:
         return _resolved(node, lane)
     meant = _resolved(_naming(node, lane), lane)
@@ -283,7 +285,7 @@ def of_lane(node: Node, lane: Lane) -> Node:
 
 
 def unnamed(node: Node, lane: Lane) -> Node:
-    """`of_lane` as if the selector named the lane; `NONE` if it names a lane."""
+    """`of_lane` as if the selector named the lane; `NONE` if it already does."""
     return NONE if of_lane(node, lane) != NONE else _resolved(node, lane)
 
 
@@ -300,7 +302,8 @@ def _naming(node: Node, lane: Lane) -> Node:
 
 
 def _of_done(node: Node) -> Node:
-    """Done messages died of no fault; their `age` counts from when they were done, as `failed` does for dead ones."""
+    """Adapt the selector to done messages, which died of no fault. Their `age` counts from the time they were done, as
+    `failed` does for dead ones."""
     match node:
         case Term("error" | "fingerprint"):
             return NONE
@@ -334,7 +337,7 @@ def _resolved(node: Node, lane: Lane) -> Node:
 
 
 def split(node: Node, until_ms: int, now_ms: int) -> tuple[Filter, Node]:
-    """Split a selector into the part that a store answers, for messages dead before `until_ms`, and the rest."""
+    """Split a selector into the filter for the store, limited to messages dead before `until_ms`, and the rest."""
     fields: dict[str, Any] = {}
     since_ms = 0
     left: list[Node] = []
@@ -362,7 +365,7 @@ def _is_exact(value: TermValue) -> bool:
 
 
 def _bounds(value: Age | PointInTime, now_ms: int) -> tuple[int, int]:
-    """From when, and before when, a message that fits has died."""
+    """The time range in which a matching message died: first time, and first time after it."""
     at_ms = now_ms - value.ms if isinstance(value, Age) else value.ms
     later = value.op[0] == ("<" if isinstance(value, Age) else ">")
     with_it = value.op.endswith("=")

@@ -1,6 +1,6 @@
 """Run the open redrives of a store beside a worker, and the machines that redrive automatically.
 
-Both run on one thread of their own, which exists while there is one of either.
+Both run on one additional thread, which exists only while needed.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from .auto.runner import AutoRunner
 from .redrive.records import index
 from .redrive.runner import Runner
 
-POLL_S = 1.0  # how often it checks for open runs
+POLL_S = 1.0  # interval of checks for open runs
 TROUBLE_S = 5.0  # how long a run rests after an error
-NOTICE_EVERY_S = 60.0  # how often it reports an unavailable store, at most
+NOTICE_EVERY_S = 60.0  # least time between reports of an unavailable store
 
 
 class RedriveService(Service):
-    """Runs the open redrives and the machines of an app's store, as `owner`. Several processes share them: each is run
-    by one at a time."""
+    """Runs the open redrives and the machines of an app's store, as `owner`. Processes share them: each run and machine
+    is run by one process at a time."""
 
     def __init__(self, app: Registry, owner: str, notice: Notify) -> None:
         self._app, self._owner, self._notice = app, owner, notice
         self._autos = AutoRunner(app, owner, notice)
         self._runners: dict[str, Runner] = {}
-        self._next_s: dict[str, float] = {}  # when each is due for its next tick
+        self._next_s: dict[str, float] = {}  # when the next tick of each is due
         self._poll_at_s = self._find_at_s = self._notice_at_s = 0.0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._ticked = True  # whether all open runs were ticked at least once
+        self._ticked = True  # True if all open runs were ticked at least once
 
     # -- on the worker's store thread
 
     def look(self, *, now: bool = False) -> None:
-        """Start the thread if there is anything to run; checks once a second, or `now`. If the cells cannot be read,
-        the worker continues without: the store is down, or they were altered or written by a newer version."""
+        """Start the thread if there is anything to run; checks at most once a second, except `now`. If the cells are
+        unreadable, the worker continues without: the store is down, or the cells were altered or written by a newer
+        version."""
         now_s = time.monotonic()
         if self._thread is not None or (now_s < self._poll_at_s and not now):
             return
@@ -58,11 +59,11 @@ class RedriveService(Service):
             self._thread.start()
 
     def busy(self, queues: Collection[str]) -> bool:
-        """Whether a burst worker on these queues has to wait for a run with messages left to move."""
+        """True if a burst worker on these queues must wait for a run with messages left to move."""
         return not self._ticked or any(runner.keeps(queues) for runner in list(self._runners.values()))
 
     def carried(self) -> list[str]:
-        """The ids of the runs whose lease it has. From any thread."""
+        """The ids of the runs whose lease this service has. Thread-safe."""
         return [id for id, runner in list(self._runners.items()) if runner.carries]
 
     def close(self) -> None:
@@ -87,7 +88,7 @@ class RedriveService(Service):
             self._ticked, self._thread = True, None
 
     def _round(self) -> float | None:
-        """Tick what is due; returns how long to sleep. None: there is nothing to run."""
+        """Tick the runs and machines that are due; returns the seconds to sleep. None: there is nothing to run."""
         now_s = time.monotonic()
         try:
             if now_s >= self._find_at_s:

@@ -1,4 +1,4 @@
-"""The timeline of a message: enqueued, its attempts, what people did to it, and how it ended."""
+"""The timeline of a message: its enqueue, its attempts, actions of people, and its end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ GONE = ("discard", "edit")  # actions that remove a message
 
 
 class Moment(Struct, frozen=True):
-    """One event of a timeline, `after_ms` after the one before. `fault` belongs to an attempt, `entry` to an action by
-    hand; `text` is for people."""
+    """One event of a timeline, `after_ms` after the previous one. `fault` belongs to an attempt, `entry` to an action
+    by a person; `text` describes it."""
 
     at_ms: int
     what: str
@@ -30,7 +30,7 @@ class Moment(Struct, frozen=True):
 
 
 def by_hand(store: Store, message: Message) -> list[Entry]:
-    """The audit entries of this message, and of the run that moved it last, oldest first. Raises StoreError."""
+    """The audit entries of this message, and of the run that last moved it, oldest first. Raises StoreError."""
     log = islice(Audit(store).entries(since_ms=message.enqueued_ms), READ_MAX)
     about = {message.run} - {None}
     return [entry for entry in log if message.id in entry.ids or entry.about in about][::-1]
@@ -44,7 +44,8 @@ def ended_by(store: Store, id: str) -> Entry | None:
 
 def timeline(message: Message, entries: Sequence[Entry] = ()) -> list[Moment]:
     """The events of a message, oldest first. Pure."""
-    moments = sorted(_moments(message, entries), key=lambda moment: moment.at_ms)  # stable: as they are given
+    # the sort is stable: ties keep their order
+    moments = sorted(_moments(message, entries), key=lambda moment: moment.at_ms)
     return [
         Moment(m.at_ms, m.what, m.text, m.at_ms - before.at_ms if before else None, m.fault, m.entry)
         for before, m in zip([None, *moments], moments, strict=False)
@@ -68,7 +69,7 @@ def _moments(message: Message, entries: Sequence[Entry]) -> Iterator[Moment]:
 
 
 def _dropped(faults: Sequence[Fault]) -> int:
-    """How many attempts are missing in the middle of one life, as far as the faults show."""
+    """The number of attempts missing in the middle of one life, by the faults on both sides."""
     if len(faults) < 2 * FAULTS_KEPT_EACH_END:
         return 0
     last, next = faults[FAULTS_KEPT_EACH_END - 1], faults[FAULTS_KEPT_EACH_END]
@@ -76,7 +77,7 @@ def _dropped(faults: Sequence[Fault]) -> int:
 
 
 def _shows_redrive(entries: Iterable[Entry], message: Message) -> bool:
-    """Whether the audit entries contain its last redrive."""
+    """True if the audit entries contain the last redrive of the message."""
     return any(entry.action == "retry" and abs(entry.at_ms - message.life_ms) < 60_000 for entry in entries)
 
 

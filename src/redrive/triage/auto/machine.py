@@ -24,8 +24,8 @@ from ...store import Store
 from ..redrive.records import Line
 
 INDEX = "autos"
-STORY_MAX = 200  # lines; the last ones stay
-KEPT_MS = 400 * 86_400_000  # a machine without a worker
+STORY_MAX = 200  # lines; older ones are dropped
+KEPT_MS = 400 * 86_400_000  # expiry of a machine that no worker runs
 READ_AT_ONCE = 200
 QUEUE, FINGERPRINT = "queue/", "fingerprint/"
 
@@ -33,14 +33,14 @@ Phase = Literal["new", "looking", "asleep", "waiting", "redriving", "paused", "e
 
 
 class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A machine that redrives the dead messages of a scope automatically, or discards them. Times are ms of the
-    store's clock.
+    """A machine that redrives the dead messages of a scope automatically, or discards them. Times are ms of the store's
+    clock.
 
-    `phase` and `why` say what it does: looking for messages, asleep until `next_ms` (or until a message dies), waiting
-    for a gate, redriving by the run `run`, paused by a person, or ended, as its rule was removed. Counts of messages:
-    `redriven` by its runs, `done` and `failed` by the outcomes of these, `changed` by others before they were moved,
-    `isolated` as poison, `discarded`. `slot_ms`: its rate allows the next run from then on. `auto`: its parameters;
-    None: it discards. The worker `owner` has its lease until `until_ms`.
+    `phase` and `why` describe its state: looking for messages, asleep until `next_ms` (or until a message dies),
+    waiting for a gate, redriving by the run `run`, paused by a person, or ended, as its rule was removed. Counts of
+    messages: `redriven` by its runs, `done` and `failed` by the outcomes of these, `changed` by others before they were
+    moved, `isolated` as poison, `discarded`. `slot_ms`: when its rate allows the next run. `auto`: its parameters;
+    None: it discards messages. The worker `owner` has its lease until `until_ms`.
     """
 
     scope: str
@@ -59,10 +59,10 @@ class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     auto: AutoRedrive | None = None
     owner: str = ""
     until_ms: int = 0
-    story: tuple[Line, ...] = ()  # filled when it is read
+    story: tuple[Line, ...] = ()  # set by `machines`
 
     def worked(self, now_ms: int) -> bool:
-        """Whether a worker has its lease now."""
+        """True if a worker has its lease now."""
         return now_ms < self.until_ms
 
 
@@ -113,7 +113,7 @@ def machines(store: Store, scope: str | None = None) -> list[Machine]:
         cells = store.cells.read([*map(state_cell, some), *map(story_cell, some)])
         for cell, stored in zip(cells, cells[len(some) :], strict=False):
             machine = decoded(cell, _decode, None)
-            if machine is not None:  # it may have expired, or cannot be read
+            if machine is not None:  # it may have expired, or be unreadable
                 result.append(replace(machine, story=decoded(stored, _lines, ())))
     return result
 

@@ -1,6 +1,6 @@
-"""Standing rules: what happens to the messages of a failure group, by its fingerprint, until the rule is removed.
+"""Standing rules for the messages of a failure group, by fingerprint, in force until removed.
 
-All rules are in the cell `rules`, so that one read gets all of them.
+All rules are in the cell `rules`, so one read returns all of them.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def read_rules(store: Store, known: Versioned | None = None) -> Versioned:
 
 
 def readable_rules(store: Store) -> dict[str, Rule]:
-    """As `rules`, for looks: none where they cannot be read. Raises StoreError."""
+    """As `rules`, for displays: empty if the cell is unreadable. Raises StoreError."""
     return decoded(store.cells.read([RULES])[0], _decode, {})
 
 
 def held_fingerprints(store: Store) -> set[str]:
-    """The fingerprints that a rule holds: no bulk action moves their messages. Raises StoreError."""
+    """The fingerprints with the rule `hold`: no bulk action moves their messages. Raises StoreError."""
     return {fingerprint for fingerprint, rule in rules(store).items() if rule.kind == "hold"}

@@ -1,7 +1,7 @@
 """Run the machines that redrive automatically: check gates, find due messages, start a run, wait for its end, repeat.
 
-A machine is a cell (machine.py). Each step is one commit that swaps it: isolating poison, starting a run, counting
-what a run came to. After a crash between two steps the next worker reads the cell and continues: a plan that was not
+A machine is a cell (machine.py). Each step is one commit that swaps it: isolating poison, starting a run, counting the
+outcomes of a run. After a crash between two steps the next worker reads the cell and continues: a plan that was not
 started expires, a run that was started is named in the cell. A machine moves no messages itself: its runs do, and
 workers run these as any other.
 """
@@ -49,20 +49,20 @@ from .rules import Versioned, read_rules
 from .scan import LATE_MS, POISON_MAX, Scan, ScanResult
 
 ACTOR = "auto-redrive"
-LEASE_MS = 20_000  # how long a machine rests whose worker was killed; longer while it sleeps
-LOOK_MS = 30_000  # the longest sleep: messages that die meanwhile may be due, or poison
+LEASE_MS = 20_000  # how long a machine rests after its worker was killed; longer while it sleeps
+LOOK_MS = 30_000  # longest sleep, as messages that die meanwhile may be due, or poison
 TROUBLE_MS = 60_000  # how long a machine rests after an error
-POLL_MS = 5000  # how often to check whether another worker gave a machine back
-ASK_MS = 1000  # how often to check a gate, or the run
-DISCARD_MAX = 100  # in one commit
-TICK_S = 0.25  # a tick starts no further step after that; the next one continues
+POLL_MS = 5000  # interval of checks for a machine that another worker gave back
+ASK_MS = 1000  # interval of checks of a gate, or of the run
+DISCARD_MAX = 100  # messages discarded in one commit
+TICK_S = 0.25  # a tick starts no further step after this time; the next one continues
 
-MachineCount = Literal["isolated", "discarded"]  # of a machine, by the names of its fields
+MachineCount = Literal["isolated", "discarded"]  # fields of Machine
 
 
 class Assignment(NamedTuple):
-    """What to do in a scope: redrive by `auto`, or (None) discard. It leaves messages of the fingerprints `ruled` to
-    their own rules."""
+    """The task in a scope: redrive by `auto`, or (None) discard. Messages of the fingerprints `ruled` are left to their
+    own rules."""
 
     scope: str
     where: Filter
@@ -73,15 +73,15 @@ class Assignment(NamedTuple):
 
 
 class Memory:
-    """What this process remembers of a scope between ticks. Losing it costs time only."""
+    """The memory of this process about a scope between ticks. Losing it only costs time."""
 
     __slots__ = ("assignment", "held", "release_ms", "scan", "shut_until_ms", "wake_ms")
 
     def __init__(self, app: Registry, assignment: Assignment) -> None:
         self.assignment, self.scan, self.wake_ms = assignment, Scan(app, assignment.where), 0
-        self.held: Sequence[str] = ()  # the dependencies that hold back all messages that are due
-        self.release_ms = 0  # when to read again the messages that a dependency holds back
-        self.shut_until_ms = 0  # until then it checks only the gates, and reads no messages
+        self.held: Sequence[str] = ()  # the dependencies that hold all due messages
+        self.release_ms = 0  # when to read the held messages again
+        self.shut_until_ms = 0  # until then only the gates are checked, and no messages read
 
 
 class AutoRunner:
@@ -98,17 +98,18 @@ class AutoRunner:
         self._rules: Versioned = (0, {})
 
     def __bool__(self) -> bool:
-        """Whether the last tick found a machine."""
+        """True if the last tick found a machine."""
         return bool(self._memories)
 
     def wanted(self) -> bool:
-        """Whether there is a machine to run. Raises StoreError."""
+        """True if there is a machine to run. Raises StoreError."""
         return bool(self._assignments())
 
     def tick(self) -> None:
-        """Do what is due now, or some of it. Call it about once a second. Raises StoreError."""
+        """Do the steps that are due now, or some of them. Call it about once a second. Raises StoreError."""
         assignments, now_ms = self._assignments(), self._store.now_ms()
-        set_back, self._ticked_ms = now_ms < self._ticked_ms - LATE_MS, now_ms  # what is remembered is of the future
+        # the clock was set back: remembered times are in the future
+        set_back, self._ticked_ms = now_ms < self._ticked_ms - LATE_MS, now_ms
         for scope in self._memories.keys() - assignments.keys():
             self._end(self._memories.pop(scope))
         for scope, assignment in assignments.items():
@@ -121,7 +122,7 @@ class AutoRunner:
             try:
                 while memory.wake_ms <= now_ms and time.monotonic() < end_s:
                     memory.wake_ms = self._step(memory)
-            except Conflict:  # another process changed it: nothing was written, and the next tick reads again
+            except Conflict:  # another process changed it: nothing was written, and the next tick reads it again
                 memory.wake_ms = 0
             except StoreError:
                 raise
@@ -159,11 +160,12 @@ class AutoRunner:
     # -- a step
 
     def _step(self, memory: Memory) -> int:
-        """Do the next step; returns when to do the one after."""
+        """Do the next step of a machine; returns when the following one is due."""
         assignment, now_ms = memory.assignment, self._store.now_ms()
         (cell,) = self._store.cells.read([state_cell(assignment.scope)])
         before = decode(cell, assignment.scope)
-        leased = now_ms < before.until_ms <= now_ms + LOOK_MS + 2 * LEASE_MS  # longer: before the clock was set back
+        # a longer lease is from before the clock was set back
+        leased = now_ms < before.until_ms <= now_ms + LOOK_MS + 2 * LEASE_MS
         if leased and before.owner != self._owner:
             return min(before.until_ms, now_ms + POLL_MS)
         machine = replace(before, auto=assignment.auto, owner=self._owner)
@@ -183,26 +185,27 @@ class AutoRunner:
         scan = memory.scan.find(assignment.auto, assignment.ruled, now_ms)
         if scan.poison:
             return self._isolate(assignment, cell, machine, scan.poison, now_ms)
-        if not scan.due and scan.next_ms <= now_ms:  # there is more to read
+        if not scan.due and scan.next_ms <= now_ms:  # there are more messages to read
             self._keep(cell, machine, now_ms, now_ms + ASK_MS)
             return now_ms + ASK_MS
         if not scan.due and not scan.held:
             return self._rest(cell, machine, scan, now_ms)
         memory.held, memory.shut_until_ms = () if scan.due else sorted(scan.held), now_ms + LOOK_MS
-        if not scan.due:  # messages that nothing holds back may come due sooner
+        if not scan.due:  # messages that no dependency holds may be due sooner
             memory.shut_until_ms = int(min(memory.shut_until_ms, max(scan.next_ms, now_ms + ASK_MS)))
         if (why := self._shut(memory, assignment.auto, now_ms)) is not None:
             return self._wait(cell, machine, why, now_ms)
         memory.shut_until_ms = 0
         if not scan.due:
-            memory.scan.release()  # they may go now
+            memory.scan.release()  # held messages may be moved now
             return now_ms + ASK_MS
-        if now_ms < machine.slot_ms <= now_ms + 2000 / assignment.auto.rate:  # later: before the clock was set back
+        # a later slot is from before the clock was set back
+        if now_ms < machine.slot_ms <= now_ms + 2000 / assignment.auto.rate:
             return self._sleep(cell, machine, now_ms, min(machine.slot_ms, now_ms + LOOK_MS))
         return self._begin(assignment, cell, machine, scan.due, now_ms)
 
     def _shut(self, memory: Memory, auto: AutoRedrive, now_ms: int) -> str | None:
-        """What holds back all messages that are due. An approval is asked for by each run."""
+        """Why no due message may be moved now, or None. Each run asks for its own approval."""
         gates = Gates(False, auto.gates.health, None, auto.gates.window)
         return held_dependency(self._app, memory.held, now_ms) or closed(gates, self._app, (), now_ms)
 
@@ -227,7 +230,7 @@ class AutoRunner:
             )
         if machine.phase != "paused":
             after = replace(after, phase="looking")
-            if run is not None and run.status is RunStatus.CANCELLED:  # by a person: do not start another at once
+            if run is not None and run.status is RunStatus.CANCELLED:  # by a person: do not start another run at once
                 after = replace(after, phase="paused", why=f"run {machine.run} was cancelled: {run.why}")
                 line += "; paused until it is resumed"
         self._commit(cell, after, [line], now_ms)
@@ -241,8 +244,8 @@ class AutoRunner:
         return now_ms + ASK_MS
 
     def _rest(self, cell: Cell | None, machine: Machine, scan: ScanResult, now_ms: int) -> int:
-        """Sleep: nothing is due."""
-        # messages that die from now on wait for the base at least, and for a second to be seen
+        """Put the machine to sleep, as no message is due; returns when it wakes."""
+        # messages that die from now on wait for at least the base delay, or a second
         assert machine.auto is not None
         soon_ms = min(scan.next_ms, now_ms + LOOK_MS, now_ms + machine.auto.delay_ms(1, 0.0))
         wake_ms = max(now_ms + ASK_MS, int(soon_ms))
@@ -297,8 +300,8 @@ class AutoRunner:
         entry: Entry,
         count: MachineCount,
     ) -> Sequence[bool]:
-        """Apply the verdict, in one commit with the entry and the machine, which counts all messages; returns which
-        messages were moved."""
+        """Apply the verdict to `some` messages, in one commit with the entry and the machine, which counts all of them;
+        returns which messages were moved."""
         audit = Audit(self._store)
         swaps = [*self._swaps(cell, after, [line], entry.at_ms), *audit.swaps(entry)]
         moved = self._store.triage([m.handle for m in some], verdict, swaps=swaps)
@@ -309,7 +312,7 @@ class AutoRunner:
     def _correct(
         self, audit: Audit, entry: Entry, some: Sequence[Message], moved: Sequence[bool], count: MachineCount
     ) -> None:
-        """Correct the counts for messages that others had moved."""
+        """Correct the counts and the entry for messages that others had moved."""
         audit.amend(entry, ids=[m.id for m, done in zip(some, moved, strict=True) if done])
         (cell,) = self._store.cells.read([state_cell(entry.about)])
         machine = decode(cell, entry.about)
@@ -321,8 +324,8 @@ class AutoRunner:
     def _begin(
         self, assignment: Assignment, cell: Cell | None, machine: Machine, due: Sequence[Message], now_ms: int
     ) -> int:
-        """Plan these messages and start the run, in one commit with the machine. A crash before it leaves a plan that
-        is not started: it moves nothing, and expires."""
+        """Plan these messages and start the run; the start is one commit with the machine. A crash before it leaves an
+        unstarted plan, which moves nothing and expires."""
         assert assignment.auto is not None
         settings = RedriveSettings(
             rate=assignment.auto.rate,
@@ -356,7 +359,7 @@ class AutoRunner:
     # -- writing
 
     def _keep(self, cell: Cell | None, machine: Machine, now_ms: int, wake_ms: int) -> None:
-        """Keep the lease past the next step; write nothing if it lasts that long."""
+        """Extend the lease beyond the next step; writes nothing if it already lasts that long."""
         if machine.until_ms < wake_ms + LEASE_MS // 2 or decode(cell, machine.scope).auto != machine.auto:
             self._commit(cell, machine, [], now_ms, wake_ms)
 

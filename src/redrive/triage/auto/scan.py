@@ -1,8 +1,8 @@
-"""Scan the dead messages of a scope: which are due, which are poison, and when to scan again. Reads only.
+"""Scan the dead messages of a scope for due ones and poison, and compute when to scan again. Reads only.
 
 A scan walks the lane in the order of deaths, page by page. It remembers the messages that come due soonest and reads
 them again by id at their time; messages that died since the last scan are at the end of the lane. So a million waiting
-messages cost one walk, in steps, and another every ten minutes for what was imported or changed meanwhile.
+messages cost one walk, in steps, and another every ten minutes for imported or changed messages.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from ...worker.flow.local_state import controls
 from ..redrive.gates import held
 from ..search import FIRST_PAGE, died_of, fitting
 
-PAGE = 250  # messages that are read at once
-READ_MAX = 2000  # messages of one scan; the next one continues there
-POISON_MAX = 500  # messages that are isolated at once
-KNOWN_MAX = 10_000  # waiting messages that are remembered
-WALK_EVERY_MS = 600_000  # after the end of the last walk, or ten times as long as that took
-LATE_MS = 10_000  # how late a death may be seen, after a slow commit
+PAGE = 250  # messages read at once
+READ_MAX = 2000  # messages read in one scan; the next one continues there
+POISON_MAX = 500  # messages isolated at once
+KNOWN_MAX = 10_000  # waiting messages remembered
+WALK_EVERY_MS = 600_000  # pause after a walk, or ten times the walk's duration
+LATE_MS = 10_000  # how late a death may become visible, after a slow commit
 
 
 class ScanResult(NamedTuple):
     """`due`: messages to redrive now, the longest due first. `poison`: messages to isolate. `held`: the dependencies
-    that hold back others, and why. `next_ms`: when the next message is due; infinite if none is known; not after now
-    if there is more to read."""
+    that hold other due messages, and why. `next_ms`: when the next message is due; infinite if none is known; not after
+    now if there is more to read."""
 
     due: Sequence[Message]
     poison: Sequence[Message]
-    held: dict[str, str]  # by dependency, NAME or NAME/KEY, why
+    held: dict[str, str]  # the reason, by dependency (NAME or NAME/KEY)
     next_ms: float
 
 
 class Scan:
-    """Scans the dead messages of one scope, and remembers where it was. Losing that costs time only."""
+    """Scans the dead messages of one scope, and remembers its position. Losing it only costs time."""
 
     def __init__(self, app: Registry, where: Filter) -> None:
         self._app, self._store, self._where = app, app.store, where
-        self._known: dict[str, int] = {}  # when waiting messages are due: the soonest ones
-        self._lost_ms = math.inf  # when the first message is due that was one too many to remember
-        self._held: set[str] = set()  # known messages that a dependency holds back
-        self._why: dict[str, str] = {}  # by dependency, why
+        self._known: dict[str, int] = {}  # due times of waiting messages, the soonest ones
+        self._lost_ms = math.inf  # when the first waiting message is due that was not remembered
+        self._held: set[str] = set()  # known messages that a dependency holds
+        self._why: dict[str, str] = {}  # the reason, by dependency
         self._walk, self._tail = Walk(where, going=True), Walk(where)
         self._walk_from_ms = 0  # when the last walk through the whole lane began, and when the next one does
         self._walk_ms = math.inf
-        self._seen_ms: int | None = None  # messages that died before are known, or found by the walk
+        self._seen_ms: int | None = None  # messages that died before this are known, or found by the walk
 
     def find(self, auto: AutoRedrive, ruled: Set[str], now_ms: int) -> ScanResult:
         """Scan for messages to redrive now, at most as many as one run moves. Leaves out those of the
@@ -78,7 +78,7 @@ class Scan:
         return ScanResult(due, [*got.poison.values()], self._why if self._held else {}, self._next_ms(now_ms))
 
     def release(self) -> None:
-        """Read again the messages that a dependency held back."""
+        """Read the messages again that a dependency held."""
         self._held.clear()
         self._why = {}
 
@@ -98,7 +98,7 @@ class Scan:
             self._walk_ms = self._lost_ms = math.inf
 
     def _read_known(self, got: _Pass) -> None:
-        """Read the known messages whose time has come."""
+        """Read the known messages that are due."""
         ready = heapq.nsmallest(
             got.auto.run_max + POISON_MAX,
             ((due_ms, id) for id, due_ms in self._known.items() if due_ms <= got.now_ms and id not in self._held),
@@ -106,7 +106,7 @@ class Scan:
         for at in range(0, len(ready), PAGE):
             ids = [id for _, id in ready[at : at + PAGE]]
             page = self._store.peek(Lane.DEAD, where=replace(self._where, ids=tuple(ids)), limit=len(ids))
-            for id in {*ids} - {message.id for message in page.messages}:  # it was moved
+            for id in {*ids} - {message.id for message in page.messages}:  # the message was moved
                 self._known.pop(id, None)
             self._sort(page.messages, got)
             if got.full:
@@ -119,7 +119,7 @@ class Scan:
             walk.saw(page)
 
     def _sort(self, messages: Sequence[Message], got: _Pass) -> None:
-        """Sort the messages by their next step. Remembers all until they are found gone, also those that are due: the
+        """Sort the messages by their next step. All are remembered until they are gone, including due ones, as the
         redrive may fail."""
         got.read += len(messages)
         due: list[Message] = []
@@ -154,7 +154,7 @@ class Scan:
         return min([self._lost_ms, *(at_ms for id, at_ms in self._known.items() if id not in self._held)])
 
     def _not_ruled(self, messages: Sequence[Message], ruled: Set[str]) -> Sequence[Message]:
-        """Without the messages whose failure has a standing rule, which takes precedence."""
+        """The messages without those of fingerprints with a standing rule, which takes precedence."""
         gone = died_of(self._store, messages, ruled)
         return [m for m in messages if m.id not in gone] if gone else messages
 
@@ -179,18 +179,18 @@ class _Pass:
 
     def __init__(self, auto: AutoRedrive, ruled: Set[str], now_ms: int, breakers: Breakers | None) -> None:
         self.auto, self.ruled, self.now_ms, self.breakers = auto, ruled, now_ms, breakers
-        self.due: dict[str, tuple[int, Message]] = {}  # each with when it was due
+        self.due: dict[str, tuple[int, Message]] = {}  # each with its due time
         self.poison: dict[str, Message] = {}
         self.read = 0
 
     @property
     def full(self) -> bool:
-        """Whether the scan has found, or read, enough."""
+        """True if the scan has found or read enough."""
         return len(self.due) >= self.auto.run_max or len(self.poison) >= POISON_MAX or self.read >= READ_MAX
 
 
 class Breakers:
-    """Which dependencies hold back their messages, each read once in a scan."""
+    """The dependencies that hold their messages, each read once per scan."""
 
     def __init__(self, app: Registry, now_ms: int) -> None:
         self._app, self._now_ms = app, now_ms
@@ -217,5 +217,5 @@ class Breakers:
 
 
 def _slim(message: Message) -> Message:
-    """As much of the message as a plan needs."""
+    """The message without the parts that a plan does not need."""
     return replace(message, body=b"", faults=())

@@ -1,4 +1,4 @@
-"""Check the gates of a redrive, before each batch that it moves."""
+"""Check the gates of a redrive before each batch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ...flow.gates import Gates, window_of
 from ...message import Handle
 from ...registry import Registry
 
-KEYS_MAX = 1000  # messages whose keys are remembered
-PROBE_WAIT_MS = 2000  # how long a half-open breaker probes with messages of its queue before a redrive moves
+KEYS_MAX = 1000  # messages whose keys are cached
+PROBE_WAIT_MS = 2000  # how long a half-open breaker probes with messages of its queue before a redrive moves any
 
 
 def closed(
     gates: Gates | None, app: Registry, dependencies: Iterable[str], now_ms: int, *, approved: bool = False
 ) -> str | None:
-    """Why nothing may be moved now, for people; None if all gates are open.
+    """Why no messages may be moved now, in words; None if all gates are open.
 
     `dependencies` are those of the messages' tasks, as NAME or NAME/KEY; `gates=None` means `Gates()`. The text changes
     only when the reason does, so that a story can record changes. Raises StoreError.
@@ -36,7 +36,7 @@ def closed(
 
 
 def held(state: DependencyState, d: Dependency, about: str, now_ms: int) -> str | None:
-    """Why breaker or cool-down of a dependency forbid to move its messages; None if they do not. Pure."""
+    """Why the breaker or a cool-down of a dependency stops a redrive of its messages; None if neither does. Pure."""
     if state.cool.until_ms > now_ms:
         return f"{about} asked to be left alone"
     if d.breaker is None:
@@ -54,13 +54,13 @@ def held(state: DependencyState, d: Dependency, about: str, now_ms: int) -> str 
 
 
 def held_dependency(app: Registry, abouts: Sequence[str], now_ms: int) -> str | None:
-    """Why the first of these dependencies (NAME or NAME/KEY) that is held is not to be called now; None if none is.
+    """Why the first held one of these dependencies (NAME or NAME/KEY) must not be called now; None if none is held.
     Raises StoreError."""
     return next((why for why in _reasons(app, abouts, now_ms).values() if why is not None), None)
 
 
 def _reasons(app: Registry, abouts: Sequence[str], now_ms: int) -> dict[str, str | None]:
-    """By dependency, why it is not to be called now, or None."""
+    """By dependency, why it must not be called now, or None."""
     asked = {about: [(_rule(app, about), about), *_parent(_rule(app, about))] for about in abouts}
     names = sorted({name for rules in asked.values() for _, name in rules})
     cells = dict(zip(names, app.store.cells.read([f"flow/{name}" for name in names]) if names else [], strict=True))
@@ -69,10 +69,10 @@ def _reasons(app: Registry, abouts: Sequence[str], now_ms: int) -> dict[str, str
 
 
 class SplitDependencies:
-    """The dependencies of a plan that are split (`per=`): each holds messages by their own keys."""
+    """The split dependencies (`per=`) of a plan: each holds messages by their keys."""
 
     def __init__(self, app: Registry, gates: Gates | None, dependencies: Mapping[str, str]) -> None:
-        """`dependencies`: the name of each task's dependency."""
+        """`dependencies`: the dependency's name by task."""
         self._store, self._app = app.store, app
         breaker = (gates or Gates()).breaker
         rules = {task: app.dependencies.get(name) for task, name in dependencies.items() if breaker}
@@ -83,7 +83,8 @@ class SplitDependencies:
         return bool(self._rules)
 
     def first_held(self, handles: Sequence[Handle], now_ms: int) -> tuple[int, str] | None:
-        """The index of the first message that may not be moved now, and why; None if all may. Raises StoreError."""
+        """The index of the first message that may not be moved now, and the reason; None if all may. Raises
+        StoreError."""
         self._read_keys([handle.id for handle in handles])
         abouts = [self._abouts[handle.id] or "" for handle in handles]
         reasons = _reasons(self._app, sorted({*abouts} - {""}), now_ms)
@@ -91,7 +92,7 @@ class SplitDependencies:
         return next(((at, why) for at, why in numbered if why is not None), None)
 
     def _read_keys(self, ids: Sequence[str]) -> None:
-        """Read the keys of these messages. Nothing holds a message that is gone."""
+        """Cache the keys of these messages. A message that is gone is not held."""
         new = [id for id in ids if id not in self._abouts]
         if len(self._abouts) > KEYS_MAX:
             self._abouts, new = {}, [*ids]
@@ -102,12 +103,12 @@ class SplitDependencies:
 
 
 def _parent(d: Dependency) -> list[tuple[Dependency, str]]:
-    """The breaker over all keys and its name, if there is one: it holds each of them."""
+    """The breaker over all keys and its name, if there is one: it holds each key."""
     parent = flow.parent_of(d)
     return [] if parent is None else [(parent, parent.name)]
 
 
 def _rule(app: Registry, about: str) -> Dependency:
-    """The dependency as the app declares it; by default for one that the app only names, or does not know."""
+    """The dependency as declared in the app; with defaults for one that is only named, or unknown."""
     name = about.partition("/")[0]
     return app.dependencies.get(name) or Dependency(name, Budget(), Breaker())

@@ -1,6 +1,6 @@
-"""The options of a plan, in one table that Python, the command line, the pages and the terminal read.
+"""The options of a plan, in one table for Python, the command line, the pages and the terminal.
 
-A new option is a row here, a field of `RedriveSettings`, and the code that obeys it.
+A new option needs a row here, a field of `RedriveSettings`, and the code that applies it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COUNT_MAX = 1_000_000_000
 
 
 class PlanOptions(TypedDict, total=False):
-    """How a plan moves its messages, as people write it. `Selection.plan` says what each means."""
+    """The options of a plan as people write them; documented in `Selection.plan`."""
 
     rate: str | float | None
     canary: int
@@ -38,7 +38,7 @@ class PlanOptions(TypedDict, total=False):
 
 
 class OptionKind(Enum):
-    """How an option is written. A FLAG is off unless it is given; a SWITCH is on unless it is turned off."""
+    """The kind of an option's value. A FLAG is off unless given; a SWITCH is on unless turned off."""
 
     RATE = "rate"
     COUNT = "count"
@@ -50,8 +50,8 @@ class OptionKind(Enum):
 
 
 class PlanOption(NamedTuple):
-    """An option that every surface offers. `help` says in a command what it does, `label` on a page, with `hint` in an
-    empty field; `group` is the part of the page's form. `words` says of settings what it makes of them."""
+    """An option that every surface offers. `help` describes it in a command, `label` on a page, with `hint` in an empty
+    field; `group` is its part of the page's form. `words` returns the phrase for its value in settings."""
 
     name: str
     kind: OptionKind
@@ -66,11 +66,11 @@ class PlanOption(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Its field of RedriveSettings."""
+        """The field of RedriveSettings that holds the option."""
         return f"{self.name}_ms" if self.kind is OptionKind.DURATION else self.name
 
     def record(self, settings: RedriveSettings) -> tuple[str, Any]:
-        """Its field in JSON, and the value there."""
+        """The field of the option in JSON, and its value."""
         value = getattr(settings, self.field)
         if self.kind is OptionKind.DURATION:
             return f"{self.name}_s", value / 1000
@@ -79,7 +79,7 @@ class PlanOption(NamedTuple):
         return self.name, None if value == "" else value
 
     def read(self, value: Any) -> Any:
-        """The value of the field that these words mean. Raises ConfigError, ValueError or TypeError."""
+        """Convert a written value to that of the field. Raises ConfigError, ValueError or TypeError."""
         match self.kind:
             case OptionKind.RATE:
                 return None if value is None else per_s(value)
@@ -114,7 +114,7 @@ def _attempts_words(s: RedriveSettings) -> str:
 
 
 def _none(s: RedriveSettings) -> None:
-    """For an option whose words are with another's."""
+    """No words: for an option that another one describes."""
 
 
 OPTIONS: Final = (
@@ -165,7 +165,7 @@ OPTIONS: Final = (
 
 
 def read_settings(**options: Unpack[PlanOptions]) -> RedriveSettings:
-    """The settings that these options mean. Raises ConfigError, ValueError or TypeError for a bad value or name."""
+    """The settings for these options. Raises ConfigError, ValueError or TypeError for an invalid value or name."""
     given: Mapping[str, Any] = options
     if unknown := given.keys() - PlanOptions.__annotations__.keys():
         raise TypeError(f"a plan has no option {sorted(unknown)[0]!r}; it has {', '.join(PlanOptions.__annotations__)}")
@@ -177,7 +177,7 @@ def read_settings(**options: Unpack[PlanOptions]) -> RedriveSettings:
 
 
 def settings_words(settings: RedriveSettings) -> Iterator[str]:
-    """How these settings move messages, a phrase for each option that says something."""
+    """How these settings move messages: a phrase for each option in effect."""
     yield from (words for option in OPTIONS if (words := option.words(settings)))
     gates = settings.gates
     if gates is None:

@@ -1,11 +1,11 @@
 """Pace a run: its rate, slow start, halving, canary and stop rule.
 
-All functions are pure: values and the time in, values out. Times are ms of the store's clock.
+All functions are pure. Times are ms of the store's clock.
 
 Rates are enforced as in `flow.limits` (GCRA): slots are 1/rate apart, and a runner that is late catches up LATE_MS at
 most. So in any T seconds at most 1 + rate·(T + 0.05) messages are moved.
 
-Slow start: 1/s, and twice that every 10 s up to the rate: by 10 s there were 10, by 20 s 30, by 70 s 1,270.
+Slow start: 1/s, and twice that every 10 s up to the rate: 10 messages in 10 s, 30 in 20 s, 1,270 in 70 s.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from msgspec.structs import replace
 from ...errors import StopError, near_miss
 from ...flow import limits
 
-MAX_PER_S = 500.0  # of a run without a rate
-STEP_MS = 10_000  # how long a speed is kept before it doubles
-BAD_SHARE = 0.1  # a second in which a larger share failed halves the speed
-# Half of the tenth of a second that a run may be ahead of its rate; the other half is for slow commits, as a move is
-# seen when it is committed.
+MAX_PER_S = 500.0  # for a run without a rate
+STEP_MS = 10_000  # how long a speed lasts before it doubles
+BAD_SHARE = 0.1  # a second with a larger share of failures halves the speed
+# Half of the tenth of a second that a run may be ahead of its rate; the other half is for slow commits, as a move
+# becomes visible only with its commit.
 LATE_MS = 50
-STALL_MS = 3000  # a runner that was away for longer saw no outcomes, so the speed does not grow for that time
-OUTCOMES_MIN = 20  # a share of fewer says little
+STALL_MS = 3000  # a runner that paused for longer saw no outcomes, so the speed does not grow for that time
+OUTCOMES_MIN = 20  # a share of fewer is not significant
 
 GO_ON: Final = "go on"
 WAIT: Final = "wait"
@@ -48,7 +48,7 @@ class Speed(Struct, frozen=True, array_like=True):
 
     @property
     def burst(self) -> float:
-        """How many messages a late runner may move at once."""
+        """The number of messages that a late runner may move at once."""
         return 1 + self.per_s * LATE_MS / 1000
 
 
@@ -59,9 +59,9 @@ def begin(rate: float | None, slow_start: bool, now_ms: int) -> Speed:
 
 
 def grant(speed: Speed, rate: float | None, now_ms: int, wanted: int) -> tuple[Speed, int]:
-    """How many of `wanted` messages may be moved now, and the speed after moving them.
+    """The number out of `wanted` messages that may be moved now, and the speed after moving them.
 
-    Grants at most 1.05 · rate + 1 in any second, whatever the pattern of calls.
+    Grants at most 1.05 · rate + 1 in any second, regardless of the pattern of calls.
     """
     speed = _grown(speed, rate, now_ms)
     tat_ms = speed.slot_ms + LATE_MS
@@ -78,7 +78,7 @@ def next_ms(speed: Speed, rate: float | None, now_ms: int) -> int:
 
 
 def with_outcomes(speed: Speed, rate: float | None, done: int, failed: int, now_ms: int, halve: bool) -> Speed:
-    """The speed after these outcomes, which arrived now. Call it in every tick, also without outcomes.
+    """The speed after the outcomes that arrived now. Call it in every tick, even without outcomes.
 
     With `halve`, a second in which more than a tenth failed halves the speed once it is over, down to 1/s (or the rate
     if that is lower). After 10 s without such a second the speed doubles, and so on up to the rate.
@@ -87,14 +87,14 @@ def with_outcomes(speed: Speed, rate: float | None, done: int, failed: int, now_
     if second == speed.second:
         return replace(speed, done=speed.done + done, failed=speed.failed + failed)
     if not (speed.done or speed.failed or done or failed):
-        return speed  # so that it is not written every second
+        return speed  # avoids a write every second
     if halve and speed.failed > BAD_SHARE * (speed.done + speed.failed):
         speed = replace(speed, per_s=max(min(1.0, _top(rate)), speed.per_s / 2), since_ms=now_ms)
     return replace(speed, second=second, done=done, failed=failed)
 
 
 def rested(speed: Speed, paused_ms: int, now_ms: int) -> Speed:
-    """The speed after a pause, for which its clock was stopped."""
+    """The speed after a pause of the run, which does not count for its growth."""
     since_ms = min(speed.since_ms + paused_ms, now_ms)
     return replace(speed, since_ms=since_ms, slot_ms=speed.slot_ms + paused_ms, looked_ms=now_ms)
 
@@ -104,14 +104,15 @@ def _top(rate: float | None) -> float:
 
 
 def _grown(speed: Speed, rate: float | None, now_ms: int) -> Speed:
-    """The speed at this time. It follows a clock that was set back, and a rate that was lowered."""
+    """The speed at this time. It adapts to a clock that was set back, and to a lowered rate."""
     top = _top(rate)
     away_ms = now_ms - speed.looked_ms
     stalled = away_ms > STALL_MS and speed.per_s < top
     since_ms = min(speed.since_ms + (away_ms if stalled else 0), now_ms)
     steps = (now_ms - since_ms) // STEP_MS if speed.per_s < top else 0
     per_s = min(top, speed.per_s * 2.0 ** min(steps, 60))
-    slot_ms = min(speed.slot_ms, now_ms + 2 * 1000 / per_s)  # further away only if the clock was set back
+    # a slot further ahead is from before the clock was set back
+    slot_ms = min(speed.slot_ms, now_ms + 2 * 1000 / per_s)
     return replace(speed, per_s=per_s, since_ms=since_ms + steps * STEP_MS, slot_ms=slot_ms, looked_ms=now_ms)
 
 
@@ -122,8 +123,8 @@ _EXPECTED = "expected a share or a number, such as failed>20% or failed>100"
 
 
 class StopRule(Struct, frozen=True):
-    """When a run stops by itself: more than `limit` of its messages failed (with `reached`, that many); with `share`,
-    `limit` is a percentage of the outcomes."""
+    """When a run stops automatically: more than `limit` of its messages failed (with `reached`, at least that many);
+    with `share`, `limit` is a percentage of the outcomes."""
 
     limit: float
     share: bool = True
@@ -169,7 +170,7 @@ class StopRule(Struct, frozen=True):
         outcomes = done + failed
         if self.share and outcomes < min(OUTCOMES_MIN, planned):
             return None
-        # Multiplied, not divided: 20 of 100 are exactly 20 %.
+        # Multiplied, not divided, so that 20 of 100 are exactly 20 %.
         counted, most = (failed * 100, self.limit * outcomes) if self.share else (failed, self.limit)
         if not failed or counted < most or (counted == most and not self.reached):
             return None
@@ -177,7 +178,7 @@ class StopRule(Struct, frozen=True):
 
 
 CANARY_STOP: Final = StopRule(20.0)  # for a canary whose stop rule is not a share
-# How a plan moves messages unless somebody says otherwise. Every surface takes its defaults from here.
+# The defaults of a plan, for every surface.
 CANARY: Final = 5
 SLOW_START: Final = True
 STOP_IF: Final = str(CANARY_STOP)
@@ -185,10 +186,10 @@ NEVER: Final = "never"  # a stop rule that stops nothing
 
 
 def canary(size: int, stop: StopRule | None, done: int, failed: int) -> str:
-    """What a run does after these outcomes of its canary: GO_ON, WAIT for the rest, or why it stops.
+    """The next step of a run after these outcomes of its canary: GO_ON, WAIT for the rest, or the reason to stop.
 
-    `size` is how many messages of the canary can have an outcome. Once all have one, the stop rule applies if it is a
-    share, else CANARY_STOP: five of five that fail are too many whatever the number.
+    `size` is the number of canary messages that can have an outcome. Once all have one, the stop rule applies if it is
+    a share, otherwise CANARY_STOP.
     """
     if done + failed < size:
         return WAIT
@@ -198,18 +199,18 @@ def canary(size: int, stop: StopRule | None, done: int, failed: int) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share for people, rounded down, so that 100 % means all."""
+    """A share in percent, rounded down, so that 100 % means all."""
     return f"{math.floor(100 * part / whole) if whole else 0} %"
 
 
 def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
     match = pattern.match(text, at)
-    assert match is not None  # it matches the empty text
+    assert match is not None  # it matches even an empty text
     return match
 
 
 def _solid(text: str, at: int) -> int:
-    """Where the next word begins; the end of the text if there is none."""
+    """The start of the next word; the end of the text if there is none."""
     return at + len(text[at:]) - len(text[at:].lstrip())
 
 

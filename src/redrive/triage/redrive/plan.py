@@ -1,4 +1,4 @@
-"""Plan a redrive: freeze exactly which messages it would move, show them, and start the run. Planning moves nothing."""
+"""Plan a redrive: freeze the messages it would move, show them, and start the run. Planning moves nothing."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ MAX_AGE = "24h"
 NAMES_MAX, OTHERS = 1000, "…"  # queues, or tasks, that are counted by name
 AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # since death
 _AGES_MS = [hours * 3_600_000 for hours in (1, 6, 24, 7 * 24, 30 * 24)]
-CANARY_S = 1.0  # how long the outcomes of a canary take, in an estimate
+CANARY_S = 1.0  # assumed time until the outcomes of a canary
 
 
 class PlanHandle:
-    """A plan that the store keeps: `plan` is its content, `start` starts its run."""
+    """A stored plan: `plan` is its content, `start` starts its run."""
 
     def __init__(self, store: Store, plan: Plan, app: Registry | None = None) -> None:
         self.plan = plan
@@ -77,7 +77,7 @@ class PlanHandle:
 
     @property
     def total(self) -> int:
-        """How many messages it would move."""
+        """The number of messages that the plan would move."""
         return self.plan.total
 
     @property
@@ -92,7 +92,7 @@ class PlanHandle:
 
     @property
     def by_age(self) -> Mapping[str, int]:
-        """Messages by time since death, each age without the ages below it."""
+        """The number of messages left out, by reason: quarantined, held, damaged, no such task, unread."""
         return self.plan.by_age
 
     @property
@@ -102,7 +102,7 @@ class PlanHandle:
 
     @property
     def eta_s(self) -> float:
-        """An estimate of how long the run takes, if nothing fails or delays it."""
+        """The estimated duration of the run in seconds, if nothing fails or delays it."""
         return self.plan.eta_s
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class PlanHandle:
     def check(self, *, reason: str, max_age: Duration | None = MAX_AGE) -> None:
         """Raises PlanRefused if `start` would: no reason, unknown, applied, altered, too old or empty.
 
-        `max_age` is how old the plan may be; None: as old as the store keeps it.
+        `max_age` bounds the age of the plan; None: no bound except its expiry.
         """
         if not reason or not reason.strip():
             raise PlanRefused("no reason is given", "say why it is done: the audit log keeps it", "reason")
@@ -217,14 +217,14 @@ class _Counts:
 
 
 def chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """The messages, a chunk at a time."""
+    """Group the messages into chunks of CHUNK."""
     rest = iter(messages)
     while some := list(islice(rest, CHUNK)):
         yield some
 
 
 def _largest(counts: Counter[str]) -> dict[str, int]:
-    """The largest counts first; beyond NAMES_MAX names the others together, which bounds the size of a plan."""
+    """Sort counts, the largest first; names beyond NAMES_MAX are counted together, which bounds the size of a plan."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     others = sum(count for _, count in ranked[NAMES_MAX:])
     return dict(ranked[:NAMES_MAX]) | ({OTHERS: others} if others else {})
@@ -247,7 +247,7 @@ def _read(store: Store, id: str) -> Plan:
 
 
 def estimate_s(settings: RedriveSettings, total: int) -> float:
-    """How long it takes until all messages are due, if nothing fails, delays or stops the run.
+    """The time until all messages are due, in seconds, if nothing fails, delays or stops the run.
 
     Slow start moves 1/s for 10 s, then 2/s, 4/s, … up to the rate. The outcomes of a canary take a second.
 
@@ -267,6 +267,5 @@ def estimate_s(settings: RedriveSettings, total: int) -> float:
 
 
 def fitted(settings: RedriveSettings, total: int) -> RedriveSettings:
-    """The settings of a plan of that many messages. One that is no larger than its canary is itself as small as a
-    canary: it has none, and no slow start."""
+    """The settings of a plan of `total` messages. A plan no larger than its canary gets no canary and no slow start."""
     return replace(settings, canary=0, slow_start=False) if total <= settings.canary else settings

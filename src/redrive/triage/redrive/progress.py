@@ -1,4 +1,4 @@
-"""Track a redrive run: which messages it moved, the outcomes of their first runs, and what each tick writes."""
+"""Track a redrive run: the messages it moved, their outcomes, and the writes of each tick."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ from .records import (
     story_cell,
 )
 
-FIND_MAX = 200  # messages that are read at once
-LOST_EVERY_MS = 5000  # how often it searches for messages that ended without an outcome
-CHUNKS_KEPT = 4  # chunks held in memory
-MARKS_READ = 100  # cells
-OUTCOME_LATE_MS = 10_000  # how long after its death the outcome of a message may arrive, where they are two commits
-AWAY_MS = 15 * 86_400_000  # when a message that cannot be looked up is given up: SQS keeps none for so long
+FIND_MAX = 200  # messages read at once
+LOST_EVERY_MS = 5000  # interval of searches for messages that ended without an outcome
+CHUNKS_KEPT = 4  # chunks cached
+MARKS_READ = 100  # marks cells read at once
+OUTCOME_LATE_MS = 10_000  # how long after its death a message's outcome may arrive, if they are two commits
+# when the run stops waiting for a message that cannot be looked up: SQS keeps none for longer
+AWAY_MS = 15 * 86_400_000
 
 
 class UnitOfWork:
-    """All that one tick of a run writes, in one commit."""
+    """The writes of one tick of a run, made in one commit."""
 
     def __init__(self, id: str, before: RunState, cell: Cell, now_ms: int, owner: str) -> None:
         """`before` is the state of the run as `cell` holds it; `owner` is the runner that has the lease now."""
@@ -58,9 +59,9 @@ class UnitOfWork:
         self._versions: dict[int, int] = {}
         self.changed: set[int] = set()  # chunks whose marks changed
         self.more: list[Swap] = []
-        self.removed: set[str] = set()  # the cells that `more` removes
+        self.removed: set[str] = set()  # keys of the cells that `more` removes
         self.failures: list[Failure] = []
-        self.done = 0  # outcomes of this tick that are good
+        self.done = 0  # good outcomes in this tick
         self.notices: list[tuple[str, str]] = []
         self._lines: list[Line] = []
         self.ttl_ms = KEPT_MS
@@ -74,13 +75,13 @@ class UnitOfWork:
         self.notices.append((name, text))
 
     def remove(self, key: str, cell: Cell) -> None:
-        """Remove this cell."""
+        """Remove a cell in this commit."""
         self.removed.add(key)
         self.more.append(Swap(key, cell.version, None))
 
     @property
     def news(self) -> bool:
-        """Whether there is anything to write but state and lease."""
+        """True if there is anything to write besides state and lease."""
         return bool(self.changed or self.more or self._lines)
 
     def marks_of(self, store: Store, n: int, size: int) -> bytearray:
@@ -93,7 +94,7 @@ class UnitOfWork:
         return self._marks[n]
 
     def swaps(self, store: Store) -> list[Swap]:
-        """The swaps to commit; none if nothing changed and the lease lasts for a while."""
+        """The swaps to commit; none if nothing changed and the lease lasts long enough."""
         before = self._before
         held = before.until_ms > self.now_ms + LEASE_MS // 2
         if self.state == before and held and not self.news:
@@ -118,30 +119,31 @@ class UnitOfWork:
 class Progress:
     """Keeps the marks of one run while a runner has its lease.
 
-    What it remembers between ticks is written by the unit of work that it was given. If that is not committed, or
-    another runner may have written, call `forget`.
+    Its memory between ticks assumes that each unit of work passed to it was committed. If one was not, or another
+    runner may have written, call `forget`.
     """
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self.id = store, id
         self._chunks: OrderedDict[int, list[Handle]] = OrderedDict()
-        self._open: dict[int, int] | None = None  # by chunk: messages without an outcome; None: not read yet
-        self._turn = 0  # which of the older chunks is next
-        self._searched_ms = self._lost_at = 0  # when it searched for lost messages, and where it goes on
-        self._tried: tuple[int, list[bool]] | None = None  # the last batch: up to which position, and what was moved
+        self._open: dict[int, int] | None = None  # messages without an outcome, by chunk; None: not read yet
+        self._turn = 0  # counter that selects the next older chunk
+        self._searched_ms = self._lost_at = 0  # time of the last search for lost messages, and position of the next one
+        # end of the last batch, and for each of its messages if it was moved
+        self._tried: tuple[int, list[bool]] | None = None
 
     def forget(self) -> None:
-        """Read everything again."""
+        """Drop the memory: everything is read again."""
         self._open, self._tried = None, None
 
     def tried(self, at: int, moved: list[bool]) -> None:
-        """Remember that the batch which ends at this position was committed, and moved these messages."""
+        """Remember that the batch that ends at this position was committed, and which messages it moved."""
         self._tried = at, moved
 
     # -- which messages were moved
 
     def record(self, work: UnitOfWork) -> None:
-        """Mark what the last batch moved; if another runner committed it, find that out."""
+        """Mark the messages that the last batch moved; if another runner committed it, find out which."""
         state = work.state
         if state.known == state.at:
             return
@@ -158,8 +160,8 @@ class Progress:
         self._tried = None
 
     def _find_moved(self, ids: Sequence[str]) -> list[bool]:
-        """Whether the run moved these messages: then they name the run, or have left an outcome as they settled. The
-        messages are read first, as an outcome is there once its message is gone."""
+        """Find which of these messages the run moved: they name the run, or left an outcome when they settled. Messages
+        are read first, since a message's outcome exists before it is removed."""
         messages = self.find(ids)
         outcomes = self._store.cells.read([redrive_outcome.cell_of(self.id, id) for id in ids])
         return [
@@ -168,7 +170,7 @@ class Progress:
         ]
 
     def _sent(self, ids: Sequence[str]) -> list[Cell | None]:
-        """The cells of messages that were sent to where none can be looked up; all None where all can be."""
+        """The cells of messages that were sent to a store that cannot look them up; all None if it can."""
         if self._store.traits.finds:
             return [None] * len(ids)
         return self._store.cells.read([sent_cell(self.id, id) for id in ids])
@@ -207,7 +209,7 @@ class Progress:
     # -- outcomes
 
     def _waits(self, work: UnitOfWork) -> dict[int, int]:
-        """By chunk, how many messages wait for their outcome."""
+        """The number of messages waiting for their outcome, by chunk."""
         if self._open is None:
             tried, self._open = -(-work.state.known // CHUNK), {}
             for at in range(0, tried, MARKS_READ):
@@ -220,7 +222,7 @@ class Progress:
         return self._open
 
     def count_outcomes(self, work: UnitOfWork) -> None:
-        """Count the outcomes that have arrived: of the two latest chunks, and of one older chunk, each in its turn."""
+        """Count the outcomes that have arrived: in the two latest chunks, and in one older chunk, in rotation."""
         waits = self._waits(work)
         numbers = sorted(n for n, count in waits.items() if count)
         older = numbers[:-2]
@@ -229,7 +231,7 @@ class Progress:
             self._count_chunk(work, n)
         if numbers and not 0 <= work.now_ms - self._searched_ms < LOST_EVERY_MS:
             recovered = self._search_lost(work, numbers)
-            self._searched_ms = 0 if recovered else work.now_ms  # where some are lost there are more
+            self._searched_ms = 0 if recovered else work.now_ms  # where some are lost, there are probably more
 
     def _count_chunk(self, work: UnitOfWork, n: int) -> None:
         offsets = self.waiting_in(work, n)
@@ -237,7 +239,7 @@ class Progress:
         cells = self._store.cells.read(keys)
         self._remove_sent(work, [self.chunk(n)[k].id for k, cell in zip(offsets, cells, strict=True) if cell])
         for k, key, cell in zip(offsets, keys, cells, strict=True):
-            # A message that moved while the plan was made may be in it twice: one outcome serves for both.
+            # A message that moved while the plan was made may be in it twice: one outcome counts for both.
             if cell is not None and key not in work.removed:
                 work.remove(key, cell)
                 self._count(work, n, k, redrive_outcome.decode(cell.value))
@@ -248,7 +250,7 @@ class Progress:
                 work.remove(key, cell)
 
     def waiting_in(self, work: UnitOfWork, n: int) -> list[int]:
-        """The offsets in chunk n of messages that wait for their outcome."""
+        """The offsets in chunk n of messages waiting for their outcome."""
         return [k for k, mark in enumerate(self._marks(work, n)) if mark == ord(PlanMark.WAITING)]
 
     def _count(self, work: UnitOfWork, n: int, k: int, first: redrive_outcome.RedriveOutcome) -> None:
@@ -266,15 +268,16 @@ class Progress:
     def _no_longer_waits(self, work: UnitOfWork, n: int) -> None:
         work.changed.add(n)
         waits = self._waits(work)
-        # Marks are read after the state, and may be of a later commit by another runner: then this tick's fails.
+        # The marks are read after the state, and may be from a later commit of another runner: then this tick's commit
+        # fails.
         waits[n] = waits.get(n, 0) - 1
         if waits[n] <= 0:
             del waits[n]
 
     def _search_lost(self, work: UnitOfWork, numbers: Sequence[int]) -> int:
-        """Find messages that a person ended, so that no outcome comes: cancelled, removed, returned, or moved by
-        another run. Reads some of one chunk, then the next; messages before their outcomes, as above. Returns how many
-        it found."""
+        """Find messages without an outcome to come, as a person cancelled, removed or returned them, or another run
+        moved them. Reads part of one chunk, then the next; messages before their outcomes, as above. Returns the number
+        found."""
         last, after = divmod(self._lost_at, CHUNK)
         n = next((n for n in numbers if n >= last), numbers[0])
         offsets = [k for k in self.waiting_in(work, n) if n != last or k >= after][:FIND_MAX]
@@ -286,7 +289,7 @@ class Progress:
         current = dict(zip(offsets, messages, strict=True))
         if not self._store.traits.finds:
             lost = self._without_those_away(work, n, lost, current)
-        # An undo that was cut off may have returned them before it marked them.
+        # An interrupted undo may have returned them before it marked them.
         back = [k for k in lost if as_planned(current[k], self.chunk(n)[k])]
         self.returned(work, n, back)
         for k in sorted({*lost} - {*back}):
@@ -298,10 +301,10 @@ class Progress:
     def _without_those_away(
         self, work: UnitOfWork, n: int, offsets: Sequence[int], current: Mapping[int, Message | None]
     ) -> list[int]:
-        """Which of these a person ended, where waiting and running messages cannot be looked up.
+        """The offsets of messages that a person ended, for a store that cannot look up waiting and running ones.
 
         A message that was sent and cannot be found is waited for as long as it can exist. One that is dead in the life
-        that this run gave it has failed, though no worker settled it: the queue itself limits receives, for instance.
+        that this run gave it has failed, even if no worker settled it: for instance, the queue itself limits receives.
         """
         ended, chunk = [], self.chunk(n)
         sent = self._sent([chunk[k].id for k in offsets])
@@ -327,10 +330,10 @@ class Progress:
 
 
 def as_planned(message: Message | None, handle: Handle) -> bool:
-    """Whether the message is dead as it was when it was planned: of what a run has moved, only undo makes it so."""
+    """True if the message is dead as it was when planned. After a move only an undo restores this."""
     return message is not None and message.handle == handle
 
 
 def _left(message: Message | None, run: str) -> bool:
-    """Whether the message is not in the life any more that the run gave it."""
+    """True if the message is no longer in the life that the run gave it."""
     return message is None or message.run != run or message.lane in (*RESTING, Lane.DONE)

@@ -1,11 +1,12 @@
-"""What the store keeps of a plan and of the run that carries it out: values, and the cells that hold them.
+"""The stored form of a plan and its run: values, and the cells that hold them.
 
 - `run/ID/plan`: the plan. `run/ID/c/N`: its chunk N, at most 1,000 messages as they were when it was made. Chunks are
-  written first and the plan last: a plan that was cut off never existed, and its chunks expire.
-- `run/ID`: the state of the run. Every write that advances the run swaps this cell in the same commit, so that of two
-  processes that work on one run only one succeeds.
+  written first and the plan last: an interrupted plan does not exist, and its chunks expire.
+- `run/ID`: the state of the run. Every write that advances the run swaps this cell in the same commit, so that only one
+  of two processes on the same run succeeds.
 - `run/ID/r/N`: one letter for each message of chunk N, a `PlanMark`.
-- `run/ID/story` and `run/ID/failed`: what happened, and which messages failed again. `runs`: which runs there are.
+- `run/ID/story` and `run/ID/failed`: the events of the run, and the messages that failed again. `runs`: the index of
+  runs.
 """
 
 from __future__ import annotations
@@ -25,53 +26,53 @@ from ...store import Cells, Store
 from .pacing import Speed
 
 CHUNK = 1000  # messages in one cell
-AT_ONCE = 10  # cells of chunks that are read at once
+AT_ONCE = 10  # cells of chunks read at once
 INDEX = "runs"
-LEASE_MS = 5000  # how long a run rests whose runner was killed
-CLOSED_KEPT = 200  # closed runs that the index names: so many that people started
-AUTO_KEPT = 100  # and so many that were started automatically, which may come every second
-RECENT, RECENT_MAX = "plans/recent", 200  # plans that people find by the beginning of an id, or by completion
-PLAN_KEPT_MS = 7 * 24 * 3_600_000  # a plan that is not started
-KEPT_MS = 400 * 86_400_000  # the cells of an open run; renewed with every write of the state
-OVER_KEPT_MS = 30 * 86_400_000  # of a closed run
-UNNAMED_KEPT_MS = 3_600_000  # of an automatic run, once the index does not name it any more
-STORY_MAX = 500  # lines; the first hundred and the last stay
-FAILURES_MAX = 1000  # failures whose error is kept
+LEASE_MS = 5000  # how long a run rests after its runner was killed
+CLOSED_KEPT = 200  # closed runs in the index that people started
+AUTO_KEPT = 100  # closed runs in the index that were started automatically, maybe every second
+RECENT, RECENT_MAX = "plans/recent", 200  # plans listed for people to find by the beginning of the id, or by completion
+PLAN_KEPT_MS = 7 * 24 * 3_600_000  # expiry of a plan that is not started
+KEPT_MS = 400 * 86_400_000  # expiry of an open run's cells, renewed with every write of the state
+OVER_KEPT_MS = 30 * 86_400_000  # expiry of a closed run's cells
+UNNAMED_KEPT_MS = 3_600_000  # expiry of an automatic run's cells after it leaves the index
+STORY_MAX = 500  # lines; the first hundred and the last ones are kept
+FAILURES_MAX = 1000  # failures stored with their error
 
-encode = msgspec.json.Encoder().encode  # the value of any of these cells
+encode = msgspec.json.Encoder().encode  # encodes the value of any of these cells
 
 
 # -- the plan
 
 
 class RedriveSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a run moves the messages of a plan. `plan.read_settings` makes it from what people write.
+    """How a run moves the messages of a plan. `options.read_settings` makes it from written options.
 
     Defaults are not stored, so that a field added later changes no digest of an older plan.
     """
 
     rate: float | None = None  # messages a second; None: MAX_PER_S
-    at_once: int | None = None  # the most that are moved and have no outcome yet; None: any number
-    canary: int = 0  # so many first, and the rest once their outcomes are known
+    at_once: int | None = None  # most messages moved without an outcome; None: any number
+    canary: int = 0  # messages moved first; the rest after their outcomes
     slow_start: bool = False
     halve_on_failures: bool = False
     stop_if: str = ""  # "failed>20%"; empty: never
     attempts: int | None = None  # of the new life; None: the policy's
     to_queue: str | None = None
     delay_ms: int = 0
-    spread_ms: int = 0  # each message comes due up to so much later, by a draw of its own
+    spread_ms: int = 0  # each message is due up to this much later, at random
     keep_deadline: bool = False
-    gates: Gates | None = None  # None: as Gates() says
+    gates: Gates | None = None  # None: the defaults of Gates
     note: str = ""
 
 
 class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a run would do, and to how many messages.
+    """A plan: the settings of a run, and the counts of its messages.
 
     `selector` chose them at `made_ms`, by the store's clock. `by_queue` and `by_task` name at most a thousand; the
     others are counted together as "…". `by_age` counts them by time since death, each age without the ages below it.
-    `excluded` counts the messages that were left out, by reason. `eta_s` estimates how long the run takes.
-    `dependencies` are those of the messages' tasks, if the app was known. `digest` covers the plan and all its chunks.
+    `excluded` counts the messages that were left out, by reason. `eta_s` estimates the duration of the run.
+    `dependencies` are those of the messages' tasks, if the app is known. `digest` covers the plan and all its chunks.
     """
 
     id: str
@@ -97,14 +98,14 @@ def plan_cell(id: str) -> str:
 
 
 def recent_plans(cells: Cells) -> list[str]:
-    """The ids of plans that were drawn up lately, the newest first."""
+    """The ids of recent plans, the newest first."""
     (cell,) = cells.read([RECENT])
     return decoded(cell, _ids, [])
 
 
 def note_recent(cells: Cells, id: str) -> None:
-    """Add a plan to the recent ones. After three collisions with other processes it is left out: the list only helps
-    people to find a plan again."""
+    """Add a plan to the recent ones. After three collisions with other processes it is left out, since the list is only
+    a convenience."""
     for _ in range(3):
         (cell,) = cells.read([RECENT])
         known = decoded(cell, _ids, [])
@@ -130,7 +131,7 @@ def read_plan(cells: Cells, id: str) -> Plan | None:
 
 
 def read_chunk(cells: Cells, id: str, n: int) -> list[Handle]:
-    """The messages of chunk n. Raises PlanRefused if it is missing or cannot be read."""
+    """The messages of chunk n. Raises PlanRefused if it is missing or unreadable."""
     (cell,) = cells.read([chunk_cell(id, n)])
     if cell is None:
         raise _no_chunk(id, n)
@@ -145,7 +146,7 @@ def _no_chunk(id: str, n: int) -> PlanRefused:
 
 
 def check(cells: Cells, plan: Plan) -> None:
-    """Raises PlanRefused unless the plan and all of its chunks are as they were made."""
+    """Raises PlanRefused unless the plan and all of its chunks are unchanged."""
     digest = hashlib.sha256()
     for some in batched(plan):
         for n, cell in zip(some, cells.read([chunk_cell(plan.id, n) for n in some]), strict=True):
@@ -157,7 +158,7 @@ def check(cells: Cells, plan: Plan) -> None:
 
 
 def keep(cells: Cells, plan: Plan, for_ms: int) -> None:
-    """Keep the plan and its chunks for that long from now on. Raises PlanRefused if one is missing."""
+    """Extend the expiry of the plan and its chunks to `for_ms` from now. Raises PlanRefused if one is missing."""
     missing = prolong(cells, [plan_cell(plan.id)], for_ms)
     for some in batched(plan):
         missing += prolong(cells, [chunk_cell(plan.id, n) for n in some], for_ms)
@@ -166,21 +167,21 @@ def keep(cells: Cells, plan: Plan, for_ms: int) -> None:
 
 
 def prolong(cells: Cells, keys: Sequence[str], for_ms: int) -> list[str]:
-    """Keep these cells for that long from now on; returns the keys of those that are missing."""
+    """Extend the expiry of these cells to `for_ms` from now; returns the keys of missing ones."""
     stored = [*zip(keys, cells.read(keys), strict=True)]
-    # a swap that fails here lost to a write, which keeps the cell too
+    # a swap that fails lost to a write, which extends the expiry too
     cells.swap([Swap(key, cell.version, cell.value, for_ms) for key, cell in stored if cell is not None])
     return [key for key, cell in stored if cell is None]
 
 
 def batched(plan: Plan) -> Iterator[range]:
-    """The numbers of its chunks, as many at a time as are read at once."""
+    """The numbers of the plan's chunks, in ranges that are read at once."""
     for at in range(0, plan.chunks, AT_ONCE):
         yield range(at, min(plan.chunks, at + AT_ONCE))
 
 
 def sealed(chunks: hashlib._Hash, plan: Plan) -> str:
-    """The digest of a plan whose chunks went into this hash, one after another."""
+    """The digest of a plan, given the hash of all its chunks in order."""
     whole = chunks.copy()
     whole.update(msgspec.json.encode(replace(plan, digest="")))
     return whole.hexdigest()
@@ -190,7 +191,8 @@ def sealed(chunks: hashlib._Hash, plan: Plan) -> str:
 
 
 class RunStatus(StrEnum):
-    """The status of a run. It is stopped by its own rule, and cancelled by a person; these two and done are final."""
+    """The status of a run. It is stopped by its own rule and cancelled by a person; stopped, cancelled and done are
+    final."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -203,29 +205,29 @@ FINAL = frozenset({RunStatus.STOPPED, RunStatus.CANCELLED, RunStatus.DONE})
 
 
 class PlanMark(StrEnum):
-    """What became of one message of a plan."""
+    """The mark of one message of a plan."""
 
     LEFT = "."  # not tried yet
     WAITING = "w"  # moved; its first run has not settled
     DONE = "d"
     FAILED = "f"
     CHANGED = "c"  # not moved, as it had changed since the plan
-    ENDED = "s"  # moved, and then ended by a person: cancelled, removed, driven on
-    RETURNED = "u"  # by undo
+    ENDED = "s"  # moved, then ended by a person: cancelled, removed, redriven
+    RETURNED = "u"  # returned by undo
 
 
 class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of a run. `at` and `known` are positions in the plan's order: messages before `at` were tried, and for
-    those before `known` their marks say which were moved. Times are ms of the store's clock."""
+    """The state of a run. `at` and `known` are positions in the plan's order: messages before `at` were tried, and
+    those before `known` are marked as moved or not. Times are ms of the store's clock."""
 
     status: RunStatus = RunStatus.RUNNING
-    phase: str = "starting"  # what it is doing, for people
-    why: str = ""  # of the status, or of what it waits for
+    phase: str = "starting"  # present activity, in words
+    why: str = ""  # reason of the status or of the wait
     actor: str = ""
     reason: str = ""
-    cause: str = ""  # what started it, if no person did: "auto"
+    cause: str = ""  # what started it, unless a person did: "auto"
     started_ms: int = 0
-    over_ms: int = 0  # when its status became final
+    over_ms: int = 0  # when the status became final
     total: int = 0
     at: int = 0
     known: int = 0
@@ -237,26 +239,27 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     returned: int = 0
     canary_over: bool = False
     speed: Speed | None = None
-    still_ms: int = 0  # since when it is paused or waits, and its clock is stopped; 0: it moves
-    undo: int = -1  # the next chunk to return messages from that have not run; -1: no undo
+    still_ms: int = 0  # since when it has been paused or waiting, with its clock stopped; 0: it moves
+    undo: int = -1  # the next chunk whose unrun messages undo returns; -1: no undo
     approved_by: str = ""
-    owner: str = ""  # the runner that has the lease, until `until_ms`
+    owner: str = ""  # the runner with the lease, until `until_ms`
     until_ms: int = 0
-    closed: bool = False  # it needs no runner any more
+    closed: bool = False  # no runner is needed any more
 
     @property
     def last_tick(self) -> tuple[object, ...]:
-        """What only runners write, and change with every commit: the same as before if no other runner ticked."""
+        """The fields that only runners write, and that change with every commit: unchanged if no other runner
+        ticked."""
         counts = self.at, self.known, self.moved, self.done, self.failed, self.changed, self.ended, self.returned
         return self.owner, self.until_ms, *counts
 
     def held(self, now_ms: int) -> bool:
-        """Whether a runner has the lease. One that is too long dates from before a clock was set back."""
+        """True if a runner has the lease. A longer lease is from before a clock was set back."""
         return now_ms < self.until_ms <= now_ms + 2 * LEASE_MS
 
     @property
     def waiting(self) -> int:
-        """How many messages were moved and have not settled their first run."""
+        """The number of messages that were moved and have not settled their first run."""
         return self.moved - self.done - self.failed
 
     @property
@@ -305,7 +308,7 @@ class Index(Struct, frozen=True):
 
     @property
     def over(self) -> tuple[str, ...]:
-        """All closed runs, oldest first: an id begins with its time."""
+        """All closed runs, oldest first, as ids begin with their time."""
         return tuple(sorted((*self.closed, *self.auto)))
 
     def with_open(self, id: str) -> Index:
@@ -343,7 +346,7 @@ _failures = msgspec.json.Decoder(list[Failure]).decode
 
 
 def read_state(cell: Cell | None) -> RunState | None:
-    """The state in a cell; None where there is none. Raises Unreadable."""
+    """The state in a cell; None if there is no cell. Raises Unreadable."""
     return required("run/ID", cell, decode_state, None)
 
 
@@ -370,6 +373,6 @@ def read_failures(cell: Cell | None) -> list[Failure]:
 
 
 def longer(story: list[Line], lines: list[Line]) -> list[Line]:
-    """The story with these lines; it loses its middle where it grows too long."""
+    """The story with these lines added; beyond STORY_MAX its middle is dropped."""
     whole = [*story, *lines]
     return whole if len(whole) <= STORY_MAX else [*whole[: STORY_MAX // 5], *whole[-STORY_MAX * 4 // 5 :]]

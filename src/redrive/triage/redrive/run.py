@@ -1,4 +1,4 @@
-"""Start, follow, steer and wait for a redrive run: `plan.start(…)` and `app.dlq.run(id)` return a `Run`."""
+"""Start, follow, control and wait for a redrive run: `plan.start(…)` and `app.dlq.run(id)` return a `Run`."""
 
 from __future__ import annotations
 
@@ -49,17 +49,16 @@ from .records import (
 from .runner import Runner
 
 RunChange = Callable[[RunState, int], RunState | None]
-StoryAct = Callable[[RunState, int, str], RunState | None]  # the state, the time, and the line for the story
+StoryAct = Callable[[RunState, int, str], RunState | None]  # takes the state, the time, and the line for the story
 
-POLL_S = 0.1  # of `wait`
+POLL_S = 0.1  # interval of `wait`
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """A run at one moment. `state` is running, paused, stopped, cancelled or done; `phase` is what it is doing; `why`
-    is what it waits for, or why it ended. `counts`: planned, moved, done, failed, skipped, changed, waiting. `per_s` is
-    how many messages a second it moves now, None while it moves none. `carried_by` is the worker that runs it. Times
-    are ms of the store's clock.
-    """
+    """A run at one moment. `state` is running, paused, stopped, cancelled or done; `phase` is its activity; `why` is
+    the reason of its wait or end. `counts`: planned, moved, done, failed, skipped, changed, waiting. `per_s` is its
+    present speed in messages a second, None while it moves none. `carried_by` is the worker that runs it. Times are ms
+    of the store's clock."""
 
     id: str
     state: str
@@ -101,17 +100,17 @@ class Run:
 
     @property
     def state(self) -> str:
-        """running, paused, stopped (by its own rule), cancelled or done."""
+        """The status: running, paused, stopped (by its own rule), cancelled or done."""
         return str(self._state().status)
 
     @property
     def why(self) -> str:
-        """What it waits for, or why it ended."""
+        """The reason of its wait or end."""
         return self._state().why
 
     @property
     def counts(self) -> dict[str, int]:
-        """Messages planned, moved, done, failed, skipped, changed, waiting: see RunState.counts."""
+        """The numbers of messages planned, moved, done, failed, skipped, changed and waiting; see RunState.counts."""
         return self._state().counts
 
     @property
@@ -128,17 +127,17 @@ class Run:
         return _view(self.id, self._state(), plan, self._store.now_ms())
 
     def story(self) -> Sequence[Line]:
-        """What happened, oldest first: at most 500 lines."""
+        """The events of the run, oldest first: at most STORY_MAX lines."""
         return read_story(self._store.cells.read([story_cell(self.id)])[0])
 
     def failures(self, limit: int | None = None) -> Sequence[Failure]:
-        """Messages that it moved and that failed again, each with its error: the first thousand at most."""
+        """Messages that it moved and that failed again, with their errors: at most the first FAILURES_MAX."""
         return read_failures(self._store.cells.read([failures_cell(self.id)])[0])[:limit]
 
     # -- steering
 
     def pause(self, *, actor: str | None = None, reason: str = "") -> None:
-        """Move nothing until it is resumed; outcomes are still counted. Raises Refused once the run is over."""
+        """Move no messages until resumed; outcomes are still counted. Raises Refused once the run is over."""
 
         def act(state: RunState, now_ms: int, line: str) -> RunState | None:
             if state.status is RunStatus.PAUSED:
@@ -158,14 +157,13 @@ class Run:
         self._change("resume", "resumed", act, actor, reason)
 
     def cancel(self, *, actor: str | None = None, reason: str = "") -> None:
-        """End the run: messages that it has not moved stay dead, and those that it has moved run. Raises Refused once
-        the run is over."""
+        """End the run: unmoved messages stay dead, and moved ones run. Raises Refused once the run is over."""
         self._change("cancel", "cancelled", _cancelled, actor, reason)
 
     def undo(self, *, actor: str | None = None, reason: str = "") -> int:
         """End the run, and return messages that it moved and that have not run yet to their dead lane, as if they had
-        never been moved. Waits until that is done, and returns how many were returned. Raises RuntimeError as `wait`.
-        """
+        never been moved. Waits until that is done; returns the number of messages returned. Raises RuntimeError as
+        `wait`."""
         refuse_loop("run.undo()", "await asyncio.to_thread(run.undo)")
 
         def act(state: RunState, now_ms: int, line: str) -> RunState | None:
@@ -194,10 +192,10 @@ class Run:
     # -- waiting
 
     def wait(self, timeout: Duration | None = None) -> str:
-        """Wait until the run is done, stopped or cancelled, and return its state. Runs it meanwhile if no worker does.
-        In a test kit, it advances the clock and delivers messages, as `rd.drain()` does.
+        """Wait until the run is done, stopped or cancelled, and return its state. Runs it in this thread if no worker
+        does. In a test kit, advances the clock and delivers messages, as `rd.drain()` does.
 
-        Raises TimeoutError after `timeout`, or if nothing is left in a test kit that would end the run, which stays
+        Raises TimeoutError after `timeout`, or in a test kit if nothing is left that would end the run, which stays
         open; RuntimeError inside a running event loop, as the run may need the worker of that loop.
         """
         refuse_loop("run.wait()", "await asyncio.to_thread(run.wait)")
@@ -249,7 +247,7 @@ class Run:
     def _change(
         self, word: str, done: str, act: StoryAct, actor: str | None, reason: str, *, final: bool = False
     ) -> None:
-        """`done` is the word for the story; `final`: also once the run is over."""
+        """Change the run's state. `done` is the word for the story; `final`: allowed once the run is over."""
         name, why = signed(actor, reason, f"{word} of run {self.id}", needed=False)
         text = f"{done} by {name}" + (f": {why}" if why else "")
 
@@ -273,7 +271,7 @@ def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "",
 
     Raises PlanRefused if the plan was applied before or has expired, StoreError.
     """
-    keep(store.cells, plan, KEPT_MS)  # a crash after this leaves a plan that is kept for longer
+    keep(store.cells, plan, KEPT_MS)  # a crash after this only leaves the plan with a longer expiry
     now_ms = store.now_ms()
     state = RunState(actor=actor, reason=reason, cause=cause, started_ms=now_ms, total=plan.total)
     story = [Line(now_ms, f"started by {actor}: {reason}")]
@@ -294,7 +292,7 @@ def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "",
 def change(store: Store, id: str, act: RunChange, action: str, text: str, actor: str, reason: str) -> RunState | None:
     """Change the state of a run for a person: one commit with the audit entry and the story's line `text`.
 
-    `act(state, now_ms)` returns the new state, or None to leave it. Returns the state after that; None if there is no
+    `act(state, now_ms)` returns the new state, or None for no change. Returns the state after that; None if there is no
     such run. Raises Conflict after losing to others twenty times, StoreError.
     """
     audit = Audit(store)
@@ -311,7 +309,7 @@ def change(store: Store, id: str, act: RunChange, action: str, text: str, actor:
             Swap(state_cell(id), version_of(cell), encode(changed), KEPT_MS),
             Swap(story_cell(id), version_of(story), encode(longer_story), KEPT_MS),
         ]
-        if state.closed and not changed.closed:  # it needs a runner again
+        if state.closed and not changed.closed:  # a runner is needed again
             swaps.append(_opened(opened, id))
         store.put([], swaps=[*swaps, *audited])
         return changed
@@ -362,4 +360,4 @@ def _cancelled(state: RunState, now_ms: int, why: str) -> RunState:
 
 
 def _quiet(name: str, text: str, run: str = "", /, count: int = 1) -> None:
-    """Ignore notices: the story of the run says the same."""
+    """Ignore notices, which the story of the run contains too."""

@@ -1,11 +1,11 @@
 """Run a redrive, a tick at a time: each tick is one commit by the runner that has the lease.
 
-A tick reads the state of the run, marks which messages of the last batch were moved, counts the outcomes that have
+A tick reads the state of the run, marks the messages of the last batch that were moved, counts the outcomes that have
 arrived, applies canary, stop rule, gates and speed, and moves the next batch. The moves and everything written about
 them are one commit, which fails as a whole if another process has changed the run meanwhile.
 
-A crash after a batch leaves it recorded as tried. The next runner finds out which messages of it were moved: such a
-message names the run, or has left an outcome in its cell.
+A crash after a batch leaves it recorded as tried. The next runner finds the messages that were moved: they name the
+run, or left an outcome in its cell.
 """
 
 from __future__ import annotations
@@ -48,35 +48,36 @@ from .records import (
     story_cell,
 )
 
-BATCH = 250  # messages that are moved in one commit
+BATCH = 250  # messages moved in one commit
 SETTLING_S, IDLE_S = 0.25, 1.0  # between two ticks
-ROOM_S = 0.05  # between two ticks at least, while outcomes make room for more
-QUIET_MAX = 20  # ticks in a row without an outcome, after which the next one may take IDLE_S
-UNASKED_MS = 5000  # how long a run waits for a worker that knows its health check before it says so
+ROOM_S = 0.05  # least time between two ticks while outcomes make room for more
+QUIET_MAX = 20  # ticks in a row without an outcome before the pause becomes IDLE_S
+UNASKED_MS = 5000  # how long a run waits for a worker with its health check before it reports that it waits
 AWAITING = "awaiting approval"  # a phase
-OUTCOMES_WAITED_MS = 7 * 86_400_000  # once a run is over
+OUTCOMES_WAITED_MS = 7 * 86_400_000  # how long a finished run waits for outcomes
 
 
 class Runner:
-    """Runs one redrive as `owner`, as long as that has the lease. Used by one thread.
+    """Runs one redrive as `owner`, while that has the lease. Used by one thread.
 
-    The gates of the run need the app; without one it moves nothing."""
+    The gates of the run need the app; without one it moves nothing.
+    """
 
     def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: Registry | None = None) -> None:
         self._store, self.id, self._owner, self._notice, self._app = store, id, owner, notice, app
         self._plan: Plan | None = None
-        self._split: SplitDependencies | None = None  # dependencies that hold messages one by one
+        self._split: SplitDependencies | None = None  # dependencies that hold messages by key
         self._progress = Progress(store, id)
-        self._last_tick: tuple[object, ...] | None = None  # what its last commit wrote of the state
+        self._last_tick: tuple[object, ...] | None = None  # the part of the state that its last commit wrote
         self._refused: set[str] = set()  # messages that a worker claimed before they were returned
         self._quiet = 0  # ticks in a row without news
-        self.carries = False  # whether it had the lease at its last tick
-        self.moves = False  # whether it has messages left to move, now or once the outcomes of others are known
-        self._canary_queues: Collection[str] = ()  # the queues of its canary, while it waits for that
+        self.carries = False  # True if it had the lease at its last tick
+        self.moves = False  # True if it has messages left to move, now or after outcomes
+        self._canary_queues: Collection[str] = ()  # the queues of its canary while it waits for the outcomes
 
     def tick(self) -> float | None:
-        """Do one tick; returns in how many seconds to call again. None: the run is over, or another runner has it.
-        Raises StoreError."""
+        """Do one tick; returns the seconds until the next call. None: the run is over, or another runner has it. Raises
+        StoreError."""
         (cell,) = self._store.cells.read([state_cell(self.id)])
         state, now_ms = read_state(cell), self._store.now_ms()
         if cell is None or state is None or state.closed:
@@ -99,10 +100,10 @@ class Runner:
         work = UnitOfWork(self.id, state, cell, now_ms, self._owner)
         try:
             wait_s = self._advance(work, self._plan)
-        except Conflict:  # another process changed the run: nothing of this tick was written
+        except Conflict:  # another process changed the run: this tick wrote nothing
             self._progress.forget()
             return 0.0
-        except BaseException:  # it may have been written or not
+        except BaseException:  # the commit may or may not have happened
             self._progress.forget()
             raise
         self._last_tick, self.carries = work.state.last_tick, not work.state.closed
@@ -113,7 +114,7 @@ class Runner:
         return wait_s
 
     def keeps(self, queues: Collection[str]) -> bool:
-        """Whether a burst worker on these queues has to wait for this run. It does not wait for a canary in other
+        """True if a burst worker on these queues must wait for this run. It does not wait for a canary in other
         queues."""
         return self.moves and not (self._canary_queues and {*queues}.isdisjoint(self._canary_queues))
 
@@ -127,12 +128,12 @@ class Runner:
         self._progress.forget()
 
     def _unknown_health(self, plan: Plan) -> str | None:
-        """The health check of its gates, if that is a name that this app does not know."""
+        """The name of the health check in its gates, if this app does not have it."""
         health = None if plan.settings.gates is None else plan.settings.gates.health
         return None if health is None or self._app is None or health in self._app.healths else health
 
     def _wait_for_health(self, health: str, state: RunState, cell: Cell, now_ms: int) -> None:
-        """Leave the run to a worker that knows the check; if none comes, say what it waits for."""
+        """Leave the run to a worker with the health check; if none takes it, record the reason of the wait."""
         self._leave()
         if not state.why and state.until_ms + UNASKED_MS < now_ms and state.started_ms + UNASKED_MS < now_ms:
             said = replace(state, phase="waiting", why=f"no worker knows the health check {health!r} of its gates")
@@ -191,7 +192,7 @@ class Runner:
         self._adapt_speed(work, plan)
 
     def _why_stop(self, work: UnitOfWork, plan: Plan) -> str | None:
-        """Why the run has to stop, or None. Ends the canary if that went well."""
+        """Why the run must stop, or None. Ends the canary if it succeeded."""
         settings, state = plan.settings, work.state
         stop = pacing.StopRule.parse(settings.stop_if) if settings.stop_if else None
         if settings.canary and not state.canary_over:
@@ -272,15 +273,15 @@ class Runner:
         handles = self._progress.chunk(n)[k : k + wanted]
         speed, count = pacing.grant(state.speed, settings.rate, work.now_ms, len(handles))
         held = self._split.first_held(handles[:count], work.now_ms) if self._split else None
-        if held is not None:  # at most those before it
+        if held is not None:  # move only the messages before it
             speed, count = pacing.grant(state.speed, settings.rate, work.now_ms, held[0])
-        # A tick that moves nothing needs no commit, unless a clock was set back: else the run would wait again.
+        # A tick that moves nothing needs no commit, unless a clock was set back: otherwise the run would wait again.
         if count or replace(speed, looked_ms=state.speed.looked_ms) != state.speed:
             work.state = replace(state, speed=speed)
         return handles[:count]
 
     def _pause_s(self, work: UnitOfWork) -> float:
-        """How long to wait for the next tick."""
+        """The seconds until the next tick."""
         state = work.state
         self._quiet = 0 if work.news else self._quiet + 1
         if state.still_ms:
@@ -297,8 +298,8 @@ class Runner:
     # -- undo and the end
 
     def _undo(self, work: UnitOfWork) -> float:
-        """Return the messages that have not run yet, a chunk in each tick. Those that an earlier try returned are dead
-        again as planned."""
+        """Return the messages that have not run yet, one chunk per tick. Those that an earlier attempt returned are
+        dead again as planned."""
         n = work.state.undo
         if n * CHUNK >= work.state.known:
             work.say(f"{work.state.returned:,} returned unrun; {work.state.waiting:,} under way")
@@ -316,13 +317,13 @@ class Runner:
         if not handles:
             self._commit(work)
             return 0.0
-        # the next tick sees which of them were returned
+        # the next tick finds out which of them were returned
         moved = self._store.triage(handles, Return(self.id), swaps=work.swaps(self._store))
         self._refused.update(handle.id for handle, done in zip(handles, moved, strict=True) if not done)
         return 0.0
 
     def _wind_up(self, work: UnitOfWork, plan: Plan) -> float:
-        """The run is over; close it once all outcomes are known, or are given up."""
+        """Close a run that is over, once all outcomes are known or no longer awaited."""
         state = work.state
         if work.news:
             self._commit(work)
@@ -347,7 +348,7 @@ class Runner:
         return IDLE_S
 
     def _shorten(self, id: str) -> None:
-        """Keep an automatic run that no list names any more only as long as its starter may read it."""
+        """Shorten the expiry of an automatic run that has left the index: only its starter may still read it."""
         cells, plan = self._store.cells, read_plan(self._store.cells, id)
         if plan is not None:
             prolong(cells, [state_cell(id), story_cell(id), failures_cell(id)], UNNAMED_KEPT_MS)
@@ -363,7 +364,7 @@ def _verdict(run: str, s: RedriveSettings, batch: Sequence[Handle]) -> Redrive:
 
 
 def _under_way(state: RunState) -> int:
-    """How many messages it has moved, or tried to, whose outcomes are not known."""
+    """The number of messages that it moved, or tried to, without a known outcome."""
     return state.waiting + state.at - state.known
 
 
@@ -376,7 +377,7 @@ def _split_dependencies(app: Registry | None, plan: Plan) -> SplitDependencies |
 
 
 def _canary_queues(state: RunState, plan: Plan) -> Collection[str]:
-    """The queues of a canary that was moved and whose outcomes are not known yet; none otherwise."""
+    """The queues of a canary that was moved and whose outcomes are not known yet; otherwise none."""
     if state.canary_over or state.moved + state.ended + state.at - state.known < plan.settings.canary:
         return ()
     return plan.by_queue if plan.settings.to_queue is None else (plan.settings.to_queue,)
@@ -392,5 +393,5 @@ def _phase(plan: Plan, state: RunState, why: str) -> str:
 
 
 def _unrun(message: Message, run: str) -> bool:
-    """Whether the run moved it and it has not been claimed since."""
+    """True if the run moved it and no worker has claimed it since."""
     return message.run == run and message.lane is Lane.READY and not message.attempt and not message.crashes

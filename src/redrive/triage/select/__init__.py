@@ -1,1 +1,2 @@
-"""The selector language: `parser.parse` reads it, `terms` is its tree, `match.matches` applies it to a message."""
+"""The selector language: `parser.parse` parses it, `terms` defines its tree, `match.matches` applies it to a
+message."""

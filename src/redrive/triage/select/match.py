@@ -1,4 +1,4 @@
-"""Match a message against a selector: True, False, or None if the selector asks for what is not known yet."""
+"""Match a message against a selector: True, False, or None if more data is needed to decide."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class Unknown(Enum):
-    """What the message alone does not show."""
+    """Data that the message alone does not contain."""
 
     FAULT = "which fault it died of"
     BODY = "its body"
@@ -76,7 +76,7 @@ class Candidate:
 
 
 def matches(node: Node, seen: Candidate) -> bool | None:
-    """Whether the message matches; None if that depends on what is not known of it."""
+    """True if the message matches; None if missing data decides."""
     match node:
         case Term():
             return _fits(node, seen)
@@ -90,7 +90,7 @@ def matches(node: Node, seen: Candidate) -> bool | None:
 
 
 def _first(nodes: Iterable[Node], seen: Candidate, decides: bool) -> bool | None:
-    """`decides` if a node returns it, else None if a node returns None, else the opposite."""
+    """`decides` if any node returns it; otherwise None if a node returns None; otherwise the opposite."""
     known = True
     for node in nodes:
         answer = matches(node, seen)
@@ -154,7 +154,7 @@ def _time_fits(value: TermValue, at_ms: int, now_ms: int) -> bool:
 
 
 def _fault_fits(term: Term, seen: Candidate) -> bool | None:
-    """Whether the fault that it died of fits: the last one kept, or none."""
+    """Match the fault that the message died of: the last one in its history, or none."""
     fault = seen.message.faults[-1] if seen.fault is Unknown.FAULT else seen.fault
     if not isinstance(fault, Fault) or not _text_fits(term.values, getattr(fault, term.field)):
         return False
@@ -174,7 +174,7 @@ def _argument_fits(body: Any, path: list[str], values: tuple[TermValue, ...]) ->
 
 
 def _json_fits(value: TermValue, content: Any) -> bool:
-    """A list fits if one of its items does; `*` fits anything."""
+    """Match a JSON value. A list matches if one of its items does; `*` matches anything."""
     if isinstance(content, list) and any(_json_fits(value, item) for item in content if not isinstance(item, list)):
         return True
     if isinstance(value, Number):

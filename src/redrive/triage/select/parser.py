@@ -37,7 +37,7 @@ from .terms import (
 )
 
 LENGTH_MAX, DEPTH_MAX = 20_000, 50
-_AGE_MAX_MS = 10_000 * 365 * 86_400_000  # longer ago than anything is, and still exact in float seconds
+_AGE_MAX_MS = 10_000 * 365 * 86_400_000  # longer than any age, and still exact in float seconds
 _SPACE = re.compile(r"\s*")
 _FIELD = re.compile(r'([^\s():,"<>=*]+):')
 _WORD = re.compile(r'[^\s(),"]+')
@@ -231,7 +231,7 @@ class _Parser:
         if text is None or _NUMBER.fullmatch(text) is None or (whole and not text.isdigit()):
             expected = "a whole number" if whole else "a number"
             self._fail("no number", f"expected {expected}, such as {field}:>3", written.at, written.end)
-        amount = Decimal(text).normalize() + 0  # never -0
+        amount = Decimal(text).normalize() + 0  # turns -0 into 0
         return Number(written.op or "=", amount)
 
     def _time(self, field: str, written: _RawValue) -> Age | PointInTime:

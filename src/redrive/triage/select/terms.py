@@ -1,4 +1,4 @@
-"""A selector as a tree: terms over the fields of a message, joined by and, or and not. `str` gives its text."""
+"""A selector as a tree: terms over the fields of a message, joined by and, or and not. `str` returns its text."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ REASONS = (
 TEXTS = ("task", "queue", "error", "reason", "fingerprint", "key", "group", "id", "text", "correlation", "trace")
 NUMBERS = ("attempt", "redrives", "crashes")
 TIMES = ("age", "failed")
-ARGS = "args."  # and a path into the body
+ARGS = "args."  # prefix of a path into the body
 FIELDS = (*TEXTS, *NUMBERS, *TIMES, "lane", "args")
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/+][A-Za-z0-9_.:@/+-]*")
 _UNITS = (("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
 
 
 class Pattern(Struct, frozen=True):
-    """Text with a `*` between each two parts; a single part matches exactly."""
+    """Text with a `*` between adjacent parts; a single part matches exactly."""
 
     parts: tuple[str, ...]
 
     def fits(self, text: str) -> bool:
-        """Whether the whole text fits the pattern; upper and lower case differ."""
+        """True if the whole text matches the pattern; case-sensitive."""
         first, *rest = self.parts
         if not rest:
             return text == first
@@ -45,7 +45,7 @@ class Pattern(Struct, frozen=True):
         return True
 
     def within(self, text: str) -> bool:
-        """Whether a part of the text fits the pattern; upper and lower case are the same."""
+        """True if a part of the text matches the pattern; case-insensitive."""
         return Pattern(("", *(part.casefold() for part in self.parts), "")).fits(text.casefold())
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Number(Struct, frozen=True):
 
 
 class Age(Struct, frozen=True):
-    """A comparison with how long ago something happened, such as <6h."""
+    """A comparison with the time since an event, such as <6h."""
 
     op: str
     ms: int
@@ -80,7 +80,7 @@ class Age(Struct, frozen=True):
 
 
 class PointInTime(Struct, frozen=True):
-    """A comparison with when something happened, such as >=2026-01-31T15:04:05Z."""
+    """A comparison with the time of an event, such as >=2026-01-31T15:04:05Z."""
 
     op: str
     ms: int
@@ -103,7 +103,7 @@ class Term(Struct, frozen=True):
         return f"{self.field}:{texts[0] if len(texts) == 1 else '(' + ','.join(texts) + ')'}"
 
     def _text(self, value: TermValue) -> str:
-        """Reasons of an application are quoted, so that a typo in a known reason is an error."""
+        """The text of a value. Reasons of an application are quoted, so that a typo in a known reason is an error."""
         if self.field in NUMBERS:
             return str(value).removeprefix("=")
         if self.field == "reason" and isinstance(value, Pattern) and len(value.parts) == 1:
@@ -112,7 +112,7 @@ class Term(Struct, frozen=True):
 
 
 class Not(Struct, frozen=True):
-    """Matches what the node does not match."""
+    """Matches messages that the node does not match."""
 
     node: Node
 
@@ -121,7 +121,7 @@ class Not(Struct, frozen=True):
 
 
 class And(Struct, frozen=True):
-    """Matches what all nodes match; everything if there are none."""
+    """Matches messages that all nodes match; every message if there are none."""
 
     nodes: tuple[Node, ...] = ()
 
@@ -130,7 +130,7 @@ class And(Struct, frozen=True):
 
 
 class Or(Struct, frozen=True):
-    """Matches what any node matches; nothing if there are none."""
+    """Matches messages that any node matches; no message if there are none."""
 
     nodes: tuple[Node, ...] = ()
 
@@ -140,7 +140,7 @@ class Or(Struct, frozen=True):
 
 Node = Term | Not | And | Or
 ALL, NONE = And(), Or()
-LANES = (*RESTING, Lane.DONE)  # those that a selector can name
+LANES = (*RESTING, Lane.DONE)  # the lanes that a selector can name
 
 
 def both(nodes: Iterable[Node]) -> Node:
@@ -169,12 +169,12 @@ def opposite(node: Node) -> Node:
 
 
 def exactly(field: str, *names: str) -> Term:
-    """The term that matches one of these names and nothing else, whatever characters they have."""
+    """The term that matches exactly one of these names, including special characters."""
     return Term(field, tuple(Pattern((name,)) for name in names))
 
 
 def as_node(where: Filter = Filter(), lane: Lane = Lane.DEAD) -> Node:
-    """The selector that matches what this filter of the store matches."""
+    """The selector equivalent to this filter of the store."""
     fields = {"queue": where.queue, "task": where.task, "reason": where.reason}
     fields |= {"fingerprint": where.fingerprint, "error": where.error}
     terms: list[Node] = [
