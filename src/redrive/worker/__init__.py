@@ -16,7 +16,7 @@ __all__ = ["MakeService", "Service", "Worker"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a worker when one is needed: commands that only read what workers store start faster without."""
+    """Import the worker at its first use: commands that only read its records start faster without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "Worker":

@@ -1,5 +1,5 @@
-"""Read bodies from blob storage once the execution has started: so the worker holds the bodies only of what runs, not
-of all that it claimed, and a body that kills its reader counts a crash."""
+"""Read bodies from blob storage only when an execution starts, so that the worker has the bodies of running messages in
+memory, not of all claimed ones, and a body that kills its reader counts as a crash."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
 from .execution import Execution, judge, unread
 
-READERS = 8  # blobs that one worker reads at once for async handlers
+READERS = 8  # blobs that one worker reads concurrently for async handlers
 
 
 class Fetched(Struct, frozen=True):
-    """A body that was read, as arguments; or why it was not."""
+    """The decoded arguments of a body, or the signals of why it could not be read."""
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
@@ -28,8 +28,7 @@ TIMED_OUT = Fetched(signals=Signals(unfetched="its body was not read from blob s
 
 
 def fetch(execution: Execution) -> Fetched:
-    """Read and decode the body. Blocks while the storage works, and does not change the execution: it may end
-    meanwhile."""
+    """Read and decode the body. Blocks during the read, and does not change the execution, which may end meanwhile."""
     message, store = execution.delivery.message, execution.task.app.store
     try:
         args, kwargs = execution.task.codec.decode(whole_body(store, message), message.version, raw=is_raw(message))
@@ -42,8 +41,8 @@ def fetch(execution: Execution) -> Fetched:
 
 
 def take(execution: Execution, fetched: Fetched) -> bool:
-    """Set the arguments and return whether the handler can be called; if not, sets the decision. Raises LeaseLost if it
-    was asked to end."""
+    """Set the arguments and return True, or set the decision and return False if the handler cannot be called. Raises
+    LeaseLost if the worker has ended the execution meanwhile."""
     if execution.cause == "timeout":
         fetched = TIMED_OUT
     elif execution.cause is not None:

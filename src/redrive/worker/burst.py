@@ -1,4 +1,4 @@
-"""Decide when a worker that stops by itself has done its work."""
+"""Decide when a burst worker, which stops by itself, has no more work."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .services import Services
 
 
 class Burst:
-    """The end of a burst: nothing of these queues is due or leased, except what flow control holds back.
+    """The end of a burst: no message of the queues is due or leased, except those that flow control defers.
 
-    With `until_empty` it also waits for what is held back or scheduled for later.
+    With `until_empty` it also waits for deferred and scheduled messages.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class Burst:
         self._flow, self._services = flow, services
 
     def is_over(self) -> bool:
-        """Whether the burst is over, for a worker that holds nothing. Raises StoreError."""
+        """Return whether the burst is over, given that the worker holds no message. Raises StoreError."""
         self._services.look(now=True)
         if self._services.busy({*self._queues} - {*self._store.paused()}):
             return False
@@ -37,8 +37,8 @@ class Burst:
         return left > 0 and queue not in self._store.paused()
 
     def _blocked_in(self, queue: str) -> int:
-        """How many messages wait behind a dead one of their group: a person has to act first, so a drain does not wait
-        for them."""
+        """Return how many messages wait behind a dead one of their group. A drain does not wait for them, as a person
+        has to act first."""
         if not self._store.traits.widths:
             return 0
         return sum(group.parked for group in self._store.groups(queue) if group.blocked_by is not None)

@@ -1,4 +1,4 @@
-"""How many messages a worker claims, holds and runs."""
+"""Limit how many messages a worker claims, holds and runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NONE: frozenset[str] = frozenset()
 
 
 class RetryShares:
-    """How many messages of each claim may be due retries ahead of a backlog: none if the queue's last claim was short,
-    because then there is no backlog."""
+    """Computes how many messages of each claim are to be due retries ahead of a backlog: none if the queue's last claim
+    was short, as there is no backlog then."""
 
     def __init__(self, queues: Sequence[Queue]) -> None:
         self._shares = {q.name: q.retry_share for q in queues}
-        self._owed: dict[str, float] = {}  # to the retries of each queue with a backlog: less than one message
+        self._owed: dict[str, float] = {}  # by queue with a backlog: retries still owed, below one
 
     def take(self, queue: str, limit: int) -> int:
         owed = self._owed.get(queue)
@@ -45,8 +45,8 @@ class Capacity:
     """How many messages one worker may hold: per queue its concurrency and prefetch, all together `capacity`.
 
     `total` bounds the messages that run at once; `prefetch` is how many more each queue, or the worker if there is a
-    total, may hold; `claim_max` bounds one claim. `flow` says which tasks may be claimed now, `left` which
-    are left to newer workers.
+    total, may hold; `claim_max` bounds one claim. `flow` limits the tasks that may be claimed now; `left` has those
+    left to newer workers.
     """
 
     def __init__(
@@ -63,24 +63,24 @@ class Capacity:
         self._most = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
         together = sum(self._most.values())
         self.capacity = min(together, total * 2 if prefetch is None else total + prefetch)
-        self._shares = [self._most]  # how many each queue may hold, filled in this order
+        self._shares = [self._most]  # by queue, how many each may hold, in the order in which they are filled
         if any(q.weight != 1 for q in queues):
             weights = sum(q.weight for q in queues)
             self._shares.insert(0, {q.name: math.ceil(self.capacity * q.weight / weights) for q in queues})
         self._from_dry = 1 if len(queues) > 1 and self.capacity < together else BATCH_MAX
         self.taken: Counter[str] = Counter()
         self._retries = RetryShares(queues)
-        self._dry: set[str] = set()  # queues whose last claim was short, since the last wait
+        self._dry: set[str] = set()  # queues whose last claim since the last wait was short
         self._clogged: frozenset[str] = frozenset()
 
     def asks(
         self, leaving: Sequence[str], lease_ms: int, worker: str, lapsed_by_ms: int | None = None
     ) -> list[ClaimRequest]:
-        """What to claim: as many messages of each queue as it and the worker have room for, and no more of each task
-        than flow control allows. `leaving` names the queue of each message that is settled in the same exchange.
+        """Return the claim requests: for each queue as many messages as it and the worker have room for, within the
+        limits of flow control for each task. `leaving` has the queue of each message that the same exchange settles.
 
-        A dry queue is left out, so that the next one gets its room. If something is settled anyway, a dry queue is
-        asked too, for one message if others want its room, to notice new messages.
+        A dry queue is left out, so that the next one gets its room. If the exchange settles messages anyway, a dry
+        queue is included, to notice new messages: with a limit of one if others need its room.
         """
         rooms = self._rooms(Counter(leaving))
         if self._flow is None:
@@ -120,7 +120,7 @@ class Capacity:
         return {name: room for name, room in rooms.items() if room > 0}
 
     def asks_to_wait(self, lease_ms: int, worker: str) -> tuple[list[ClaimRequest], float]:
-        """What could be claimed if it were due, and in how many ms flow control may allow more."""
+        """Return requests for what could be claimed if it were due, and the ms until flow control may allow more."""
         if self.taken.total() >= self.capacity:
             return [], math.inf
         free = [name for name, most in self._most.items() if self.taken[name] < most]
@@ -141,9 +141,9 @@ class Capacity:
         return asks, wake_ms
 
     def note(self, asks: Sequence[ClaimRequest], deliveries: Sequence[Delivery], clogged: frozenset[str]) -> set[str]:
-        """Record what was claimed; returns the queues that gave less than was asked."""
+        """Record the claimed messages; return the queues that gave fewer than requested."""
         if self._flow is not None:
-            clogged -= self._flow.looking  # there the known tasks may wait
+            clogged -= self._flow.looking  # in these, messages of known tasks may wait, too
         if clogged and self._left:
             self._left.note(clogged)
         given, asked = Counter(delivery.message.queue for delivery in deliveries), Counter[str]()
@@ -156,27 +156,26 @@ class Capacity:
         return short
 
     def waited(self) -> None:
-        """After a wait any queue may have due messages again."""
+        """Reset the dry queues after a wait: any of them may have due messages again."""
         self._dry.clear()
 
 
 class WorkerLimit(Generic[T]):
-    """Bounds how many executions one worker runs at once over all its queues."""
+    """Limits how many executions one worker runs at once over all its queues."""
 
     def __init__(self, total: int) -> None:
         self.free = total
-        self.closed = self.over = False  # start none, for a while or for good
-        self.met_newer = False  # a message that may be of a newer release came to this worker
+        self.closed = self.over = False  # `closed`: start none for now; `over`: start none any more
+        self.met_newer = False  # whether this worker claimed a message that may be of a newer release
         self.queues: list[QueueLimit[T]] = []
         self.lock = threading.Lock()
 
     def pause(self) -> None:
-        """Start none until `resume`."""
         with self.lock:
             self.closed = True
 
     def resume(self) -> list[T]:
-        """Allow starts again; returns those of the waiting that start now."""
+        """Allow starts again; return the waiting executions that start now."""
         with self.lock:
             self.closed, started = self.over, []
             while self.free > 0 and not self.closed and (queue := self.next_queue()) is not None:
@@ -186,22 +185,21 @@ class WorkerLimit(Generic[T]):
             return started
 
     def next_queue(self) -> QueueLimit[T] | None:
-        """The queue that may start the next one. Call it under the lock."""
+        """Return the queue whose waiting execution may start next, if any. Hold the lock."""
         ready = [queue for queue in self.queues if queue._waiting and queue._running < queue._limit]
         return min(ready, key=lambda queue: queue._running / queue._weight, default=None)
 
     def waiting(self) -> list[T]:
-        """The executions of all queues that wait to start."""
+        """Return the executions of all queues that wait to start."""
         with self.lock:
             return [execution for queue in self.queues for execution in queue._waiting]
 
 
 class QueueLimit(Generic[T]):
-    """Bounds how many executions of one queue this process runs at once; the others wait here, claimed but not
-    started.
+    """Limits how many executions of one queue this process runs at once; the others wait here, claimed but not started.
 
-    When the worker's limit holds them up, the queue with the fewest executions for its `weight` starts the next one; at
-    equal shares, so always with infinite weights, the queue that was made first.
+    At the worker's limit, the queue with the fewest executions for its `weight` starts the next one. Of equal shares,
+    as always with infinite weights, the queue that was created first does.
     """
 
     def __init__(
@@ -215,24 +213,24 @@ class QueueLimit(Generic[T]):
         store: Any = None,
     ) -> None:
         self._limit, self._worker, self._weight = limit, worker, weight
-        self.park_ms = park_ms  # how long a message that no task here can take waits for a newer worker
-        self.store = store  # knows why an encrypted message cannot be opened
-        self.ack = ack  # the queue's retention may keep done messages
+        self.park_ms = park_ms  # how long an unroutable message waits for a newer worker
+        self.store = store  # the store, which knows why an encrypted message cannot be opened
+        self.ack = ack  # the queue's ack, as its retention may keep done messages
         self._running = 0
         self._waiting: deque[T] = deque()
         worker.queues.append(self)
 
     def meet_newer(self) -> None:
-        """A message of the queue may be of a newer release."""
+        """Note that a message of the queue may be of a newer release."""
         self._worker.met_newer = True
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more can start, of this queue or of any."""
+        """Whether no execution can start, of this queue or of any."""
         return self._running >= self._limit or self._worker.free <= 0
 
     def withdraw(self) -> None:
-        """Forget those that wait to start: they are given back."""
+        """Forget the executions that wait to start, as they are released."""
         with self._worker.lock:
             self._waiting.clear()
 
@@ -247,7 +245,7 @@ class QueueLimit(Generic[T]):
             return started
 
     def leave(self) -> T | None:
-        """Count one execution as ended; returns the one that starts next, of this queue or another, if any."""
+        """Count one execution as ended; return the one that starts next, of this queue or another, if any."""
         worker = self._worker
         with worker.lock:
             if len(worker.queues) == 1 and self._waiting and not worker.closed:
@@ -261,8 +259,8 @@ class QueueLimit(Generic[T]):
             return queue._waiting.popleft()
 
     def take(self, *, force: bool = False) -> bool:
-        """Count an execution that did not enter; False if the limits are reached. With `force` they are ignored: it
-        has the process for itself, and only threads that outlived their leases are counted."""
+        """Count an execution that did not `enter`; return False at a limit. `force` ignores limits, for a suspect alone
+        in the process, beside which only threads that outlived their leases are counted."""
         with self._worker.lock:
             if not force and (self._running >= self._limit or self._worker.free <= 0):
                 return False
@@ -271,7 +269,7 @@ class QueueLimit(Generic[T]):
             return True
 
     def close(self) -> list[T]:
-        """Stop all queues from starting any; returns those of this queue that never started."""
+        """Stop starts in all queues; return the executions of this queue that never started."""
         with self._worker.lock:
             self._worker.closed = self._worker.over = True
             unstarted = list(self._waiting)

@@ -19,19 +19,19 @@ from .redrive_outcome import first_outcome
 from .settlement import Outcome
 from .telemetry.history import Counted
 
-CAUSES_MAX = 100  # crashes of one message whose causes are not known; a damaged row may claim any number
+CAUSES_MAX = 100  # crashes of one message without a known cause; a damaged row may have any number
 _HELD = {
     "parked": "it waits for a worker that can run it",
     "newer": "a worker of another release knows it, and it is left to that one",
     "asked": "the other side asked it to wait (Retry-After)",
     "cancelled": "it is cancelled",
 }
-_FREE = {"snooze": "snoozed", "interrupted": "released"}  # the other free waits are held
+_FREE = {"snooze": "snoozed", "interrupted": "released"}  # outcomes of free deliveries; all other reasons are `held`
 
 
 class Reporter:
-    """Reports to the observers of an app what one worker does, and logs faults. While there are no observers, a message
-    that is done costs nothing."""
+    """Reports the events of one worker to the app's observers, and logs faults. Without observers, a done message costs
+    nothing."""
 
     def __init__(self, events: Events, store: Store, worker: str, flusher: Flusher | None = None) -> None:
         self._events, self._store, self.worker = events, store, worker
@@ -39,19 +39,19 @@ class Reporter:
         self.history = None if flusher is None else Counted(flusher, partial(_fate_of, worker))
 
     def notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
-        """Report something about the worker itself."""
+        """Report a notice about the worker."""
         if self._events:
             now_ms = self._store.now_ms()
             event = Notice(name=name, worker=self.worker, at_ms=now_ms, text=text, about=about, count=count)
             self._events.emit([event])
 
     def warn(self, name: str, text: str, about: str = "") -> None:
-        """Report something about the worker itself that no one may miss."""
+        """Report a notice about the worker, and log it as a warning if no observer writes lines."""
         self.notice(name, text, about)
         self._events.warn(f"worker {self.worker}: {text}")
 
     def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
-        """Report the fates of these deliveries, given the store's answers."""
+        """Report the outcomes of these deliveries, given the store's answers."""
         if self.history is not None:
             self.history.settled(outcomes, answers, self._store.now_ms())
         pairs = zip(outcomes, answers, strict=True)
@@ -65,16 +65,16 @@ class Reporter:
         log_faults([each for each in fates if each.outcome in LEVELS], self._events)
 
     def crashed(self, messages: Sequence[Message], fault: Fault) -> None:
-        """Report the fates of deliveries that this worker takes back: their process died while it ran them."""
+        """Report crashed deliveries that this worker recovers: their process died while it ran them."""
         self._unsettled([_crashed(message, fault, self.worker) for message in messages])
 
     def set_aside(self, messages: Sequence[Message]) -> None:
-        """Report messages that were set aside unclaimed, because their rows cannot be read."""
+        """Report messages that were quarantined unclaimed, because their rows cannot be read."""
         now_ms = self._store.now_ms()
         self._unsettled([_damaged(message, now_ms, self.worker) for message in messages])
 
     def lost(self, message: Message) -> None:
-        """Report that this worker lost the lease of a message while it ran."""
+        """Report that this worker lost the lease of a running message."""
         lost = [_lost(message, self._store.now_ms(), self.worker)]
         if self.history is not None:
             self.history.count_unsettled(lost, self._store.now_ms())
@@ -88,7 +88,7 @@ class Reporter:
 
 
 def _why_held(message: Message, decision: RetryAt) -> str:
-    """Why it waits, where neither a fault nor flow control says so: once parked, its first fault still tells."""
+    """Return why a message waits, if neither a fault nor flow control has the reason; a parked one has a fault."""
     last = message.faults[-1] if message.faults else None
     parked = decision.why in ("parked", "newer") and last is not None and last.kind is Kind.UNROUTABLE
     if parked and last is not None:
@@ -97,7 +97,7 @@ def _why_held(message: Message, decision: RetryAt) -> str:
 
 
 def _is_fault(settlement: Settlement) -> bool:
-    """Whether it may be a retry or a death."""
+    """Return whether the settlement may be a retry or a death."""
     return settlement.fault is not None or isinstance(settlement.decision, DeadLetter | Quarantine)
 
 
@@ -106,14 +106,14 @@ def _fate_of(worker: str, o: Outcome, word: Settled, now_ms: int) -> DeliveryEve
 
 
 def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
-    """The fate of one settled delivery. `attempt` counts the attempts spent, so a free delivery gives its own back."""
+    """Return the event of one settled delivery. Its `attempt` leaves out a free delivery."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome = "done"
     reason: str | None = None
     text: str | None = None
     delay_ms = degraded = None
     died = False
-    rare: dict[str, Any] | None = None  # fields that few fates have: naming them costs time on every message
+    rare: dict[str, Any] | None = None  # fields that few events have: passing them all would slow down every message
     free = is_free(decision)
     match decision:
         case RetryAt():
@@ -166,7 +166,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
 
 
 def _crashes(message: Message, fault: Fault | None, *, new: bool) -> tuple[Crash | None, tuple[str, ...]]:
-    """The last crash, and the causes of all crashes of this life. `new`: the fault's crash is not counted yet."""
+    """Return the last crash and the causes of all crashes of this life. `new`: the fault's crash is not counted yet."""
     last = None if fault is None else fault.crash
     known = [f.crash for f in message.faults if f.crash is not None and f.at_ms >= message.life_ms]
     if last is not None:

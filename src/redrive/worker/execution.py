@@ -1,8 +1,8 @@
 """From a claim to a handler: the executions that a worker holds, and their admission.
 
-Admission finds the task, decodes the body, asks `decide.admit`, and starts what may run, on the event loop's thread.
-Before that, idempotency keys are claimed and flow control is asked, on the store thread. settlement.py decides what
-follows when an execution ends.
+Admission finds the task, decodes the body, calls `decide.admit`, and starts admitted executions, on the event loop's
+thread. Before that, the store thread claims idempotency keys and checks flow control. When an execution ends,
+settlement.py decides what follows.
 """
 
 from __future__ import annotations
@@ -52,44 +52,44 @@ class Execution(Struct, gc=False, eq=False):
 
     delivery: Delivery
     limit: QueueLimit[Execution]
-    until_s: float  # time.monotonic() when the lease ends
+    until_s: float  # time.monotonic() at which the lease ends
     slot: int = -1  # in the crash ledger
-    task: Any = None  # the TaskSpec; admission sets this and the arguments
+    task: Any = None  # the TaskSpec; set by admission, as the arguments
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
-    guards: tuple[LimitState, ...] = ()  # flow control sets this and the fields up to `counted`
+    guards: tuple[LimitState, ...] = ()  # set by flow control, as the fields up to `counted`
     refusal: Refusal | None = None
-    granted: tuple[str, ...] = ()  # the passes it has taken so far
-    probes: tuple[LimitState, ...] = ()  # those of the guards whose breakers it is a probe of
-    counted: bool = False  # it takes one of its dependency's concurrent calls
-    claim: Claim | None = None  # of its idempotency key; idempotency.py sets this and the fields up to `over`
-    stored: KeyRecord | None = None  # the stored result of its key, which replaces a run
-    over: bool = False  # it has ended without a run
+    granted: tuple[str, ...] = ()  # the passes that flow control has granted so far
+    probes: tuple[LimitState, ...] = ()  # the guards for whose breakers it is a probe
+    counted: bool = False  # whether it takes one of its dependency's concurrent calls
+    claim: Claim | None = None  # the claim of its key; set by idempotency.py, as the fields up to `over`
+    stored: KeyRecord | None = None  # the stored result of its key, used instead of a run
+    over: bool = False  # whether it has ended without a run
     decision: Decision | None = None  # set if it was not admitted
-    unroutable: Signals | None = None  # set if it may be of a newer release
+    unroutable: Signals | None = None  # set if the message may be of a newer release
     fault: Fault | None = None  # how it failed, or why it was not admitted
-    result: bytes | None = None  # what the handler returned, if that is kept
-    complaint: str | None = None  # why the result cannot be kept
+    result: bytes | None = None  # the encoded return value, if it is kept
+    complaint: str | None = None  # why the return value cannot be kept
     started_s: float = 0.0
     finished_s: float = 0.0
-    settling: bool = False  # its settlement goes with the next exchange
+    settling: bool = False  # its settlement is part of the next exchange
     context: Context | None = None
     cause: str | None = None
-    alone: bool = False  # nothing else runs in this process meanwhile, and the store knows it
-    crash: Crash | None = None  # what this worker knows about the earlier lease that ran out
-    company: int = 1  # of a suspect: how many may run in one process with it, itself included
-    apart: bool = False  # a suspect that runs in a child process, whatever its task says
-    handle: Any = None  # the asyncio task, if it is one; dropped at the end, because no collector frees the cycle
+    alone: bool = False  # whether nothing else runs in this process meanwhile, and the store knows that
+    crash: Crash | None = None  # the worker's evidence about the earlier lease that expired
+    company: int = 1  # for a suspect: how many may run in one process with it, itself included
+    apart: bool = False  # whether it is a suspect that runs in a child process, whatever its task declares
+    handle: Any = None  # the asyncio task, if it is one; cleared at the end, as no collector frees the cycle
 
     def begin(self, slots: CrashSlots | None, make: Callable[..., Context] = Context) -> Context:
-        """Mark the message as started, so that a crash of this process counts against it, and return its Context, made
-        by `make`.
+        """Mark the message as started, so that a crash of this process counts against it; return its Context, which
+        `make` creates.
 
-        Raises LeaseLost if it was ended, or its lease ran out, while it waited: another worker may run it.
+        Raises LeaseLost if the execution was ended or its lease expired while it waited, as another worker may run it.
         """
         now = self.started_s = (
             time.monotonic()
-        )  # before the look at `cause`: who gives it back sets that, and then looks
+        )  # before reading `cause`: a thread that releases the execution first sets `cause`, then reads this
         if self.cause is not None or now >= self.until_s:
             self.started_s, self.cause = 0.0, self.cause or "lease"
             raise LeaseLost(f"message {self.delivery.message.id} was not held to its start")
@@ -109,7 +109,7 @@ class Execution(Struct, gc=False, eq=False):
         return self.delivery.message.keep_ms > 0 or self.claim is not None
 
     def keep(self, result: Any) -> None:
-        """Encode the handler's result now, because the handler's objects may change later."""
+        """Encode the handler's result at once, as its objects may change later."""
         extras = None if self.context is None else self.context._extras
         if result is None and extras is not None:
             result = extras.partial
@@ -126,12 +126,12 @@ class Execution(Struct, gc=False, eq=False):
 
     @property
     def seats(self) -> int:
-        """How many may run in one child process with it, itself included."""
+        """How many executions may run in one child process with it, itself included."""
         return self.company if self.apart else 1
 
     @property
     def executor(self) -> ExecutorName:
-        """Which executor runs it: loop, thread or process."""
+        """The executor that runs it: loop, thread or process."""
         executor: ExecutorName = "process" if self.apart else self.task.place
         return executor
 
@@ -141,22 +141,22 @@ class Execution(Struct, gc=False, eq=False):
         return self.started_s + timeout_s
 
     def end(self, cause: str) -> None:
-        """Ask the handler to stop; the first cause stays. Call it on the event loop's thread if it is an asyncio
-        task."""
+        """Ask the handler to stop; the first cause stays. If it is an asyncio task, call this on the event loop's
+        thread."""
         if self.cause is not None or self.finished_s:
             return
         self.cause = cause
         if self.context is not None:
             self.context.stop(cause)
-        if self.handle is not None and self.started_s:  # one not begun must still begin, to find that it may not
+        if self.handle is not None and self.started_s:  # a task that has not begun must begin, to see that it may not
             self.handle.cancel()
 
 
 class InFlightExecutions:
-    """The executions that a worker holds leases of. Each has a slot in the crash ledger and counts as `taken` for
-    its queue.
+    """The executions whose leases a worker holds. Each has a slot in the crash ledger and counts as `taken` for its
+    queue.
 
-    `ended` is called for each one that leaves. Used by the store thread; others may read `all`.
+    `ended` is called for each counted one that is removed. Used by the store thread; other threads may call `all`.
     """
 
     def __init__(
@@ -164,17 +164,17 @@ class InFlightExecutions:
     ) -> None:
         self._held: dict[Receipt, Execution] = {}
         self._taken, self._slots, self._ended = taken, slots, ended
-        self.claimed = 0  # in all
+        self.claimed = 0  # the number of all executions so far
 
     def __len__(self) -> int:
         return len(self._held)
 
     def all(self) -> list[Execution]:
-        """All of them, at this moment."""
+        """Return a copy of the current executions."""
         return list(self._held.values())
 
     def add(self, executions: Sequence[Execution]) -> None:
-        """Hold these."""
+        """Add executions, each with a slot."""
         held, slots = self._held, self._slots
         for execution in executions:
             message = execution.delivery.message
@@ -185,12 +185,12 @@ class InFlightExecutions:
         self._taken.update([execution.delivery.message.queue for execution in executions])
 
     def still(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Those of them that are still held."""
+        """Return those that are still held."""
         held = self._held
         return [execution for execution in executions if execution.delivery.receipt in held]
 
     def remove(self, deliveries: Sequence[Delivery]) -> None:
-        """Hold these no more: they are settled, or their leases are lost."""
+        """Remove executions that are settled, or whose leases are lost."""
         taken = self._taken
         for delivery in deliveries:
             execution = self._held.pop(delivery.receipt, None)
@@ -203,7 +203,7 @@ class InFlightExecutions:
 
 
 def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms: int) -> bool:
-    """Set its task and arguments and return True, or set its decision and fault and return False."""
+    """Set the task and the arguments and return True, or set the decision and the fault and return False."""
     message = execution.delivery.message
     task = tasks.get(message.task)
     signals = NO_SIGNALS if execution.refusal is None else Signals(refusal=execution.refusal)
@@ -217,7 +217,7 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms:
     elif execution.task is None:  # else its body was read already
         try:
             execution.task = task
-            # A blob is read when the handler starts, not on this thread; a child process decodes what it runs.
+            # The handler's thread reads a blob, and a child process decodes what it runs.
             if message.content != BLOB and task.isolation is None:
                 execution.args, execution.kwargs = task.codec.decode(
                     message.body, message.version, raw=message.content == RAW
@@ -228,8 +228,8 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms:
 
 
 def unread(error: Unreadable, execution: Execution) -> Signals:
-    """The signals of a body that cannot be decoded. Unknown arguments may come from a newer producer, so the message
-    waits for a newer worker, as one of a newer version does."""
+    """Return the signals of a body that cannot be decoded. Unknown arguments may come from a newer producer, so the
+    message waits for a newer worker, as one with a newer version does."""
     if isinstance(error, KeyMissing):
         return Signals(locked=str(error))
     if isinstance(error, Tampered):
@@ -240,14 +240,14 @@ def unread(error: Unreadable, execution: Execution) -> Signals:
 
 
 def _closed(execution: Execution, message: Message) -> Signals:
-    """The signals of a message that is still encrypted."""
-    from ..crypto import why_closed  # needs the package `cryptography`, which is an extra
+    """Return the signals of a message that is still encrypted."""
+    from ..crypto import why_closed  # needs the extra package `cryptography`
 
     return unread(why_closed(execution.limit.store, message), execution)
 
 
 def has_nothing(execution: Execution, task: TaskSpec) -> bool:
-    """Whether the body has nothing for its handler; then it is done."""
+    """Return whether the body has no content for the handler, and set the decision that it is done."""
     message = execution.delivery.message
     if message.content != RAW or not task.codec.has_nothing(message.body):
         return False
@@ -256,17 +256,17 @@ def has_nothing(execution: Execution, task: TaskSpec) -> bool:
 
 
 def may_run(message: Message, tasks: Mapping[str, TaskSpec], now_ms: int) -> bool:
-    """Whether nothing in the message itself prevents a run: nothing is taken for a message that will not run."""
+    """Return whether nothing in the message prevents a run; messages that will not run take no keys and tokens."""
     task = tasks.get(message.task)
     if task is None or message.version > task.version or is_closed(message):
         return False
     if not (message.crashes or message.faults or message.cancel or message.deadline_ms):
-        return True  # most messages: nothing could prevent it
+        return True  # a fast path for most messages
     return isinstance(admit(message, task.policy, NO_SIGNALS, now_ms), Admitted)
 
 
 def judge(execution: Execution, signals: Signals, now_ms: int) -> bool:
-    """Whether `decide.admit` admits it; if not, set its decision and fault."""
+    """Return whether `decide.admit` admits the execution; if not, set its decision and fault."""
     message, policy = execution.delivery.message, _NO_POLICY if execution.task is None else execution.task.policy
     decision = admit(message, policy, signals, now_ms)
     if isinstance(decision, Admitted):
@@ -300,11 +300,11 @@ def _fault(signals: Signals) -> Fault | None:
 
 
 class Admission:
-    """Admits claimed messages on the event loop's thread and starts them, as far as the limits allow.
+    """Admits claimed messages on the event loop's thread, and starts them within the limits.
 
     `total` is how many messages this worker runs at once. `start_on_loop` and `start` run them on the event loop and
-    elsewhere; `can_isolate` says whether a child process can run a task. `set_apart` takes suspects that must not run
-    beside others, `finish` those that were not admitted.
+    elsewhere; `can_isolate` says whether a child process can run a task. `set_apart` gets suspects that must not run
+    beside others, `finish` the executions that were not admitted.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class Admission:
         self._set_apart = set_apart
 
     def admit(self, executions: Sequence[Execution]) -> None:
-        """Admit these, and start in order those that the limits of their queues allow."""
+        """Admit executions, and start them in order as far as the limits of their queues allow."""
         now_ms = self._store.now_ms()
         admitted = [execution for execution in executions if admit_execution(execution, self._tasks, now_ms)]
         if len(admitted) < len(executions):
@@ -338,10 +338,10 @@ class Admission:
                 self._start_on_loop(execution) if execution.executor == "loop" else self._start(execution)
 
     def _is_set_apart(self, execution: Execution) -> bool:
-        """Whether only its group may run in this process while the suspect runs. A suspect that a child process can
-        run is no danger to the others, unless it brings down more than a child."""
+        """Return whether only its group may run in this process while the suspect runs. A suspect in a child process
+        endangers no others, unless it has killed more than a child."""
         message = execution.delivery.message
-        # On SQS each crash costs a receive, and a queue may allow no more receives than it takes to convict a message.
+        # On SQS each crash costs a receive, and a queue may allow no more receives than a conviction needs.
         few = not self._store.traits.releases
         alone_from = min(ALONE_FROM, execution.task.policy.crashes_alone_max) if few else ALONE_FROM
         execution.company = company_of(message, self._total, alone_from=alone_from)

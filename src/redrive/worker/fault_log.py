@@ -1,8 +1,8 @@
 """Log retries and deaths to the logger `redrive`, so that the application's own handlers and error trackers get them.
 
 A retry is a WARNING and a death an ERROR, each with `exc_info` and with its figures in `record.redrive`. They are
-logged after the settlement is committed: a record never says what another worker has decided otherwise. A kill
-between the two loses the record, and the dead letter still says the same.
+logged after the commit of the settlement, so that a record never contradicts another worker's decision. A kill between
+the two loses the record, but not the dead letter with its faults.
 
 In a program that has set up no logging at all, such as a plain script, Python prints warnings by itself: there a retry
 is one line without traceback.
@@ -22,20 +22,20 @@ from ..fault import stand_in
 from ..redact import one_line, redact, shown_traceback
 
 NAME = "redrive"
-TEXT_MAX = 500  # characters of a fault's text in the message
+TEXT_MAX = 500  # characters of a fault's text in a record
 _RETRY, _CRASH = "failed and runs again in %s (attempt %s): %s", "crashed its process and runs again (crash %s): %s"
 _FIGURES = ("outcome", "id", "task", "queue", "attempt", "crashes", "redrives", "delay_ms", "fault", "error", "reason",
             "fingerprint", "correlation_id", "worker")  # fmt: skip
 LEVELS = {"retry": logging.WARNING, "crashed": logging.WARNING, "dead": logging.ERROR, "quarantined": logging.ERROR}
 
 
-_name = lru_cache(maxsize=4_096)(redact)  # of tasks, queues and errors, which come again and again
+_name = lru_cache(maxsize=4_096)(redact)  # cached, as the same tasks, queues and errors come again and again
 
 
 def log_faults(fates: Sequence[DeliveryEvent], events: Events) -> None:
-    """Log those of the fates that are retries or deaths. A handler that raises changes nothing else.
+    """Log the events that are retries or deaths. An error of a logging handler has no other effect.
 
-    Where an observer of `events` writes lines of its own, handlers that write to the same stream leave these out."""
+    If an observer of `events` writes lines to a stream, logging handlers of the same stream skip these records."""
     logger = logging.getLogger(NAME)
     streams = [observer.stream for observer in events.observers if isinstance(observer, LineLog)]
     if not fates or not _is_heard(logger, streams):
@@ -68,13 +68,13 @@ def _record(
     record = logger.makeRecord(
         NAME, level, __file__, 0, f"message %s of task %s {message}", arguments, info, None, extra
     )
-    record.exc_text = traceback  # formatters take it as it is, instead of formatting `exc_info`
+    record.exc_text = traceback  # formatters use this instead of formatting `exc_info`
     return record
 
 
 def _traceback(fate: DeliveryEvent, shown: str) -> str:
-    """The fault's traceback without secrets; `shown` is its text without them. The lines above the text are the same
-    each time, so they are searched once."""
+    """Return the fault's traceback without secrets; `shown` is its text without them. The lines above the text are
+    equal each time, so secrets in them are searched once."""
     whole, text = (fate.traceback or "").rstrip("\n"), fate.text or ""
     if not whole:
         return f"{_name(fate.error or '')}: {shown}"
@@ -96,7 +96,7 @@ def _message(fate: DeliveryEvent, text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 class Once(logging.Filter):
-    """A filter of a handler: drops the records whose fates another line on the handler's stream shows."""
+    """A filter of a logging handler: drops records of events that an observer writes to the handler's stream."""
 
     def __init__(self, handler: logging.Handler) -> None:
         super().__init__()
@@ -108,18 +108,18 @@ class Once(logging.Filter):
 
 
 def _writes_to(handler: logging.Handler, stream: IO[str]) -> bool:
-    if type(handler).__module__.startswith("awslambdaric"):  # Lambda's handler; stdout goes to the same log
+    if type(handler).__module__.startswith("awslambdaric"):  # Lambda's handler, which writes to the same log as stdout
         return stream in (sys.stdout, sys.stderr)
     return getattr(handler, "stream", None) is stream
 
 
 def _is_heard(logger: logging.Logger, streams: Sequence[IO[str]]) -> bool:
-    """Whether a handler would write a record elsewhere than to these streams."""
+    """Return whether a logging handler would write a record to another stream than these."""
     return any(not any(_writes_to(handler, stream) for stream in streams) for handler in _handlers(logger))
 
 
 def _is_bare(logger: logging.Logger) -> bool:
-    """Whether no logger of the program has a handler: that of a web server counts, though it gets no record of ours."""
+    """Return whether no logger of the program has a handler; one of a web server counts, too."""
     if any(handler is not logging.lastResort for handler in _handlers(logger)):
         return False
     return not any(
@@ -137,7 +137,7 @@ def _leave_out(logger: logging.Logger) -> None:
 
 
 def _handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
-    """The handlers that get the logger's records."""
+    """Yield the handlers that get the logger's records."""
     any_handler = False
     at: logging.Logger | None = logger
     while at is not None:

@@ -1,11 +1,11 @@
-"""How many messages may run together with a suspect in one process. Pure.
+"""Compute how many messages may run together with a suspect in one process. Pure.
 
 A suspect's process ended while it ran. It may be the cause, but most suspects are bystanders of a deploy or of the OOM
 killer, so after the first crash it runs as before. If its process dies again, it runs with half as many as it died
 with, then with fewer, and in the end alone (group testing).
 
 Everything needed is kept with the message: its crashes, and how many had been started in the process that died last. So
-any worker can go on, after a kill or on another machine.
+any worker can continue, after a kill or on another machine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ...fault import Crash
 from ...message import Message
 
 ANY = 2**31
-ALONE_FROM = 6  # crashes in company; a bystander is then four short of the bound for all crashes
-CONTAINED = 2  # crashes of whole workers; from the next one on a child process is no shelter from the message
+ALONE_FROM = 6  # crashes in company; an innocent message then has four left until the limit of all crashes
+CONTAINED = 2  # crashes of whole workers after which a child process no longer contains the message
 
 
 def company_of(message: Message, most: int, *, alone_from: int = ALONE_FROM) -> int:
-    """How many may run in one process with it, itself among them; `most` is how many had been started at first if that
-    is unknown. It runs alone once it has had `alone_from` crashes in company."""
+    """Return how many may run in one process with the message, itself included; `most` stands for the number started at
+    its first crash, if unknown. It runs alone after `alone_from` crashes in company."""
     if not message.suspect:
         return ANY
     crashes = message.crashes - message.crashes_alone
@@ -39,8 +39,8 @@ def company_of(message: Message, most: int, *, alone_from: int = ALONE_FROM) -> 
 
 
 def smaller(together: int, left: int) -> int:
-    """The size of the next group if `left` more may die before each runs alone: a half, or less if halves would not
-    come down to one by then.
+    """Return the size of the next group, if `left` more groups may die before each message runs alone: half, or less if
+    halving would not reach one by then.
 
     >>> smaller(250, 3), smaller(63, 2), smaller(16, 1), smaller(4, 0)
     (63, 16, 4, 1)
@@ -55,11 +55,11 @@ def _half(size: int) -> int:
 
 
 def escapes(message: Message) -> bool:
-    """Whether it may bring down a worker from within a child process: more workers died with it than chance
-    explains."""
+    """Return whether the message may kill a worker even from a child process: more workers died with it than by
+    chance."""
     return message.crashes - sum(crash.child for crash in _crashes(message)) > CONTAINED
 
 
 def _crashes(message: Message) -> Iterator[Crash]:
-    """The known crashes of its present life, the last one first."""
+    """Yield the known crashes of the present life, the last one first."""
     return (f.crash for f in reversed(message.faults) if f.crash is not None and f.at_ms >= message.life_ms)

@@ -12,15 +12,15 @@ from ...fault import STARTED_MAX, Crash, Fault, Kind, crash_fault
 from ..execution import Execution
 from ..executors.child_process import Child, Death
 
-OWN_REASONS = ("lease", "drain", "cancel")  # for which a worker kills a child that did nothing wrong
+OWN_REASONS = ("lease", "drain", "cancel")  # reasons for which a worker kills a child that did nothing wrong
 
 
 def faults_of(child: Child, death: Death, stack: str, worker: str) -> Iterator[tuple[Execution, Fault]]:
-    """Each execution of a child that died, with its fault.
+    """Yield each execution of a child that died, with its fault.
 
-    Those that the child had received crashed; with several, any of them may be the cause. If the worker killed the
-    child because some were past their timeouts, only these crashed and the others are interrupted; if it killed the
-    child for reasons of its own, all are interrupted. `stack` is the child's stack, as far as known.
+    Those that the child had received count as crashed; any of them may be the cause. If the worker killed the child
+    because some were past their timeouts, only these crashed, and the others were interrupted. If it killed the child
+    for one of OWN_REASONS, all were interrupted. `stack` is the child's stack, if known.
     """
     suspected = dict.fromkeys(_suspected(child))
     ids = [child.executions[number].delivery.message.id for number in suspected]
@@ -45,7 +45,7 @@ def crash(
     alone: bool = True,
     stack: str = "",
 ) -> Fault:
-    """The evidence."""
+    """Return the fault of an execution whose child died, with the evidence of the crash."""
     ids = ids or [execution.delivery.message.id]
     evidence = Crash(
         cause=cause, signal=death.signal, code=death.code, peak_bytes=death.peak_bytes,
@@ -62,7 +62,8 @@ def _cause(child: Child, death: Death) -> str:
 
 
 def _suspected(child: Child) -> list[int]:
-    """The executions that may have killed it, or were past their timeouts; one may have ended just before."""
+    """Return the executions that may have killed the child, or that exceeded their timeouts; one may have just
+    ended."""
     if child.killed in OWN_REASONS:
         return []
     return sorted(child.executions.keys() & (child.overdue if child.killed == "timeout" else child.sent))

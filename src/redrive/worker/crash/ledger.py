@@ -1,14 +1,14 @@
 """The crash ledger: the worker's identity and the messages it has started, in a file that survives kill -9.
 
-An identity is a file, held by a lock that the kernel releases when its process dies. The file has a slot for each
-claimed message, with a flag that is set before the handler is called. The next worker that gets the lock reads what the
-dead one had started: those messages crashed, the other leased ones never ran and go back free.
+An identity is a file with a lock that the kernel releases when its process dies. The file has a slot for each claimed
+message, with a flag that is set before the handler is called. The next worker that gets the lock reads which messages
+the dead one had started: these count a crash; the others never ran and are released uncounted.
 
-Leases are taken back by the name that claimed them, so that name is unique among all that share a store: two machines
-or containers may have the same host name, each with a folder of its own and a `worker-0` in it. The name is also in the
-file: a container that comes back under another host name finds what it held under the old one.
+Leases are recovered by the name that claimed them, so that name is unique among all workers of a store: two machines or
+containers may have the same host name, each with its own folder and a `worker-0` in it. The file has the name, too, so
+that a container that restarts under another host name recovers the leases of the old one.
 
-The supervisor notes in the file how the holder died, before it starts the next one (`note_death`).
+Before it starts the next worker, the supervisor records in the file how the holder died (`note_death`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ...files import boot_id, make_folder, open_file
 from ...message import Started
 
 _MAGIC = b"redrive3"
-# Magic, boot id, the process's beat, end of the last running timeout, event loop's beat, pid, holder's name.
+# Magic, boot id, last beat of the process, end of the last timeout, last beat of the loop, pid, holder's name.
 _HEADER = struct.Struct("<8s40sdddI400s")
 _HEADER_SIZE = 512
 _BEAT = struct.Struct("<d")
 _PULSE_AT, _BUSY_AT, _LOOP_AT, _STORE_AT = 48, 56, 64, 504
-_DEATH, _DEATH_AT = struct.Struct("<IiQB"), 480  # pid, exit code or minus the signal, peak bytes, whether it hung
+_DEATH, _DEATH_AT = struct.Struct("<IiQB"), 480  # pid, exit code or negated signal, peak bytes, whether it hung
 _SLOT = struct.Struct("<36sIB3x")  # id, fence, state
 _CLAIMED, _STARTED, _ALONE = range(3)
 _SLOT_SIZE, _STATE_AT = _SLOT.size, 40
@@ -48,8 +48,8 @@ _TOKEN, _TOKEN_BYTES = "token", 16
 
 
 class Beats(NamedTuple):
-    """When a process last showed a sign of life, in seconds of the machine's monotonic clock: `pulse_s` the process
-    itself, `loop_s` its event loop, `store_s` its store thread, which may wait for a store that does not answer."""
+    """The last signs of life of a process by the machine's monotonic clock, in seconds: of the process (`pulse_s`), its
+    event loop (`loop_s`) and its store thread (`store_s`). `busy_until_s`: the end of the last running timeout."""
 
     pulse_s: float
     busy_until_s: float
@@ -59,8 +59,8 @@ class Beats(NamedTuple):
 
 
 class WorkerDeath(NamedTuple):
-    """How a worker process ended, as its supervisor learned it. `code` is its exit code, or minus the signal's number;
-    `hung` says that the supervisor killed it for that."""
+    """How a worker process ended, from its supervisor. `code` is its exit code, or the negated signal number; `hung`:
+    the supervisor killed it because it hung."""
 
     code: int
     peak_bytes: int
@@ -68,7 +68,7 @@ class WorkerDeath(NamedTuple):
 
 
 class _Left(NamedTuple):
-    """What a holder left in its file. `last` and `started` are None for what cannot be read."""
+    """The content of a holder's file. `last` and `started` are None if unreadable."""
 
     same_boot: bool = True
     last: str | None = None
@@ -80,9 +80,9 @@ class _Left(NamedTuple):
 class CrashSlots:
     """An identity, its lock and its slots. `worker` is the name under which its holder claims.
 
-    `started` is what the identity's last holder had started and not settled, None if unknown; it claimed under the
-    name `last`. `same_boot` says whether it wrote that since the machine started, and so before anything
-    could be lost.
+    `started` has the messages that the identity's last holder had started and not settled, None if unknown; `last` is
+    the name under which it claimed. `same_boot`: the file was written since the machine booted, so nothing in it is
+    lost.
     """
 
     def __init__(self, name: str, file: int, place: str) -> None:
@@ -94,7 +94,7 @@ class CrashSlots:
         self._map: Any = None
 
     def crash(self) -> Crash:
-        """The evidence of the last holder and its supervisor: how it died, and what it had started."""
+        """Return the evidence of the last holder and its supervisor: how it died, and the messages it had started."""
         started, death = self.started or [], self._left.death
         fields: dict[str, Any] = {} if death is None else fields_of(death)
         return Crash(
@@ -107,8 +107,8 @@ class CrashSlots:
         )
 
     def open(self, count: int) -> None:
-        """Forget the last holder and make room for `count` messages. Call it once its leases are taken back: a kill
-        before that must not lose what it had started."""
+        """Discard the last holder's slots and make room for `count` messages. Call it after its leases are recovered,
+        as a kill before that would lose which messages it had started."""
         os.ftruncate(self._file, 0)
         _fill(self._file, _HEADER_SIZE + count * _SLOT.size)
         self._map = mmap.mmap(self._file, 0)
@@ -119,42 +119,42 @@ class CrashSlots:
         self._free = list(range(count - 1, -1, -1))
 
     def take(self, id: str, fence: int) -> int:
-        """A slot for a message that was claimed and is not started yet. `id` has the 36 characters every id has."""
+        """Return a slot for a message that was claimed and is not started yet. Each `id` has 36 characters."""
         slot = self._free.pop()
         _SLOT.pack_into(self._map, _HEADER_SIZE + slot * _SLOT_SIZE, id.encode(), fence, _CLAIMED)
         return slot
 
     def start(self, slot: int, alone: bool = False) -> None:
-        """Its handler is about to be called, `alone` in the process: one byte, so that a kill finds it either set or
-        not."""
+        """Mark the message as started, just before its handler is called, `alone` in the process or not. Writes one
+        byte, so that a kill leaves it either set or not."""
         if slot >= 0:
             self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = _ALONE if alone else _STARTED
 
     def give(self, slot: int) -> None:
-        """The message is settled."""
+        """Free the slot of a settled message."""
         self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = _CLAIMED
         self._free.append(slot)
 
     def beat(self, now_s: float) -> None:
-        """The process lives, whatever its event loop and its store thread wait for."""
+        """Record that the process lives, even if its event loop and its store thread are waiting."""
         self._beat(_PULSE_AT, now_s)
 
     def beat_store(self, now_s: float, busy_until_s: float) -> None:
-        """The store thread does not wait for the store; the timeouts of what runs end at `busy_until_s`."""
+        """Record that the store thread does not wait for the store; the last running timeout ends at `busy_until_s`."""
         self._beat(_STORE_AT, now_s)
         self._beat(_BUSY_AT, busy_until_s)
 
     def beat_loop(self, now_s: float) -> None:
-        """The event loop lives."""
+        """Record that the event loop turns."""
         self._beat(_LOOP_AT, now_s)
 
     def _beat(self, at: int, value_s: float) -> None:
         self._map[at : at + _BEAT.size] = _BEAT.pack(value_s)
 
     def settle(self) -> None:
-        """Empty the file: nothing of this identity is leased any more."""
+        """Empty the file, when no message of this identity is leased any more."""
         if self._map is not None:
-            self._map.close()  # first: who wrote to it once the file is cut would be killed by SIGBUS
+            self._map.close()  # unmap first: a write to the mapping of a truncated file would raise SIGBUS
         os.ftruncate(self._file, 0)
 
     def close(self) -> None:
@@ -165,9 +165,9 @@ class CrashSlots:
 
 
 def hold(folder: Path, prefix: str) -> CrashSlots:
-    """The first identity `prefix`-0, `prefix`-1, … that no living process holds.
+    """Lock and return the first identity `prefix`-0, `prefix`-1, … that no living process holds.
 
-    Raises Refused if a thousand hold one, OSError where the folder cannot be written or is somebody else's.
+    Raises Refused if all thousand are in use, OSError if the folder cannot be written or belongs to another user.
     """
     make_folder(folder, shared=is_shared())
     here = place(folder)
@@ -181,8 +181,8 @@ def hold(folder: Path, prefix: str) -> CrashSlots:
 
 
 def left_behind(folder: Path) -> Iterator[CrashSlots]:
-    """The other identities whose holders are dead and had not settled everything; each is held until the next is
-    asked for."""
+    """Yield the other identities whose holders died with unsettled messages, each locked until the next one is
+    requested."""
     if not folder.is_dir():
         return
     here = place(folder)
@@ -195,14 +195,14 @@ def left_behind(folder: Path) -> Iterator[CrashSlots]:
 
 
 def all_beats(folder: Path) -> list[Beats]:
-    """When the processes that hold identities here last showed signs of life. A container that shares the folder counts
-    its pids for itself."""
+    """Return the signs of life of all processes with an identity in this folder, without those of other containers that
+    share it, which have pids of their own."""
     result: list[Beats] = []
     if not folder.is_dir():
         return result
     try:
         here = f"{place(folder)}/".encode()
-    except OSError:  # it is somebody else's: then no worker of ours holds an identity here
+    except OSError:  # the folder belongs to another user, so no worker of ours has an identity in it
         return result
     for path in folder.glob("*.slots"):
         with contextlib.suppress(OSError, struct.error), os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
@@ -214,10 +214,10 @@ def all_beats(folder: Path) -> list[Beats]:
 
 
 def note_death(folder: Path, pid: int, born_s: float, death: WorkerDeath) -> bool:
-    """Leave in the file of that process's identity how it died, for the worker that takes back what it held.
+    """Record in the identity of a process how it died, for the worker that recovers its messages.
 
-    False where there is none: it never began to work, or it ended in order. A pid may have been another's before;
-    `born_s` tells them apart.
+    Returns False if it has no identity: it never began to work, or it ended in order. `born_s` distinguishes it from
+    earlier processes with the same pid.
     """
     here, noted = f"{place(folder)}/".encode(), False
     for path in folder.glob("*.slots"):
@@ -230,7 +230,7 @@ def note_death(folder: Path, pid: int, born_s: float, death: WorkerDeath) -> boo
 
 
 def fields_of(death: WorkerDeath) -> dict[str, Any]:
-    """The fields of a Crash that a death determines."""
+    """Return the fields of a Crash that follow from the death of the worker process."""
     fields: dict[str, Any] = {"cause": "exit", "code": death.code}
     if death.code < 0:
         fields = {"cause": "hung" if death.hung else "signal", "signal": signal_name(-death.code)}
@@ -238,7 +238,7 @@ def fields_of(death: WorkerDeath) -> dict[str, Any]:
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL, …; that of a real-time signal is its number."""
+    """Return the name of a signal, such as SIGKILL; real-time signals have a number only."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -246,18 +246,18 @@ def signal_name(number: int) -> str:
 
 
 def place(folder: Path) -> str:
-    """The prefix of the names of this folder's workers: the host's name and a word that no other machine or container
-    has.
+    """Return the prefix of the names of this folder's workers: the host's name and a word that is unique to the machine
+    or container.
 
-    The word comes from a token in the folder, and from the boot and the container, because images and disks are
-    copied with their files.
+    The word depends on a token in the folder, on the boot and on the container, as images and disks are copied with
+    their files.
     """
     with contextlib.ExitStack() as closing:
         file = _open(folder / _TOKEN, os.O_RDWR | os.O_CREAT)
         closing.callback(os.close, file)
         fcntl.flock(
             file, fcntl.LOCK_EX
-        )  # a worker killed while writing it leaves it too short, and the next one writes it
+        )  # if a worker was killed while writing the token, it is too short, and the next one writes it again
         token = os.pread(file, _TOKEN_BYTES, 0)
         if len(token) < _TOKEN_BYTES:
             token = secrets.token_hex(_TOKEN_BYTES // 2).encode()
@@ -274,7 +274,7 @@ def _container() -> bytes:
 
 
 def _fill(file: int, size: int) -> None:
-    """Write the file, not only extend it: if the disk is full, writing to a mapped page kills the process."""
+    """Write zeros, instead of extending the file: on a full disk, a write to a mapped page would kill the process."""
     try:
         written = os.pwrite(file, bytes(size), 0)
     except OSError as error:
@@ -284,11 +284,11 @@ def _fill(file: int, size: int) -> None:
 
 
 def _lock(path: Path, flags: int = 0) -> int | None:
-    """The locked file; None if another process holds it, or it is not ours."""
+    """Open and lock the file; return None if another process has the lock, or the file belongs to another user."""
     try:
         file = _open(path, os.O_RDWR | flags)
     except PermissionError:
-        if not os.path.lexists(path):  # none may be made here
+        if not os.path.lexists(path):  # no file can be created there
             raise
         return None
     try:
@@ -300,7 +300,7 @@ def _lock(path: Path, flags: int = 0) -> int | None:
 
 
 def _open(path: Path, flags: int) -> int:
-    """A file in the folder, if both are ours. Raises OSError."""
+    """Open a file of the folder, if both are ours. Raises OSError."""
     return open_file(path, flags, shared=is_shared())
 
 

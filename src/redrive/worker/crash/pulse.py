@@ -1,4 +1,4 @@
-"""The sign of life of a worker process. It depends on nothing else: neither on the store nor on the event loop."""
+"""Record that a worker process lives, independently of its store and its event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PULSE_EVERY_S = 0.5
 
 
 class Pulse:
-    """Writes a sign of life into the worker's ledger twice a second, by a thread of its own."""
+    """Writes a sign of life to the worker's ledger twice a second, on a thread of its own."""
 
     def __init__(self, slots: CrashSlots) -> None:
         self._slots, self._stopped = slots, threading.Event()
@@ -23,6 +23,6 @@ class Pulse:
             self._slots.beat(time.monotonic())
 
     def stop(self) -> None:
-        """Write no more: the ledger is about to be closed."""
+        """Stop, before the ledger is closed."""
         self._stopped.set()
         self._thread.join()

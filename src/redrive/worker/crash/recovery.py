@@ -1,5 +1,5 @@
-"""Take back the leases that dead workers of this machine left: messages they had started count a crash, the others go
-back free."""
+"""Recover the leases of dead workers on this machine: messages that they had started count a crash, the others are
+released uncounted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .ledger import CrashSlots, left_behind
 
 
 def recover(store: Store, slots: CrashSlots | None, room: int, reporter: Reporter) -> None:
-    """Take back the leases of this identity's last holder, open the slots for `room` messages, and take back those of
-    all other identities here whose holders are dead.
+    """Recover the leases of this identity's last holder, open slots for `room` messages, then recover the leases of all
+    other identities here whose holders are dead.
 
-    If this worker is killed between a release and the emptying of the slots, the next one releases again and finds
-    nothing left. Raises StoreError.
+    If this worker is killed between a release and the emptying of the slots, the next one repeats the release, without
+    effect. Raises StoreError.
     """
     if slots is None or store.state_dir is None:
         return
@@ -28,7 +28,7 @@ def recover(store: Store, slots: CrashSlots | None, room: int, reporter: Reporte
 
 def _take_from(slots: CrashSlots, store: Store, reporter: Reporter) -> bool:
     if not slots.same_boot:
-        return False  # its slots may be older than its leases: those run out by themselves
+        return False  # after a boot the slots may be older than the leases, which then expire by themselves
     crash = slots.crash()
     died = crash_fault(crash, store.now_ms())
     ids = [one.id for one in slots.started or ()]

@@ -1,14 +1,13 @@
 """Run suspects in groups: messages whose process has died with them more than once, so one of them may be the cause.
 
-A group runs together, of a size that each of its suspects allows, and nothing else runs in this process meanwhile. The
-group waits until everything else is settled while the limits are paused; then the others go on. The crash ledger has
-the group: if the process dies, the next one goes on with a part of it (company.py). Only a message that dies alone is
-guilty, so the store learns that a message runs alone (`extend(…, alone=True)`) before it starts. Others are held up for
-a bounded time only: suspects whose turn does not come are put off, and after some time of suspects the others have as
-long.
+A group has a size that each of its suspects allows, and runs while nothing else runs in this process: the limits are
+paused, and the group starts when all other executions are settled. The crash ledger has the group: if the process dies,
+the next one continues with a part of it (company.py). Only a message that dies alone is guilty, so the store records
+that one runs alone (`extend(…, alone=True)`) before it starts. The waiting of other messages is bounded: suspects that
+cannot start in time are deferred, and after a period of suspects the other messages have an equal one.
 
-If a child process can run a suspect, it runs there, beside everything else. This module runs those that brought down
-more than a child.
+Suspects that a child process can run do so, beside everything else. This module runs those that killed more than a
+child.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from ...message import LeaseStatus, Message, RetryAt
 from ..capacity import WorkerLimit
 from ..execution import Execution
 
-LOOK_S = 0.02  # how often to check whether everything else, or the group, is settled
-SETTLING_S = 5.0  # how long one that has ended is waited for, until it is settled
-HOLD_S = (5.0, 300.0)  # how long others may be held up for a suspect's turn: at first, and at most
-PUT_OFF = 4  # a suspect that is put off waits this many times as long as it held others up
+LOOK_S = 0.02  # seconds between two checks whether everything else, or the group, is settled
+SETTLING_S = 5.0  # seconds after its end for which an unsettled execution is waited for
+HOLD_S = (5.0, 300.0)  # how long other messages may wait for a suspect's start: at first, and at most
+PUT_OFF = 4  # a deferred suspect waits this many times as long as it made others wait
 
 
 class Suspects:
-    """Call it on the event loop's thread; `close` from any thread.
+    """Runs suspects in groups. Used on the event loop's thread; `close` is thread-safe.
 
     `executions` returns all that the worker holds. `mark` marks an execution as alone in the store and then calls its
     second argument. `start` and `finish` are those of the executors; `resume` is called when the others may go on.
@@ -50,27 +49,27 @@ class Suspects:
         self._loop, self._limit, self._executions, self._mark = loop, limit, executions, mark
         self._start, self._finish, self._resume, self._now_ms = start, finish, resume, now_ms
         self._waiting: list[Execution] = []
-        self._group: list[Execution] = []  # under way, or about to be
-        self.holding_since_s = 0.0  # since when others are held up; 0: they are not
+        self._group: list[Execution] = []  # running, or about to start
+        self.holding_since_s = 0.0  # since when others wait for a group; 0: they do not
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._lock = threading.Lock()  # none is both given back by `close` and begun
+        self._lock = threading.Lock()  # so that an execution is either returned by `close` or started, never both
 
     def add(self, executions: Sequence[Execution]) -> None:
-        """Run these in groups, one after another, as soon as possible."""
+        """Run these suspects in groups, one after another, as soon as possible."""
         self._waiting.extend(executions)
         if self._timer is None and not self._group:
             self._next()
 
     def close(self) -> list[Execution]:
-        """Start no more; returns those that never started."""
+        """Start no more; return the suspects that never started."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, []
             return waiting
 
     def _next(self) -> None:
-        """Hold up the others for the next group, or let them go on."""
+        """Pause other messages for the next group, or resume them."""
         self._timer = None
         now = time.monotonic()
         if not self._waiting or self._closed:
@@ -84,7 +83,7 @@ class Suspects:
             self._look()
 
     def _look(self) -> None:
-        """Start the group once nothing else is under way."""
+        """Start the group once nothing else is running or unsettled."""
         self._timer = None
         held = [*self._executions()]
         self._waiting = _still(self._waiting, held)
@@ -121,8 +120,8 @@ class Suspects:
             self._later(self._watch, LOOK_S)
 
     def _chosen(self) -> list[Execution]:
-        """The next group, counted by the limits: first those that may run with most others, as they are more likely
-        innocent."""
+        """Return the next group, counted by the limits: first the suspects with the largest company, which are more
+        likely innocent."""
         first, *others = sorted(self._waiting, key=lambda execution: -execution.company)
         first.limit.take(force=True)
         group = [first]
@@ -134,14 +133,14 @@ class Suspects:
         return group
 
     def _go(self, execution: Execution, status: LeaseStatus) -> None:
-        """Start it if the store has marked it as alone."""
+        """Start a suspect alone if the store has marked it so."""
         if not self._closed and status is LeaseStatus.HELD:
             execution.alone = True
             self._start(execution)
             self._later(self._watch, LOOK_S)
             return
         self._group = []
-        execution.limit.leave()  # starts no other: the limits are paused
+        execution.limit.leave()  # returns no other execution, as the limits are paused
         if status is not LeaseStatus.LOST:
             why = "cancelled" if status is LeaseStatus.CANCEL else "interrupted"
             execution.decision = RetryAt.released(self._now_ms(), why)
@@ -149,7 +148,7 @@ class Suspects:
         self._next()
 
     def _watch(self) -> None:
-        """Go on once none of the group is under way."""
+        """Continue with the next group once this one has ended."""
         self._timer = None
         now = time.monotonic()
         self._group = [execution for execution in _still(self._group, self._executions()) if _under_way(execution, now)]
@@ -159,7 +158,7 @@ class Suspects:
             self._next()
 
     def _put_off(self) -> None:
-        """Others run for so long that the turn of these does not come: release them for a while, uncounted."""
+        """Release the waiting suspects for a while, uncounted, as others run for too long."""
         decision = put_off(self._now_ms(), time.monotonic() - self.holding_since_s)
         for execution in self._waiting:
             execution.decision = decision
@@ -180,8 +179,8 @@ class Suspects:
 
 
 def _under_way(execution: Execution, now_s: float) -> bool:
-    """Whether a death of the process would count against it: until it is settled the ledger has it as started. A thread
-    that outlived its lease is not waited for: its message belongs to the next worker that claims it, perhaps this one.
+    """Return whether a death of the process would count against the execution: until it is settled, the ledger has it
+    as started. A thread beyond its lease is not waited for: its message belongs to the next worker that claims it.
     """
     return now_s < (
         min(execution.until_s, execution.finished_s + SETTLING_S) if execution.finished_s else execution.until_s
@@ -189,16 +188,16 @@ def _under_way(execution: Execution, now_s: float) -> bool:
 
 
 def _still(executions: Sequence[Execution], held: Iterable[Execution]) -> list[Execution]:
-    """Those that the worker still holds."""
+    """Return those that the worker still holds."""
     ids = {id(execution) for execution in held}
     return [execution for execution in executions if id(execution) in ids]
 
 
 def patience_s(message: Message) -> float:
-    """How long a suspect may hold up others: longer if it was put off before, up to a fifth of the time in all."""
+    """Return how long a suspect may make others wait: longer if it was deferred before, up to a fifth of the time."""
     return min(max(HOLD_S[0], message.held_ms / 1000 / PUT_OFF), HOLD_S[1])
 
 
 def put_off(now_ms: int, held_s: float) -> RetryAt:
-    """Release a suspect that held up others for `held_s`, uncounted."""
+    """Return the decision that defers a suspect, uncounted, after others waited for `held_s`."""
     return RetryAt.deferred(now_ms + int(held_s * PUT_OFF * 1000), "suspect")

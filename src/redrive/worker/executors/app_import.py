@@ -1,6 +1,6 @@
-"""Import the worker's app in a child process: the names to import it by.
+"""Import the worker's app in a child process, by the names that the worker determines.
 
-A child is a new interpreter. So it cannot import an app that is in no module, or a program that cannot be read twice.
+A child is a new interpreter, so it cannot import an app that is in no module, or a program that cannot be read twice.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ...registry import Registry
 from ...task import TaskSpec
 
 MAIN = "__main__"
-MAIN_AGAIN = "__mp_main__"  # what multiprocessing calls it too: `if __name__ == "__main__"` is not run
+MAIN_AGAIN = "__mp_main__"  # its name in multiprocessing: code under `if __name__ == "__main__"` is not run
 _child = False
 
 
 class Origin(Struct, frozen=True):
-    """`spec` is MODULE:NAME of the app, or of one of its tasks; `modules` are where its tasks are declared. `main` is
-    the file of the program, or `main_module` its name, where it is one of those."""
+    """How to import an app. `spec` is MODULE:NAME of the app, or of one of its tasks; `modules` declare its tasks.
+    `main` is the program's file, or `main_module` its name, if the app or a task is in the program."""
 
     spec: str
     modules: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Origin(Struct, frozen=True):
 
 
 def origin_of(app: Registry) -> Origin:
-    """How a child imports this app. Raises ConfigError where it cannot, with what to do."""
+    """Return how a child imports this app. Raises ConfigError, with the fix, if it cannot."""
     spec = app.spec or next(_names_of(app), None)
     if spec is None:
         raise ConfigError(
@@ -50,7 +50,7 @@ def origin_of(app: Registry) -> Origin:
 
 
 def imported(origin: Origin) -> Registry:
-    """Import the app in this process. Raises what its modules raise, LookupError if it is not in them."""
+    """Import the app in this process. Raises the errors of its modules; LookupError if it is not in them."""
     if origin.main is not None or origin.main_module is not None:
         _import_main(origin)
     module, _, path = origin.spec.partition(":")
@@ -66,13 +66,13 @@ def imported(origin: Origin) -> Registry:
 
 
 def become_child() -> None:
-    """Mark this process as a child: an imported module that starts a worker is refused."""
+    """Mark this process as a child, in which imported modules must not start a worker."""
     global _child
     _child = True
 
 
 def refuse_in_child(what: str) -> None:
-    """Raises ConfigError in a child process."""
+    """Raise ConfigError in a child process."""
     if _child:
         raise ConfigError(
             f"{what} was called while a child process imported the module; put it under "
@@ -86,7 +86,7 @@ def _modules_of(app: Registry) -> Iterator[str]:
 
 
 def _names_of(app: Registry) -> Iterator[str]:
-    """Every MODULE:NAME of the app; then those of its tasks."""
+    """Yield every MODULE:NAME of the app, then those of its tasks."""
     for name in dict.fromkeys([*_modules_of(app), *sys.modules]):
         module = sys.modules.get(name)
         if not isinstance(module, types.ModuleType) or name == MAIN_AGAIN:
@@ -118,7 +118,7 @@ def _main() -> tuple[str | None, str | None]:
 
 
 def _import_main(origin: Origin) -> None:
-    """The worker's own program, under another name, so that its main part is not run."""
+    """Import the worker's own program under another name, so that its main part does not run."""
     module = types.ModuleType(MAIN_AGAIN)
     if origin.main_module is not None:
         content = runpy.run_module(origin.main_module, run_name=MAIN_AGAIN, alter_sys=True)

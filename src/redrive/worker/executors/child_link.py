@@ -20,11 +20,11 @@ from .ipc import READ_BYTES, Checkpoint, CheckpointAnswer, ChildWork, FrameDecod
 
 
 class ChildLink:
-    """The channel to the worker. Any thread may send and ask; one at a time reads for all."""
+    """A child's channel to the worker. Any thread may send and wait for an answer; one thread at a time reads."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        channel.setblocking(False)  # an event loop would make it so
+        channel.setblocking(False)  # an event loop requires that
         self._incoming, self._outgoing = select.poll(), select.poll()
         self._incoming.register(channel, select.POLLIN)
         self._outgoing.register(channel, select.POLLOUT)
@@ -50,24 +50,24 @@ class ChildLink:
                 self._outgoing.poll()
 
     def next(self) -> Hello | ChildWork | None:
-        """The next message to run; None when the worker ends this process."""
+        """Return the next message to run; None when the worker ends this process."""
         while not self.came and not self.over:
-            with self._reading:  # a thread that a handler left behind may have read it meanwhile
+            with self._reading:  # a thread that a handler left running may have read it meanwhile
                 if not self.came and not self.over:
                     self._incoming.poll()
                     self._read()
         return self.came.popleft() if self.came else None
 
     def look(self) -> None:
-        """Read what has come, without waiting."""
-        if self._reading.acquire(blocking=False):  # else another thread does just that
+        """Read arrived frames without waiting."""
+        if self._reading.acquire(blocking=False):  # else another thread is reading already
             try:
                 self._read()
             finally:
                 self._reading.release()
 
     def keep(self, state: bytes, run: int) -> CheckpointAnswer:
-        """Keep a checkpoint of the message with this number, and wait for the answer."""
+        """Send a checkpoint of the message with this number, and wait for the answer."""
         with self._sending:
             self._asked += 1
             number = self._asked
@@ -102,7 +102,7 @@ class ChildLink:
 
 
 class ChildContext(Context, eq=False):
-    """The context of a handler in a child: it asks the worker by the link."""
+    """The context of a handler in a child, which sends its requests to the worker by the link."""
 
     _link: Any = None
     _number: int = 0
@@ -112,12 +112,10 @@ class ChildContext(Context, eq=False):
 
     @property
     def cancelled(self) -> bool:
-        """As of the base class."""
         self._link.look()
         return self._stop is not None or time.monotonic() >= self._deadline_s
 
     def check(self) -> None:
-        """As of the base class."""
         self._link.look()
         Context.check(self)
 

@@ -1,7 +1,7 @@
-"""A child process of a worker: imports the app, and runs one message after another, or suspects side by side.
+"""The main program of a child process: import the app, and run one message after another, or suspects concurrently.
 
-While a sync handler runs, the channel is read only if the handler asks: `ctx.cancelled` reads what has come, and
-`ctx.checkpoint` waits for its answer. So a message costs no switch of threads.
+While a sync handler runs, the channel is read only when the handler uses its context: `ctx.cancelled` reads arrived
+frames, and `ctx.checkpoint` waits for its answer. So a message needs no switch of threads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .child_setup import app_of, bound_memory, end_with, limit_memory
 from .ipc import Broken, ChildWork, Ended, Hello, Ready, Stop
 from .memory import peak_of
 
-THREADS_MAX = 10_000  # more than a worker lets run at once
+THREADS_MAX = 10_000  # more than a worker runs at once
 
 
 class ChildServer:
@@ -47,12 +47,12 @@ class ChildServer:
     def __init__(self, app: Registry, link: ChildLink, hello: Hello) -> None:
         self._app, self._link, self._traits, self._tells_peak = app, link, hello.traits, hello.tells_peak
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run together
+        self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run concurrently
         self._tasks: set[asyncio.Task[None]] = set()
         self._executions: dict[int, Execution] = {}  # by number
         self._limit: QueueLimit[Execution] = QueueLimit(
             1, WorkerLimit(1)
-        )  # the worker limits them; here each runs at once
+        )  # never reached here: the worker limits the child's executions
         self._pid = os.getpid()
         self._came: asyncio.Future[None] | None = None
         link.stopped = self._stopped
@@ -68,7 +68,7 @@ class ChildServer:
                 work = self._opened().run_until_complete(self._serve_async(work))
                 continue
             self._run_sync(work, self._begin(work))
-            del work  # what it referred to is not kept while this waits
+            del work  # do not keep its objects alive during the wait
             work = self._link.next() if self._loop is None else self._loop.run_until_complete(self._next())
 
     # -- one message
@@ -111,7 +111,7 @@ class ChildServer:
                 result = refuse_coroutine(execution.task.entry(*execution.args, **execution.kwargs))
                 if execution.keeps:
                     execution.keep(result)
-        except BaseException as error:  # as in a thread: a handler must not end its process by an exception
+        except BaseException as error:  # also SystemExit: a handler must not end the process, as in a thread
             if self._is_fork:
                 raise
             memory = self._failed(execution, error)
@@ -136,10 +136,10 @@ class ChildServer:
         self._end(work.number, execution, unreadable, memory)
 
     def _failed(self, execution: Execution, error: BaseException) -> bool:
-        """Set the fault; returns whether it was that no memory is left."""
+        """Set the fault; return whether it is a lack of memory."""
         memory = isinstance(error, MemoryError)
         if memory:
-            limit_memory(None)  # to say it takes some
+            limit_memory(None)  # reporting it takes some memory
         self._link.look()
         if (
             execution.cause is None
@@ -152,7 +152,7 @@ class ChildServer:
 
     @property
     def _is_fork(self) -> bool:
-        """Whether the handler forked this process: it must not use the channel, and has to end."""
+        """Return whether a handler forked this process, which then must not use the channel, and has to end."""
         return os.getpid() != self._pid
 
     def _end(self, number: int, execution: Execution, unreadable: Unreadable | None, memory: bool) -> None:
@@ -171,7 +171,7 @@ class ChildServer:
         self._link.send(ended)
 
     def _stopped(self, stop: Stop) -> None:
-        """The worker asks a handler to stop. On the thread that read it."""
+        """Stop a handler at the worker's request. Runs on the thread that read it."""
         execution = self._executions.get(stop.number)
         if execution is None or execution.context is None:
             return
@@ -198,13 +198,13 @@ class ChildServer:
         following: ChildWork | None = work
         while following is not None and self._is_async(following) and not following.together:
             running = self._run_async(following, self._begin(following))
-            await asyncio.create_task(running)  # a task of its own, with a context of its own
+            await asyncio.create_task(running)  # an asyncio task, for a contextvars context of its own
             following = await self._next()
         return following
 
     async def _serve_together(self, work: ChildWork) -> ChildWork | None:
-        """Run this message and the following ones side by side, up to one that needs the process for itself: that comes
-        once all of them have ended."""
+        """Run this message and the following ones concurrently, up to one that needs the process for itself: the worker
+        sends that when all of them have ended."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS_MAX, "redrive-together")
         following: ChildWork | None = work
@@ -212,7 +212,7 @@ class ChildServer:
             execution = self._begin(following)
             if self._is_async(following):
                 task = asyncio.create_task(self._run_beside(following, execution))
-                self._tasks.add(task)  # the loop alone would let it be collected
+                self._tasks.add(task)  # the event loop has weak references to tasks only
                 task.add_done_callback(self._tasks.discard)
             else:
                 self._threads.submit(self._run_in_thread, following, execution)
@@ -234,7 +234,7 @@ class ChildServer:
             raise
 
     def _leave_fork(self, error: BaseException) -> None:
-        """End a process that a handler forked: it would go on with this one's loop and threads."""
+        """End a process that a handler forked, which would otherwise continue with this one's loop and threads."""
         if self._is_fork:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -249,7 +249,7 @@ class ChildServer:
         return work if isinstance(work, ChildWork) else None
 
     def _arrived(self) -> None:
-        """On the thread that read it."""
+        """Wake the loop or thread that waits for a message. Runs on the thread that read it."""
         if self._link.over and self._executions:
             os._exit(1)  # the worker is gone, and another one gets this message
         if threading.current_thread() is threading.main_thread():
@@ -272,10 +272,10 @@ def main(fd: str, last_words: str, parent: str) -> None:
     os.set_inheritable(int(last_words), False)
     faulthandler.enable(int(last_words), all_threads=False)
     faulthandler.register(WHERE, int(last_words), all_threads=False)
-    for number in (signal.SIGINT, signal.SIGTERM):  # a service manager tells every process; only the worker decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # only the worker decides when this process ends
         signal.signal(number, lambda *_: None)
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(line_buffering=True)  # it is the worker's stderr, and may end in mid-run
+        sys.stdout.reconfigure(line_buffering=True)  # stdout is the worker's stderr; this process may end in mid-run
     link = ChildLink(channel)
     hello = link.next()
     if not isinstance(hello, Hello):
@@ -288,7 +288,7 @@ def main(fd: str, last_words: str, parent: str) -> None:
         traceback.print_exc()
         sys.exit(1)
     gc.collect()
-    gc.freeze()  # what the imports made stays, and need not be looked through
+    gc.freeze()  # objects of the imports stay, and need not be collected
     link.send(Ready(tuple(app.tasks)))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the worker is gone
         ChildServer(app, link, hello).serve()

@@ -1,4 +1,4 @@
-"""A child process as its worker sees it: start it, talk to it, end it, and find out how it died."""
+"""A child process from the worker's side: start it, exchange frames with it, end it, and find out how it died."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _BOOT = (
     "from redrive.worker.executors.child_main import main; main(*sys.argv[1:])"
 )
 _STDERR = 2
-WHERE = signal.SIGQUIT  # asks a child where it is; its group is its own, so no terminal sends it
+WHERE = signal.SIGQUIT  # asks a child to write its stack; no terminal sends it, as the child has its own process group
 
 
 class Death(Struct, frozen=True):
-    """How a process ended: by a signal, or with an exit code; neither if another reaped it. `peak_bytes` is its largest
-    resident memory."""
+    """How a process ended: by a signal, or with an exit code; neither if another process reaped it. `peak_bytes` is its
+    largest resident memory."""
 
     signal: str = ""
     code: int | None = None
@@ -42,19 +42,19 @@ class Death(Struct, frozen=True):
 
 
 class Child:
-    """One child: idle, or with the executions it runs, one unless they are suspects. Used by one thread, which must
+    """One child: idle, or with its executions, more than one only if they are suspects. Used by one thread, which must
     live as long as the child: on Linux the child ends with it."""
 
     def __init__(self, memory: int | None, *, suspects: bool = False) -> None:
         self.memory = memory
-        self.suspects = suspects  # started for them, or running some
+        self.suspects = suspects  # started for suspects, or running some
         self.executions: dict[int, Execution] = {}  # by number
         self.sent: set[int] = set()  # those that it has received: its death counts as their crash
         self.met: set[int] = set()  # those that ran beside others
-        self.most = ANY  # how many each of its executions lets run in it
-        self.overdue: frozenset[int] = frozenset()  # those for which its worker killed it
+        self.most = ANY  # the most executions that all of its executions allow
+        self.overdue: frozenset[int] = frozenset()  # the executions because of which its worker killed it
         self.number = self.ran = 0
-        self.ready = self.retired = self.used_up = False  # used_up: it takes no more
+        self.ready = self.retired = self.used_up = False  # `used_up`: it gets no more
         self.leave_at_s = float("inf")  # when it is no longer kept idle
         self.over = False  # its channel is closed
         self.dead = False
@@ -62,19 +62,19 @@ class Child:
         self.kill_at_s = float("inf")
         self.killed: str | None = None  # why its worker killed it
         self.broken: str | None = None  # why it could not begin
-        self.peak_bytes: int | None = None  # when it was last looked at
+        self.peak_bytes: int | None = None  # as of the last check
         self.asked_where = False
-        self._last_words = _scratch()  # where it is when it is killed
+        self._last_words = _scratch()  # its stack when it is killed
         self.channel, theirs = socket.socketpair()
         with theirs:
-            # Linux starts a process out of its parent's memory, and counts that as its own peak.
+            # A process starts with its parent's memory on Linux, which counts as its own peak.
             self._floor_bytes = 0 if sys.platform == "darwin" else _own_peak_bytes()
             self.process = subprocess.Popen(
                 _command(theirs.fileno(), self._last_words.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=_STDERR,
                 pass_fds=[theirs.fileno(), self._last_words.fileno()],
-                process_group=0,  # so that what it started itself is killed with it, and a Ctrl-C is not meant for it
+                process_group=0,  # kills reach the processes that it started, and Ctrl-C does not reach it
             )
         self.channel.setblocking(False)
         self.pid_fd = _pid_fd(self.process.pid)
@@ -87,16 +87,16 @@ class Child:
 
     @property
     def room(self) -> int:
-        """How many more its executions let in; ANY where it runs nothing."""
+        """How many more executions its present ones allow; ANY if it runs none."""
         return self.most - len(self.executions)
 
     @property
     def shared(self) -> bool:
-        """Whether others may join what it runs."""
+        """Whether others may join its executions."""
         return self.most > 1
 
     def seat(self, execution: Execution) -> int:
-        """Add this execution; returns its number."""
+        """Add an execution; return its number."""
         if self.executions:
             self.met.update(self.executions, (self.number + 1,))
         self.number += 1
@@ -106,20 +106,20 @@ class Child:
         return self.number
 
     def leave(self, number: int) -> bool:
-        """That execution has ended. Returns whether it was the last one here."""
+        """Remove an ended execution; return whether it was the last one here."""
         del self.executions[number]
         self.sent.discard(number)
         self.met.discard(number)
         if self.executions:
             return False
         self.most, self.kill_at_s = ANY, float("inf")
-        if self.asked_where:  # and then it ended after all
+        if self.asked_where:  # it was asked for its stack, and ended after all
             self.forget_where()
         return True
 
     def until_s(self, overtime_s: float) -> float:
-        """When to kill it: once an execution is past its timeout and overtime, or with the lease of the only one. With
-        more than one, a lost lease ends no other."""
+        """Return when to kill it: when an execution exceeds its timeout and overtime, or when the only one has lost its
+        lease. With several, a lost lease does not end the others."""
         if not self.sent:
             return float("inf")
         executions = [self.executions[number] for number in self.sent]
@@ -130,7 +130,7 @@ class Child:
         return min(self.kill_at_s, ends_s, lease_s)
 
     def send(self, frame: ToChild) -> None:
-        """Send it; what the socket does not take at once goes with `send_more`."""
+        """Send a frame; `send_more` sends what the socket does not accept at once."""
         self._unsent += pack(frame)
         self.send_more()
 
@@ -141,13 +141,13 @@ class Child:
                 del self._unsent[:sent]
 
     def receive(self) -> Iterator[ToWorker]:
-        """Read what has come; sets `over` at the end of the channel."""
+        """Yield arrived frames; sets `over` at the end of the channel."""
         while not self.over:
             try:
                 data = self.channel.recv(READ_BYTES)
             except BlockingIOError:
                 return
-            except ConnectionResetError:  # it died with something of ours unread
+            except ConnectionResetError:  # it died before reading all frames
                 data = b""
             self.over = not data
             yield from self._inbox.feed(data)
@@ -155,36 +155,36 @@ class Child:
                 return
 
     def retire(self) -> None:
-        """Let it end by itself."""
+        """Let the child end by itself."""
         self.retired, self.leave_at_s = True, float("inf")
         with contextlib.suppress(OSError):
             self.channel.shutdown(socket.SHUT_WR)
 
     def ask_where(self) -> None:
-        """Have it write down its stack, which works within a C function too."""
+        """Make the child write its stack, which works within C functions, too."""
         self.asked_where = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, WHERE)
 
     def forget_where(self) -> None:
-        """Empty the file; its end is the child's too."""
+        """Empty the file of the stack, also for the child, which shares its offset."""
         self.asked_where = False
         os.ftruncate(self._last_words.fileno(), 0)
         os.lseek(self._last_words.fileno(), 0, os.SEEK_SET)
 
     def stack(self) -> str:
-        """Its stack as a traceback; empty if it could not write it."""
+        """Return its stack as a traceback; empty if it could not write it."""
         return as_traceback(os.pread(self._last_words.fileno(), TRACEBACK_MAX, 0).decode(errors="replace"))
 
     def kill(self, why: str) -> None:
-        """SIGKILL, to it and the processes it started in its group."""
+        """Kill the child and the processes that it started in its group with SIGKILL."""
         if self.killed is None:
             self.killed = why
             self.sample()
         self._kill_group()
 
     def sample(self) -> None:
-        """Update how much memory it had so far."""
+        """Update its peak memory."""
         self.peak_bytes = peak_of(self.process.pid) or self.peak_bytes
 
     def _kill_group(self) -> None:
@@ -192,9 +192,9 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def reap(self) -> Death | None:
-        """How it ended; None while it lives."""
+        """Return how the child ended; None while it lives."""
         try:
-            with contextlib.suppress(AttributeError):  # what a crashed one started goes with it
+            with contextlib.suppress(AttributeError):  # kill the processes that a crashed child started
                 if not self.retired and os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                     self._kill_group()
             pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
@@ -218,7 +218,7 @@ class Child:
 
 
 def as_traceback(dump: str) -> str:
-    """What `faulthandler` writes, in the order and form of Python's tracebacks, without the worker's own frames.
+    """Convert `faulthandler` output to the order and form of Python's tracebacks, without the worker's own frames.
 
     >>> print(as_traceback('Stack:\\n  File "b.py", line 2 in g\\n  File "a.py", line 1 in f'))
     Traceback (most recent call last):
@@ -227,7 +227,7 @@ def as_traceback(dump: str) -> str:
     """
     frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', dump, re.MULTILINE)
     own = [file.startswith(str(Path(__file__).parent)) for file, _, _ in frames]
-    within = len(own) - own[::-1].index(True) if True in own else len(own)  # without what started the thread
+    within = len(own) - own[::-1].index(True) if True in own else len(own)  # without the frames that started the thread
     shown = [
         f'  File "{file}", line {line}, in {name}'
         for (file, line, name), is_own in zip(frames[:within], own, strict=False)
@@ -237,7 +237,7 @@ def as_traceback(dump: str) -> str:
 
 
 def _scratch() -> BinaryIO:
-    """A file without a name, in memory if the system can: there may be no disk to write to."""
+    """Open a file without a name, in memory if the system can, as the disk may be full."""
     make = getattr(os, "memfd_create", None)
     file = tempfile.TemporaryFile(buffering=0) if make is None else os.fdopen(make("redrive"), "w+b", 0)  # noqa: SIM115
     return cast(BinaryIO, file)
@@ -248,8 +248,8 @@ def _own_peak_bytes() -> int:
 
 
 def _pid_fd(pid: int) -> int | None:
-    """A file that becomes readable when it dies, if the system has that: a process that it started may hold its channel
-    open."""
+    """Return a file that becomes readable when the process dies, if the system supports that: the end of the channel
+    does not show it, as processes started by the child may hold that open."""
     if sys.platform != "linux":
         return None
     with contextlib.suppress(OSError):
@@ -258,6 +258,6 @@ def _pid_fd(pid: int) -> int | None:
 
 
 def _command(fd: int, last_words: int) -> list[str]:
-    """The interpreter that runs here, with its own flags, and able to import what can be imported here."""
+    """Return the command of an interpreter like this one: the same flags and import path."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-c", _BOOT, str(fd), str(last_words), str(os.getpid()), "\n".join(sys.path)]

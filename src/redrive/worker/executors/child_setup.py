@@ -1,4 +1,4 @@
-"""Set up a child process: import the app, bound its memory, and end it with its worker."""
+"""Set up a child process: import the app, limit its memory, and end it with its worker."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .ipc import Hello
 if TYPE_CHECKING:
     from ...registry import Registry
 
-ROOM_BYTES = 32 * 1024 * 1024  # of address space that a memory limit must leave beyond what the app takes itself
+ROOM_BYTES = 32 * 1024 * 1024  # address space that a memory limit must leave beyond that of the app itself
 ORPHAN_LOOK_S = 1.0
 _PR_SET_PDEATHSIG, _M_ARENA_MAX = 1, -8
 
 
 class Elsewhere:
-    """Stands for a store in the memory of the worker's own process."""
+    """Replaces a store in the memory of the worker's process, which a child cannot use."""
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
@@ -44,7 +44,7 @@ class Elsewhere:
 def app_of(hello: Hello) -> Registry:
     sys.path[:], sys.argv[:] = hello.path, hello.argv
     app = imported(Origin(hello.spec, hello.modules, hello.main, hello.main_module))
-    app._flusher = None  # its memory may be bounded, and it may be killed at any time
+    app._flusher = None  # no counts here: the memory may be limited, and the process may be killed at any time
     if not hello.traits.shared:
         app._store = cast(Store, Elsewhere(hello.traits))
         app._unapplied.clear()
@@ -67,7 +67,7 @@ def bound_memory(memory: int | None) -> None:
 
 
 def limit_memory(memory: int | None) -> None:
-    """Bound the address space. macOS takes the call and does not hold to it."""
+    """Limit the address space. macOS accepts the call without enforcing it."""
     most = resource.RLIM_INFINITY if memory is None else memory
     with contextlib.suppress(OSError, ValueError):
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -81,7 +81,7 @@ def _address_space() -> int | None:
 
 
 def _one_arena() -> None:
-    """The C library reserves 64 MiB of address space for each thread that allocates, unless told not to."""
+    """Use one arena of memory: else the C library reserves 64 MiB of address space for each thread that allocates."""
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
 
@@ -89,8 +89,8 @@ def _one_arena() -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process when the worker ends, even within a C function. If the system cannot do that, a thread checks,
-    and has to wait for a thread that holds the interpreter."""
+    """End this process when the worker ends, even within a C function. If the system cannot do that, a thread checks
+    for it, which has to wait while a C function holds the interpreter's lock."""
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
 

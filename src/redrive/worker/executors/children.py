@@ -1,5 +1,5 @@
-"""The child processes of a worker: starts them, receives what they send, kills those past their time, and buries the
-dead ones."""
+"""The child processes of a worker: start them, receive their frames, kill those past their time, and report the dead
+ones."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .ipc import Hello, ToChild, ToWorker
 from .memory import available_bytes, fits, resident_of
 from .pool import ChildPool
 
-UNWIND_S = 0.4  # how long a handler that was told to end may take before its process is killed
-END_S = 2.0  # how long an idle child may take to end
-WHERE_S = 0.05  # how long a child that is to be killed has to write down where it is
-LOOK_S = 0.5  # how often to look at a busy child, at least
-REAP_S = 0.01  # and at a dying one, if the system does not report its death
-BEGIN_S = 60.0  # how long a child may take to import the app
+UNWIND_S = 0.4  # seconds for a handler to stop before its process is killed
+END_S = 2.0  # seconds for an idle child to end
+WHERE_S = 0.05  # seconds for a child to write its stack before it is killed
+LOOK_S = 0.5  # seconds between two checks of a busy child, at most
+REAP_S = 0.01  # seconds between two checks of a dying one, if the system does not report its death
+BEGIN_S = 60.0  # seconds for a child to import the app
 PAUSE_S = (0.5, 30.0)  # the first and the longest pause after a child that could not start
-FAILURES_MAX = 3  # children in a row that could not start; then suspects run in the worker after all
-IDLE_S = 5.0  # how long a child outlives the suspects that it was started for
+FAILURES_MAX = 3  # children in a row that could not start, after which suspects run in the worker
+IDLE_S = 5.0  # seconds that a child outlives the suspects for which it was started
 _NEVER_S = float("inf")
 
 
 class Children:
     """The children of one worker, in a pool for each memory limit. Used by the event thread only, except `can_begin`.
 
-    `on_frame(child, frame)` takes what a child sends, `on_death(child, death, stack)` what it ran when it died.
-    `put_off` releases executions that wait for a child in vain. `overtime_s` is how long one may exceed its timeout.
+    `on_frame(child, frame)` handles a frame of a child, `on_death(child, death, stack)` its death. `put_off` releases
+    executions for which no child can start. `overtime_s` is how long one may exceed its timeout.
     """
 
     def __init__(
@@ -50,32 +50,31 @@ class Children:
         self._thread, self._hello, self._limit, self._suspects_max = thread, hello, limit, suspects_max
         self._overtime_s, self._notice = overtime_s, notice
         self._on_frame, self._on_death, self._put_off = on_frame, on_death, put_off
-        self._child_bytes = resident_of("self") or 0  # the most memory that one child had
-        self._room = 0.0, True  # when it was looked up, and whether there was memory for a child
+        self._child_bytes = resident_of("self") or 0  # the most memory that one child has had
+        self._room = 0.0, True  # when it was checked, and whether there was memory for a child
         self._starting_max = max(2, os.cpu_count() or 1)
         self._pools: dict[int | None, ChildPool] = {}
         self._look_at_s = _NEVER_S
 
     def pools(self) -> Iterable[ChildPool]:
-        """All pools."""
         return self._pools.values()
 
     def pool_of(self, memory: int | None) -> ChildPool:
-        """The pool of the children with that memory limit."""
+        """Return the pool of the children with that memory limit."""
         pool = self._pools.get(memory)
         if pool is None:
             pool = self._pools[memory] = ChildPool(memory, self._limit, self._suspects_max)
         return pool
 
     def can_begin(self) -> bool:
-        """Whether a child for suspects can be started, or there is one. From any thread."""
+        """Return whether a child for suspects can be started, or there is one. Thread-safe."""
         pool = self._pools.get(None)
         if pool is not None and pool.failures >= FAILURES_MAX:
             return False
         return (pool is not None and bool(pool.children)) or self._has_room_for_one()
 
     def _has_room_for_one(self) -> bool:
-        """Whether there is memory for a child at all; looked up twice a second at most."""
+        """Return whether there is memory for any child; checked twice a second at most."""
         looked_s, answer = self._room
         now = time.monotonic()
         if now - looked_s > LOOK_S:
@@ -87,14 +86,14 @@ class Children:
     # -- start
 
     def grow(self, pool: ChildPool) -> None:
-        """Start a child for each isolated execution that waits, no more at once than there are processors."""
+        """Start a child for each waiting isolated execution, but no more at once than there are processors."""
         while pool.wants_isolated() and pool.starting < self._starting_max and not self._thread.closing:
             if not self._begin(pool, suspects=False):
                 return
 
     def grow_shared(self, pool: ChildPool) -> None:
-        """Start the children that suspects need, as far as there is memory: a lack of it may have killed the worker.
-        The first is started in any case."""
+        """Start the children that suspects need, as far as there is memory, since a lack of it may have killed the
+        worker. The first child is started in any case."""
         while pool.wants_shared() and pool.starting < self._starting_max and not self._thread.closing:
             if time.monotonic() < pool.not_before_s or (pool.shares() and not self._has_memory(pool)):
                 return
@@ -102,7 +101,7 @@ class Children:
                 return
 
     def _has_memory(self, pool: ChildPool) -> bool:
-        """Whether one more child, and those that are starting, would leave enough."""
+        """Return whether there is enough memory for one more child and for those that are starting."""
         return fits(pool.starting + 1, self._child_bytes, available_bytes())
 
     def _begin(self, pool: ChildPool, *, suspects: bool) -> bool:
@@ -119,7 +118,7 @@ class Children:
         return True
 
     def begun(self, child: Child, tasks: Iterable[str]) -> None:
-        """It has imported the app."""
+        """Note that a child has imported the app."""
         child.ready, child.tasks, child.kill_at_s = True, frozenset(tasks), _NEVER_S
         child.sample()
         self._child_bytes = max(self._child_bytes, resident_of(child.process.pid) or 0)
@@ -127,7 +126,8 @@ class Children:
         pool.failures, pool.not_before_s = 0, 0.0
 
     def _failed(self, pool: ChildPool, text: str) -> None:
-        """A child could not start: release what waits for one, and try the next later each time."""
+        """Release the executions that wait for a child which could not start, and delay the next start, longer each
+        time."""
         pause_s = min(PAUSE_S[0] * 2**pool.failures, PAUSE_S[1])
         pool.failures += 1
         pool.not_before_s = time.monotonic() + pause_s
@@ -138,13 +138,13 @@ class Children:
     # -- frames
 
     def send(self, child: Child, frame: ToChild) -> None:
-        """Send it, now or as soon as the socket takes it."""
+        """Send a frame, now or when the socket accepts it."""
         if not child.dead:
             child.send(frame)
             self._watch(child)
 
     def sent(self, execution: Execution) -> None:
-        """A child has got this one to run: look at it from now on."""
+        """Check on an execution that a child has received, from now on."""
         self.look_by(min(execution.started_s + LOOK_S, execution.deadline_s + self._overtime_s))
 
     def _watch(self, child: Child) -> None:
@@ -152,7 +152,7 @@ class Children:
             self._thread.watch(child.channel, partial(self._receive, child), write=child.waits_to_send)
 
     def _receive(self, child: Child) -> None:
-        if child.dead:  # it was buried in the same round
+        if child.dead:  # it was reaped in the same round
             return
         if child.waits_to_send:
             child.send_more()
@@ -167,12 +167,12 @@ class Children:
     # -- end
 
     def retire(self, child: Child) -> None:
-        """Let it end by itself."""
+        """Let a child end by itself."""
         child.retire()
         self.end_by(child, time.monotonic() + END_S)
 
     def keep_idle(self, child: Child, *, warm: bool) -> None:
-        """Keep it for the next execution; if not `warm`, for a while only."""
+        """Keep a child for the next execution; unless `warm`, for a while only."""
         self._pools[child.memory].idle.append(child)
         if not warm:
             child.leave_at_s = time.monotonic() + IDLE_S
@@ -193,17 +193,17 @@ class Children:
         return waiting
 
     def end_by(self, child: Child, at_s: float) -> None:
-        """Kill it then, unless it has finished by then."""
+        """Kill the child at that time, unless it is done before."""
         child.kill_at_s = at_s
         self.look_by(at_s)
 
     def _bury(self, child: Child) -> None:
-        """If it is dead: report its executions, and start another for those that wait for one like it."""
+        """If the child is dead, report its executions, and start another for those that wait for a child like it."""
         death = None if child.dead else child.reap()
         if death is None:
             return
         child.dead = True
-        for frame in child.receive():  # what it sent before
+        for frame in child.receive():  # frames that it sent before it died
             self._on_frame(child, frame)
         pool, stack = self._pools[child.memory], child.stack() if child.executions else ""
         pool.forget(child)
@@ -219,12 +219,12 @@ class Children:
     # -- time
 
     def look_by(self, at_s: float) -> None:
-        """Look at the children again by then."""
+        """Check the children by that time."""
         self._look_at_s = min(self._look_at_s, at_s)
 
     def look(self, now: float) -> float | None:
-        """Kill what is past its time. Returns for how long the thread may sleep; None: it is closing, and all have
-        ended."""
+        """Kill children that are past their time. Returns how long the thread may sleep; None if it is closing and all
+        have ended."""
         if self._thread.closing and not any(pool.children for pool in self._pools.values()):
             return None
         if now >= self._look_at_s:
@@ -235,7 +235,7 @@ class Children:
         return max(0.0, self._look_at_s - now)
 
     def _look_at(self, child: Child, now: float) -> float:
-        """When to look at this one again."""
+        """Check one child; return when to check it again."""
         if child.over or child.pid_fd is None:
             self._bury(child)
         if child.dead:
@@ -264,7 +264,7 @@ class Children:
 
 
 def _why(child: Child, overdue: frozenset[int]) -> str:
-    """Why a child whose time is over is killed."""
+    """Return why a child past its time is killed."""
     causes = {execution.cause for execution in child.executions.values()}
     if not causes or "drain" in causes:
         return "drain"
@@ -286,7 +286,7 @@ def _why_not(child: Child, death: Death) -> str:
 
 
 def how(death: Death) -> str:
-    """How a child ended, as a sentence begins."""
+    """Return how a child ended, as the beginning of a sentence."""
     if death.signal:
         return f"a child process was killed by {death.signal}"
     return f"a child process ended with exit code {death.code}"

@@ -1,4 +1,4 @@
-"""A thread with an event loop over sockets and pipes: it has the child processes of a worker."""
+"""A thread with an event loop over sockets and pipes, for the child processes of a worker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class _File(Protocol):
 
 
 class EventThread:
-    """Calls `round` again and again until it returns None, and then ends. Between two rounds it does what `call` was
-    given and sleeps for as long as `round` said, or until a registered file is ready.
+    """Calls `round` until it returns None, and then ends. Between two rounds it runs the functions given to `call`, and
+    sleeps for as long as `round` returned, or until a watched file is ready.
 
     The thread starts with the first call.
     """
@@ -37,7 +37,7 @@ class EventThread:
         self._thread: threading.Thread | None = None
 
     def call(self, call: Callable[[], None]) -> None:
-        """Let the thread do that. From any thread."""
+        """Run a function on the thread. Thread-safe."""
         self._calls.append(call)
         if self._thread is None:
             self._begin()
@@ -46,7 +46,7 @@ class EventThread:
                 self._waken.send(b"\0")
 
     def watch(self, file: _File | int, ready: Callable[[], None], *, write: bool = False) -> None:
-        """Call `ready` when the file can be read or, with `write`, written too."""
+        """Call `ready` when the file can be read or, with `write`, also when it can be written."""
         mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
         try:
             if self._selector.get_key(file).events != mask:
@@ -55,13 +55,13 @@ class EventThread:
             self._selector.register(file, mask, ready)
 
     def unwatch(self, file: _File | int | None) -> None:
-        """Watch it no more, if it was watched."""
+        """Stop watching a file, if it is watched."""
         with contextlib.suppress(KeyError, ValueError):
             if file is not None:
                 self._selector.unregister(file)
 
     def close(self, last: Callable[[], None]) -> None:
-        """Have the thread do `last` and end; returns when it has ended."""
+        """Run `last` on the thread and end it; returns when it has ended."""
         with self._lock:
             thread, self.closing = self._thread, True
         if thread is not None:
@@ -82,7 +82,7 @@ class EventThread:
         while not over:
             try:
                 over = self._turn()
-            except Exception:  # a bug costs the message that met it its time, and no other
+            except Exception:  # a bug delays the message that triggers it, and no other
                 traceback.print_exc()
 
     def _turn(self) -> bool:

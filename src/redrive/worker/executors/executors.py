@@ -15,10 +15,10 @@ from .threads import ThreadExecutor
 class Executors:
     """Starts each execution on the executor of its task.
 
-    `finish` takes executions that ended, from any thread. `held` returns every execution of the worker. `margin_s` is
-    how long before its lease ends a coroutine is cancelled, unless the store is `out_of_reach` of all workers.
-    `processes` makes the process executor, given the function that starts an execution elsewhere; None: children cannot
-    import the app, or need not.
+    `finish` gets executions that ended, from any thread. `held` returns every execution of the worker. `margin_s` is
+    how long before the end of its lease a coroutine is cancelled, unless the store is `out_of_reach` of all workers.
+    `processes` creates the process executor, given the function that starts an execution on another one; None: children
+    cannot import the app, or are not needed.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Executors:
         self.tasks.watch()
 
     def begin(self, execution: Execution) -> None:
-        """Start it on its executor. On the event loop's thread."""
+        """Start an execution on its executor, from the event loop's thread."""
         self.tasks.start(execution) if execution.executor == "loop" else self.start(execution)
 
     def start(self, execution: Execution) -> None:
-        """Start it on its executor. From any thread."""
+        """Start an execution on its executor. Thread-safe."""
         if execution.executor == "thread":
             self._threads.start(execution)
         elif execution.executor == "loop":
@@ -52,7 +52,7 @@ class Executors:
             self._processes.start(execution)
 
     def can_isolate(self, task: str) -> bool:
-        """Whether a child process can run suspects of this task."""
+        """Return whether a child process can run suspects of this task."""
         return self._processes is not None and self._processes.takes(task)
 
     async def close(self) -> None:

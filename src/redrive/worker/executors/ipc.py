@@ -1,7 +1,6 @@
 """The frames between a worker and its child processes: msgpack on a pair of sockets, each frame after its length.
 
-Only these two processes have the channel, so its frames are trusted to be whole. They name no code but the app that the
-worker itself runs.
+Only these two processes have the channel, so frames are trusted. The only code that they name is the worker's own app.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from ...store import Traits
 
 T = TypeVar("T")
 _LENGTH = struct.Struct("<I")
-READ_BYTES = 256 * 1024  # at once
+READ_BYTES = 256 * 1024  # per read
 
 # -- from the worker
 
 
 class Hello(Struct, frozen=True, array_like=True, tag="hello"):
-    """The first frame: which app to import, and how. `url` is its store's; `memory` bounds the address space."""
+    """The first frame: how to import the app. `url` is its store's; `memory` limits the address space."""
 
     spec: str  # MODULE:NAME of the app, or of one of its tasks
-    modules: tuple[str, ...]  # where else its tasks are declared
-    main: str | None  # the file of the worker's own program, where the app is in that
-    main_module: str | None  # or its name, where it was started by that
+    modules: tuple[str, ...]  # other modules that declare its tasks
+    main: str | None  # the file of the worker's program, if the app is in that
+    main_module: str | None  # its name, if it was started by name
     path: tuple[str, ...]
     argv: tuple[str, ...]
     url: str | None
@@ -41,30 +40,30 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class ChildWork(Struct, frozen=True, array_like=True, tag="work"):
-    """Run this message. `number` rises with every message of the child; `deadline_s` is of the monotonic clock.
+    """Run this message. `number` rises with every message of the child; `deadline_s` is in the monotonic clock's time.
 
-    A message that is not `together` comes only when the child runs nothing, and is the only one until it has ended.
+    A message that is not `together` is sent only to a child without executions, and runs alone in it.
     """
 
     number: int
     message: Message
     deadline_s: float
     now_ms: int  # of the store's clock
-    body: bytes | None = None  # where the message's own is a reference to a blob
+    body: bytes | None = None  # the body, if the message's own refers to a blob
     claim: Claim | None = None  # of its idempotency key
-    together: bool = False  # beside others that are
+    together: bool = False  # it runs beside others that are `together`
     trace: str | None = None  # the traceparent of its span
 
 
 class Stop(Struct, frozen=True, array_like=True, tag="stop"):
-    """Stop that handler; `why` as for `Context.stop`."""
+    """Stop that handler; `why` as in `Context.stop`."""
 
     number: int
     why: str
 
 
 class CheckpointAnswer(Struct, frozen=True, array_like=True, tag="kept"):
-    """The answer to Keep: whether the lease still held; or which error the store raised, and its text."""
+    """The answer to a Checkpoint: whether the lease still held, or the store's error with its text."""
 
     number: int
     held: bool = True
@@ -76,27 +75,27 @@ class CheckpointAnswer(Struct, frozen=True, array_like=True, tag="kept"):
 
 
 class Ready(Struct, frozen=True, array_like=True, tag="ready"):
-    """The app is imported, with these tasks."""
+    """The child has imported the app with these tasks."""
 
     tasks: tuple[str, ...]
 
 
 class Broken(Struct, frozen=True, array_like=True, tag="broken"):
-    """It cannot start, and ends."""
+    """The child cannot start, and ends."""
 
     text: str
 
 
 class Checkpoint(Struct, frozen=True, array_like=True, tag="keep"):
-    """A checkpoint of the message that runs as number `run`; `number` is the question's own."""
+    """A checkpoint of the message with the number `run`; `number` is that of the request."""
 
     number: int
     state: bytes
-    run: int = 0  # 0: of a version that runs one after the other
+    run: int = 0  # 0: from a version that runs one after the other
 
 
 class Ended(Struct, frozen=True, array_like=True, tag="ended"):
-    """How that handler ended. `memory`: no memory was left, so the child must not be used again."""
+    """A handler has ended. `memory`: it ran out of memory, so the child must not be used again."""
 
     number: int
     fault: Fault | None = None
@@ -105,10 +104,10 @@ class Ended(Struct, frozen=True, array_like=True, tag="ended"):
     unreadable: str | None = None
     degraded: str | None = None
     follow_ups: tuple[Draft, ...] = ()
-    completed: bool = False  # it completed its idempotency key itself
+    completed: bool = False  # whether it completed its idempotency key itself
     memory: bool = False
     peak_bytes: int | None = None
-    unknown: tuple[str, ...] = ()  # the arguments that are not known here, if its body is unreadable for them
+    unknown: tuple[str, ...] = ()  # the unknown arguments, if they make its body unreadable
 
 
 ToChild = Hello | ChildWork | Stop | CheckpointAnswer
@@ -117,20 +116,20 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def pack(frame: ToChild | ToWorker) -> bytes:
-    """The frame as bytes to send."""
+    """Encode a frame for sending."""
     body = _encode(frame)
     return _LENGTH.pack(len(body)) + body
 
 
 class FrameDecoder(Generic[T]):
-    """Decodes frames from the pieces that a socket gives."""
+    """Decodes frames from the pieces that a socket returns."""
 
     def __init__(self, kinds: Any) -> None:
         self._decode = msgspec.msgpack.Decoder(kinds).decode
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[T]:
-        """The frames that are complete with this piece."""
+        """Yield the frames that this piece completes."""
         buffer = self._buffer
         buffer += data
         at, size = 0, len(buffer)

@@ -1,4 +1,4 @@
-"""How much memory a process uses, and how much is available. Linux only: elsewhere it is unknown."""
+"""Measure the memory of processes, and the available memory. Linux only: elsewhere it is unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROOT = Path("/")
 
 
 class _Files(NamedTuple):
-    """The files of one version of control groups that bound the memory of a group."""
+    """The files of one version of control groups that limit the memory of a group."""
 
     controller: str
     place: str
@@ -28,28 +28,28 @@ _VERSIONS = (
 
 
 def peak_of(pid: int | str) -> int | None:
-    """The largest resident memory of a living process so far, in bytes; None if unknown."""
+    """Return the largest resident memory of a living process so far, in bytes; None if unknown."""
     return _field(Path(f"/proc/{pid}/status"), "VmHWM:")
 
 
 def resident_of(pid: int | str) -> int | None:
-    """The resident memory of a living process, in bytes; None if unknown."""
+    """Return the resident memory of a living process, in bytes; None if unknown."""
     return _field(Path(f"/proc/{pid}/status"), "VmRSS:")
 
 
 def available_bytes(root: Path = _ROOT) -> int | None:
-    """How much new processes may use before the machine or the container runs out; None if unknown."""
+    """Return how many bytes new processes may use before the machine or the container runs out; None if unknown."""
     amounts = [_field(root / "proc/meminfo", "MemAvailable:"), *_left_in_groups(root)]
     return min((left for left in amounts if left is not None), default=None)
 
 
 def fits(count: int, each_bytes: int, left_bytes: int | None) -> bool:
-    """Whether so many more processes would leave half of what is available."""
+    """Return whether `count` more processes would leave half of the available memory."""
     return left_bytes is None or 2 * count * each_bytes <= left_bytes
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """Return how many processors this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return (len(affinity(0)) if affinity is not None else os.cpu_count()) or 1
 
@@ -62,7 +62,7 @@ def _field(path: Path, name: str, unit: int = 1024) -> int | None:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """How much the limits of this process's control groups, and of those around them, leave."""
+    """Yield the bytes that the limits of this process's control groups and their parents leave."""
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, name = line.split(":", 2)
@@ -75,7 +75,7 @@ def _left_in_groups(root: Path) -> Iterator[int]:
 
 
 def _left_in(folder: Path, files: _Files) -> Iterator[int]:
-    """How much one group leaves. Cached files do not count as used."""
-    with contextlib.suppress(OSError, ValueError):  # no limit, or no such group within a container
+    """Yield the bytes that the limit of one group leaves. Cached files do not count as used."""
+    with contextlib.suppress(OSError, ValueError):  # no limit, or the group does not exist within a container
         limit, used = (int((folder / name).read_text()) for name in (files.limit, files.used))
         yield limit - used + (_field(folder / "memory.stat", files.cached, 1) or 0)

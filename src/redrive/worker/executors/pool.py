@@ -1,7 +1,7 @@
-"""The children of one memory limit: which of them gets which execution, and how many are needed.
+"""The children with one memory limit: assign executions to them, and compute how many are needed.
 
-An isolated execution has a child to itself. Suspects share children, each with as many others as its company allows. So
-many suspects need few children, usually one, and if it dies, each of them remains a suspect.
+An isolated execution has its own child. Suspects share children, each with as many others as its company allows: many
+suspects need few children, usually one. If it dies, each of them remains a suspect.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ class Waiting(NamedTuple):
 
 
 class ChildPool:
-    """`limit` bounds the children for isolated executions, `suspects_max` those for suspects."""
+    """The pool of one memory limit: at most `limit` children for isolated executions, `suspects_max` for suspects."""
 
     def __init__(self, memory: int | None, limit: int, suspects_max: int) -> None:
         self.memory, self._limit, self._suspects_max = memory, limit, suspects_max
         self.children: list[Child] = []
         self.idle: list[Child] = []
-        self.isolated: deque[Execution] = deque()  # they wait for a child
+        self.isolated: deque[Execution] = deque()  # those that wait for a child
         self.suspects: list[Waiting] = []
-        self.failures = 0  # in a row, of children that could not begin
+        self.failures = 0  # children in a row that could not begin
         self.not_before_s = 0.0
 
     @property
     def starting(self) -> int:
-        """How many children have not begun yet."""
+        """The number of children that have not begun yet."""
         return sum(not child.ready and not child.dead for child in self.children)
 
     def wants_isolated(self) -> bool:
-        """Whether isolated executions need one more child."""
+        """Return whether isolated executions need one more child."""
         mine = [child for child in self.children if not child.suspects and not child.retired]
         return len(mine) < self._limit and sum(not child.ready for child in mine) < len(self.isolated)
 
     def wants_shared(self) -> bool:
-        """Whether suspects need one more child, because none of the present ones can take them."""
+        """Return whether suspects need one more child, because none of the present ones can take them."""
         shared = self._shared()
         coming = sum(not child.ready for child in shared)
         sizes = Counter(one.execution.seats for one in self.suspects)
@@ -53,12 +53,12 @@ class ChildPool:
         return coming < wanted and len(shared) < self._suspects_max
 
     def shares(self) -> bool:
-        """Whether suspects have a child, or one is starting for them."""
+        """Return whether suspects have a child, or one is starting for them."""
         return bool(self._shared())
 
     def shared_child(self, execution: Execution, *, any_size: bool) -> Child | None:
-        """A child for a suspect: one with suspects of the same company, else an idle one, else, with `any_size`, any
-        that has room."""
+        """Return a child for a suspect: one with suspects of the same company, else an idle one, else, with `any_size`,
+        any with room."""
         shared = [
             c
             for c in self._shared()
@@ -68,19 +68,19 @@ class ChildPool:
             if child.most == execution.seats:
                 return child
         if self.idle and len(self._shared()) < self._suspects_max:
-            child = self.idle.pop()  # the one used last: it is the warmest
+            child = self.idle.pop()  # the one used last, as its caches are warm
             child.suspects = True
             return child
         return shared[0] if shared and any_size else None
 
     def forget(self, child: Child) -> None:
-        """It has ended."""
+        """Remove an ended child."""
         self.children.remove(child)
         if child in self.idle:
             self.idle.remove(child)
 
     def all_waiting(self) -> list[Execution]:
-        """Take out all that wait."""
+        """Remove and return all waiting executions."""
         waiting = [*self.isolated, *(one.execution for one in self.suspects)]
         self.isolated.clear()
         self.suspects = []

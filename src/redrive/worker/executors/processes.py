@@ -1,8 +1,8 @@
-"""Run handlers in warm child processes, so that one that kills its process, fills its memory or never returns ends its
-own run and nothing else.
+"""Run handlers in warm child processes, so that one that crashes, exhausts its memory or never returns ends its own run
+and no other.
 
-An isolated task has a child to itself, one message at a time; suspects share a child (pool.py). One thread has all the
-children, also while the event loop is blocked.
+An isolated task has its own child, one message at a time; suspects share a child (pool.py). One thread serves all
+children, so they continue while the event loop is blocked.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .pool import ChildPool, Waiting
 if TYPE_CHECKING:
     from ..crash.ledger import CrashSlots
 
-SUSPECTS_EACH = 2  # children with suspects for each processor
+SUSPECTS_EACH = 2  # children for suspects per processor
 
 
 def suspects_max() -> int:
-    """How many children have suspects at most, unless another bound is set."""
+    """Return the default for the most children with suspects."""
     return SUSPECTS_EACH * processors()
 
 
@@ -54,29 +54,28 @@ class Recycling(Struct, frozen=True):
     memory: int | None = None
 
     def is_due(self, child: Child) -> bool:
-        """Whether this child is to be replaced."""
+        """Return whether this child is to be replaced."""
         if self.after is not None and child.ran >= self.after:
             return True
         return self.memory is not None and (child.peak_bytes or 0) >= self.memory
 
 
 class _ChildContext(Context, eq=False):
-    """The worker's end of the Context of a handler in a child: a request to stop goes there too."""
+    """The worker's copy of the Context of a handler in a child, which passes requests to stop on to the child."""
 
     _send_stop: Any = None
 
     def stop(self, why: str) -> None:
-        """As of the base class."""
         Context.stop(self, why)
         self._send_stop(why)
 
 
 class ProcessExecutor:
-    """Runs executions in at most `limit` children for each memory limit that tasks name, and suspects in at most
-    `suspect_processes`, fewer if there is no memory for them.
+    """Runs executions in at most `limit` children for each memory limit of tasks, and suspects in at most
+    `suspect_processes` children, fewer if memory is short.
 
-    `finish` and `start_other` as for TaskExecutor, from this executor's own thread; `notice(name, text)` reports what
-    is not about one message.
+    `finish` and `start_other` as for TaskExecutor, called on this executor's own thread; `notice(name, text)` reports
+    events of the executor.
     """
 
     def __init__(
@@ -97,9 +96,9 @@ class ProcessExecutor:
         self._app, self._origin, self._slots, self._store = app, origin, slots, app.store
         self._finish, self._start_other, self._notice = finish, start_other, notice
         self._worker, self._recycling = worker, recycling
-        # The memory limits of isolated tasks, whose children stay; those of suspects do not.
+        # The memory limits of isolated tasks. Their children are kept; those of suspects are not.
         self._kept_warm = {task.memory_bytes for task in app.tasks.values() if task.place == "process"}
-        self._missing: set[str] = set()  # tasks of the app that a child did not find when it imported it
+        self._missing: set[str] = set()  # tasks of the app that a child lacked after importing it
         self._finished: list[Execution] = []
         self._thread = EventThread("redrive-processes", self._round)
         self._children = Children(
@@ -118,15 +117,15 @@ class ProcessExecutor:
     # -- from any thread
 
     def start(self, execution: Execution) -> None:
-        """Run it in a child, as soon as there is one."""
+        """Run an execution in a child, as soon as there is one."""
         self._thread.call(partial(self._place, execution))
 
     def takes(self, task: str) -> bool:
-        """Whether suspects of that task can run in a child: it has the task, and a child can be started."""
+        """Return whether suspects of that task can run in a child: it has the task, and a child can be started."""
         return task not in self._missing and self._children.can_begin()
 
     def close(self) -> None:
-        """End every child: the idle ones by themselves, the others at once. Returns when they have ended."""
+        """End every child, idle ones by themselves, the others at once. Returns when they have ended."""
         self._thread.close(self._end_all)
         if self._helpers is not None:
             self._helpers.shutdown(wait=False, cancel_futures=True)
@@ -154,15 +153,15 @@ class ProcessExecutor:
     # -- a child for each
 
     def _place(self, execution: Execution) -> None:
-        """Give it to an idle child, or let it wait for one."""
+        """Assign an execution to an idle child, or queue it for one."""
         pool = self._children.pool_of(execution.task.memory_bytes)
         now = time.monotonic()
         if execution.apart and (now >= pool.not_before_s or pool.shares()):
             pool.suspects.append(
                 Waiting(execution, now, now + patience_s(execution.delivery.message))
-            )  # `_seat_all` comes next
+            )  # `_seat_all` is called next
         elif pool.idle:
-            self._assign(pool.idle.pop(), execution)  # the one used last is the warmest
+            self._assign(pool.idle.pop(), execution)  # the one used last, as its caches are warm
         elif now < pool.not_before_s:
             self._put_off(execution, pool)
         else:
@@ -170,7 +169,7 @@ class ProcessExecutor:
             self._children.grow(pool)
 
     def _seat_all(self) -> None:
-        """Give children to suspects that wait: first to those that may run with most others."""
+        """Assign waiting suspects to children, first those with the largest company."""
         for pool in self._children.pools():
             if pool.suspects:
                 self._seat(pool, any_size=False)
@@ -189,7 +188,7 @@ class ProcessExecutor:
                 self._assign(child, one.execution)
 
     def _put_off_late(self, pool: ChildPool, now: float) -> None:
-        """Release suspects that have held up others for too long, uncounted."""
+        """Release suspects that have waited for too long, uncounted."""
         late = [one for one in pool.suspects if now >= one.until_s]
         pool.suspects = [one for one in pool.suspects if now < one.until_s]
         for one in late:
@@ -233,11 +232,11 @@ class ProcessExecutor:
                 number, message, execution.deadline_s, now_ms, body, execution.claim, together=together, trace=trace
             ),
         )
-        if execution.context is not None and execution.context._stop is not None:  # set between its start and now
+        if execution.context is not None and execution.context._stop is not None:  # requested before the child had it
             self._stop(child, number, execution.context._stop)
 
     def _send_stop(self, child: Child, number: int, why: str) -> None:
-        """Ask the handler to stop. From any thread."""
+        """Ask the handler to stop. Thread-safe."""
         self._thread.call(partial(self._stop, child, number, why))
 
     def _stop(self, child: Child, number: int, why: str) -> None:
@@ -246,7 +245,7 @@ class ProcessExecutor:
         self._children.send(child, Stop(number, "cancel" if why == "kill" else why))
         if why in ("drain", "kill") or all(
             execution.cause == "lease" for execution in child.executions.values()
-        ):  # not for one of many
+        ):  # a lost lease of one does not end the others
             self._children.end_by(child, min(child.kill_at_s, time.monotonic() + UNWIND_S))
 
     # -- what comes from children
@@ -265,7 +264,7 @@ class ProcessExecutor:
             self._children.grow(self._children.pool_of(child.memory))
         elif isinstance(frame, Broken):
             child.broken = frame.text
-            self._children.end_by(child, time.monotonic() + END_S)  # a thread of the app may keep it from ending
+            self._children.end_by(child, time.monotonic() + END_S)  # a thread of the app may delay its end
 
     def _ended(self, child: Child, execution: Execution, frame: Ended) -> None:
         child.peak_bytes = frame.peak_bytes or child.peak_bytes
@@ -301,7 +300,7 @@ class ProcessExecutor:
     # -- ends
 
     def _done(self, execution: Execution) -> None:
-        """It has ended; start the next one."""
+        """Finish an execution, and start the next one."""
         execution.finished_s = time.monotonic()
         self._finished.append(execution)
         following = execution.limit.leave()
@@ -313,7 +312,7 @@ class ProcessExecutor:
             self._start_other(following)
 
     def _put_off(self, execution: Execution, pool: ChildPool) -> None:
-        """There is no child to run it in: release it for a while, uncounted."""
+        """Release an execution for a while, uncounted, as no child can run it."""
         wait_ms = int(max(PAUSE_S[0], pool.not_before_s - time.monotonic()) * 1000)
         execution.decision = RetryAt.deferred(self._store.now_ms() + wait_ms, "no process")
         self._done(execution)
@@ -323,12 +322,12 @@ class ProcessExecutor:
             self._put_off(execution, pool)
 
     def _vacate(self, child: Child, number: int) -> None:
-        """That execution in it has ended."""
+        """Remove an ended execution from its child."""
         if child.leave(number):
             self._free(child)
 
     def _free(self, child: Child) -> None:
-        """It runs nothing: give it the next execution, keep it idle, or let it end."""
+        """Give a child without executions the next one, keep it idle, or let it end."""
         pool = self._children.pool_of(child.memory)
         child.suspects = False
         if child.dead:
@@ -349,7 +348,7 @@ class ProcessExecutor:
         self._helpers.submit(what, *args)
 
     def _fetch(self, child: Child, number: int, execution: Execution) -> None:
-        """Read its body from blob storage."""
+        """Read the body of an execution from blob storage."""
         body, fetched, failed = None, Fetched(), None
         try:
             body = whole_body(self._store, execution.delivery.message)
@@ -357,7 +356,7 @@ class ProcessExecutor:
             fetched = Fetched(signals=Signals(unreadable=str(error)))
         except BlobsUnavailable as error:
             fetched = Fetched(signals=Signals(unfetched=str(error)))
-        except Exception as error:  # a failure of the handler, as in a thread
+        except Exception as error:  # counts as a failure of the handler, as in a thread
             failed = fault_of(execution, error)
         self._thread.call(partial(self._fetched, child, number, body, fetched, failed))
 
@@ -376,9 +375,9 @@ class ProcessExecutor:
         self._vacate(child, number)
 
     def _keep(self, child: Child, execution: Execution, frame: Checkpoint) -> None:
-        """Write its checkpoint."""
+        """Write a checkpoint of an execution, and send the answer."""
         try:
             kept = CheckpointAnswer(frame.number, self._store.checkpoint(execution.delivery.receipt, frame.state))
-        except Exception as error:  # the handler waits for an answer, whatever it is
+        except Exception as error:  # any error must be answered, as the handler waits
             kept = CheckpointAnswer(frame.number, False, type(error).__name__, str(error))
         self._thread.call(partial(self._children.send, child, kept))

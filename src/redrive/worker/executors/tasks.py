@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class TaskExecutor:
-    """Call it on the event loop's thread.
+    """Runs async handlers. Used on the event loop's thread.
 
-    `finish` takes batches of executions: those that end in one turn of the loop go together. `start_other` starts one
-    that belongs to another executor. `executions` returns all that the worker holds. `margin_s` is how long before its
-    lease ends a coroutine is cancelled, unless the store is `out_of_reach` of all workers: then none can take it over.
+    `finish` gets the executions that ended in one turn of the loop as a batch. `start_other` starts an execution on
+    another executor. `executions` returns all that the worker holds. `margin_s` is how long before the end of its lease
+    a coroutine is cancelled, unless the store is `out_of_reach` of all workers, as none can claim it then.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TaskExecutor:
         self._readers: ThreadPoolExecutor | None = None
         self._watch_at_s = float("inf")
         self._watcher: asyncio.TimerHandle | None = None
-        self.turned_s = time.monotonic()  # when the loop was last seen to turn, a few times a second
+        self.turned_s = time.monotonic()  # the last known turn of the loop, updated a few times a second
 
     def start(self, execution: Execution) -> None:
         execution.handle = self._loop.create_task(self._run(execution))
@@ -62,14 +62,14 @@ class TaskExecutor:
                 result = await execution.task.entry(*execution.args, **execution.kwargs)
                 if execution.keeps:
                     execution.keep(result)
-        except BaseException as error:  # whatever it is, it fails its message and must not end the worker
+        except BaseException as error:  # also SystemExit: it fails the message, and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():
-                raise  # left behind by the worker, and now collected
+                raise  # the worker left it behind, and it is collected now
             execution.fault = fault_of(execution, error)
         self._done(execution)
 
     async def _fetched(self, execution: Execution) -> Fetched:
-        """Read its body in a thread, so that a slow disk holds up neither the loop nor enqueues."""
+        """Read the body in a thread, so that a slow disk delays neither the loop nor enqueues."""
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READERS, "redrive-reader")
         try:
@@ -94,8 +94,8 @@ class TaskExecutor:
         self._finish(finished)
 
     def watch(self) -> None:
-        """End what has run past its timeout or its lease. Repeats itself at the next such time, and at least a few
-        times a second."""
+        """End executions past their timeouts or leases. Schedules itself for the next such time, at least a few times a
+        second."""
         now = self.turned_s = time.monotonic()
         if self._slots is not None:
             self._slots.beat_loop(now)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class ThreadExecutor:
-    """A pool that grows to `limit` daemon threads as it needs them. `finish` and `start_other` as for TaskExecutor,
-    from any thread."""
+    """Runs sync handlers in up to `limit` daemon threads, started as needed. `finish` and `start_other` as for
+    TaskExecutor, called from any thread."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Bound what a worker claims: no more messages of a task than its breaker, cool-down, rate and concurrency allow."""
+"""Limit what a worker claims: no more messages of a task than its breaker, cool-down, rate and concurrency allow."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from .shared_state import TRIES, SharedState
 if TYPE_CHECKING:
     from ...store import Store
 
-LOOK_MS = 1000  # how often to look for unknown tasks that were routed to a queue
-TRY_MS = 10_000  # how often to see whether messages of a task that is held back are in groups
-GROUPED_SHARE = 4  # one place of so many goes to messages that are claimed to give up their groups' places
-GuardedTasks = tuple[tuple[LimitState, ...], set[str]]  # tasks, and the guards they share
+LOOK_MS = 1000  # ms between two claims that look for unknown tasks routed to a queue
+TRY_MS = 10_000  # ms between two tries to find held-back messages that are in groups
+GROUPED_SHARE = 4  # one of so many places is used to claim messages that then give up their groups' places
+GuardedTasks = tuple[tuple[LimitState, ...], set[str]]  # the guards that tasks share, and these tasks
 _NONE: frozenset[str] = frozenset()
 
 
 class ClaimLimits:
-    """What one worker may claim now."""
+    """Computes what one worker may claim now."""
 
     def __init__(self, guards: LimitStates, shared: SharedState, store: Store, worker: str) -> None:
         self._guards, self._shared, self._store, self._worker = guards, shared, store, worker
-        self._empty: dict[str, set[str]] = {}  # per queue: tasks without due messages, since the last execution ended
-        self._looked_ms: dict[str, int] = {}  # per queue whose known tasks were all held back: the last look
-        self.grouped: set[str] = set()  # tasks whose messages in groups were held back
-        self._tried_ms: dict[str, int] = {}  # per queue: when it last tried whether others are
-        self._turns = 0  # with room for one message, each second time it is one that gives up its place
-        self.looking: set[str] = set()  # queues that the last split looked into for unknown tasks
+        self._empty: dict[str, set[str]] = {}  # by queue: tasks without due messages, since the last execution ended
+        self._looked_ms: dict[str, int] = {}  # by queue with all tasks held back: the last look for unknown ones
+        self.grouped: set[str] = set()  # tasks with held-back messages in groups
+        self._tried_ms: dict[str, int] = {}  # by queue: the last try to find more of them
+        self._turns = 0  # with room for one message, every second one is claimed to give up its group's place
+        self.looking: set[str] = set()  # queues in which the last split looked for unknown tasks
 
     def split(self, rooms: Mapping[str, int]) -> list[tuple[str, int, frozenset[str]]]:
-        """What to claim, given the room of each queue: (queue, limit, tasks to skip). Of bounded tasks no more are
-        claimed than may run, and their tokens are taken here; they go first, because they are few."""
+        """Return what to claim, given the room of each queue: (queue, limit, tasks to skip). Limited tasks get no more
+        messages than may run, and their tokens are taken here; they are first, as they are few."""
         now_ms = self._shared.now_ms()
         for guard in self._guards.whole.values():
             guard.promised = 0
@@ -51,9 +51,9 @@ class ClaimLimits:
         most = [min((self._open(guard, now_ms).count for guard in guards), default=math.inf) for guards, _ in kinds]
         everything = _NONE.union(*(tasks for _, tasks in kinds))
         giving, way = self._giving_way(queue, [kinds[n] for n in range(len(kinds)) if most[n] <= 0], everything, room)
-        bounded: dict[LimitState, tuple[int, set[str]]] = {}  # by the guard that bounds them: how many, and the tasks
+        bounded: dict[LimitState, tuple[int, set[str]]] = {}  # by the limiting guard: how many, and the tasks
         held, free, left = set[str](), set[LimitState](), room - giving
-        for n in sorted(range(len(kinds)), key=most.__getitem__):  # the tightest bound first
+        for n in sorted(range(len(kinds)), key=most.__getitem__):  # the tightest limit first
             guards, tasks = kinds[n]
             count, by = left if most[n] > 0 else 0, None
             for guard in guards:
@@ -67,10 +67,10 @@ class ClaimLimits:
             if by is None:
                 continue
             if by not in bounded and not count and by.promised and left > 1:
-                count = 1  # all is promised to tasks that may have nothing due: better one too many than none at all
+                count = 1  # all is promised, perhaps to tasks without due messages: rather one too many than none
             if by in bounded or count:
                 more, others = bounded.get(by, (0, set()))
-                bounded[by] = more + count, others | tasks  # those that share a bound share a claim
+                bounded[by] = more + count, others | tasks  # tasks that share a limit share a claim
             for guard in guards:
                 guard.promised += count
             left -= count
@@ -91,10 +91,10 @@ class ClaimLimits:
     def _giving_way(
         self, queue: str, held: Sequence[GuardedTasks], everything: frozenset[str], room: int
     ) -> tuple[int, frozenset[str]]:
-        """The limit and the tasks of a claim for messages that are to give up their places in their groups: those that
-        an outage holds back, in a queue with other tasks. They are put off, so that one tenant's outage of one
-        dependency does not stop the tenant's other tasks. What is in no group waits unclaimed, and the head of a
-        strict group keeps its place anyway."""
+        """Return the limit and the skipped tasks of a claim for messages that are to give up their groups' places:
+        those that an outage holds back, in a queue with other tasks. They are deferred, so that one tenant's outage of
+        one dependency does not stop the tenant's other tasks. Messages without a group wait unclaimed, and the head of
+        a strict group keeps its place anyway."""
         now_ms = self._shared.last_ms
         barred = _NONE.union(*(tasks for guards, tasks in held if self._bars(guards, now_ms)))
         if not barred or barred == everything or self._guards.strict(queue):
@@ -108,7 +108,7 @@ class ClaimLimits:
         return 1, barred
 
     def _looks(self, queue: str, now_ms: int) -> bool:
-        """Whether to look for unknown tasks of a queue whose known tasks are all held back."""
+        """Return whether to look for unknown tasks of a queue whose known tasks are all held back."""
         if abs(now_ms - self._looked_ms.get(queue, -LOOK_MS)) < LOOK_MS:
             return False
         self._looked_ms[queue] = now_ms
@@ -116,13 +116,13 @@ class ClaimLimits:
         return True
 
     def _open(self, guard: LimitState, now_ms: int) -> permits.ClaimAllowance:
-        """How many may be claimed now."""
+        """Return how many messages may be claimed now under this guard."""
         if guard.turn != guard.state.breaker.turn:
             guard.pool, guard.turn = 0, guard.state.breaker.turn  # the tokens were for an earlier turn
         return permits.allowance(guard.state, guard.d, now_ms, guard.free(self._worker), guard.pool)
 
     def _allow(self, guard: LimitState, wanted: int, now_ms: int) -> int:
-        """How many of `wanted` may be claimed beside those promised; takes the tokens."""
+        """Return how many of `wanted` may be claimed beside those promised, and take their tokens."""
         wanted = int(min(wanted, self._open(guard, now_ms).count - guard.promised))
         if wanted <= 0 or not permits.bounded(guard.state, guard.d):
             return max(0, wanted)
@@ -137,8 +137,8 @@ class ClaimLimits:
         return max(0, min(wanted, guard.pool - guard.promised))
 
     def note(self, asks: Sequence[ClaimRequest], short: set[str], settled: bool) -> None:
-        """Record which tasks have nothing due, given the queues whose claims came short. Executions that ended may have
-        enqueued some."""
+        """Record which tasks have no due messages, given the queues whose claims were short. Executions that ended
+        (`settled`) may have enqueued some."""
         if settled:
             self._empty.clear()
         for ask in asks:
@@ -147,7 +147,7 @@ class ClaimLimits:
                 self._empty.setdefault(ask.queue, set()).update(tasks - ask.skip)
 
     def rests(self, queue: str) -> bool:
-        """Whether everything due in the queue belongs to dependencies that may not be called at all."""
+        """Return whether all due messages of the queue belong to dependencies that may not be called at all."""
         now_ms, rests, empty = self._store.now_ms(), False, self._empty.get(queue, set())
         for guards, tasks in self._guards.kinds(queue):
             if any(permits.stopped(guard.state, guard.d, now_ms) for guard in guards):
@@ -157,8 +157,8 @@ class ClaimLimits:
         return rests
 
     def waits(self, queue: str) -> tuple[frozenset[str] | None, float]:
-        """The tasks of the queue that may not be claimed now, None if that is all of them; and in how many ms to look
-        again."""
+        """Return the tasks of the queue that may not be claimed now (None: all of them), and the ms until the next
+        check."""
         kinds, now_ms = self._guards.kinds(queue), self._store.now_ms()
         grouped = _NONE if self._guards.strict(queue) else self.grouped
         held, giving_way, pause_ms = set[str](), set[str](), math.inf

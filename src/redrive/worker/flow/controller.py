@@ -1,7 +1,7 @@
-"""Flow control in the worker: admits claimed messages by their dependencies' breakers, budgets and limits, and records
+"""Flow control in the worker: admit claimed messages by their dependencies' breakers, budgets and limits, and record
 how the calls ended.
 
-Everything here runs on the store thread. claims.py bounds what is claimed; shared_state.py reads and writes the state
+Everything here runs on the store thread. claims.py limits what is claimed; shared_state.py reads and writes the state
 that all workers share.
 """
 
@@ -37,10 +37,10 @@ class Flow:
 
     def __init__(self, app: Registry, store: Store, worker: str, notice: Callable[[str, str, str], None]) -> None:
         self._tasks, self._store = app.tasks, store
-        self._worker = f"{worker}/{next(_number)}"  # without identities all workers of a process have one name
+        self._worker = f"{worker}/{next(_number)}"  # unique: without identities all workers have one name
         self._guards = LimitStates(app)
         self._shared = SharedState(self._guards, store, self._worker, notice)
-        self._sharing: set[LimitState] = set()  # those with a concurrency and calls under way
+        self._sharing: set[LimitState] = set()  # guards with adaptive concurrency and running calls
         self.claims = ClaimLimits(self._guards, self._shared, store, self._worker)
 
     def __bool__(self) -> bool:
@@ -49,7 +49,7 @@ class Flow:
     # -- before a call
 
     def admit(self, executions: Sequence[Execution]) -> None:
-        """Set `guards` of those that flow control bounds, and `refusal` of those it holds back."""
+        """Set `guards` of the executions that flow control limits, and `refusal` of those it defers."""
         now_ms = self._shared.now_ms()
         asking = [execution for execution in executions if not self._goes(execution, now_ms)]
         if not asking:
@@ -57,7 +57,7 @@ class Flow:
         self._shared.refresh({guard for execution in asking for guard in execution.guards}, now_ms)
         asking = [execution for execution in asking if may_run(execution.delivery.message, self._tasks, now_ms)]
         shut = [execution for execution in asking if _shut(execution, now_ms)]
-        self._ask_each(1, shut, now_ms)  # they will not run, so they take nothing from other controls
+        self._ask_each(1, shut, now_ms)  # they will not run, so they take no tokens of other controls
         rest = [execution for execution in asking if execution not in set(shut)] if shut else asking
         for level in range(max((len(execution.guards) for execution in rest), default=0), 0, -1):
             self._ask_each(
@@ -67,7 +67,7 @@ class Flow:
             )
 
     def _goes(self, execution: Execution, now_ms: int) -> bool:
-        """Whether it may run without asking, as most may: it has no control, or a calm one."""
+        """Return whether the execution may run without a check, as most may: it has no control, or an idle one."""
         message = execution.delivery.message
         guards = self._guards.fixed.get((message.task, message.queue))
         if guards is None:
@@ -88,7 +88,7 @@ class Flow:
         return True
 
     def _ask_each(self, level: int, executions: Sequence[Execution], now_ms: int) -> None:
-        """Ask the guards that are the `level`th from the end of each execution's own."""
+        """Check the guards that are the `level`th from the end of each execution's own."""
         asked: dict[LimitState, list[Execution]] = {}
         for execution in executions:
             asked.setdefault(execution.guards[-level], []).append(execution)
@@ -111,7 +111,7 @@ class Flow:
     def _answer(
         self, guard: LimitState, messages: Sequence[Message], now_ms: int
     ) -> tuple[DependencyState, DependencyState, permits.Answers]:
-        """The guard's state with what was seen, the state after these asked, and what they are answered."""
+        """Return the guard's state with local evidence, the state after these requests, and the answers to them."""
         base = self._shared.with_seen(guard, now_ms)
         free, pace_ms, tokens = guard.free(self._worker), guard.pace_ms, guard.pool
         return base, *permits.ask(base, guard.d, messages, now_ms, free=free, pace_ms=pace_ms, tokens=tokens)
@@ -119,7 +119,7 @@ class Flow:
     def _tell(
         self, guard: LimitState, executions: Sequence[Execution], answers: permits.Answers, now_ms: int, last: bool
     ) -> None:
-        """Let these run, or hold them back, as they were answered."""
+        """Apply the answers: let executions run, or defer them."""
         guard.pool -= answers.used
         if answers.used and not guard.pool:
             guard.seen.waited = True
@@ -150,14 +150,14 @@ class Flow:
         """Record how a call ended, or that it never started."""
         last = execution.guards[-1]
         if of_queue(last.d):
-            return  # one task's failures say nothing about the others on its queue
+            return  # failures of one task must not count for other tasks of its queue
         if execution.decision is not None or not execution.started_s:
-            self._give_back_probes(execution)  # also if another control held it back
+            self._give_back_probes(execution)  # also if another control deferred it
             return
         run_s = execution.finished_s - execution.started_s
         last.pace_ms += _PACE * (run_s * 1000 - last.pace_ms)
         for guard in execution.guards:
-            if guard is last or guard.d.breaker is not None:  # its dependency's, and that over all keys
+            if guard is last or guard.d.breaker is not None:  # the dependency's own guard, and that over all keys
                 self._ended(guard, execution, run_s, guard is last)
         execution.probes = ()
 
@@ -166,12 +166,12 @@ class Flow:
         self._shared.dirty.add(guard)
         word, asked_s = calls.seen_of(execution.fault, run_s, guard.d)
         probing = guard in execution.probes
-        if word == "success" and not probing and message.attempt == 1:  # most calls
+        if word == "success" and not probing and message.attempt == 1:  # a fast path for most calls
             seen.success += 1
             seen.well_ms = self._shared.last_ms
             return
         if not last:
-            asked_s = 0.0  # what one key asks for holds that key alone
+            asked_s = 0.0  # a wait that one key requests holds that key alone
         seen.asked_s = max(seen.asked_s, asked_s)
         if probing:
             self._probe_ended(guard, flow.owner_of(message), word)
@@ -183,13 +183,13 @@ class Flow:
             self._shared.urgent.add(guard)
 
     def left(self, execution: Execution) -> None:
-        """Count an execution no more: the worker does not hold it any longer."""
+        """Stop counting an execution that the worker no longer holds."""
         if execution.counted:
             guard, execution.counted = execution.guards[-1], False
             guard.running -= 1
             if not guard.running:
                 self._sharing.discard(guard)
-            self._give_back_probes(execution)  # it never started, or nothing will report how it ended
+            self._give_back_probes(execution)  # it never started, or its end is not reported
 
     def _give_back_probes(self, execution: Execution) -> None:
         for guard in execution.probes:
@@ -202,7 +202,7 @@ class Flow:
         self._shared.urgent.add(guard)
 
     def _opens(self, guard: LimitState) -> bool:
-        """Whether writing what was seen here would change the breaker: then it is written at once."""
+        """Return whether the evidence here would change the breaker, so that it is written at once."""
         seen = guard.seen
         bad = seen.failure + seen.slow + seen.slow_failure + seen.retry_failure
         bad += seen.overloads if guard.state.breaker.ramp else 0
@@ -214,8 +214,8 @@ class Flow:
     # -- between
 
     def tick(self) -> None:
-        """Write what was seen: a few times a second, or at once if it changes a breaker. So what changes one of a
-        thousand keys' breakers does not write the counts of all the others."""
+        """Write evidence: a few times a second, or at once for guards whose breaker it changes. So a change of one of a
+        thousand keys' breakers does not write the counts of all others."""
         now_ms = self._shared.now_ms()
         urgent, self._shared.urgent = self._shared.urgent, set()
         if now_ms < self._shared.flush_ms:
@@ -232,7 +232,7 @@ class Flow:
         self._shared.note_turns()
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Write the remaining evidence."""
         for guard in self._guards.whole.values():
             self._shared.put_back(guard)
         self._shared.flush([*self._shared.dirty], self._store.now_ms())
@@ -245,7 +245,7 @@ def _shut(execution: Execution, now_ms: int) -> bool:
 
 
 def _with_passes(refusal: Refusal, granted: tuple[str, ...]) -> Refusal:
-    """The refusal, with the passes that other controls have granted."""
+    """Return the refusal, with the passes that other controls have granted."""
     if not granted:
         return refusal
     passes = tuple(dict.fromkeys((*refusal.deferral.passes, *granted)))

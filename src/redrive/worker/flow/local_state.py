@@ -16,12 +16,12 @@ from ...flow.dependency import Dependency, DependencyState, PendingEvidence
 from ...message import Cell, GroupOrder, Message, version_of
 from ...registry import Registry
 
-KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
-QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # begin or end the names of plain rates
+KEYED_MAX = 10_000  # guards of keys that are kept; the least recently used are dropped first
+QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # prefixes and a suffix of the names of plain rates
 
 
 class LimitState:
-    """One dependency, or one key of it: its state as last read, and what happened since."""
+    """The guard of one dependency, or of one key of it: its state as last read, and the evidence since."""
 
     __slots__ = (
         "about",
@@ -43,22 +43,22 @@ class LimitState:
     def __init__(self, d: Dependency, key: str) -> None:
         self.d, self.about, self.cell = d, flow.about_of(d.name, key), flow.cell_of(d.name, key)
         self.state, self.read_ms = DependencyState(), -math.inf
-        self.version: int | None = 0  # None: written, and not read since; a swap does not say the new version
+        self.version: int | None = 0  # None: unknown after a swap, which does not return the new version
         self.seen = PendingEvidence()
         self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
         self.pool = self.promised = 0  # tokens taken and not used yet, and those of them promised to claims
-        self.taken_ms, self.turn = 0.0, 0  # when, and in which turn of the breaker
+        self.taken_ms, self.turn = 0.0, 0  # when they were taken, and in which turn of the breaker
 
     def saw(self, cell: Cell | None, now_ms: int) -> None:
-        """Its cell was read."""
+        """Take over the state of a cell that was just read."""
         self.state, self.version, self.read_ms = flow.decode(cell), version_of(cell), now_ms
 
     def wrote(self, state: DependencyState, now_ms: int) -> None:
-        """Its cell has this state now, with all that was seen."""
+        """Take over a state that was just written, with all evidence."""
         self.state, self.version, self.read_ms, self.seen = state, None, now_ms, PendingEvidence()
 
     def free(self, worker: str) -> float:
-        """How many more calls its concurrency lets this worker begin."""
+        """Return how many more calls this worker may begin under its share of the adaptive concurrency."""
         return math.inf if self.d.concurrency is None else flow.share(self.state, self.d, worker) - self.running
 
 
@@ -71,9 +71,9 @@ class LimitStates:
         self._keyed: OrderedDict[str, LimitState] = OrderedDict()
         self._kinds: dict[
             str, dict[tuple[LimitState, ...], set[str]]
-        ] = {}  # of each queue: tasks by the guards they share
-        self.whole: dict[str, LimitState] = {}  # those without a key
-        self.fixed: dict[tuple[str, str], tuple[LimitState, ...]] = {}  # of (task, queue), where none of them has keys
+        ] = {}  # by queue: tasks by the guards they share
+        self.whole: dict[str, LimitState] = {}  # guards without a key
+        self.fixed: dict[tuple[str, str], tuple[LimitState, ...]] = {}  # by (task, queue), if no guard has keys
         for task in app.tasks.values():
             self._plan(task.name, task.queue)
 
@@ -85,21 +85,21 @@ class LimitStates:
         yield from self._keyed.values()
 
     def names(self) -> set[str]:
-        """The names of all dependencies of the app's tasks."""
+        """Return the names of all dependencies of the app's tasks."""
         return {d.name for plan in self._plans.values() for d in plan}
 
     def strict(self, queue: str) -> bool:
-        """Whether the app declares that the queue's groups are served in strict order."""
+        """Return whether the app declares strict order for the queue's groups."""
         return queue in self._app.queues and self._app.queues[queue].group_order is GroupOrder.STRICT
 
     def kinds(self, queue: str) -> list[tuple[tuple[LimitState, ...], set[str]]]:
-        """The tasks known to be on a queue, by the guards they share."""
+        """Return the tasks known to be on a queue, by the guards they share."""
         return [*self._kinds.get(queue, {}).items()]
 
     def of(self, message: Message) -> tuple[LimitState, ...]:
-        """The guards of a message, its dependency last; empty for most."""
+        """Return the guards of a message, its dependency last; empty for most."""
         if message.task not in self._app.tasks:
-            return ()  # and nothing is kept: any producer may write any name
+            return ()  # nothing is cached, as producers may send any name
         plan = self._plan(message.task, message.queue)
         if all(d.per is None for d in plan):
             fixed = self.fixed[message.task, message.queue] = tuple(self.whole[d.name] for d in plan)
@@ -129,18 +129,18 @@ class LimitStates:
 
 
 def is_rate(name: str) -> bool:
-    """Whether this is the name of a queue's, a task's or a key's rate, which has no breaker."""
+    """Return whether this is the name of a queue's, a task's or a key's rate, which has no breaker."""
     return name.startswith((QUEUE, TASK)) or name.endswith(RATE)
 
 
 def of_queue(d: Dependency) -> bool:
-    """Whether it is a queue's own rate."""
+    """Return whether it is a queue's own rate."""
     return d.name.startswith(QUEUE)
 
 
 def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
-    """The controls of a message of this task on this queue: rates first, its dependency last, after the breaker over
-    all keys if there is one. Empty for most."""
+    """Return the controls of a message of this task on this queue: rates, then the breaker over all keys, if any, then
+    its dependency. Empty for most."""
     known = app.tasks.get(task)
     if known is None:
         return ()
@@ -154,7 +154,7 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
     if d is not None and d.rate is not None and d.rate.per is not None:
         rates.append((f"{d.name}{RATE}", d.rate))
         d = replace(d, rate=None)
-    # A queue's or task's name may contain a slash, a dependency's may not.
+    # The name of a queue or a task may have a slash, that of a dependency may not.
     own = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
     parent = flow.parent_of(d) if d is not None else None
     return tuple(control for control in (*own, parent, d) if control is not None)

@@ -1,8 +1,8 @@
-"""The flow state that all workers share, as this worker reads and writes it.
+"""Read and write the flow state that all workers share.
 
-A guard is this process's copy of one dependency's state (or of one key of it); the fleet shares the state in a cell.
-What is taken from it is written by compare-and-set before the messages run; what is only counted is written a few times
-a second. While the cells cannot be reached the copies are used alone.
+A guard is this process's copy of the state of one dependency, or of one key of it; the fleet shares the state in a
+cell. Tokens are taken by compare-and-set before messages run; counts are written a few times a second. While the cells
+cannot be reached, each worker uses its copies alone.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .transitions import Transition, note
 if TYPE_CHECKING:
     from ...store import Store
 
-FRESH_MS = 250  # how old a copy may be, and how long counts wait to be written
+FRESH_MS = 250  # ms for which a copy is used, and for which counts wait to be written
 NAMES = "flow"  # the cell that lists the dependencies
 names_of = msgspec.json.Decoder(list[str]).decode
-LOCAL_MS = 1000  # how long to use the copies before the cells are tried again
-TRIES = 20  # of a swap that other workers keep winning; then the copy decides
-EXHAUSTED_EVERY_MS = 60_000  # how often a worker reports that one budget is spent
+LOCAL_MS = 1000  # ms for which the copies are used before the cells are tried again
+TRIES = 20  # of a swap that other workers keep winning; then the copy is used
+EXHAUSTED_EVERY_MS = 60_000  # ms between two reports of a worker that one budget is spent
 _NOTICES = {
     "open": "breaker_opened",
     "forced_open": "breaker_opened",
@@ -47,16 +47,16 @@ class SharedState:
 
     def __init__(self, guards: LimitStates, store: Store, worker: str, notice: Callable[[str, str, str], None]) -> None:
         self._guards, self._store, self._worker, self._notice = guards, store, worker, notice
-        self.dirty: set[LimitState] = set()  # those with something to write
-        self.urgent: set[LimitState] = set()  # those that the next tick writes
-        self._turned: list[tuple[str, Transition]] = []  # not in the logs yet
+        self.dirty: set[LimitState] = set()  # guards with unwritten evidence
+        self.urgent: set[LimitState] = set()  # guards to write at the next tick
+        self._turned: list[tuple[str, Transition]] = []  # transitions that are not in the logs yet
         self.flush_ms = 0.0  # when to write next
-        self.last_ms = 0  # the last time that was read
-        self._local_until_ms = 0.0  # while the cells cannot be reached: when to try again
+        self.last_ms = 0  # the store's time at its last read
+        self._local_until_ms = 0.0  # when to try the cells again, while they cannot be reached
         self._listed = False
 
     def now_ms(self) -> int:
-        """The store's time. If that was set back, the age of all that is known here is unknown."""
+        """Return the store's time. If that was set back, discard the ages of all copies."""
         now_ms = self._store.now_ms()
         if now_ms < self.last_ms - FRESH_MS:
             self.flush_ms = 0.0
@@ -67,24 +67,24 @@ class SharedState:
         return now_ms
 
     def with_seen(self, guard: LimitState, now_ms: int) -> DependencyState:
-        """The state as it will be written, with what was seen since."""
+        """Return the state with the local evidence applied, as it would be written."""
         return calls.apply(guard.state, guard.d, guard.seen, now_ms, self._worker) if guard.seen else guard.state
 
     def be_heard(self, guard: LimitState, now_ms: int) -> None:
-        """Have the others share a concurrency with this worker, also while its calls are long."""
+        """Register this worker for its share of an adaptive concurrency, also during long calls."""
         if guard.d.concurrency is not None and flow.unheard(guard.state, self._worker, now_ms):
             guard.seen.here = True
             self.dirty.add(guard)
 
     def put_back(self, guard: LimitState) -> None:
-        """Give back the tokens that were taken and not used."""
+        """Return unused tokens."""
         if guard.pool:
             guard.seen.unused += guard.pool
             guard.pool = 0
             self.dirty.add(guard)
 
     def flush(self, guards: Iterable[LimitState], now_ms: int) -> None:
-        """Write what these guards have seen."""
+        """Write the evidence of these guards."""
         for _ in range(TRIES):
             lost = [guard for guard in guards if guard.seen]
             self.dirty.difference_update(guard for guard in guards if not guard.seen)
@@ -95,8 +95,8 @@ class SharedState:
                 return
 
     def write(self, changes: Sequence[tuple[LimitState, DependencyState]], now_ms: int) -> set[LimitState]:
-        """Write these states, which include what was seen, all in one swap. Returns those that others changed
-        meanwhile: they are read again."""
+        """Write these states, which include the evidence, in one swap. Returns the guards that others changed
+        meanwhile, after reading them again."""
         swaps = [Swap(g.cell, g.version or 0, flow.encode(state), flow.ttl_ms(state)) for g, state in changes]
         try:
             if now_ms < self._local_until_ms:
@@ -118,7 +118,7 @@ class SharedState:
         return set(lost)
 
     def refresh(self, guards: Iterable[LimitState], now_ms: int) -> None:
-        """Read those with an old copy, or with one whose version is not known since it was written."""
+        """Read the guards whose copy is old, or whose version is unknown since it was written."""
         self._read([guard for guard in guards if guard.version is None or guard.read_ms <= now_ms - FRESH_MS], now_ms)
 
     def _read(self, guards: Sequence[LimitState], now_ms: int) -> None:
@@ -136,7 +136,7 @@ class SharedState:
     # -- reporting
 
     def list_names(self, now_ms: int) -> None:
-        """List the dependencies once in a cell, so that commands find them without the app."""
+        """List the dependencies in a cell, once, so that commands know them without the app."""
         if self._listed or now_ms < self._local_until_ms:
             return
         mine = self._guards.names()
@@ -150,11 +150,11 @@ class SharedState:
                 if self._store.cells.swap([Swap(NAMES, version_of(cell), value)])[0]:
                     break
         except StoreError:
-            return  # with the next flush, then
+            return  # the next flush tries again
         self._listed = True
 
     def _changed(self, guard: LimitState, state: DependencyState) -> None:
-        """Report a breaker's transition: this worker made it."""
+        """Report a breaker's transition that this worker made."""
         before, after = guard.state.breaker, state.breaker
         if guard.d.breaker is None or before.status == after.status:
             return
@@ -168,11 +168,11 @@ class SharedState:
         self._turned.append((about, Transition(now_ms, before.status, after.status, why)))
 
     def note_turns(self) -> None:
-        """Add the last transitions to the breakers' logs, all at once: an outage of a provider turns the breakers of a
-        thousand keys."""
+        """Add the last transitions to the breakers' logs, in one batch: an outage of a provider may turn the breakers
+        of a thousand keys."""
         turned, self._turned = self._turned, []
         if turned and not self._local_until_ms:
-            with contextlib.suppress(StoreError):  # a log for people; nothing depends on it
+            with contextlib.suppress(StoreError):  # the log is for people only
                 note(self._store.cells, turned, durable=False)
 
     def exhausted(self, guard: LimitState, refusals: Sequence[Refusal | None], now_ms: int) -> None:

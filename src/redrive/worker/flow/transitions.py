@@ -1,4 +1,4 @@
-"""The last transitions of a breaker, and who forced them, in a cell beside its state."""
+"""The log of a breaker: its last transitions, and the people who forced them, in a cell beside its state."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ...message import Swap, decoded, version_of
 if TYPE_CHECKING:
     from ...store import Cells
 
-KEPT = 20  # of one dependency, or of one key of it
+KEPT = 20  # transitions of one dependency, or of one key of it
 KEPT_MS = 30 * 86_400_000
 _TRIES = 20
 
 
 class Transition(Struct, frozen=True):
-    """A breaker's transition. `actor` and `reason` are set if a person forced it, `why` if it changed by itself."""
+    """A transition of a breaker. `actor` and `reason` are set if a person forced it, `why` if it changed by itself."""
 
     at_ms: int
     before: str
@@ -33,12 +33,12 @@ _decode = msgspec.json.Decoder(list[Transition]).decode
 
 
 def read(cells: Cells, about: str) -> list[Transition]:
-    """The last transitions of `NAME` or `NAME/KEY`, oldest first. Raises StoreError."""
+    """Return the last transitions of `NAME` or `NAME/KEY`, oldest first. Raises StoreError."""
     return _read(cells, [about])[0][1]
 
 
 def note(cells: Cells, turned: Sequence[tuple[str, Transition]], *, durable: bool = True) -> None:
-    """Add transitions, each with what it is about. Concurrent ones are all kept: a lost swap is repeated. Raises
+    """Add transitions, each with its NAME or NAME/KEY. Concurrent ones are all kept, as a lost swap is repeated. Raises
     StoreError."""
     left: dict[str, list[Transition]] = {}
     for about, transition in turned:
@@ -56,11 +56,11 @@ def note(cells: Cells, turned: Sequence[tuple[str, Transition]], *, durable: boo
 
 
 def _read(cells: Cells, abouts: Sequence[str]) -> list[tuple[int, list[Transition]]]:
-    """Of each the cell's version, and what it has."""
+    """Return the version and the transitions of each log."""
     stored = cells.read([cell_of(about) for about in abouts])
     return [(version_of(cell), decoded(cell, _decode, [])) for cell in stored]
 
 
 def cell_of(about: str) -> str:
-    """The cell with the last transitions of `NAME` or `NAME/KEY`."""
+    """Return the key of the log's cell."""
     return f"flow-log/{about}"
