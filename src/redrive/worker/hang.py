@@ -1,8 +1,8 @@
-"""See what hangs in this worker: an event loop that does not turn, and queues all of whose places are taken by
-executions past their timeouts.
+"""Detect hangs in this worker: an event loop that does not turn, and queues with all places taken by executions past
+their timeouts.
 
-What hangs is left as it is: nothing ends a thread or a handler that blocks the loop from within. But it keeps no other
-messages: those that have not begun go back, and nothing is claimed that could not begin.
+A hang is not ended, as a process cannot end its own threads or a handler that blocks its loop. But other messages are
+not kept: those that have not begun are released, and none are claimed that could not begin.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .execution import Execution, InFlightExecutions
 from .executors.tasks import TaskExecutor
 from .executors.threads import ThreadExecutor
 
-LEASES = 1 / 3  # of a lease: how long something makes no progress until it hangs
-LEAST_S = 1.0  # and at least so long, with the shortest leases
-LOOK_S = 0.25  # how often to look, at most
-PAUSED_S = 2.0  # a store thread that has not looked for so long stood still itself, or waited for its store
-FRAMES_MAX = 20  # innermost frames of a stack that are shown
-_HANDLERS = (TaskExecutor._run.__code__, ThreadExecutor._run.__code__)  # what calls a handler
+LEASES = 1 / 3  # the share of a lease without progress that counts as a hang
+LEAST_S = 1.0  # and the least seconds, for short leases
+LOOK_S = 0.25  # seconds between two checks, at least
+PAUSED_S = 2.0  # a store thread without a check for so long was stopped itself, or waited for its store
+FRAMES_MAX = 20  # innermost frames of a stack that are reported
+_HANDLERS = (TaskExecutor._run.__code__, ThreadExecutor._run.__code__)  # the functions that call a handler
 
 
 class Hang(Struct, frozen=True):
-    """A halt since `since_s` (time.monotonic()): the queues that it stops, the execution that blocks them where that
-    is known, how many more do, and the stack of its thread."""
+    """A hang since `since_s` (time.monotonic()): the queues that cannot run, the execution that blocks them, if known,
+    how many others do, and the stack of its thread. `more` is -1 if the event loop hangs."""
 
     since_s: float
     queues: frozenset[str]
@@ -44,11 +44,11 @@ class Hang(Struct, frozen=True):
 
     @property
     def task(self) -> str:
-        """The task that blocks them; empty if unknown."""
+        """The task of the blocking execution; empty if unknown."""
         return "" if self.execution is None else self.execution.delivery.message.task
 
     def record(self, now_s: float, now_ms: int) -> Hung:
-        """As the worker's record has it, given both clocks."""
+        """Return the hang for the worker's record, given both clocks."""
         return Hung(
             since_ms=now_ms - round((now_s - self.since_s) * 1000),
             queues=tuple(sorted(self.queues)),
@@ -60,14 +60,14 @@ class Hang(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """The line of the handler that is being executed, as `tasks.py:12 in roll`; empty if unknown."""
+        """The line that the handler executes, as `tasks.py:12 in roll`; empty if unknown."""
         if not self.stack:
             return ""
         frame = self.stack[0]
         return f"{frame.filename.rpartition('/')[2]}:{frame.lineno} in {frame.name}"
 
     def text(self, now_s: float, returned: int) -> str:
-        """What hangs, how many messages went back, and the stack."""
+        """Return a description with the number of messages that were released, and the stack."""
         for_ = show(round(now_s - self.since_s))
         by = "" if self.execution is None else _named(self.execution)
         if self.more < 0:
@@ -86,8 +86,8 @@ def _named(execution: Execution) -> str:
 
 
 class Hangs:
-    """What hangs in one worker; the store thread looks. `turned_s` says when the loop last turned, by time.monotonic().
-    `begin` is called on the loop's thread."""
+    """Detects hangs of one worker, on the store thread. `turned_s` returns the time.monotonic() at which the loop last
+    turned. Call `begin` on the loop's thread."""
 
     def __init__(
         self,
@@ -105,13 +105,12 @@ class Hangs:
         self.hang: Hang | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch the loop of this thread."""
         self._loop, self._thread = loop, threading.get_ident()
 
     def look(self, now_s: float) -> Hang | None:
-        """What hangs now."""
+        """Return the current hang, if any."""
         if now_s - self._looked_s > PAUSED_S:
-            self._awake_s = now_s  # the loop may have stood still with this thread: its silence counts from now
+            self._awake_s = now_s  # the loop may have stopped with this thread: measure its silence from now
         self._looked_s, self.due_s = now_s, now_s + LOOK_S
         self.hang = self._of_loop(now_s) or self._of_queues(now_s)
         return self.hang
@@ -126,12 +125,12 @@ class Hangs:
         return Hang(turned_s, frozenset(self._limits), self._current(), -1, _stack_of(self._thread))
 
     def _current(self) -> Execution | None:
-        """What the loop runs."""
+        """Return the execution that the loop runs."""
         task = None if self._loop is None else asyncio.current_task(self._loop)
         return next((each for each in self._in_flight.all() if task is not None and each.handle is task), None)
 
     def _of_queues(self, now_s: float) -> Hang | None:
-        """The queues in which nothing can begin, because none of what runs will end by itself."""
+        """Return the queues in which no execution can begin, as no running one will end by itself."""
         full = {name for name, limit in self._limits.items() if limit.is_full}
         if not full:
             return None
@@ -157,13 +156,13 @@ class Hangs:
 
 
 def unbegun(executions: Sequence[Execution]) -> list[Execution]:
-    """Those of them that have not begun, and will not begin any more."""
+    """Return those that have not begun, and prevent them from beginning."""
     result = []
     for each in executions:
         if each.started_s or each.settling or each.over or each.decision is not None or each.cause is not None:
             continue
         each.cause = "hang"
-        if each.started_s:  # it began just now, and may have missed that
+        if each.started_s:  # it began just now, and may not have seen the cause
             each.cause = None
         else:
             result.append(each)
@@ -171,14 +170,14 @@ def unbegun(executions: Sequence[Execution]) -> list[Execution]:
 
 
 def _stack_of(thread: int) -> Sequence[traceback.FrameSummary]:
-    """The stack of a thread from its handler on; all of it, where it runs none."""
+    """Return the stack of a thread from its handler on; the whole stack if it runs no handler."""
     frames = list(_frames(sys._current_frames().get(thread)))
     handler = next((n for n, frame in enumerate(frames) if frame.f_code in _HANDLERS), len(frames))
     return _summary(frames[:handler] or frames)
 
 
 def _stack_of_execution(execution: Execution) -> Sequence[traceback.FrameSummary]:
-    """The stack of the thread that runs it, from its handler on."""
+    """Return the stack of the thread that runs an execution, from its handler on."""
     for frame in sys._current_frames().values():
         frames = list(_frames(frame))
         for n, each in enumerate(frames):
@@ -189,12 +188,12 @@ def _stack_of_execution(execution: Execution) -> Sequence[traceback.FrameSummary
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of a stack, the innermost first."""
+    """Yield the frames of a stack, the innermost first."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def _summary(frames: Sequence[FrameType]) -> Sequence[traceback.FrameSummary]:
-    """As tracebacks show them, the innermost last."""
+    """Return frames as in tracebacks, the innermost last."""
     return traceback.StackSummary.extract((frame, frame.f_lineno) for frame in reversed(frames[:FRAMES_MAX]))

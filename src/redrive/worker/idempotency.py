@@ -1,5 +1,5 @@
-"""Claim the idempotency keys of a claimed batch, in one write and one read on the store thread, before any of it runs.
-The settlement of a message completes or frees its key (settlement.py)."""
+"""Claim the idempotency keys of a claimed batch, in one write and one read on the store thread, before any message
+runs. The settlement of a message completes or frees its key (settlement.py)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ..store import Store
     from ..task import TaskSpec
 
-AGAIN_MS = 1_000  # how soon a message comes back whose key could not be looked up
+AGAIN_MS = 1_000  # ms until a message is retried whose key could not be read
 
 
 class KeyClaims:
-    """The idempotency keys of one worker's messages. A claim holds longer than its task's timeout by grace and lease:
-    the time that a handler may take beyond the timeout, and the time until it starts or its claim is renewed."""
+    """The idempotency keys of one worker's messages. The claim of a key holds for the task's timeout, plus grace (which
+    a handler may take beyond it) and lease (until it starts, or the claim is renewed)."""
 
     def __init__(self, tasks: Mapping[str, TaskSpec], store: Store, grace_s: float, lease_s: float) -> None:
         self._tasks, self._store = tasks, store
@@ -43,8 +43,8 @@ class KeyClaims:
         return any(task.idempotency is not None for task in self._tasks.values())
 
     def claim(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Claim the keys of these; returns those that may run, in order. The others have a stored result, a refusal, a
-        decision or a fault."""
+        """Claim the keys of these executions; return those that may run, in order. The others get a stored result, a
+        refusal, a decision or a fault."""
         now_ms = self._store.now_ms()
         asking = [
             (execution, w)
@@ -54,7 +54,7 @@ class KeyClaims:
         if asking:
             try:
                 answers = acquire(self._store, [w for _, w in asking], now_ms)
-            except StoreError as error:  # claims that were written belong to these messages, which come again
+            except StoreError as error:  # claims that were written belong to these messages, which are retried
                 for execution, _ in asking:
                     reason = Deferral("idempotency", f"the store failed: {error}"[:200])
                     execution.refusal = Refusal(now_ms + AGAIN_MS, reason)
@@ -64,8 +64,8 @@ class KeyClaims:
         return [execution for execution in executions if execution.refusal is None and not execution.over]
 
     def renew(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Prolong the claims of those that have not started yet, so that each could start now; returns those that lost
-        their key. Once started, an execution ends before its claim does."""
+        """Extend the claims of executions that have not started, so that each could start now; return those that lost
+        their key. A started execution ends before its claim does."""
         now_ms = self._store.now_ms()
         old = [
             execution
@@ -90,11 +90,11 @@ class KeyClaims:
         return lost
 
     def _left_ms(self, claim: Claim, now_ms: int) -> int:
-        """How much of its claim is left beyond the time that a start now may take, less a lease."""
+        """Return the ms that a claim holds beyond the time for which one made now would hold."""
         return claim.record.until_ms - now_ms - claim.wanted.hold_ms
 
     def look_committed(self, executions: Sequence[Execution]) -> None:
-        """Read which of these have committed their key: handlers that completed it themselves, or died before they
+        """Read which of these have committed their key: handlers that completed it themselves, or that died before they
         could report it."""
         claims = [
             execution.claim
@@ -111,13 +111,13 @@ class KeyClaims:
     # -- one run
 
     def _asks(self, execution: Execution, now_ms: int) -> bool:
-        """Whether its task has a key, and nothing else prevents a run."""
+        """Return whether the task has a key, and nothing else prevents a run."""
         message = execution.delivery.message
         task = self._tasks.get(message.task)
         return task is not None and task.idempotency is not None and may_run(message, self._tasks, now_ms)
 
     def _wanted(self, execution: Execution, now_ms: int) -> KeyRequest | None:
-        """The key it asks for; None if it has ended without one."""
+        """Return the request for the key; None if the execution has ended without one."""
         message = execution.delivery.message
         task = execution.task = self._tasks[message.task]
         if has_nothing(execution, task):
@@ -125,7 +125,7 @@ class KeyClaims:
             return None
         args, kwargs = execution.args, execution.kwargs
         if message.content == BLOB:
-            fetched = fetch(execution)  # and again when it runs: what is only claimed must not fill the memory
+            fetched = fetch(execution)  # read again when it runs, as bodies of claimed messages would fill the memory
             if fetched.signals is not NO_SIGNALS:
                 execution.over = not judge(execution, fetched.signals, now_ms)
                 return None
@@ -142,7 +142,7 @@ class KeyClaims:
         hold_ms = math.ceil(task.policy.timeout_s * 1000) + self._slack_ms
         try:
             return key_request(task, args, kwargs, message.id, message.fence, hold_ms)
-        except Exception as error:  # of the key's function: it counts as a failure of the handler
+        except Exception as error:  # an error of the key's function counts as a failure of the handler
             execution.fault, execution.over = classify(error, task.rules), True
             return None
 
@@ -166,5 +166,5 @@ class KeyClaims:
 
 
 def _died(execution: Execution) -> bool:
-    """Whether its child process died, even if the worker killed it."""
+    """Return whether its child process died, also if the worker killed it."""
     return execution.fault is not None and execution.fault.error == "ProcessDied"

@@ -1,4 +1,4 @@
-"""The name under which a worker claims, and its record of what it starts."""
+"""The name under which a worker claims, and its crash ledger."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .crash.ledger import CrashSlots, hold
 
 
 class Identity(NamedTuple):
-    """`slots` is the record that outlives the worker; None if it cannot be stored, which `complaint` explains, or is
-    not needed."""
+    """A worker's name and ledger. `slots` is None if it cannot be stored, which `complaint` explains, or is not
+    needed."""
 
     name: str
     slots: CrashSlots | None = None
@@ -34,5 +34,5 @@ def identity(store: Store, name: str | None) -> Identity:
         f"this worker keeps no record of what it starts: {why}; should it be killed, its leases run out and all that "
         "it held counts a crash, and should it hang, its parent does not see it; set REDRIVE_STATE_DIR to a directory"
     )
-    # No worker takes its leases back, so the name only has to be unique.
+    # No worker recovers its leases, so the name only has to be unique.
     return Identity(f"{os.uname().nodename}.{secrets.token_hex(5)}/{name or 'worker'}", None, complaint)

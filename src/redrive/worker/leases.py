@@ -19,17 +19,17 @@ from .execution import Execution, InFlightExecutions
 from .idempotency import KeyClaims
 from .outage import Outage
 
-KILL_MS = 3_600_000  # how long a request to kill is kept
-BEAT_EVERY_S = 0.25  # how often the store thread writes its sign of life, at most
+KILL_MS = 3_600_000  # how long a request to kill is stored
+BEAT_EVERY_S = 0.25  # seconds between two signs of life of the store thread
 
 
 def kill_cell(id: str) -> str:
-    """The cell that asks to kill the child process in which a cancelled message runs."""
+    """Return the key of the cell that requests killing the child process of a cancelled message."""
     return f"kill/{id}"
 
 
 class LeaseRenewals:
-    """The leases of one worker; the store thread calls it. `keys` are renewed with them."""
+    """Renews the leases of one worker, with its `keys`. Used by the store thread."""
 
     def __init__(
         self,
@@ -47,17 +47,17 @@ class LeaseRenewals:
         self._store, self._in_flight, self._keys, self._slots, self._loop = store, in_flight, keys, slots, loop
         self._outage, self._reporter, self._lease_s, self._grace_s = outage, reporter, lease_s, grace_s
         self._to_mark: deque[tuple[Execution, Callable[[LeaseStatus], None]]] = deque()
-        self._busy_until_s = 0.0  # when the last timeout of what runs is over
-        self.due_s = 0.0  # time.monotonic() when `beat` is to be called next
-        self.renew_s = 0.0  # and when the leases are renewed next
+        self._busy_until_s = 0.0  # the end of the last timeout of running messages
+        self.due_s = 0.0  # time.monotonic() at which to call `beat` next
+        self.renew_s = 0.0  # and at which to renew the leases next
         self.draining = False
 
     def beat(self, now_s: float) -> None:
-        """Renew what is due, and show the supervisor that the store thread does not wait for the store."""
+        """Renew leases if due, and show the supervisor that the store thread is not waiting for the store."""
         renew = now_s >= self.renew_s
         if renew:
             self.renew_s = now_s + self._lease_s / 3
-        self.due_s = min(now_s + BEAT_EVERY_S, self.renew_s)  # before the rest: `mark_soon` may set it to 0 at any time
+        self.due_s = min(now_s + BEAT_EVERY_S, self.renew_s)  # first, as `mark_soon` may set it to 0 at any time
         if renew:
             self._renew(now_s)
         if self._slots is not None:
@@ -66,7 +66,7 @@ class LeaseRenewals:
             self._mark_alone()
 
     def _renew(self, now_s: float) -> None:
-        """Renew every lease, but none past its timeout and grace."""
+        """Renew every lease, but none beyond its timeout and grace."""
         groups: dict[int, list[Execution]] = {}
         self._busy_until_s = 0.0
         for execution in self._in_flight.all():
@@ -85,7 +85,7 @@ class LeaseRenewals:
                     return
 
     def renew_soon(self) -> None:
-        """Renew with the next `beat`: the store could not be reached when it was due."""
+        """Renew with the next `beat`, as the store could not be reached when it was due."""
         self.due_s = self.renew_s = 0.0
 
     def _renew_keys(self) -> None:
@@ -127,10 +127,10 @@ class LeaseRenewals:
         return True
 
     def _kill_asked(self, executions: Sequence[Execution]) -> None:
-        """Kill the child processes of those of these that a person wants killed."""
+        """Kill the child processes of those executions whose kill was requested."""
         try:
             cells = self._store.cells.read([kill_cell(execution.delivery.message.id) for execution in executions])
-        except StoreError as error:  # with the next renewal
+        except StoreError as error:  # the next renewal tries again
             self._outage.failed(error)
             return
         for execution, cell in zip(executions, cells, strict=True):
@@ -141,15 +141,15 @@ class LeaseRenewals:
     # -- suspects that run alone
 
     def mark_soon(self, execution: Execution, then: Callable[[LeaseStatus], None]) -> None:
-        """Have the store thread mark this execution as running alone; `then` is called on the event loop's thread with
-        the status of its lease. From any thread."""
+        """Let the store thread mark this execution as running alone, then call `then` on the event loop's thread with
+        the status of its lease. Thread-safe."""
         self._to_mark.append((execution, then))
         self.due_s = 0.0
         self._store.nudge()
 
     def _mark_alone(self) -> None:
-        """Written before the handler starts: a kill from then on counts as a crash alone, an earlier one as a crash of
-        a suspect."""
+        """Mark executions as alone in the store, before their handlers start: a kill after that counts as a crash
+        alone, an earlier one as a crash of a suspect."""
         while self._to_mark:
             (execution, then), before_s, lease_ms = self._to_mark[0], time.monotonic(), math.ceil(self._lease_s * 1000)
             try:
@@ -166,16 +166,16 @@ class LeaseRenewals:
     # -- leases that are lost
 
     def lose(self, execution: Execution) -> None:
-        """Hold it no more, and ask its handler to stop."""
+        """Drop an execution whose lease is lost, and ask its handler to stop."""
         if execution.settling:
-            return  # its settlement is on the way, and will be refused as stale
+            return  # its settlement was sent, and will be refused as stale
         self._in_flight.remove([execution.delivery])
         self._loop.call_soon_threadsafe(execution.end, "lease")
         self._reporter.lost(execution.delivery.message)
 
     def lose_earlier(self, id: str) -> Crash | None:
-        """End this worker's own earlier execution of a message whose lease ran out: the ledger still has it as started,
-        and a kill would count a second crash. Returns the evidence of the first."""
+        """End this worker's own earlier execution of a message whose lease expired; return the evidence of its crash.
+        The ledger still has it as started, so a kill would count a second crash."""
         crash = None
         for execution in [execution for execution in self._in_flight.all() if execution.delivery.message.id == id]:
             crash = self._evidence(execution)

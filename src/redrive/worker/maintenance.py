@@ -1,4 +1,4 @@
-"""Housekeeping once a minute: apply retention, and report how many billed requests the store made."""
+"""Once a minute, apply retention, and report the billed requests of the store."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..store import Store
 from .services import Service
 
 EVERY_S = 60.0
-MOST = 1000  # messages of a lane in one call, as Store.retain says
+MOST = 1000  # messages of a lane per call, as in Store.retain
 NOTICE = "aws_requests"
 
 
 class RetentionSweep(Service):
-    """Removes what the retention of these queues does not keep, and reports it by `notice(name, text)`."""
+    """Deletes messages beyond the retention of these queues, and reports their number by `notice(name, text)`."""
 
     def __init__(self, queues: Sequence[Queue], store: Store, notice: Callable[[str, str], None]) -> None:
         self._queues = [q for q in queues if q.retention != Retention()]
@@ -27,7 +27,7 @@ class RetentionSweep(Service):
         self._next_s = 0.0 if self._queues else math.inf
 
     def look(self, *, now: bool = False) -> None:
-        """Sweep once a minute; more often while there is much to remove. Raises StoreError."""
+        """Sweep once a minute; more often if there is more to delete. Raises StoreError."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -40,7 +40,7 @@ class RetentionSweep(Service):
                 self._notice("removed", f"{done} done and {dead} dead messages of queue {queue.name}, by its retention")
 
     def finish(self) -> None:
-        """Remove all of it now: the next worker may start much later. Raises StoreError."""
+        """Delete all such messages now, as the next worker may start much later. Raises StoreError."""
         if self._queues:
             self._next_s = 0.0
         while time.monotonic() >= self._next_s:
@@ -48,7 +48,7 @@ class RetentionSweep(Service):
 
 
 class RequestMeter(Service):
-    """Reports by how much the requests of `store.usage()` have risen; does nothing for a store without."""
+    """Reports the rise of `store.usage()`; does nothing for a store without usage."""
 
     def __init__(self, store: Store, notice: Notify) -> None:
         self._store, self._notice = store, notice
@@ -57,14 +57,13 @@ class RequestMeter(Service):
         self._next_s = math.inf if store.usage() is None else -math.inf
 
     def look(self, *, now: bool = False) -> None:
-        """Report once a minute."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + EVERY_S
             self.close()
 
     def close(self) -> None:
-        """Report what is not reported yet."""
+        """Report the rise since the last report."""
         usage = self._store.usage()
         if usage is None:
             return

@@ -1,6 +1,6 @@
-"""Middleware: the user's generator functions that run around every handler. They cannot change how it ends.
+"""Middleware: the user's generator functions that run around every handler. They cannot turn its failure into success.
 
-They are here, not beside the app, because these frames belong to the worker: a fault looks the same with and without
+The code is in the package `worker`, whose frames are left out of faults, so that faults are equal with and without
 middleware.
 """
 
@@ -18,7 +18,7 @@ Handler = Callable[..., Any]
 
 
 class Opener:
-    """A checked wrap, as given to `app.wrap`: its generator function, and which kind that is."""
+    """A checked wrap of `app.wrap`: its generator function, and whether that is async."""
 
     def __init__(self, wrap: Any) -> None:
         self.name = getattr(wrap, "__qualname__", None) or repr(wrap)
@@ -39,7 +39,7 @@ class Opener:
             ) from None
 
     def refuse(self, task: str) -> None:
-        """Raises ConfigError if it cannot run around the handler of this task, a sync one."""
+        """Raise ConfigError, as an async wrap cannot run around the sync handler of this task."""
         if self.is_async:
             raise ConfigError(
                 f"wrap {self.name} is async, and cannot run around the sync handler of task {task!r}, which has a "
@@ -48,7 +48,7 @@ class Opener:
 
 
 def around(handler: Handler, is_async: bool, openers: Sequence[Opener]) -> Handler:
-    """The handler with wraps around it, the first one outermost."""
+    """Return the handler with wraps around it, the first one outermost."""
     for opener in reversed(openers):
         around_one = (_async_in_async if opener.is_async else _sync_in_async) if is_async else _sync_in_sync
         handler = around_one(opener, handler)
@@ -56,7 +56,7 @@ def around(handler: Handler, is_async: bool, openers: Sequence[Opener]) -> Handl
 
 
 def traced(handler: Handler, is_async: bool, tracing: Tracing) -> Handler:
-    """The handler within the span of its run. It has to be outermost: what wraps do belongs to the run."""
+    """Return the handler within the span of its run. It must be outermost, as wraps belong to the run."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         made = context()
@@ -68,7 +68,7 @@ def traced(handler: Handler, is_async: bool, tracing: Tracing) -> Handler:
 
     async def arun(*args: Any, **kwargs: Any) -> Any:
         made = context()
-        tracing.enter(made)  # without its token: the context ends with this asyncio task
+        tracing.enter(made)  # without `leave`'s token: the context ends with this asyncio task
         try:
             return await handler(*args, **kwargs)
         finally:
@@ -110,7 +110,7 @@ def _async_in_async(opener: Opener, inner: Handler) -> Handler:
         steps = await _abegin(opener)
         try:
             result = await inner(*args, **kwargs)
-        except GeneratorExit:  # the loop is gone, and nothing can be awaited any more
+        except GeneratorExit:  # the loop is closed, so nothing can be awaited
             raise
         except BaseException as error:
             await _afail(steps, error)
@@ -122,8 +122,8 @@ def _async_in_async(opener: Opener, inner: Handler) -> Handler:
 
 
 def refuse_coroutine(result: Any) -> Any:
-    """What a sync handler returned. Raises TypeError for a coroutine, which has not run."""
-    if inspect.iscoroutine(result):  # a plain function around an async one
+    """Return the result of a sync handler. Raises TypeError for a coroutine, which has not run."""
+    if inspect.iscoroutine(result):  # from a plain function around an async one
         result.close()
         raise TypeError("the handler returned a coroutine instead of running it; declare it with async def")
     return result
@@ -147,11 +147,11 @@ def _finish(opener: Opener, steps: Iterator[None], result: Any) -> None:
 
 
 def _fail(steps: Any, error: BaseException) -> None:
-    """Raise the handler's failure in the wrap. Whatever the wrap does, the failure stays as it was."""
+    """Raise the handler's failure in the wrap, and ignore what the wrap raises."""
     traceback = error.__traceback__
     with contextlib.suppress(BaseException):
         steps.throw(error)
-        steps.close()  # it took the failure for itself and yielded again
+        steps.close()  # it caught the failure and yielded again
     error.__traceback__ = traceback
 
 

@@ -1,9 +1,9 @@
-"""What a worker does while its store cannot be reached, and after it is back.
+"""How a worker behaves while its store cannot be reached, and after that.
 
-While a store is away no worker can renew a lease. So leases run out whose holders live, and who gets to the store first
-when it is back must not take their messages. A worker claims a lease that ran out only if its holder could have renewed
-it: if this worker itself has written to the store since, and some time before now, in which the holder's own renewal,
-which was kept waiting as long, got through.
+During an outage no worker can renew leases, so leases of living workers expire. The first worker to reach the store
+again must not claim their messages. So a worker claims an expired lease only if its holder had the chance to renew it:
+this worker has itself written to the store after the expiry, and long enough ago for the renewals that waited with that
+write.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import time
 from ..errors import StoreError
 from ..events import Notify
 
-PAUSE_S = (0.05, 2.0)  # the first and the longest pause
-HEADWAY_S = 0.25  # how long others get, after a write of ours, to write what the store kept waiting
-SLOW_S = 1.0  # a write that took longer met a store that was away
-BACK_WITHIN_S = PAUSE_S[1] + 0.5  # how long others may take to notice that the store is back
-RENEWS_MS = 2000  # a lease that ran out so soon after a write of ours could have been renewed then
-RENEWS_SHARE = 0.6  # of a lease, at most: holders renew when a third of it is over
+PAUSE_S = (0.05, 2.0)  # the first and the longest pause, in seconds
+HEADWAY_S = 0.25  # seconds after a write of ours in which writes of others that waited get through
+SLOW_S = 1.0  # a write that took longer met an outage
+BACK_WITHIN_S = PAUSE_S[1] + 0.5  # seconds in which other workers notice the end of an outage
+RENEWS_MS = 2000  # a lease that expired so soon after a write of ours could have been renewed then
+RENEWS_SHARE = 0.6  # of a lease, at most: holders renew after a third of it
 
 
 class Outage:
-    """Sleeps after each failure of the store, twice as long each time; reports the first failure and the end."""
+    """Sleeps after each failure of the store, twice as long each time; reports the start and the end of an outage."""
 
     def __init__(self, notice: Notify, lease_s: float) -> None:
         self._notice, self._renews_ms = notice, min(RENEWS_MS, int(lease_s * 1000 * RENEWS_SHARE))
@@ -31,7 +31,6 @@ class Outage:
         self._silent_s = lease_s / 3
 
     def failed(self, error: StoreError) -> None:
-        """Pause after a failure."""
         if not self.pause_s:
             self._notice("store_unavailable", str(error))
         self.pause_s = min(max(self.pause_s * 2, PAUSE_S[0]), PAUSE_S[1])
@@ -39,7 +38,7 @@ class Outage:
         time.sleep(self.pause_s)
 
     def wrote(self, sent_s: float) -> bool:
-        """A write went through that was sent then. Returns whether the store was away before."""
+        """Note that a write sent at `sent_s` succeeded; return whether it ended an outage."""
         self.wrote_s = now_s = time.monotonic()
         if self.pause_s:
             self.pause_s = 0.0
@@ -54,16 +53,16 @@ class Outage:
         return False
 
     def _away(self, now_s: float) -> None:
-        """The store was away until now: what was written before says nothing of renewals since."""
+        """Note an outage until now: earlier writes do not show that others could renew since."""
         self._last_s = now_s + BACK_WITHIN_S - HEADWAY_S
 
     def lapsed_by_ms(self, store_ms: int) -> int:
-        """By when leases must have run out that this worker may claim, if the store's time is `store_ms`."""
+        """Return until when a lease must have expired to be claimed by this worker; `store_ms` is the store's time."""
         now_s = time.monotonic()
         written_s = self._last_s if now_s - self._last_s >= HEADWAY_S else self._before_s
         return store_ms - int((now_s - written_s) * 1000) + self._renews_ms
 
     @property
     def is_silent(self) -> bool:
-        """Whether no write of this worker has gone through for so long that renewals are overdue."""
+        """Return whether no write of this worker has succeeded for so long that renewals are overdue."""
         return time.monotonic() - self.wrote_s > self._silent_s

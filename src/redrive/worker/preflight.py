@@ -1,4 +1,4 @@
-"""Check before a worker starts: ask the store whether it can carry the app's tasks on these queues."""
+"""Check before a worker starts that the store supports the app's tasks on these queues."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .flow.local_state import controls, is_rate
 if TYPE_CHECKING:
     from ..task import TaskSpec
 
-_LIKENESS = 0.75  # of a name to that of a dependency which other tasks name: it may well be another
+_LIKENESS = 0.75  # of a name to a dependency that other tasks call: it may be another one
 
 
 def preflight(app: Registry, store: Store, queues: Iterable[str]) -> None:
-    """Raises Refused, with the fix, if the store cannot carry this app's tasks on these queues."""
+    """Raise Refused, with the fix, if the store does not support this app's tasks on these queues."""
     if store.traits.read_only:
         raise Refused(f"a worker cannot work here: {store.traits.read_only}; run it as a user who may write")
     refused = store.preflight(works(app, queues))
@@ -31,7 +31,7 @@ def preflight(app: Registry, store: Store, queues: Iterable[str]) -> None:
 
 
 def check_sizes(concurrency: int | None, prefetch: int | None, suspect_processes: int | None) -> None:
-    """Raises ConfigError for a worker's sizes that are too small."""
+    """Raise ConfigError for invalid sizes of a worker."""
     if (concurrency is not None and concurrency < 1) or (prefetch is not None and prefetch < 0):
         raise ConfigError(f"{concurrency=}, {prefetch=}: expected concurrency from 1 up and prefetch from 0 up")
     if suspect_processes is not None and suspect_processes < 1:
@@ -39,27 +39,27 @@ def check_sizes(concurrency: int | None, prefetch: int | None, suspect_processes
 
 
 def lease_seconds(lease: Duration) -> float:
-    """The lease in seconds. Raises ConfigError for one that is not positive."""
+    """Return the lease in seconds. Raises ConfigError unless it is positive."""
     if (lease_s := seconds(lease, "lease")) <= 0:
         raise ConfigError(f"lease={lease!r}: expected more than 0")
     return lease_s
 
 
 def advice(app: Registry, store: Store) -> list[str]:
-    """The store's objections to this app's tasks on their queues, and its doubts."""
+    """Return the store's objections to this app's tasks on their queues, and the doubts."""
     named = {task.queue for task in app.tasks.values()} | set(app.queues)
     return [*store.preflight(works(app, sorted(named)), advise=True), *doubts(app)]
 
 
 def doubts(app: Registry) -> list[str]:
-    """What is allowed about an app, and probably a mistake."""
+    """Return texts about settings of an app that are allowed, but probably mistakes."""
     gap = None if app.tracing is None else app.tracing.gap()
     return [*unmatched(app), *([gap] if gap else ())]
 
 
 def unmatched(app: Registry, of: str | None = None) -> list[str]:
-    """Dependencies that are declared and that no task names, and tasks that name one which is not declared and may have
-    meant another that is; of one task only, where `of` names it."""
+    """Return texts about declared dependencies that no task names, and about undeclared ones that tasks name and that
+    resemble a declared one; with `of`, for that task only."""
     named = {task.dependency or task.name for task in app.tasks.values()}
     unused = [name for name in app.dependencies if name not in named]
     lines, meant = [], set[str]()
@@ -79,14 +79,14 @@ def unmatched(app: Registry, of: str | None = None) -> list[str]:
 
 
 def works(app: Registry, queues: Iterable[str]) -> Iterator[Work]:
-    """The app's tasks on these queues, and a queue without tasks as a work without a task."""
+    """Yield a Work for each of the app's tasks on these queues, and one without a task for a queue without tasks."""
     for queue in queues:
         mine = [work_of(app, task) for task in app.tasks.values() if task.queue == queue]
         yield from mine or [Work(queue=queue)]
 
 
 def work_of(app: Registry, task: TaskSpec) -> Work:
-    """One task in figures: the longest times that its faults may cause."""
+    """Return a task as a Work, with the longest times that its faults may cause."""
     retry = task.policy.retry
     shown = list(_previews(retry))
     return Work(
@@ -108,7 +108,7 @@ def _previews(retry: Retry) -> Iterator[Preview]:
 
 
 def _longest_s(shown: Preview, retry: Retry) -> float:
-    """The longest backoff, or wait that the failing side may ask for; none outlasts max_elapsed."""
+    """Return the longest backoff, or requested wait, within max_elapsed."""
     if not shown.steps:
         return 0.0
     bound_s = inf if shown.chosen.max_elapsed_s is None else shown.chosen.max_elapsed_s

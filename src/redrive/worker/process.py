@@ -1,4 +1,4 @@
-"""Run a worker as a process: on an event loop of its own, ended by signals."""
+"""Run a worker in a process of its own: on its own event loop, ended by signals."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ YOUNG_OBJECTS_MAX = 20_000
 
 
 def run(worker: Worker) -> None:
-    """Run a worker on an event loop of its own until it is done, or told by SIGTERM or SIGINT to drain (twice: to
-    release at once).
+    """Run a worker on an event loop of its own until it is done. SIGTERM or SIGINT lets it drain; the second one,
+    release at once.
 
-    Under a supervisor only the supervisor says when to release: a service manager signals the whole group, and once
-    must not count twice.
+    Under a supervisor, only that decides when to release: a service manager signals the whole group, and one signal
+    must not count as two.
     """
     supervised = parent_fd()
 
@@ -55,10 +55,10 @@ def run(worker: Worker) -> None:
 
 @contextlib.contextmanager
 def _collecting_less() -> Iterator[None]:
-    """A batch makes about eight thousand objects that live until it is settled. With Python's own threshold, 700, the
-    collector searches them a dozen times in vain, which takes a tenth of a busy worker's time."""
+    """Collect garbage less often. A batch creates about eight thousand objects that live until it is settled. With
+    Python's threshold, 700, the collector would search them a dozen times in vain: a tenth of a busy worker's time."""
     young, *older = before = gc.get_threshold()
-    if 0 < young < YOUNG_OBJECTS_MAX:  # 0: it was turned off
+    if 0 < young < YOUNG_OBJECTS_MAX:  # 0: it is turned off
         gc.set_threshold(YOUNG_OBJECTS_MAX, *older)
     try:
         yield
@@ -75,8 +75,8 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _cut_off(loop: asyncio.AbstractEventLoop) -> None:
-    """End the loop like `asyncio.run`, but without waiting for ever for a coroutine that ignores its cancellation, or
-    for a thread that a handler gave to the loop's executor."""
+    """Close the loop as `asyncio.run` does, but without waiting for ever for a coroutine that ignores its cancellation,
+    or for a thread of the loop's executor."""
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()

@@ -1,7 +1,7 @@
 """Record how the first counted run of a redriven message ended, for the redrive run that moved it.
 
-The outcome is a cell of its own, written in the commit that settles the message. The runner of the redrive run removes
-it once it has counted it. Free deliveries record nothing: a snooze, a wait for flow control, a crash that is retried.
+The outcome is a cell of its own, written in the commit that settles the message. The runner deletes it after counting
+it. Free deliveries (a snooze, a deferral, a retried crash) record none.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from msgspec import Struct
 from ..fault import Fault
 from ..message import SEALED, Ack, Decision, Message, RetryAt, Settlement, Swap
 
-KEPT_MS = 90 * 86_400_000  # if no redrive run counts it
+KEPT_MS = 90 * 86_400_000  # in case no redrive run counts it
 TEXT_MAX = 200
 DONE, FAILED = "done", "failed"
 
 
 class RedriveOutcome(Struct, frozen=True, array_like=True):
-    """How the first settled run of a redriven message ended: done or failed, and with which fault."""
+    """The redrive outcome of a message: done or failed, and the fault."""
 
     outcome: str
     kind: str = ""
@@ -29,20 +29,20 @@ class RedriveOutcome(Struct, frozen=True, array_like=True):
 
 
 def cell_of(run: str, id: str) -> str:
-    """The cell of this message's outcome in that redrive run."""
+    """Return the key of the cell with this message's outcome in that redrive run."""
     return f"run/{run}/v/{id}"
 
 
 def decode(value: bytes) -> RedriveOutcome:
-    """The outcome that a cell holds."""
+    """Decode the outcome in a cell."""
     return msgspec.json.decode(value, type=RedriveOutcome)
 
 
 def with_redrive_outcome(message: Message, settlement: Settlement, now_ms: int, *, texts: bool = True) -> Settlement:
-    """The settlement, with the outcome if it is the first counted one since a redrive run moved the message. The cell
-    is not encrypted, so where payloads are, leave out its `texts`.
+    """Add the redrive outcome to a settlement, if it is the first counted one since a redrive run moved the message.
+    The cell is not encrypted: if payloads are, leave out its `texts`.
 
-    Each life has one outcome: an attempt is the first until a counted one has ended.
+    Each life has one outcome, as free deliveries do not raise the attempt.
     """
     if message.run is None or first_outcome(message, settlement.decision) is None:
         return settlement
@@ -53,14 +53,14 @@ def with_redrive_outcome(message: Message, settlement: Settlement, now_ms: int, 
 
 
 def first_outcome(message: Message, decision: Decision) -> str | None:
-    """How the first counted run of a life ended, done or failed; None if this is not that run."""
+    """Return how the first counted run of a life ended, done or failed; None if this is not that run."""
     if message.attempt > 1 or (isinstance(decision, RetryAt) and (decision.crashed or not decision.counts)):
         return None
     return DONE if isinstance(decision, Ack) else FAILED
 
 
 def of_dead(message: Message) -> RedriveOutcome:
-    """The outcome of a message that was found dead, without a recorded one."""
+    """Return the outcome of a dead message that has no recorded one."""
     at_ms = message.rested_ms or 0
     if not message.faults:
         return RedriveOutcome(FAILED, message.reason or "", at_ms=at_ms)
@@ -70,8 +70,8 @@ def of_dead(message: Message) -> RedriveOutcome:
 
 
 def swap_of_dead(message: Message) -> Swap | None:
-    """The outcome of a message that died without a worker settling it. Write it before a person can redrive the
-    message."""
+    """Return the swap with the outcome of a message that died without a settlement. Write it before anyone can redrive
+    the message."""
     if message.run is None:
         return None
     return Swap(cell_of(message.run, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)

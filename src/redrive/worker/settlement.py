@@ -30,23 +30,23 @@ from ..store import LargeBodies
 from ..task import TaskSpec
 from .execution import Execution
 
-ERROR_MAX = 500  # characters of the header that tells an on_dead task of the fault
+ERROR_MAX = 500  # characters of the header with the fault, for an on_dead task
 _DIE_LATER_MS = 30_000
 _DEFAULT = Policy()
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """A settlement, and what observers want to know beside it."""
+    """A settlement, with facts for observers."""
 
     settlement: Settlement
     delivery: Delivery
     run_s: float | None = None
-    duplicate_of: str | None = None  # the message that ran for its idempotency key
-    started_s: float = 0.0  # time.monotonic() when the handler began; 0.0 if it did not
+    duplicate_of: str | None = None  # the message whose run completed the idempotency key
+    started_s: float = 0.0  # time.monotonic() at the start of the handler; 0.0 if it did not start
 
 
 def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
-    """How to settle an execution that ended or was not admitted. Its idempotency key ends in the same commit."""
+    """Return the outcome of an execution that ended or was not admitted; it ends the idempotency key, too."""
     result = (
         _outcome(execution, now_ms, worker)
         if execution.claim is None
@@ -60,8 +60,8 @@ def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
 
 
 def _unrecorded(message: Message, known: Crash | None, now_ms: int) -> Fault | None:
-    """The evidence of a lease that ran out, kept with the next settlement that has room for it: no worker took the
-    lease back, for example because the host died."""
+    """Return the evidence of an expired lease, if the faults have room for it and no worker recovered the lease, for
+    example because its host died."""
     known_crashes = [f.crash for f in message.faults if f.crash is not None and f.at_ms >= message.life_ms]
     if len(known_crashes) >= min(message.crashes, FAULTS_KEPT_EACH_END):
         return None
@@ -89,7 +89,7 @@ def _outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
 
 
 def _with_run(fault: Fault, run_s: float | None) -> Fault:
-    """The fault, with how long the handler ran."""
+    """Return the fault with the duration of the handler."""
     ran_ms = round(run_s * 1000) if run_s else 0
     return replace(fault, ran_ms=ran_ms) if ran_ms else fault
 
@@ -103,7 +103,7 @@ def _done(execution: Execution, extras: Extras | None) -> Settlement:
 
 
 def _as_before(execution: Execution, record: KeyRecord, run_s: float | None) -> Outcome:
-    """Done with the stored result. Its follow-ups were written when its key was completed."""
+    """Return the outcome of a duplicate: done, with the stored result. Its follow-ups were written with the key."""
     ack, asked_ms = execution.limit.ack, execution.delivery.message.keep_ms
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
     result = record.result if asked_ms else None
@@ -112,8 +112,8 @@ def _as_before(execution: Execution, record: KeyRecord, run_s: float | None) -> 
 
 
 def _with_key(execution: Execution, claim: Claim, now_ms: int, worker: str) -> Outcome:
-    """An ack completes the key with the result, everything else frees it. If the handler has completed the key itself,
-    in a transaction with its follow-ups, the message is done however the handler ended."""
+    """Return the outcome of an execution with a key: an ack completes the key, other decisions free it. If the handler
+    has completed it in a transaction with its follow-ups, the message is done however the handler ended."""
     if claim.done is not None:
         execution.stored = claim.done
         return _outcome(execution, now_ms, worker)
@@ -127,7 +127,7 @@ def _with_key(execution: Execution, claim: Claim, now_ms: int, worker: str) -> O
 
 
 def deposited(o: Outcome, large: LargeBodies, task: TaskSpec, now_ms: Callable[[], int], worker: str) -> Outcome:
-    """Put the large bodies of its follow-ups in blob storage; if that fails, the handler has failed."""
+    """Put large bodies of follow-ups in blob storage; if that fails, return the outcome of a failed handler."""
     try:
         follow_ups = tuple(large.deposit(o.settlement.follow_ups))
     except (EnqueueError, StoreError) as error:
@@ -136,7 +136,7 @@ def deposited(o: Outcome, large: LargeBodies, task: TaskSpec, now_ms: Callable[[
 
 
 def refused(o: Outcome, error: EnqueueError | StoreError, task: TaskSpec, now_ms: int, worker: str) -> Outcome:
-    """What replaces an outcome whose follow-ups the store refuses: the handler has failed."""
+    """Return the outcome that replaces one whose follow-ups the store refuses: the handler has failed."""
     if not isinstance(o.settlement.decision, Ack):
         if isinstance(error, StoreError) and not isinstance(error, Unsupported):  # a death waits for its follow-ups
             again = RetryAt.deferred(now_ms + _DIE_LATER_MS, "held")
@@ -144,15 +144,15 @@ def refused(o: Outcome, error: EnqueueError | StoreError, task: TaskSpec, now_ms
         return replace(o, settlement=replace(o.settlement, follow_ups=()))
     failed = _failed(o.delivery.message, _with_run(classify(error), o.run_s), task.policy, now_ms)
     settlement = _settlement(o.delivery, *failed, task, now_ms, worker)
-    freed = tuple(releasing(swap.key, swap.version) for swap in o.settlement.swaps)  # they would have been completed
+    freed = tuple(releasing(swap.key, swap.version) for swap in o.settlement.swaps)  # not completed
     return replace(o, settlement=replace(settlement, swaps=freed))
 
 
 def _failed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault | None]:
-    """The decision, and the fault to keep with the message."""
+    """Return the decision about a fault, and the fault to keep with the message."""
     try:
         return _decided(message, fault, policy, now_ms)
-    except Exception as error:  # a bug in a custom delay or override must cost neither the message nor the worker
+    except Exception as error:  # a bug in a custom delay or override must not lose the message or the worker
         text = f"the retry policy failed on {fault.error or fault.kind.value} ({fault.text[:200]}): {error!r}"
         failed = classify(RuntimeError(text).with_traceback(error.__traceback__))
         return _decided(message, replace(failed, ran_ms=fault.ran_ms), _DEFAULT, now_ms)
@@ -161,16 +161,16 @@ def _failed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tupl
 def _decided(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault | None]:
     decision = decide(message, fault, policy, now_ms)
     if isinstance(decision, RetryAt) and not decision.counts:
-        return decision, None  # a snooze or an interruption is no failure
+        return decision, None  # a snooze or an interruption is not a failure
     sum_ms = tried_ms(message, fault, policy.retry, now_ms)
     return decision, replace(fault, tried_ms=sum_ms) if sum_ms else fault
 
 
 def released(execution: Execution, now_ms: int) -> Outcome:
-    """Release an execution that never started, or that the worker's end cut off: uncounted, due at once. One that never
-    started keeps its place in the queue, and its age."""
+    """Release an execution that never started, or that the end of the worker interrupted: uncounted, due at once. One
+    that never started keeps its due time, and so its place in the queue."""
     claim = execution.claim
-    # What may still be running keeps its key; this message gets it back at once.
+    # A started handler may still be running, so its key is kept; this message gets it back at once.
     freed = () if claim is None or execution.started_s else (claim.releasing(),)
     due_ms = now_ms if execution.started_s else min(now_ms, execution.delivery.due_ms or now_ms)
     again = RetryAt.released(due_ms, "interrupted")
@@ -193,9 +193,9 @@ def _settlement(
 def _compensation(
     message: Message, decision: DeadLetter | Quarantine, fault: Fault | None, task: TaskSpec | None
 ) -> tuple[Draft, ...]:
-    """The message that `on_dead=` enqueues with the death: the same body, for another task."""
+    """Return the message that `on_dead=` enqueues at a death: the same body, for another task."""
     if task is None or task.on_dead is None or message.cancel or decision.reason == "unroutable":
-        return ()  # a newer worker may know the task
+        return ()  # a newer worker may know the task, so the death may not be final
     error = decision.why if fault is None else f"{fault.error}: {fault.text}"
     dead = {"id": message.id, "reason": decision.reason, "error": error[:ERROR_MAX].replace("\0", "")}
     other = task.app.tasks[task.on_dead]
@@ -216,8 +216,8 @@ def _compensation(
 
 
 def first_due_ms(delivery: Delivery) -> int:
-    """When the message was due for the first time in its present life, without the time for which flow control held it
-    back before its first run."""
+    """Return when the message was first due in its present life, without the time for which flow control deferred its
+    first run."""
     message = delivery.message
     for fault in message.faults:
         if fault.at_ms >= message.life_ms:

@@ -37,29 +37,29 @@ from .rollout.pauses import TaskPauses
 from .services import Services
 from .settlement import Outcome, deposited, outcome, refused, released
 
-LEFT_S = 0.05  # how long to wait where all that is due are leases that ran out and are left to their holders
-WAKE_EVERY_S = 1.0  # how often the store thread wakes, at least, to show its supervisor that its store answers
+LEFT_S = 0.05  # seconds to wait if all due messages have expired leases that are left to their holders
+WAKE_EVERY_S = 1.0  # the longest sleep of the store thread, so that its supervisor sees that the store answers
 
 
 class FinishedExecutions:
-    """Executions that have ended: any thread adds them, the store thread takes them."""
+    """The queue of ended executions, from any thread to the store thread."""
 
     def __init__(self, nudge: Callable[[], None]) -> None:
         self._nudge = nudge
         self.executions: deque[Execution] = deque()
-        self.waiting = False  # the store thread sleeps, or is about to
+        self.waiting = False  # whether the store thread sleeps, or is about to
 
     def add(self, executions: Sequence[Execution]) -> None:
-        """These have ended."""
+        """Add ended executions, and wake the store thread."""
         self.executions.extend(executions)
         if self.waiting:
             self._nudge()
 
 
 class StoreLoop:
-    """The store thread's part of the pipeline. `lease_s` is how long a claim holds; `burst` says when to end by itself.
+    """The store thread's part of the pipeline. `lease_s` is how long a claim holds; `burst` decides when a burst ends.
 
-    `draining` stops claims; once `grace_over` is set, what still runs is released.
+    `draining` stops claims; once `grace_over` is set, running executions are released.
     """
 
     def __init__(
@@ -97,19 +97,19 @@ class StoreLoop:
         self._flow, self._keys, self._services, self._burst, self._newer = flow, keys, services, burst, newer
         self._pauses, self._hangs = pauses, hangs
         self._outage, self._reporter, self._cleaner = outage, reporter, cleaner
-        self._trips = trips  # how long each exchange took
+        self._trips = trips  # durations of the exchanges
         self._large_bodies = store.large_bodies
-        self._texts = store.box is None  # whether texts of faults may be written unencrypted
+        self._texts = store.box is None  # whether texts of faults may be written without encryption
         self._lease_ms = int(lease_s * 1000)
         self._outcomes: list[Outcome] = []
         self._lapsed_by_ms: int | None = None
         self._hurried = False  # whether the last wait ended at once
-        self._left = False  # and the claim after it found nothing: leases may have run out that it left alone
+        self._left = False  # and the claim after it was empty: there may be expired leases that it skipped
         self.draining = False
         self.grace_over = threading.Event()
 
     def turn(self) -> bool:
-        """Work one batch, or sleep; True when the work is over."""
+        """Work one batch, or sleep; return True when the work is over."""
         if self.draining:
             self._release_unstarted()
             self._store.quiesce()
@@ -128,19 +128,19 @@ class StoreLoop:
 
     @property
     def _closed(self) -> bool:
-        """Whether nothing may be claimed: the worker drains, or suspects need the process for themselves."""
+        """Return whether nothing may be claimed: the worker drains, or suspects need the process for themselves."""
         return self.draining or self._suspects.holding_since_s > 0
 
     def _claims(self) -> list[ClaimRequest]:
         if self._closed:
             return []
         leaving = [o.delivery.message.queue for o in self._outcomes]
-        if self._store.traits.releases:  # on SQS leases are the service's own
+        if self._store.traits.releases:  # SQS manages leases itself
             self._lapsed_by_ms = self._outage.lapsed_by_ms(self._store.now_ms())
         return self._capacity.asks(leaving, self._lease_ms, self._name, self._lapsed_by_ms)
 
     def _hold(self, deliveries: Sequence[Delivery], until_s: float) -> None:
-        """Hold these until they are settled, and hand those that may run to admission, on the event loop."""
+        """Hold new deliveries until they are settled, and pass those that may run to admission, on the event loop."""
         executions = []
         for delivery in deliveries:
             message = delivery.message
@@ -149,7 +149,7 @@ class StoreLoop:
         self._in_flight.add(executions)
         going = executions if self._keys is None else self._keys.claim(executions)
         if self._flow is not None:
-            self._flow.admit(going)  # after the keys: a duplicate takes no token
+            self._flow.admit(going)  # after the keys, so that a duplicate takes no token
         if self._keys is not None:
             over = [execution for execution in executions if execution.over]
             if over:
@@ -172,7 +172,7 @@ class StoreLoop:
         now_ms = self._store.now_ms()
         for execution in self._in_flight.still(executions):
             if execution.settling:
-                continue  # released meanwhile
+                continue  # it was released meanwhile
             execution.settling = True
             if execution.guards and self._flow is not None:
                 self._flow.ended(execution)
@@ -186,8 +186,8 @@ class StoreLoop:
                 self._reporter.notice("result_dropped", text)
 
     def _read_others(self, executions: Sequence[Execution]) -> bool:
-        """Read which handlers have committed their idempotency keys themselves, and who knows what is unknown here;
-        False if the store is out."""
+        """Read which handlers have committed their idempotency keys, and which workers know the messages that are
+        unknown here; return False if the store fails."""
         try:
             if self._keys is not None:
                 self._keys.look_committed(executions)
@@ -195,7 +195,7 @@ class StoreLoop:
                 self._newer.decide(self._in_flight.still(executions))
         except StoreError as error:
             if self.grace_over.is_set():
-                raise  # as if it could not be settled
+                raise  # handled as a failed settlement
             self._outage.failed(error)
             return False
         return True
@@ -204,7 +204,7 @@ class StoreLoop:
         return refused(decided, error, self._tasks[decided.delivery.message.task], self._store.now_ms(), self._name)
 
     def _release_unstarted(self) -> None:
-        """While draining: give back what has not started and, after the grace, what still runs."""
+        """While draining, release executions that have not started and, after the grace, running ones, too."""
         now_ms = self._store.now_ms()
         unstarted = [execution for limit in self._limits.values() for execution in limit.close()]
         unstarted += self._suspects.close()
@@ -226,7 +226,7 @@ class StoreLoop:
         outcomes, before_s = self._outcomes, time.monotonic()
         try:
             result = self._store.exchange(self._settlements(outcomes), asks)
-        except Unsupported as error:  # a follow-up asks for what this store does not support, such as a unique key
+        except Unsupported as error:  # a follow-up needs an option that this store lacks, such as a unique key
             if any(o.settlement.follow_ups for o in outcomes):
                 self._settle_one_by_one(outcomes)
             else:
@@ -255,21 +255,21 @@ class StoreLoop:
             self._hold(result.deliveries, before_s + self._lease_s)
 
     def _not_settled(self, error: StoreError) -> None:
-        """Nothing was settled: the same outcomes go with the next exchange."""
+        """Keep unsettled outcomes for the next exchange, and pause."""
         if self.grace_over.is_set():
-            raise error  # the next worker with this identity takes back what could not be settled
+            raise error  # the next worker with this identity recovers the unsettled messages
         self._outage.failed(error)
 
     def _settlements(self, outcomes: Sequence[Outcome]) -> list[Settlement]:
-        """The settlements, with the outcomes that redrive runs wait for."""
+        """Return the settlements, with redrive outcomes."""
         if all(o.delivery.message.run is None for o in outcomes):
             return [o.settlement for o in outcomes]
         now_ms = self._store.now_ms()
         return [with_redrive_outcome(o.delivery.message, o.settlement, now_ms, texts=self._texts) for o in outcomes]
 
     def _settle_one_by_one(self, outcomes: Sequence[Outcome]) -> None:
-        """Settle each of those with follow-ups by itself, so that a refused one holds up no other. The rest, and what
-        replaces a refused one, goes with the next exchange."""
+        """Settle outcomes with follow-ups one by one, so that a refused one affects no other. The rest, and the
+        replacements of refused ones, go with the next exchange."""
         left = [o for o in outcomes if not o.settlement.follow_ups]
         for o in [o for o in outcomes if o.settlement.follow_ups]:
             try:
@@ -283,7 +283,7 @@ class StoreLoop:
         self._outcomes = left
 
     def _settled(self, outcomes: Sequence[Outcome], answers: Sequence[Any]) -> None:
-        """Hold them no more, and report them."""
+        """Drop settled executions, and report them."""
         if not outcomes:
             return
         self._in_flight.remove([o.delivery for o in outcomes])
@@ -294,7 +294,7 @@ class StoreLoop:
     # -- between exchanges
 
     def _tend(self) -> None:
-        """Renew leases, and run services and flow control where they are due."""
+        """Renew leases, and run services and flow control, if due."""
         now_s = time.monotonic()
         if now_s >= self._leases.due_s:
             self._leases.beat(now_s)
@@ -306,7 +306,7 @@ class StoreLoop:
             self._flow.tick()
 
     def _look_for_hangs(self, now_s: float) -> None:
-        """Keep no messages that cannot begin, and claim no more of them, while the event loop or a queue hangs."""
+        """While the event loop or a queue hangs, release messages that cannot begin, and claim no more of them."""
         before, hang = self._hangs.hang, self._hangs.look(now_s)
         if hang is before:
             return

@@ -1,8 +1,8 @@
-"""The parent of `redrive worker`: starts the worker processes, replaces those that die or hang, and ends with all of
-them.
+"""The parent process of `redrive worker`: start the worker processes, replace those that die or hang, and end with the
+last one.
 
-Parent and child are joined by a pipe. The parent writes a byte to ask for something; when the parent dies, even by
-kill -9, the child reads the end of the pipe and drains by itself.
+A pipe connects the parent with each child. The parent writes a byte for each request; when it dies, even by kill -9,
+the child reads the end of the pipe and drains.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 PARENT_FD = "REDRIVE_PARENT_FD"
 DRAIN, RELEASE = b"d", b"r"
-HUNG_AFTER_S = 10.0  # at least; a lease if that is longer
-END_AFTER_S = 5.0  # how long a child may take to end after its grace, or after a release
-RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses before a child that keeps dying young is started again
+HUNG_AFTER_S = 10.0  # the least seconds without a sign of life; a lease if that is longer
+END_AFTER_S = 5.0  # seconds for a child to end after its grace, or after a release
+RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses in seconds before the restart of a child that keeps dying young
 YOUNG_S = 10.0
-AT_WORK_MAX = 9  # deaths at work, one after another, that cost no pause: as many as a message takes to be convicted
+AT_WORK_MAX = 9  # successive deaths at work that cost no pause: as many as a conviction needs
 LOOK_EVERY_S = 0.5
-STOPPED_S = 1.0  # how long a stopped process may keep all others from the store
-PAUSED_S = 4 * LOOK_EVERY_S  # a supervisor that has not looked for so long stood still, with its machine or without
-_USAGE, _REFUSED = 2, 4  # exit codes after which a new start would end the same way
+STOPPED_S = 1.0  # seconds for which a stopped process may lock all others out of the store
+PAUSED_S = 4 * LOOK_EVERY_S  # a supervisor without a check for so long was stopped itself, perhaps with its machine
+_USAGE, _REFUSED = 2, 4  # exit codes after which a restart would end in the same way
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class _Child:
-    """A worker process and our end of its pipe."""
+    """A worker process and the supervisor's end of its pipe."""
 
     def __init__(self, argv: Sequence[str], died_young: int) -> None:
         theirs, ours = os.pipe()
@@ -53,20 +53,20 @@ class _Child:
         self.born_s = time.monotonic()
         self.died_young = died_young
         self.hung = False
-        self.waits = False  # for its store, for long
+        self.waits = False  # whether it has waited for its store for long
 
     def ask(self, what: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, what)
 
     def kill(self) -> None:
-        """Kill it without Popen, which would wait for it first and lose what `reap` learns."""
+        """Kill the process without Popen, which would reap it and lose its status for `reap`."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGKILL)
 
     def reap(self) -> WorkerDeath | None:
-        """How it ended, and the most memory it had; None while it lives."""
+        """Return how the process ended, and its peak memory; None while it lives."""
         pid, status, used = os.wait4(self.process.pid, os.WNOHANG)
         if not pid:
             return None
@@ -78,7 +78,7 @@ class _Child:
 
 
 class Supervisor:
-    """Keeps `processes` children of `argv` running until they are done or it is asked to stop."""
+    """Keeps `processes` children of `argv` running until they are done, or until a signal stops them."""
 
     def __init__(
         self,
@@ -94,16 +94,16 @@ class Supervisor:
     ) -> None:
         self._argv, self._state_dir, self._lock_file = list(argv), state_dir, lock_file
         self._hung_after_s, self._grace_s, self._end_after_s = max(hung_after_s, lease_s), grace_s, end_after_s
-        self._end_at_s = float("inf")  # when what has not ended is killed
+        self._end_at_s = float("inf")  # when children that have not ended are killed
         self._children: list[_Child] = []
-        # When to start the missing ones, and how often they died young.
+        # By missing child: when to start it, and how often it died young.
         self._starts: list[tuple[float, int]] = [(0.0, 0)] * processes
         self._asked = 0
         self._code = 0
         self._looked_s = self._awake_s = time.monotonic()
 
     def run(self) -> int:
-        """Returns the exit code: 0 when all ended well, else the first bad one."""
+        """Run the children; return the exit code: 0 if all ended well, else the first bad one."""
         wake, wakened = os.pipe()
         for end in (wake, wakened):
             os.set_blocking(end, False)
@@ -132,7 +132,7 @@ class Supervisor:
         return max(0.0, min(LOOK_EVERY_S, next_s - time.monotonic()))
 
     def _ask(self, *_: object) -> None:
-        """SIGTERM or SIGINT: ask the children to drain; the second time, to release at once."""
+        """Handle SIGTERM or SIGINT: ask the children to drain; the second time, to release at once."""
         self._asked += 1
         self._starts.clear()
         grace_s = self._grace_s if self._asked == 1 else 0.0
@@ -142,12 +142,12 @@ class Supervisor:
 
     def _start_due(self) -> None:
         now = time.monotonic()
-        while due := [start for start in self._starts if start[0] <= now]:  # a signal may empty it at any time
+        while due := [start for start in self._starts if start[0] <= now]:  # a signal may clear the list at any time
             with contextlib.suppress(ValueError):
                 self._starts.remove(due[0])
             child = _Child(self._argv, due[0][1])
             self._children.append(child)
-            if self._asked:  # a signal came between
+            if self._asked:  # a signal arrived meanwhile
                 child.ask(DRAIN)
 
     def _bury(self) -> None:
@@ -156,11 +156,11 @@ class Supervisor:
             if death is not None:
                 self._children.remove(child)
                 child.close()
-                at_work = self._noted(child, death)  # before a new one takes back what it held
+                at_work = self._noted(child, death)  # before a new one recovers its messages
                 self._replace(child, death.code, at_work)
 
     def _noted(self, child: _Child, death: WorkerDeath) -> bool:
-        """Note how it died for the worker that takes back its messages; returns whether it died at work."""
+        """Record how a child died for the worker that recovers its messages; return whether it died at work."""
         if self._state_dir is None:
             return False
         try:
@@ -170,8 +170,8 @@ class Supervisor:
             return False
 
     def _replace(self, child: _Child, code: int, at_work: bool) -> None:
-        """Start a new one, unless it is done. A handler may end its process with any code, 0 too, so a child is done
-        only if it left nothing behind."""
+        """Start a new child, unless this one is done. A handler may end its process with any code, even 0, so a child
+        is done only if it left no messages."""
         if (code == 0 and not at_work) or self._asked:
             self._code = self._code or max(code, 0)
             return
@@ -192,7 +192,7 @@ class Supervisor:
         beats = {b.pid: b for b in all_beats(self._state_dir)}
         for child in self._children:
             beat = beats.get(child.process.pid)
-            if beat is None or beat.pulse_s < child.born_s:  # of an earlier process that had this pid
+            if beat is None or beat.pulse_s < child.born_s:  # of an earlier process with this pid
                 continue
             if (why := self._hung(beat)) is not None:
                 _say(f"worker process {child.process.pid} {why}; it is killed and replaced")
@@ -202,7 +202,7 @@ class Supervisor:
                 self._tell_waiting(child, self._silent_s(beat.store_s))
 
     def _note_pause(self) -> None:
-        """When this process itself stood still, its children may have, too: their silence counts from its end."""
+        """Note a pause of this process: its children may have paused, too, so their silence counts from its end."""
         now = time.monotonic()
         if now - self._looked_s > PAUSED_S:
             self._awake_s = now
@@ -217,21 +217,21 @@ class Supervisor:
         if self._lock_file is not None and silent_s > STOPPED_S and stopped_with(beats.pid, self._lock_file):
             return "is stopped, and holds the lock of the store that all others wait for"
         blocked_s = self._silent_s(beats.loop_s)
-        if self._silent_s(beats.store_s) > self._hung_after_s:  # `busy_until_s` is of before its store went away
+        if self._silent_s(beats.store_s) > self._hung_after_s:  # `busy_until_s` is older than the outage of its store
             return None
         if blocked_s > self._hung_after_s and time.monotonic() > beats.busy_until_s:
             return f"has had its event loop blocked for {blocked_s:.0f} s, past every running timeout"
         return None
 
     def _tell_waiting(self, child: _Child, waiting_s: float) -> None:
-        """Tell once of a child that lives, but whose store does not answer: a new one would not help."""
+        """Report once a living child whose store does not answer; a restart would not help."""
         waits = waiting_s > self._hung_after_s
         if waits and not child.waits:
             _say(f"worker process {child.process.pid} lives, and has waited {waiting_s:.0f} s for its store")
         child.waits = waits
 
     def _kill_late(self) -> None:
-        """Kill children that do not end: a handler may have left a thread that prevents it; its message was
+        """Kill children that do not end, perhaps because of a thread that a handler left running; its message was
         released."""
         if time.monotonic() < self._end_at_s:
             return
@@ -251,11 +251,11 @@ def supervise(
     end_after_s: float = END_AFTER_S,
     lock_file: Path | None = None,
 ) -> int:
-    """Run `argv` in that many processes until they are done, or until SIGTERM or SIGINT; returns the exit code.
+    """Run `argv` in `processes` processes until they are done, or until SIGTERM or SIGINT; return the exit code.
 
-    A child that shows no sign of life for `hung_after_s`, or for a lease if that is longer, is killed and replaced. One
-    that has not ended `end_after_s` after its grace, or after the second signal, is killed. One that is stopped while
-    it holds a lock of `lock_file` is killed at once.
+    A child without a sign of life for `hung_after_s`, or for a lease if that is longer, is killed and replaced. One
+    that has not ended `end_after_s` after its grace, or after the second signal, is killed. One that a signal stopped
+    while it has a lock of `lock_file` is killed at once.
     """
     return Supervisor(
         argv,
@@ -271,17 +271,17 @@ def supervise(
 
 @functools.cache
 def parent_fd() -> int | None:
-    """Our end of the pipe to the supervisor that started this process. Taken out of the environment: a program that a
-    handler starts has another parent."""
+    """Return the pipe to the supervisor that started this process, and remove it from the environment, as it is not
+    meant for programs that a handler starts."""
     text = os.environ.pop(PARENT_FD, None)
     return None if text is None else int(text)
 
 
 def follow_parent(worker: Worker, fd: int) -> None:
-    """Do what the parent asks through its pipe; drain when it is gone, and end for certain a little after the grace."""
+    """Obey the parent's requests through its pipe. When it is gone, drain, and end for certain soon after the grace."""
 
     def follow() -> None:
-        with contextlib.suppress(RuntimeError):  # the worker has ended, and its event loop with it
+        with contextlib.suppress(RuntimeError):  # the worker and its event loop have ended
             while asked := os.read(fd, 1):
                 worker.drain() if asked == DRAIN else worker.release_now()
             worker.drain()

@@ -1,4 +1,4 @@
-"""The worker of one app in this process: its life from start to stop, and how its parts are put together."""
+"""The worker of one app in this process: its life from start to stop, and the construction of its parts."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from .services import MakeService, Services
 from .store_loop import FinishedExecutions, StoreLoop
 from .telemetry.presence import WorkerPresence
 
-UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
+UNWIND_S = 0.5  # seconds in which a cancelled coroutine must end before it is abandoned
 
 
 class Worker:
     """Works the queues of one app in this process. `app.worker(…)` makes one; use it as `async with`, or run it by
     `app.run_worker`.
 
-    `total` bounds the messages that run at once over all queues. `services` make what the worker carries along, such
-    as redrive runs.
+    `total` bounds the messages that run at once over all queues. `services` create the worker's services, such as
+    redrive runs.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class Worker:
     def _process_executor(
         self, recycling: Recycling, suspect_processes: int | None
     ) -> Callable[[Callable[[Sequence[Execution]], None], Callable[[Execution], None]], ProcessExecutor] | None:
-        """What makes the executor of child processes, if tasks need one or suspects can have one. Raises ConfigError
-        if tasks need one and children cannot import the app."""
+        """Return the function that creates the executor of child processes, if tasks need one or suspects can have one.
+        Raises ConfigError if tasks need one and children cannot import the app."""
         if self.app.spec is None and all(task.place != "process" for task in self.app.tasks.values()):
             return None
         origin = origin_of(self.app)
@@ -140,7 +140,7 @@ class Worker:
         await self.wait()
 
     def start(self) -> None:
-        """Start to work on the running event loop."""
+        """Start working on the running event loop."""
         self._loop = asyncio.get_running_loop()
         room = self._capacity.capacity + BATCH_MAX
         recover(self._store, self._slots, room, self._reporter)
@@ -155,7 +155,7 @@ class Worker:
             self._notice("no_identity", self._complaint)
 
     def _build(self) -> None:
-        """Build the parts that need the event loop, in the order a message meets them, last first."""
+        """Create the parts that need the event loop, from the last one that a message passes to the first."""
         store, loop, slots, in_flight = self._store, self._loop, self._slots, self._in_flight
         finished = FinishedExecutions(store.nudge)
         self._executors = Executors(
@@ -212,7 +212,7 @@ class Worker:
         )
 
     async def wait(self) -> None:
-        """Return once the worker has stopped. Raises the error that ended it, if any; any number of callers may
+        """Return when the worker has stopped. Raises the error that ended it, if any. Any number of callers may
         wait."""
         await self._stopped.wait()
         await self._executors.close()
@@ -229,23 +229,22 @@ class Worker:
             raise self._error
 
     def drain(self) -> None:
-        """Claim nothing more, let what runs finish within the grace, release the rest uncounted. From any thread."""
+        """Claim nothing more, let running messages finish within the grace, release the rest uncounted. Thread-safe."""
         self._loop.call_soon_threadsafe(self._drain)
 
     def release_now(self) -> None:
-        """Drain without the grace: what still runs is cancelled and released. From any thread."""
+        """Drain without the grace: running messages are cancelled and released. Thread-safe."""
         self._loop.call_soon_threadsafe(self._drain)
         self._loop.call_soon_threadsafe(self._end_grace)
 
     @property
     def draining(self) -> bool:
-        """Whether it claims nothing more."""
         return self._store_loop.draining
 
     def _drain(self) -> None:
         if self.draining:
             return
-        self._notice("draining", f"{len(self._in_flight)} held, grace {self.grace_s:g} s")  # before it can be over
+        self._notice("draining", f"{len(self._in_flight)} held, grace {self.grace_s:g} s")  # before the end can come
         self._leases.draining = self._store_loop.draining = True
         self._loop.call_later(self.grace_s, self._end_grace)
         self._store.nudge()
@@ -253,7 +252,7 @@ class Worker:
     def _end_grace(self) -> None:
         for execution in self._in_flight.all():
             execution.end("drain")
-        # A coroutine may need a moment to unwind; one that does not end is left behind.
+        # A coroutine may need a moment to unwind; one that does not end is abandoned.
         self._loop.call_later(UNWIND_S, self._give_up)
 
     def _give_up(self) -> None:
@@ -277,7 +276,7 @@ class Worker:
                 self._reporter.history.finish()
             error_text = f": {self._error!r}" if self._error else ""
             self._notice("stopped", f"{len(self._in_flight)} still leased{error_text}")
-            with contextlib.suppress(RuntimeError):  # the loop may be gone already
+            with contextlib.suppress(RuntimeError):  # the loop may be closed already
                 self._loop.call_soon_threadsafe(self._stopped.set)
 
     def _notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:

@@ -52,7 +52,7 @@ class Child:
         self.sent: set[int] = set()  # those that it has received: its death counts as their crash
         self.met: set[int] = set()  # those that ran beside others
         self.most = ANY  # the most executions that all of its executions allow
-        self.overdue: frozenset[int] = frozenset()  # the executions because of which its worker killed it
+        self.overdue: frozenset[int] = frozenset()  # overdue executions, for which its worker killed it
         self.number = self.ran = 0
         self.ready = self.retired = self.used_up = False  # `used_up`: it gets no more
         self.leave_at_s = float("inf")  # when it is no longer kept idle

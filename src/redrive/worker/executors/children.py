@@ -126,8 +126,7 @@ class Children:
         pool.failures, pool.not_before_s = 0, 0.0
 
     def _failed(self, pool: ChildPool, text: str) -> None:
-        """Release the executions that wait for a child which could not start, and delay the next start, longer each
-        time."""
+        """Release executions that wait for a child that could not start, and delay the next start, longer each time."""
         pause_s = min(PAUSE_S[0] * 2**pool.failures, PAUSE_S[1])
         pool.failures += 1
         pool.not_before_s = time.monotonic() + pause_s

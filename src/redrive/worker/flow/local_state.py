@@ -69,9 +69,7 @@ class LimitStates:
         self._app = app
         self._plans: dict[tuple[str, str], tuple[Dependency, ...]] = {}
         self._keyed: OrderedDict[str, LimitState] = OrderedDict()
-        self._kinds: dict[
-            str, dict[tuple[LimitState, ...], set[str]]
-        ] = {}  # by queue: tasks by the guards they share
+        self._kinds: dict[str, dict[tuple[LimitState, ...], set[str]]] = {}  # by queue: tasks by the guards they share
         self.whole: dict[str, LimitState] = {}  # guards without a key
         self.fixed: dict[tuple[str, str], tuple[LimitState, ...]] = {}  # by (task, queue), if no guard has keys
         for task in app.tasks.values():

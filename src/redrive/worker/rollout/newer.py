@@ -1,11 +1,10 @@
 """Leave messages of a newer release to the workers that know them.
 
-A message whose task, version or arguments are unknown here goes back at once if a living worker of its queue knows it
-(`presence.knowledge`), and this worker leaves it alone from then on: it claims no more messages of a task that it does
-not know, and for a moment none of a task that it knows in an older form. While no worker knows it, it is parked, as
-`decide` says.
+A message whose task, version or arguments are unknown here is released at once if a living worker of its queue knows
+them (`presence.knowledge`). From then on this worker claims no messages of an unknown task, and for a moment none of a
+task that it knows in an older version. While no worker knows the message, it is parked, as `decide` decides.
 
-Until the first such message this costs nothing: no claim changes, and nothing is read.
+Before the first such message this costs nothing: claims stay the same, and nothing is read.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from ..execution import Execution, judge
 from ..services import Service
 from .pauses import EVERY_TASK, PAUSE_S, TaskPauses
 
-FRESH_S = 1.0  # how old what is known of others may be when something is decided by it
-READ_S = 2.0  # how often it is read while a task is left to others
-UNSEEN_MS = 4_000  # how often, at least, a message is looked at that a worker that starts cannot wake
-AGAIN_S = (1.0, 3.0)  # when a message comes back that could not be left where it was
+FRESH_S = 1.0  # seconds for which knowledge about other workers may be used for decisions
+READ_S = 2.0  # seconds between two reads while a task is left to others
+UNSEEN_MS = 4_000  # ms between two looks at a message that a starting worker cannot wake
+AGAIN_S = (1.0, 3.0)  # seconds until a released message is due, if this worker cannot leave it in its place
 
 
 class Newer(Service):
-    """What one worker leaves to newer workers. Used by the store thread.
+    """Leaves messages of newer releases to other workers. Used by the store thread.
 
-    `held` are all executions of the worker. A `burst` leaves nothing in its place, as it would wait for that.
+    `held` returns all executions of the worker. A `burst` leaves no message due, as it would wait for that.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Newer(Service):
     # -- deciding
 
     def decide(self, executions: Sequence[Execution]) -> None:
-        """Decide once more about those of these that may be of a newer release: now by what others know. Raises
+        """Decide again about executions that may be of a newer release, with the knowledge of other workers. Raises
         StoreError."""
         unknown = [execution for execution in executions if execution.unroutable is not None]
         if unknown and self._knowledge is None:
@@ -86,8 +85,8 @@ class Newer(Service):
             self._leave(left)
 
     def _guess(self, unknown: Sequence[Execution]) -> None:
-        """Others do not tell what they know: let them go first. SQS alone may not know either since when a message
-        waits; then it waits longer each time that it comes."""
+        """Release unknown messages to other workers first, as these do not report what they know. SQS may not record
+        since when a message waits, so there it waits longer at each receive."""
         now_ms = self._store.now_ms()
         for execution in unknown:
             message = execution.delivery.message
@@ -102,13 +101,13 @@ class Newer(Service):
         return knowledge.known_ms(message.queue, message.task, message.version, signals.unknown, above)
 
     def _again_ms(self, execution: Execution, now_ms: int) -> int:
-        """When it is due again: as before, in its place in the queue, if this worker can leave it there."""
+        """Return when the message is due again: unchanged, to keep its place, if this worker can skip it there."""
         if self._burst or self._pauses.is_clogged(execution.delivery.message.queue):
             return now_ms + round(uniform(*AGAIN_S) * 1000)
         return min(now_ms, execution.delivery.due_ms or now_ms)
 
     def _leave(self, executions: Sequence[Execution]) -> None:
-        """Claim none like these for a while."""
+        """Stop claiming messages like these for a while."""
         held, skips = self._held(), self._store.traits.skips
         if not skips:
             self._store.quiesce({execution.delivery.message.queue for execution in executions})
@@ -131,12 +130,12 @@ class Newer(Service):
     # -- between exchanges
 
     def look(self, *, now: bool = False) -> None:
-        """Claim again what no living worker knows any more."""
+        """Claim tasks again that no living worker knows any more."""
         knowledge = self._knowledge
         if not self._pauses or knowledge is None or time.monotonic() - self._read_s < READ_S:
             return
         self._refresh(knowledge, READ_S)
-        old_s = time.monotonic() - 2 * PAUSE_S[1]  # the next pause of such a task is a first one again
+        old_s = time.monotonic() - 2 * PAUSE_S[1]  # a task that was not paused since then begins with a short pause
         for queue, pauses in [*self._pauses.by_queue.items()]:
             for name, pause in [*pauses.items()]:
                 if math.isinf(pause.until_s):
@@ -153,7 +152,7 @@ class Newer(Service):
 
 
 def _put_off(execution: Execution, at_ms: int, *, sooner: bool = True) -> None:
-    """Until then, if it is put off at all: at the latest, or else at the earliest."""
+    """Move the due time of a parked execution to `at_ms`, if that is earlier (`sooner`), or else if it is later."""
     decision = execution.decision
     if isinstance(decision, RetryAt) and decision.why == "parked":
         choose = min if sooner else max

@@ -1,4 +1,4 @@
-"""Which tasks and queues a worker does not claim at the moment: it leaves them to others."""
+"""The tasks and queues that a worker leaves to others for now, without claiming them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from msgspec import Struct
 
 from ...chance import uniform
 
-PAUSE_S = (0.1, 1.0)  # for how long a known task is left to others at first, and at most
-QUEUE_PAUSE_S = (1.0, 3.0)  # the same for every task of a queue: there each message that comes costs requests
-CLOGGED_S = 1.0  # for how long a queue counts as clogged
-EVERY_TASK = ""  # of a queue, where a store cannot leave out some
+PAUSE_S = (0.1, 1.0)  # seconds for which a known task is left to others, at first and at most
+QUEUE_PAUSE_S = (1.0, 3.0)  # the same for every task of a queue, where each received message costs requests
+CLOGGED_S = 1.0  # seconds for which a queue counts as clogged
+EVERY_TASK = ""  # stands for all tasks of a queue, if a store cannot skip some
 _NONE: frozenset[str] = frozenset()
 
 
 class TaskPause(Struct):
-    """Until when a task is not claimed (`math.inf`: while a worker that knows it is alive), and for how long the last
-    pause was. `version`: of the oldest message of an unknown task."""
+    """Until when a task is not claimed (`math.inf`: while a worker that knows it lives), and the length of the last
+    pause. `version` is that of the oldest message of an unknown task."""
 
     until_s: float
     pause_s: float = 0.0
@@ -31,32 +31,32 @@ class TaskPauses:
 
     def __init__(self) -> None:
         self.by_queue: defaultdict[str, dict[str, TaskPause]] = defaultdict(dict)
-        self._clogged_s: dict[str, float] = {}  # when a claim of that queue last met too many that it left out
+        self._clogged_s: dict[str, float] = {}  # by queue: when a claim last met too many skipped messages
         self.stopped: frozenset[str] = frozenset()  # queues that hang in this worker
 
     def __bool__(self) -> bool:
         return bool(self.by_queue or self.stopped)
 
     def leave(self, queue: str, task: str, version: int) -> None:
-        """Claim none of this unknown task until `forget`."""
+        """Claim no messages of this unknown task until `forget`."""
         self.by_queue[queue][task] = TaskPause(math.inf, version=version)
 
     def rest(self, queue: str, task: str, *, mostly: bool) -> None:
-        """Claim none of this task for a moment; for longer, if `mostly` newer ones came this time too."""
+        """Claim no messages of this task for a moment; for longer if most of the last ones were newer (`mostly`)."""
         first_s, most_s = QUEUE_PAUSE_S if task == EVERY_TASK else PAUSE_S
         pause = self.by_queue[queue].setdefault(task, TaskPause(0.0, first_s / 2))
         pause.pause_s = min(most_s, 2 * pause.pause_s) if mostly else PAUSE_S[0]
         pause.until_s = time.monotonic() + uniform(0.5, 1.0) * pause.pause_s
 
     def forget(self, queue: str, task: str) -> None:
-        """Claim it again."""
+        """Claim the task again."""
         pauses = self.by_queue[queue]
         pauses.pop(task, None)
         if not pauses:
             del self.by_queue[queue]
 
     def skip(self, queue: str) -> frozenset[str] | None:
-        """The tasks of the queue to leave out now; None if that is every task."""
+        """Return the tasks of the queue to skip now; None for all of them."""
         if queue in self.stopped:
             return None
         pauses = self.by_queue.get(queue)
@@ -67,16 +67,16 @@ class TaskPauses:
         return None if EVERY_TASK in names else names
 
     def wake_ms(self) -> float:
-        """In how many ms a task may be claimed again."""
+        """Return the ms until a task may be claimed again."""
         now_s = time.monotonic()
         ends = [p.until_s for pauses in self.by_queue.values() for p in pauses.values() if p.until_s > now_s]
         return (min(ends, default=math.inf) - now_s) * 1000
 
     def note(self, clogged: frozenset[str]) -> None:
-        """Claims of these queues met so many messages that they left out that they saw no others."""
+        """Note queues whose claims met so many skipped messages that they found no others."""
         for queue in clogged & self.by_queue.keys():
             self._clogged_s[queue] = time.monotonic()
 
     def is_clogged(self, queue: str) -> bool:
-        """Whether that was so just now."""
+        """Return whether the queue was clogged within CLOGGED_S."""
         return time.monotonic() - self._clogged_s.get(queue, -math.inf) < CLOGGED_S

@@ -1,4 +1,4 @@
-"""Wake what waits for a newer worker, when that worker has started."""
+"""Wake messages that wait for a newer worker, when that worker has started."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ...presence import Teller, release_of, waiting_tasks
 from ...store import Store
 from ...task import TaskSpec
 
-TIMES = 3  # how often it looks, at the first renewals: others may put messages off until they know of this worker
+TIMES = 3  # at so many first renewals, as others may defer messages until they know of this worker
 PAGE = 100
-PAGES_MAX = 200  # of one look
+PAGES_MAX = 200  # pages per wake
 
 
 class Waking:
-    """Tells what a worker knows, at each renewal of its record, and wakes at the first ones what waits for it. Called
-    on the thread that keeps the record."""
+    """Reports the tasks of a worker at each renewal of its record, and wakes messages that wait for them at the first
+    ones. Called on the thread that renews the record."""
 
     def __init__(
         self, store: Store, queues: Sequence[str], tasks: Mapping[str, TaskSpec], draining: Callable[[], bool]
@@ -26,7 +26,7 @@ class Waking:
         self._teller, self._left = Teller(store), TIMES
 
     def renewed(self) -> None:
-        """The record was written. Raises StoreError."""
+        """Handle a renewal of the record. Raises StoreError."""
         if self._draining():
             return
         self._teller.tell(release_of(self._queues, self._tasks))
@@ -35,7 +35,7 @@ class Waking:
             self._left -= 1
 
     def wake(self) -> None:
-        """Make messages due that were put off because no worker knew them. Raises StoreError."""
+        """Make messages due that were deferred because no worker knew their tasks. Raises StoreError."""
         if not (self._store.traits.finds and self._store.traits.triages):
             return
         named = waiting_tasks(self._store)

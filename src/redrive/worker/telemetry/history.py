@@ -1,4 +1,4 @@
-"""Count what becomes of deliveries, for the history of the store."""
+"""Count the outcomes of deliveries, for the history of the store."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from ...history.tally import band, crash_key, dead_key, deferral_keys, fault_key
 from ...message import Ack, Delivery, Settled
 from ..settlement import Outcome, first_due_ms
 
-_LAST = ATTEMPTS - 1  # attempts from here on are counted together
-_CRASHED_S = 1.0  # how long nothing is claimed until crashes are written: what runs next may crash this worker
+_LAST = ATTEMPTS - 1  # the counter of this attempt and all later ones
+_CRASHED_S = 1.0  # seconds without claims until crashes are written: the next message may crash it
 _RESTS = ("dead", "quarantined")
 
 
 class Counted:
     """Counts the deliveries of one worker. The store thread calls it, once for each batch.
 
-    `fate` tells what became of a delivery that is not simply done.
+    `fate` returns the event of a delivery, for those that are not simply done.
     """
 
     def __init__(self, flusher: Flusher, fate: Callable[[Outcome, Settled, int], DeliveryEvent]) -> None:
         self._flusher, self._recorder, self._fate = flusher, flusher.recorder, fate
 
     def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled], now_ms: int) -> None:
-        """Count these deliveries, given the store's answers."""
+        """Count settled deliveries, given the store's answers."""
         recorder, clock_ms, ok = self._recorder, now_ms - time.monotonic() * 1000, Settled.OK
         queue = task = None
         crashed = False
         with recorder.lock:
             recorder.turn(now_ms)
-            for o, answer in zip(outcomes, answers, strict=True):  # once per message, so lean
+            for o, answer in zip(outcomes, answers, strict=True):  # runs once per message, so it must be fast
                 delivery, settlement, started_s = o.delivery, o.settlement, o.started_s
                 message = delivery.message
-                if message.task != task or message.queue != queue:  # most batches are of one task
+                if message.task != task or message.queue != queue:  # most batches have one task
                     queue, task = message.queue, message.task
                     series = recorder.of(queue, task)
                     done, judges = series.done, series.judges
@@ -67,7 +67,7 @@ class Counted:
         self._written(crashed)
 
     def count_unsettled(self, fates: Sequence[DeliveryEvent], now_ms: int) -> None:
-        """Count fates that no settlement brought about: crashes, lost leases, damaged messages."""
+        """Count deliveries without a settlement: crashes, lost leases, damaged messages."""
         crashed = False
         with self._recorder.lock:
             self._recorder.turn(now_ms)
@@ -76,18 +76,18 @@ class Counted:
         self._written(crashed)
 
     def _written(self, crashed: bool) -> None:
-        """Write with the next turn of the thread, or at once where a crash was counted: crashes come in rows, and the
-        next one would take the count of this one with it."""
+        """Write the counts with the next turn of the flusher; at once after a crash, as the next crash may come soon
+        and would lose them."""
         self._flusher.counted()
         if crashed:
             self._flusher.finish(_CRASHED_S)
 
     def finish(self) -> None:
-        """The worker ends: write what is counted, if the store answers in time."""
+        """Write the counts at the end of the worker, if the store answers in time."""
         self._flusher.finish()
 
     def _count(self, series: MinuteSeries, delivery: Delivery | None, fate: DeliveryEvent) -> bool:
-        """Returns whether a crash was counted."""
+        """Count a delivery; return whether it was a crash."""
         outcome = fate.outcome
         series.count(outcome_key(outcome, band(fate.attempt)))
         if fate.fault is not None:
@@ -111,8 +111,8 @@ class Counted:
 
 
 def _count_causes(series: MinuteSeries, fate: DeliveryEvent) -> bool:
-    """Count crashes, when the message's life ends: until then a cause may become known. Returns whether there were
-    some."""
+    """Count the causes of crashes at the end of a message's life, as causes may become known until then. Returns
+    whether there were any."""
     for cause in fate.causes:
         series.count(crash_key(cause or "unknown"))
     return bool(fate.causes)

@@ -1,4 +1,4 @@
-"""What a worker tells about itself."""
+"""The record that a worker keeps about itself."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from ..services import Service
 
 
 class WorkerPresence(Service):
-    """Keeps a worker's record. `taken` counts what it holds by queue; `carried` are the redrive runs that it carries.
-    `drain` makes it drain, when a person asks for that; `renewed` is called after each write of the record. What
-    `hangs` is in the record at once. The store thread adds to `trips` how long each exchange with the store took, in
-    seconds."""
+    """Keeps a worker's record. `taken` counts its messages by queue; `carried` returns the redrive runs that it carries
+    out. `drain` is called when a person requests it; `renewed` after each write of the record. A hang that `hangs`
+    detects is written at once. The store thread adds the durations of its exchanges to `trips`, in seconds."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class WorkerPresence(Service):
         self.trips = self.keeper.trips
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Measure how late this event loop is. Call it on its thread."""
+        """Measure how late this event loop is. Call it on the loop's thread."""
         self._loop = loop
         if is_on(self._store):
             self._lag.start(loop)
@@ -66,7 +65,7 @@ class WorkerPresence(Service):
             self._loop.call_soon_threadsafe(self._lag.stop)
 
     def sample(self) -> WorkerInfo:
-        """The record as it is now. On the keeper's thread."""
+        """Return the current record. Called on the keeper's thread."""
         held = self._in_flight.all()
         running = [execution for execution in held if execution.started_s and not execution.finished_s]
         hang, now_ms, oldest = self._hangs.hang, self._store.now_ms(), _oldest(held)
@@ -91,7 +90,7 @@ class WorkerPresence(Service):
 
 
 def _oldest(held: Sequence[Execution]) -> dict[str, int]:
-    """When the first message of each queue that has not begun was due."""
+    """Return, by queue, the due time of the oldest message that has not begun."""
     oldest: dict[str, int] = {}
     for execution in held:
         if not execution.started_s:
@@ -102,7 +101,7 @@ def _oldest(held: Sequence[Execution]) -> dict[str, int]:
 
 
 def _listed(held: Sequence[Execution], running: Sequence[Execution], now_ms: int) -> tuple[HeldMessage, ...]:
-    """Those that run, the longest first, then those that wait to start."""
+    """Return the running messages, the longest first, then those that wait to start."""
     now_s = time.monotonic()
     some = sorted(running, key=lambda execution: execution.started_s)[:LISTED_MAX]
     some += [execution for execution in held if not execution.started_s][: LISTED_MAX - len(some)]
