@@ -130,7 +130,7 @@ def test_workers_that_tell_are_seen_idle_running_and_gone(app: App) -> None:
     seen, left = put(app, "mail"), put(app, "bulk")
     status = app.status()
     assert status.tell
-    assert [(w.name, w.state, w.leased, w.queues, w.held) for w in status.workers] == [
+    assert [(w.name, w.state, w.leased, w.queues, w.report.held) for w in status.workers] == [
         (WORKER, "running", 1, {"crm": 1, "mail": 0}, 1),
         ("vm/worker-1", "idle", 0, {"crm": 0, "mail": 0}, 0),
         ("vm/worker-2", "gone", 0, {"crm": 0, "mail": 0}, 7),

@@ -73,7 +73,7 @@ def test_status_and_doctor_name_it(hanging: Hanging, redrive: Call) -> None:
     said = redrive("doctor")
     assert said.code == 1 and f"{TEXT}, for 25s" in said.out
     [record] = json.loads(redrive("status", "-o", "json").out)["workers"]
-    assert record["state"] == "hung" and record["hung_since"] is not None
+    assert record["state"] == "hung" and record["hung"]["task"] == "stats.roll"
 
 
 def test_workers_lists_it(hanging: Hanging, redrive: Call) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def schedule_record(schedule: Schedule, status: ScheduleStatus, now_ms: int) -> dict[str, Any]:
+    """A schedule: what the app declares, and how late it is."""
     return {
         "state": schedule_state(status, now_ms),
         "name": schedule.name,
@@ -25,4 +26,5 @@ def schedule_record(schedule: Schedule, status: ScheduleStatus, now_ms: int) -> 
         "next_at": timestamp(status.next_ms),
         "late_s": None if status.late_ms is None else status.late_ms / 1000,
         "paused": status.paused,
+        "scheduler_seen_at": timestamp(status.seen_ms),
     }

@@ -8,6 +8,7 @@ from .formats import timestamp
 
 if TYPE_CHECKING:
     from ..presence import HeldMessage, Hung, WorkerInfo
+    from ..status import WorkerStatus
 
 
 def worker_record(info: WorkerInfo) -> dict[str, Any]:
@@ -19,12 +20,12 @@ def worker_record(info: WorkerInfo) -> dict[str, Any]:
         "gone": info.gone,
         "draining": info.draining,
         "drain_asked": info.drain_asked,
-        "host": info.host,
-        "pid": info.pid,
-        "version": info.version,
+        "host": info.host or None,
+        "pid": info.pid or None,
+        "version": info.version or None,
         "app": info.app,
-        "started_at": timestamp(info.started_ms),
-        "seen_at": timestamp(info.seen_ms),
+        "started_at": timestamp(info.started_ms or None),
+        "seen_at": timestamp(info.seen_ms or None),
         "queues": {q.name: {"concurrency": q.concurrency, "held": q.held} for q in info.queues},
         "held": info.held,
         "running": info.running,
@@ -39,6 +40,18 @@ def worker_record(info: WorkerInfo) -> dict[str, Any]:
         "store_p50_ms": info.store_p50_ms,
         "store_p99_ms": info.store_p99_ms,
         "clock_ahead_ms": info.clock_ahead_ms,
+    }
+
+
+def leased_worker_record(worker: WorkerStatus) -> dict[str, Any]:
+    """A worker as a row, and how many messages it has leased. One that does not report is `silent`, with its name and
+    leases alone."""
+    return {
+        **worker_record(worker.report),
+        "state": worker.state,
+        "leased": worker.leased,
+        "leased_by_queue": dict(worker.queues),
+        "lease_until": timestamp(worker.until_ms),
     }
 
 

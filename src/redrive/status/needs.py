@@ -127,20 +127,20 @@ def _object(hold: Hold) -> tuple[str, tuple[str, ...], Mapping[str, str]]:
 def _workers(status: Status) -> Iterator[Need]:
     """Yield needs for workers that are hung, killed, or without a connection to the store."""
     for worker in status.workers:
-        if worker.hung is not None:
-            next = words("job", "show", worker.hung.id) if worker.hung.id else words("workers", "-v")
+        report, hung = worker.report, worker.report.hung
+        if worker.state == "gone":
+            text = f"worker {worker.name} is gone: it told nothing any more, and did not end by itself"
+            held = f"; {report.held:,} of its messages were not taken over yet" if report.held else ""
             yield Need(
-                area="workers", text=worker.hung.text(worker.name), next=next, severity=PAGE,
-                about=f"worker/{worker.name}", place=("workers",), since_ms=worker.hung.since_ms,
+                area="workers", text=text + held, next=words("workers"), severity=TICKET if report.held else NOTE,
+                about=f"worker/{worker.name}", place=("workers",), since_ms=report.seen_ms,
             )  # fmt: skip
-        if worker.state != "gone":
-            continue
-        text = f"worker {worker.name} is gone: it told nothing any more, and did not end by itself"
-        held = f"; {worker.held:,} of its messages were not taken over yet" if worker.held else ""
-        yield Need(
-            area="workers", text=text + held, next=words("workers"), severity=TICKET if worker.held else NOTE,
-            about=f"worker/{worker.name}", place=("workers",), since_ms=worker.seen_ms,
-        )  # fmt: skip
+        elif hung is not None:
+            next = words("job", "show", hung.id) if hung.id else words("workers", "-v")
+            yield Need(
+                area="workers", text=hung.text(worker.name), next=next, severity=PAGE,
+                about=f"worker/{worker.name}", place=("workers",), since_ms=hung.since_ms,
+            )  # fmt: skip
 
 
 def _dead(status: Status, autos: Mapping[str, Machine]) -> Iterator[Need]:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from ..config import settings
 from ..duration import show
 from ..message import Lane
-from ..presence import Hung, WorkerInfo, read_workers
+from ..presence import WorkerInfo, read_workers
 from ..store import Store
 
 LOOKED = 1000  # leased messages that are read
@@ -24,19 +24,16 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     """A worker. `queues` has the number of leased messages for each of its queues; `until_ms` is when its last lease
     expires unless it is renewed, None if it has none.
 
-    `state` is idle, running, draining, hung, gone, or silent: it holds leases and does not report. `seen_ms` is the
-    time of its last record. `held`: how many messages a gone worker had claimed. `hung`: why a hung worker cannot begin
-    messages.
+    `state` is idle, running, draining, hung, gone, or silent: it holds leases and does not report. `report` is its
+    last record; of a silent worker it has only the name.
     """
 
     name: str
     state: str
     leased: int
     queues: Mapping[str, int]
+    report: WorkerInfo
     until_ms: int | None = None
-    seen_ms: int | None = None
-    held: int = 0
-    hung: Hung | None = None
 
 
 def worker_reports(store: Store) -> tuple[WorkerInfo, ...] | None:
@@ -77,14 +74,17 @@ def workers_of(store: Store, now_ms: int, workers: Sequence[WorkerInfo] | None) 
             state=info.state,
             leased=leased.total(),
             queues=queues,
+            report=info,
             until_ms=until.get(info.name),
-            seen_ms=info.seen_ms,
-            held=info.held,
-            hung=None if info.gone else info.hung,
         )
     for name, leased in held.items():
         statuses[name] = WorkerStatus(
-            name=name, state="silent", leased=leased.total(), queues=dict(sorted(leased.items())), until_ms=until[name]
+            name=name,
+            state="silent",
+            leased=leased.total(),
+            queues=dict(sorted(leased.items())),
+            report=WorkerInfo(name=name),
+            until_ms=until[name],
         )
     return tuple(sorted(statuses.values(), key=lambda worker: (worker.state == "gone", worker.name)))
 

@@ -19,8 +19,10 @@ from ...present.groups import group_records
 from ...present.holds import hold_record
 from ...present.queues import LANES, queue_record
 from ...present.runs import run_record
+from ...present.schedules import schedule_record
 from ...present.status import NEEDS_SHOWN, QUEUES_SHOWN, need_record, schedule_state
 from ...present.table import table
+from ...present.workers import leased_worker_record
 from ...redact import Joined, joined, redact
 from ..opening import OpenedStore, at_store
 from ..terminal.output import Column, Output
@@ -144,11 +146,11 @@ def _worker(worker: WorkerStatus, now_ms: int) -> str:
 
 def _works(worker: WorkerStatus, now_ms: int) -> str:
     if worker.state == "gone":
-        ago = show_duration(max(0, now_ms - (worker.seen_ms or 0)) // 1000)
+        ago = show_duration(max(0, now_ms - worker.report.seen_ms) // 1000)
         left = f"; {worker.leased:,} still leased" if worker.leased else ""
-        return f"gone, told {ago} ago; {worker.held:,} of its messages not taken over{left}"
-    if worker.hung is not None:
-        for_ = show_duration(max(0, now_ms - worker.hung.since_ms) // 1000)
+        return f"gone, told {ago} ago; {worker.report.held:,} of its messages not taken over{left}"
+    if worker.report.hung is not None:
+        for_ = show_duration(max(0, now_ms - worker.report.hung.since_ms) // 1000)
         return f"hung for {for_}, {worker.leased:,} leased, {listed(_leased(worker.queues))}"
     if not worker.leased:
         return f"{worker.state}, works {', '.join(worker.queues)}"
@@ -204,7 +206,7 @@ def _rows(status: Status) -> Iterable[dict[str, Any]]:
 
 
 def _record(status: Status, opened: OpenedStore) -> dict[str, Any]:
-    now_ms = status.at_ms
+    now_ms, declared = status.at_ms, opened.app.schedules if opened.app is not None else {}
     return {
         "ok": status.ok,
         "at": timestamp(now_ms),
@@ -214,19 +216,7 @@ def _record(status: Status, opened: OpenedStore) -> dict[str, Any]:
             for need in status.needs[:NEEDS_SHOWN]
         ],
         "need_count": len(status.needs),
-        "workers": [
-            {
-                "name": w.name,
-                "state": w.state,
-                "leased": w.leased,
-                "queues": dict(w.queues),
-                "lease_until": timestamp(w.until_ms),
-                "seen_at": timestamp(w.seen_ms),
-                "held": w.held,
-                "hung_since": None if w.hung is None else timestamp(w.hung.since_ms),
-            }
-            for w in status.workers
-        ],
+        "workers": [leased_worker_record(worker) for worker in status.workers],
         "held": [hold_record(hold) for hold in status.holds],
         "failures": [
             record | {"next": onward(_group_next(group))}
@@ -234,18 +224,7 @@ def _record(status: Status, opened: OpenedStore) -> dict[str, Any]:
                 status.failures, group_records(status.failures, status.annotations, now_ms), strict=True
             )
         ],
-        "schedules": [
-            {
-                "name": one.name,
-                "state": schedule_state(one, now_ms),
-                "late_s": None if one.late_ms is None else one.late_ms / 1000,
-                "last_at": timestamp(one.last_ms),
-                "next_at": timestamp(one.next_ms),
-                "scheduler_seen_at": timestamp(one.seen_ms),
-                "paused": one.paused,
-            }
-            for one in status.schedules
-        ],
+        "schedules": [schedule_record(declared[one.name], one, now_ms) for one in status.schedules],
         "runs": [run_record(run) | {"next": onward(f"run watch {typed(run.id)}")} for run in status.runs],
         "queues": [
             queue_record(queue.name, queue.counts, paused=queue.paused, held=list(map(hold_record, queue.holds)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...errors import Unsupported
 from ...message import Counts
+from ...present.dependencies import dependency_row
 from ...present.formats import timestamp
 from ...present.groups import group_records
 from ...present.queues import LANES
@@ -42,11 +43,10 @@ def overview(ask: PageRequest) -> Record:
         "group_count": len(status.failures),
         "holds": [fields.hold(ask, hold) for hold in status.holds[:SHOWN]],
         "dependencies": [
-            {"name": control.about, "breaker": control.breaker, "until": timestamp(control.until_ms)}
-            for control in (ask.app.flow.list(waiting=False) if ask.store.traits.cells else ())
+            dependency_row(control) for control in (ask.app.flow.list(waiting=False) if ask.store.traits.cells else ())
         ],
         "runs": [run_record(run) for run in ask.app.dlq.runs(SHOWN)] if ask.store.traits.cells else [],
-        "workers": {
+        "worker_counts": {
             "alive": sum(worker.state != "gone" for worker in status.workers),
             "hung": sum(worker.state == "hung" for worker in status.workers),
             "gone": sum(worker.state == "gone" for worker in status.workers),
