@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from .config import settings
@@ -28,6 +29,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 W = TypeVar("W", bound=Wrap)
 A = TypeVar("A", bound="Callable[[Alert], Any]")
+#: An ASGI application: scope, receive, send.
+Asgi = Callable[
+    [
+        MutableMapping[str, Any],
+        Callable[[], Awaitable[MutableMapping[str, Any]]],
+        Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ],
+    Awaitable[None],
+]
 
 
 class App(ReadModel):
@@ -289,6 +299,39 @@ class App(ReadModel):
             return fn
 
         return listen
+
+    # -- mounting
+
+    def dashboard(
+        self,
+        *,
+        authorize: Callable[[Any], Any] | None = None,
+        token: str | None = None,
+        read_only: bool = False,
+        hosts: Collection[str] | None = None,
+        base_path: str = "",
+    ) -> Asgi:
+        """The pages of this app as an ASGI application: `fastapi_app.mount("/jobs", app.dashboard(authorize=policy))`.
+
+        `authorize(request)`, which may be async, returns who asks: a `redrive.web.User`, a name with all permissions,
+        (name, permissions), or None. With `token`, who has it may do everything. With neither, only requests from this
+        machine are answered. `read_only` answers each change with 405. `hosts` are the names that a request may have in
+        its Host, beside loopback; None: any where `authorize` is given, else none. `base_path` is where a proxy shows
+        the pages. Needs `pip install 'redrive[web]'`. Raises ConfigError."""
+        try:
+            web = import_module(".web", __package__)  # imported by name, as pages belong to a layer above
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"the pages need their packages ({error}); pip install 'redrive[web]'") from error
+        site: Asgi = web.Site(
+            self,
+            registry=self,
+            authorize=authorize,
+            token=token,
+            read_only=read_only,
+            hosts=hosts,
+            base_path=base_path,
+        )
+        return site
 
     # -- working
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .duration import Duration
-from .errors import ConfigError
 from .registry import Registry
 
 if TYPE_CHECKING:  # imported late, as start-up would take longer
@@ -19,16 +16,6 @@ if TYPE_CHECKING:  # imported late, as start-up would take longer
     from .status.upcoming import Upcoming
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
-
-#: An ASGI application: scope, receive, send.
-Asgi = Callable[
-    [
-        MutableMapping[str, Any],
-        Callable[[], Awaitable[MutableMapping[str, Any]]],
-        Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    ],
-    Awaitable[None],
-]
 
 
 class ReadModel(Registry):
@@ -110,34 +97,3 @@ class ReadModel(Registry):
         from .history import read_objectives
 
         return read_objectives(self.store, self)
-
-    def dashboard(
-        self,
-        *,
-        authorize: Callable[[Any], Any] | None = None,
-        token: str | None = None,
-        read_only: bool = False,
-        hosts: Collection[str] | None = None,
-        base_path: str = "",
-    ) -> Asgi:
-        """The pages of this app as an ASGI application: `fastapi_app.mount("/jobs", app.dashboard(authorize=policy))`.
-
-        `authorize(request)`, which may be async, returns who asks: a `redrive.web.User`, a name with all permissions,
-        (name, permissions), or None. With `token`, who has it may do everything. With neither, only requests from this
-        machine are answered. `read_only` answers each change with 405. `hosts` are the names that a request may have in
-        its Host, beside loopback; None: any where `authorize` is given, else none. `base_path` is where a proxy shows
-        the pages. Needs `pip install 'redrive[web]'`. Raises ConfigError."""
-        try:
-            web = import_module(".web", __package__)  # imported by name, as pages belong to a layer above
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"the pages need their packages ({error}); pip install 'redrive[web]'") from error
-        site: Asgi = web.Site(
-            self,
-            registry=self,
-            authorize=authorize,
-            token=token,
-            read_only=read_only,
-            hosts=hosts,
-            base_path=base_path,
-        )
-        return site

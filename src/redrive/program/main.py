@@ -144,7 +144,7 @@ def run(args: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # print characters that the encoding lacks as escapes
     if "_REDRIVE_COMPLETE" in os.environ:
-        import_module("redrive.cli.terminal.completing").install()
+        import_module("redrive.cli.completing").install()
     try:
         result = cli.main(list(args), standalone_mode=False, obj=tuple(args))
     except (click.Abort, KeyboardInterrupt):

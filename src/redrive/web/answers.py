@@ -34,7 +34,7 @@ from .access import Denied, User
 from .ask import PageAnswer, Problem, SiteParts
 from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
 from .requests import wants_json
-from .table import MENU, SitePage
+from .table import SitePage
 from .text import moment, page
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -132,7 +132,7 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
         "user": user,
         "csrf": csrf,
         "shown": shown,
-        "menu": MENU,
+        "menu": site.menu,
         "store": site.url,
         "read_only": site.read_only,
         "is_live": "wsgi_environ" not in request.scope,

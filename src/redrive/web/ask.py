@@ -29,9 +29,21 @@ T = TypeVar("T")
 Record = dict[str, Any]
 
 
+class MenuPage(Protocol):
+    """A page that the menu leads to."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def key(self) -> str:
+        """Pressed after `g`."""
+        ...
+
+
 class SiteParts(Protocol):
     """The parts of a site that pages and actions use."""
 
+    menu: Sequence[MenuPage]
     app: ReadModel
     registry: Registry | None
     read_only: bool

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -26,7 +26,7 @@ from ..redact.visible import one_line
 from ..urls import shown
 from . import answers
 from .access import SESSION, SESSION_S, Access, Answered, Authorize, Permission, User, client_of, cookies
-from .ask import Done, Download, PageAnswer, PageRequest, Problem, Record
+from .ask import Done, Download, MenuPage, PageAnswer, PageRequest, Problem, Record
 from .guard import (
     CSRF,
     SAID,
@@ -47,7 +47,7 @@ from .guard import (
 from .live import BILLED_EVERY_S, EVERY_S, Glance, Live
 from .requests import LOGIN_MAX, form_of, wants_json
 from .sums import KeptValue, Sums
-from .table import ACTIONS, PAGES, Action, SitePage
+from .table import ACTIONS, MENU, PAGES, Action, SitePage
 from .vigil import Readings, Vigil, key_of
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class Site:
     ) -> None:
         base_path = _base_path(base_path)
         self.app, self.registry = app, registry
+        self.menu: Sequence[MenuPage] = MENU
         self.read_only = read_only
         self.url = url or shown(app.url or "")  # for display, without a password
         self.access, self.sums = Access(authorize, token), Sums()

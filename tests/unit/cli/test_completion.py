@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.cli.terminal import completing
+from redrive.cli import completing
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Draft, Settlement
 from redrive.program.main import cli

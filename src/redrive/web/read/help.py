@@ -7,13 +7,11 @@ from ..ask import PageRequest, Record
 
 def keys(ask: PageRequest) -> Record:
     """Return the keys, and the permissions of the user."""
-    from ..table import MENU
-
     return {
         "shortcuts": [
             {"press": "/", "does": "find messages"},
             {"press": "?", "does": "this page"},
-            *({"press": f"g {page.key}", "does": page.title} for page in MENU),
+            *({"press": f"g {page.key}", "does": page.title} for page in ask.site.menu),
             {"press": "Esc", "does": "leave a field"},
         ],
         "permissions": sorted(ask.user.permissions),

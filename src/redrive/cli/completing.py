@@ -27,12 +27,12 @@ from click.shell_completion import (
     add_completion_class,
 )
 
-from ...app import App
-from ...config import settings
-from ...store import Store
-from ...stores import open_store
-from ...stores.upkeep import is_there
-from ..opening import load_app
+from ..app import App
+from ..config import settings
+from ..store import Store
+from ..stores import open_store
+from ..stores.upkeep import is_there
+from .opening import load_app
 
 WAIT_S = 1.0  # seconds for the app and the store; names read by then are offered
 NAMES_MAX = 200
@@ -133,7 +133,7 @@ def _failures(store: Store) -> Iterable[NamedParameter]:
 
 
 def _plans(store: Store) -> Iterable[NamedParameter]:
-    from ...triage.redrive.records import read_plan, recent_plans
+    from ..triage.redrive.records import read_plan, recent_plans
 
     for id in recent_plans(store.cells)[:PLANS_MAX]:
         if (plan := read_plan(store.cells, id)) is not None:
@@ -141,7 +141,7 @@ def _plans(store: Store) -> Iterable[NamedParameter]:
 
 
 def _runs(store: Store) -> Iterable[NamedParameter]:
-    from ...triage.redrive.run import views
+    from ..triage.redrive.run import views
 
     return ((view.id, view.state) for view in views(store, NAMES_MAX))
 
