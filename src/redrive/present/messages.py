@@ -211,23 +211,16 @@ def moment_text(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = 
     return f"{moment['what']}: {moment['text']}" if moment["text"] else str(moment["what"])
 
 
-def dead_message_row(message: Message) -> dict[str, Any]:
+def dead_message_row(message: Message, now_ms: int) -> dict[str, Any]:
     """Return a dead message as a row, with its last fault."""
     last = message.faults[-1] if message.faults else None
     return {
-        "id": message.id,
-        "task": message.task,
-        "queue": message.queue,
+        **message_row(message, now_ms),
+        "lane": str(message.lane),
         "reason": message.reason,
-        "attempt": message.attempt,
-        "crashes": message.crashes,
-        "redrives": message.redrives,
         "fingerprint": last.fingerprint if last else None,
         "kind": str(last.kind) if last else None,
         "error": last.error if last else None,
         "text": message.damage.why if message.damage else shown_text(last.text) if last else None,
-        "lane": str(message.lane),
-        "enqueued_at": timestamp(message.enqueued_ms),
         "died_at": timestamp(message.rested_ms),
-        "correlation_id": message.correlation_id,
     }

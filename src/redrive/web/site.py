@@ -107,8 +107,8 @@ class Site:
         self.access, self.sums = Access(authorize, token), Sums()
         self.base_path = base_path
         self._hosts = host_names(hosts if hosts is not None or authorize is not None else ())
-        self._live: Live | None = None
         self.vigil = Vigil(lambda: self.app.store)
+        self.live = Live(Glance(lambda: self.app.store), self._every_s, self.vigil.heard)
         self.readings = Readings(self.url, self.vigil)
         handlers = {HTTPException: self._refused}
         self._routes = Starlette(routes=list(self._table()), exception_handlers=handlers)
@@ -158,13 +158,6 @@ class Site:
             return {**scope, "root_path": root + self.base_path}
         return {**scope, "root_path": root + self.base_path, "path": root + self.base_path + inner}
 
-    @property
-    def live(self) -> Live:
-        """The live updates. They belong to the event loop that answers requests."""
-        if self._live is None:
-            self._live = Live(Glance(lambda: self.app.store), self._every_s, self.vigil.heard)
-        return self._live
-
     def _every_s(self) -> float:
         return EVERY_S if self.app.store.usage() is None else BILLED_EVERY_S
 
@@ -181,8 +174,7 @@ class Site:
 
     async def close(self) -> None:
         """End live updates. The store stays open."""
-        if self._live is not None:
-            await self._live.close()
+        await self.live.close()
 
     # -- answering
 

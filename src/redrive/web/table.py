@@ -60,7 +60,7 @@ PAGES = (
     SitePage("queues", "/queues", "Queues", "queues:queues", key="q"),
     SitePage("queue", "/queues/{queue:path}", "Queue", "queues:queue"),
     SitePage("groups", "/groups", "Failure groups", "groups:groups", key="f"),
-    SitePage("group", "/groups/{fingerprint}", "Failure group", "group:group"),
+    SitePage("group", "/groups/{fingerprint}", "Failure group", "groups:group"),
     SitePage("messages", "/messages", "Messages", "messages:messages", key="m"),
     SitePage("edit", "/messages/{id}/edit", "Edit a message", "edit:edit", P.EDIT, form=True, most=BODY_MAX),
     SitePage("message", "/messages/{id}", "Message", "message:message"),

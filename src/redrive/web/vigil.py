@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
@@ -95,10 +96,7 @@ class Readings:
     async def seen(self, page: SitePage, request: Request, ask: PageRequest, version: int | None = None) -> Record:
         """Return the record of a page, with its age if it is old. If the store does not answer, return the last record,
         with its time. `version`: share the record with other requests after the same change."""
-
-        def read() -> Record:
-            return _read(page, ask)
-
+        read = partial(_read, page, ask)
         key = key_of(request, ask)
         once = asyncio.to_thread(read) if version is None else self.once(key, version, read)
         reading = asyncio.ensure_future(once)

@@ -166,8 +166,11 @@ def test_a_schedule_has_one_shape_wherever_json_shows_it(
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("REDRIVE_APP", "shapes_tasks:app")
     app = load_app("shapes_tasks:app", tmp_path)
-    app.scheduler().step()
-    compare(pair("schedule", Reader(app.dashboard()), parts))
+    try:
+        app.scheduler().step()
+        compare(pair("schedule", Reader(app.dashboard()), parts))
+    finally:
+        app.store.close()
 
 
 def busy(now_ms: int) -> WorkerInfo:

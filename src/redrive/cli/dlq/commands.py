@@ -107,7 +107,7 @@ def list_(
     first = next(messages, None)
     empty = here(opened).noted(matching, lane) if first is None else ""
     out.rows(
-        (dead_message_row(m) for m in chain(() if first is None else (first,), messages)),
+        (dead_message_row(m, matching.now_ms) for m in chain(() if first is None else (first,), messages)),
         _COLUMNS,
         id="id",
         limit=limit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -109,16 +110,17 @@ class GroupDetail(Screen):
 
     def page(self) -> ScreenPage:
         deep: GroupReading = self.studied
+        rows = [dead_row(message, self.now_ms) for message in deep.dead]
         head: list[str] = [joined(self.task, f": fingerprint {self.fingerprint}")]
         for group in deep.groups:
             head.append(f"{group.count:,} × {group.error}, {group.trend}; {group.hour:,} in the last hour")
-        head += [f"  {text}" for text in _texts(deep)]
+        head += [f"  {text}" for text in _texts(rows)]
         if said := _said(deep.about, self.now_ms):
             head.append(said)
         some = sum(group.count for group in deep.groups) > len(deep.dead)
         of = f"queues of the {len(deep.dead):,} below " if some else "queues "
         head.append(of + listed(_by_queue(deep.dead), COUNTS) if deep.dead else "")
-        return ScreenPage([dead_row(message) for message in deep.dead], head[:8], "none of it is dead any more")
+        return ScreenPage(rows, head[:8], "none of it is dead any more")
 
     def look(self, row: ScreenRow) -> Screen:
         return MessageDetail(row["id"])
@@ -127,12 +129,10 @@ class GroupDetail(Screen):
         return group_selector(self.fingerprint, self.task)
 
 
-def _texts(deep: GroupReading) -> Sequence[str]:
+def _texts(rows: Sequence[ScreenRow]) -> Sequence[str]:
     """Return the three most frequent texts of its failures."""
-    texts = [str(dead_row(message)["text"] or "") for message in deep.dead]
-    counts = {text: texts.count(text) for text in dict.fromkeys(texts) if text}
-    ranked = sorted(counts, key=lambda text: -counts[text])
-    return ranked[:3]
+    counts = Counter(str(row["text"]) for row in rows if row["text"])
+    return [text for text, _ in counts.most_common(3)]
 
 
 def _by_queue(messages: Sequence[Message]) -> Mapping[str, int]:

@@ -46,8 +46,9 @@ _WAITING_COLUMNS = (
 )
 
 
-def dead_row(message: Message) -> dict[str, Any]:
-    return {**dead_message_row(message), "state": str(message.lane)}
+def dead_row(message: Message, now_ms: int) -> dict[str, Any]:
+    """Return a dead message as a row. A damaged one keeps the state of its lane, so that it can be discarded."""
+    return {**dead_message_row(message, now_ms), "state": str(message.lane)}
 
 
 def _about(row: ScreenRow) -> str:
@@ -160,7 +161,7 @@ class MessagesScreen(Screen):
         head = "  ".join(f"[{name} {n:,}]" if name == self.lane.value else f"{name} {n:,}" for name, n in lanes_counted)
         note = f"the first {len(found.messages):,} that match; / narrows by a selector" if found.more else ""
         rows = [
-            dead_row(message) if self.lane in RESTING else message_row(message, self.now_ms)
+            dead_row(message, self.now_ms) if self.lane in RESTING else message_row(message, self.now_ms)
             for message in found.messages
         ]
         return ScreenPage(rows, list(filter(None, [head, note])), f"no message is in the lane {self.lane.value}")

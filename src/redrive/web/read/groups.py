@@ -1,19 +1,32 @@
-"""Failure groups: dead messages with the same failure, the largest group first."""
+"""Failure groups: dead messages with the same failure, the largest group first. And one of them: the failing code,
+its texts, what its messages share, and the actions of people."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 
-from ...errors import SelectorError, Unsupported
-from ...message import FailureGroup, Message
-from ...present.groups import group_records
-from ...triage.annotations import read_annotations
+from msgspec.structs import replace
+
+from ...audit.log import Audit
+from ...crypto import shown_text
+from ...errors import SelectorError, StoreError, Unsupported
+from ...message import FailureGroup, Filter, Lane, Message
+from ...present.audit import entry_record
+from ...present.formats import timestamp
+from ...present.groups import annotation_record, group_records, task_group_record
+from ...present.messages import dead_message_row
+from ...triage.annotations import NOTHING, read_annotations
 from ...triage.redrive.run import RunView, views
+from ...triage.search import FIRST_PAGE, fitting
+from ...triage.select.terms import exactly
 from ...triage.selection import Selection
+from .. import outside
+from ..access import Permission
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
-from . import fields, selecting
+from . import fields, selecting, shares
 
 ROWS = 100
 SAMPLES = 50  # groups whose sample is read to find the failing code
@@ -21,6 +34,11 @@ NEW_MS = 3_600_000  # a group is new for so long after its first death
 RUNS = 50  # the latest runs, by which a regressed group is recognised
 MATCHED_MAX = 100_000  # messages that a thread reads if no index can group them
 FRAME = re.compile(r'^ *File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
+MESSAGES = 50  # of a group that its page lists
+SAMPLE = 200  # messages read to find what they share
+LOG, LOG_READ = 10, 2000  # entries of the audit log: shown, and read
+FRAMES = 12
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")  # one without dead messages has a page: its last may just have moved
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<")
 _PATH = re.compile(r"[/\\]")
 
@@ -124,3 +142,115 @@ def place_of(message: Message) -> str:
         return ""
     file, line, name = own[-1]
     return f"{name} ({_PATH.split(file)[-1]}:{line})"
+
+
+# -- one group
+
+
+def group(ask: PageRequest) -> Record:
+    """Return a group by its fingerprint, over all its tasks."""
+    fingerprint = ask.path["fingerprint"]
+    where = Filter(fingerprint=fingerprint)
+    kept = ask.kept(f"group/{fingerprint}", lambda: ask.store.failure_groups(where=where, trend=True))
+    found, now_ms = [group for group in kept.value if group.count], ask.store.now_ms()
+    about = read_annotations(ask.store, [fingerprint]).get(fingerprint, NOTHING) if ask.store.traits.cells else NOTHING
+    if not found and not _FINGERPRINT.fullmatch(fingerprint):
+        why = "expected the fingerprint of one, such as a1097e748bbaf6be"
+        raise Problem(f"there is no failure group {fingerprint}", why, "look at all failure groups", 404)
+    said = annotation_record(about, now_ms)
+    sample = dict(ask.kept(f"group-sample/{fingerprint}", lambda: _sample(ask, fingerprint, found)).value)
+    if not ask.user.may(Permission.VIEW_BODIES):
+        sample["shared"] = None
+    runs = views(ask.store, RUNS) if ask.store.traits.cells else []
+    selector, after = str(exactly("fingerprint", fingerprint)), ask.text("after")
+    dead = replace(where, until_ms=now_ms + 1)  # as the selector names them now
+    read = ask.store.peek(Lane.DEAD, where=dead, limit=MESSAGES, cursor=after or None)
+    return {
+        "fingerprint": fingerprint,
+        "q": selector,
+        "at": now_ms,
+        "error": found[0].error if found else None,
+        "text": shown_text(found[0].text) if found else None,
+        "count": sum(each.count for each in found),
+        "age_s": kept.age_s,
+        "first_at": timestamp(min(each.first_ms for each in found)) if found else None,
+        "last_at": timestamp(max(each.last_ms for each in found)) if found else None,
+        **said,
+        "states": list(dict.fromkeys(word for each in found for word in states(each, said, runs, now_ms))),
+        "by_task": [task_group_record(each) for each in found],
+        **sample,
+        "rows": [dead_message_row(message, now_ms) for message in read.messages],
+        "next": read.cursor,
+        "after": after,
+        "log": _log(ask, fingerprint),
+        "rules": ["hold", "auto", "discard", "none"],
+        "command": fields.command(ask, "dlq", "group", fingerprint),
+        "plan_command": fields.command(ask, "dlq", "plan", selector),
+    }
+
+
+def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
+    """Return the latest entries of the audit log about the group."""
+    if not ask.store.traits.cells:
+        return []
+    entries = islice(Audit(ask.store).entries(), LOG_READ)
+    mine = islice((entry for entry in entries if entry.about == fingerprint), LOG)
+    return [entry_record(entry) | {"who": entry.who} for entry in mine]
+
+
+def _sample(ask: PageRequest, fingerprint: str, groups: Sequence[FailureGroup]) -> Record:
+    """Return frames, texts, fields, versions and hosts of sampled messages."""
+    dead = _read(ask, Lane.DEAD, Filter(fingerprint=fingerprint))
+    done = _done(ask, groups)
+    last = next((message for message in dead if message.faults), None)
+    texts = [shown_text(message.faults[-1].text) for message in dead if message.faults]
+    return {
+        "sampled": len(dead),
+        "place": place_of(last) if last is not None else None,
+        "frames": _frames(last) if last is not None else [],
+        "traceback": shown_text(last.faults[-1].traceback) if last is not None else None,
+        "sample_id": last.id if last is not None else None,
+        "texts": shares.counted(texts),
+        "text_count": len(set(texts)),
+        "versions": shares.counted(str(message.version) for message in dead),
+        "queues": shares.counted(message.queue for message in dead),
+        "hosts": shares.counted(_host(m.faults[-1].worker) for m in dead if m.faults),
+        "workers": shares.counted(m.faults[-1].worker for m in dead if m.faults),
+        "producers": shares.counted(message.producer for message in dead),
+        "reasons": shares.counted(message.reason for message in dead),
+        "shared": shares.in_common(dead, done),
+        "compared": len(done),
+    }
+
+
+def _read(ask: PageRequest, lane: Lane, where: Filter) -> list[Message]:
+    """Return the first matching messages, at most SAMPLE, and fewer if they are large."""
+    first = ask.store.peek(lane, where=where, limit=FIRST_PAGE)
+    more = fitting(first.messages, SAMPLE) - len(first.messages)
+    if first.cursor is None or more <= 0:
+        return first.messages
+    return first.messages + ask.store.peek(lane, where=where, limit=more, cursor=first.cursor).messages
+
+
+def _done(ask: PageRequest, groups: Sequence[FailureGroup]) -> list[Message]:
+    """Return done messages of the same tasks, if the store keeps them."""
+    if not groups or not (ask.store.traits.keeps_done and ask.store.traits.finds):
+        return []
+    tasks = tuple(each.task for each in groups)
+    try:
+        return [m for m in _read(ask, Lane.DONE, Filter(task=tasks)) if m.reason != "cancelled"]
+    except (Unsupported, StoreError):
+        return []
+
+
+def _frames(message: Message) -> list[Record]:
+    frames = FRAME.findall(shown_text(message.faults[-1].traceback))
+    return [
+        {"file": file, "line": int(line), "function": name, "code": outside.code(file, int(line))}
+        for file, line, name in frames[-FRAMES:][::-1]
+    ]
+
+
+def _host(worker: str) -> str:
+    """Return the host in a worker's name, `HOST.ID/NAME`."""
+    return worker.partition("/")[0].rpartition(".")[0]

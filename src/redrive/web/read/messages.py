@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...errors import SelectorError, Unsupported
-from ...message import Filter, Message
-from ...present.messages import dead_message_row, message_row
+from ...message import Filter
+from ...present.messages import dead_message_row
 from ...triage.select.terms import ARGS, fields_of
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
@@ -62,7 +62,7 @@ def _at_rest(ask: PageRequest) -> Record:
     at = ask.number("at", 0, most=2**53)
     selection = selecting.chosen(ask, ask.text("q"), at or None)
     read = selection.page(ROWS, ask.text("after") or None)
-    rows = [row(message, selection.now_ms) for message in read.messages]
+    rows = [dead_message_row(message, selection.now_ms) for message in read.messages]
     return _listed(ask, selection.now_ms, rows, read.cursor, selecting.counted(ask, selection))
 
 
@@ -84,7 +84,7 @@ def _waiting(ask: PageRequest) -> Record:
             raise SelectorError(f"messages that wait are not selected by {field}", why, ask.text("q"))
     where = Filter(queue=ask.text("queue") or None, task=ask.text("task") or None)
     read = listed(ask, state, where, node, ask.text("after"), ROWS)
-    rows = [row(message, now_ms) for message in read.messages]
+    rows = [dead_message_row(message, now_ms) for message in read.messages]
     return _listed(ask, now_ms, rows, read.cursor, _count(ask, state, where))
 
 
@@ -95,9 +95,3 @@ def _count(ask: PageRequest, state: str, where: Filter) -> KeptValue[int] | None
     counts = counts_by_queue(ask)
     named = [getattr(found, state) for name, found in counts.value.items() if where.queue in (None, name)]
     return KeptValue(sum(named), counts.age_s)
-
-
-def row(message: Message, now_ms: int) -> Record:
-    """Return a message as a row of the list."""
-    brief = message_row(message, now_ms)
-    return {**dead_message_row(message), "state": brief["state"], "due_at": brief["due_at"]}

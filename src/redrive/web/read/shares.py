@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -34,8 +35,7 @@ def in_common(failing: Sequence[Message], others: Sequence[Message]) -> list[Rec
     Without `others`, returns those that at least half of the failing messages share. Bodies in blobs and encrypted ones
     are not read.
     """
-    bad, good = _values(failing), _values(others)
-    bad_total, good_total = _bodies(failing), _bodies(others)
+    (bad, bad_total), (good, good_total) = _values(failing), _values(others)
     rows: list[Record] = []
     for (field, value), count in bad.items():
         share = count / bad_total
@@ -45,17 +45,15 @@ def in_common(failing: Sequence[Message], others: Sequence[Message]) -> list[Rec
     return sorted(rows, key=lambda row: (-(row["share"] - (row["other"] or 0.0)), row["field"]))[:SHOWN]
 
 
-def _values(messages: Sequence[Message]) -> Counter[tuple[str, str]]:
+def _values(messages: Sequence[Message]) -> tuple[Counter[tuple[str, str]], int]:
+    """How often each value of each field occurs, and in how many bodies that were read."""
     counts: Counter[tuple[str, str]] = Counter()
-    for message in messages:
-        for pair in set(_of_body(message)):
+    bodies = [message.body for message in messages if _is_read(message)]
+    for body in bodies:
+        for pair in set(_of_body(body)):
             if pair in counts or len(counts) < VALUES_MAX:
                 counts[pair] += 1
-    return counts
-
-
-def _bodies(messages: Sequence[Message]) -> int:
-    return sum(_is_read(message) for message in messages)
+    return counts, len(bodies)
 
 
 def _is_read(message: Message) -> bool:
@@ -63,17 +61,12 @@ def _is_read(message: Message) -> bool:
     return message.content != ABSENT and message.damage is None and not closed
 
 
-def _of_body(message: Message) -> Iterator[tuple[str, str]]:
-    if not _is_read(message):
-        return
+def _of_body(body: bytes) -> Iterator[tuple[str, str]]:
     try:
-        body = redact_value(msgspec.json.decode(message.body))
+        decoded = redact_value(msgspec.json.decode(body))
     except (ValueError, RecursionError):
-        return
-    for n, pair in enumerate(_leaves(body, "", DEPTH_MAX)):
-        if n >= FIELDS_MAX:
-            return
-        yield pair
+        return iter(())
+    return islice(_leaves(decoded, "", DEPTH_MAX), FIELDS_MAX)
 
 
 def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
