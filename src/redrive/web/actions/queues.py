@@ -22,6 +22,7 @@ def pause(ask: PageRequest) -> Done:
 
 
 def resume(ask: PageRequest) -> Done:
+    """Resume claims from a queue."""
     name = ask.needed("queue")
     pauses.resume(ask.store, name, actor=ask.actor, reason=ask.text("reason"))
     return Done(f"Queue {name} is worked again.", ("queues", name), {"queue": name, "paused": False})

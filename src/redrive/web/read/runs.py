@@ -25,6 +25,7 @@ CANARY = "canary: "  # the prefix of texts about the canary, in stories and in r
 
 
 def runs(ask: PageRequest) -> Record:
+    """Return open runs, then closed ones, the newest first."""
     number = ask.number("page", 1, least=1, most=RUNS_MAX // ROWS)
     views = ask.dlq.runs(number * ROWS + 1)
     return {
