@@ -14,11 +14,11 @@ __all__ = ["POSTGRES_SCHEMES", "REDIS_SCHEMES", "driver_of", "engine_of", "open_
 
 
 def open_store(url: str) -> Store:
-    """The store a URL names: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`,
+    """Open the store of a URL: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`,
     `postgresql://user@host/database?schema=redrive`, `redis://host:6379/0?namespace=redrive`,
     `sqs://eu-central-1/shop?triage=sqlite:///dead.db`.
 
-    Raises ConfigError for a URL it does not know or a driver that is not installed, SchemaError, StoreUnavailable.
+    Raises ConfigError for an unknown URL or a driver that is not installed, SchemaError, StoreUnavailable.
     """
     match engine_of(url):
         case "sqlite":
@@ -46,10 +46,10 @@ def open_store(url: str) -> Store:
 
 
 def open_cells(url: str) -> OpenCells:
-    """The cells that a URL names: `dynamodb://TABLE?region=eu-central-1`, or those of a store by its URL. Closing them
-    closes what was opened for them.
+    """Open the cells of a URL: `dynamodb://TABLE?region=eu-central-1`, or those of the store with this URL. Closing
+    them closes that store too.
 
-    Raises ConfigError for a URL it does not know or a driver that is not installed, SchemaError, StoreUnavailable.
+    Raises ConfigError for an unknown URL or a driver that is not installed, SchemaError, StoreUnavailable.
     """
     if url.partition("://")[0] == "dynamodb":
         from .dynamodb.store import DynamoCells
@@ -61,8 +61,8 @@ def open_cells(url: str) -> OpenCells:
 
 
 def _open_beside(url: str) -> Store:
-    """A store that another store uses. One on a server is opened at its first use: what needs none of it goes on while
-    the server cannot be reached."""
+    """Open a store for use by another store. One on a server is opened at first use, so that work without it continues
+    while the server is unreachable."""
     if engine_of(url) not in ("postgres", "redis"):
         return open_store(url)
     from .lazy import LazyStore
@@ -72,7 +72,7 @@ def _open_beside(url: str) -> Store:
 
 @contextlib.contextmanager
 def driver_of(engine: str, extra: str) -> Iterator[None]:
-    """Import the modules of an engine within this: raises ConfigError, which names the extra, if the driver is
+    """A context for importing an engine's modules. Raises ConfigError, which names the extra, if the driver is
     missing."""
     try:
         yield

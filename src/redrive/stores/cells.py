@@ -1,4 +1,4 @@
-"""Open the cells of a store on their own, for messages that are kept in a store without cells."""
+"""Open only the cells of a store, for messages in a store without cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..store import Store
 
 
 class CellsOfStore:
-    """`OpenCells` of a store's own: closing them closes the store."""
+    """A store's cells as `OpenCells`: closing them closes the store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

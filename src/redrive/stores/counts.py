@@ -8,7 +8,7 @@ from ..message import Counts, Lane, Message
 
 
 def total(counts: Collection[Counts]) -> Counts:
-    """Their sum; the age is that of the oldest."""
+    """The sum of counts, with the age of the oldest."""
     return Counts(
         ready=sum(c.ready for c in counts),
         scheduled=sum(c.scheduled for c in counts),
@@ -21,7 +21,7 @@ def total(counts: Collection[Counts]) -> Counts:
 
 
 def counted(messages: Iterable[Message], now: int) -> Counts:
-    """The messages by lane; the age is that of the oldest ready one."""
+    """Count messages by lane; the age is that of the oldest ready one."""
     numbers = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
     oldest_ms = now
     for message in messages:

@@ -11,9 +11,9 @@ from ..message import BEFORE_MS, TREND_MS, FailureGroup, Message
 
 
 def grouped(deaths: Iterable[tuple[Message, Fault | None]], trend_ms: int | None) -> list[FailureGroup]:
-    """Dead messages, each with the fault that it died of, by its fingerprint and by task, the largest group first.
+    """Group dead messages by the fingerprint of the fault they died of and by task, the largest group first.
 
-    `trend_ms`: the time, where the trend is asked for.
+    `trend_ms`: the present time, if the trend is wanted.
     """
     groups: dict[tuple[str, str], FailureGroup] = {}
     for message, fault in deaths:
@@ -32,7 +32,7 @@ def _alone(message: Message, fault: Fault | None, trend_ms: int | None) -> Failu
 
 
 def _joined(a: FailureGroup, b: FailureGroup) -> FailureGroup:
-    """Of both, with the later id as the sample."""
+    """The sum of two groups, with the later id as sample."""
     return replace(
         a if a.sample_id > b.sample_id else b,
         count=a.count + b.count,

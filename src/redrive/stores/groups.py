@@ -1,4 +1,4 @@
-"""Admission of grouped messages, as pure functions: which members of a group hold a place, and which wait for one.
+"""Admission of grouped messages, as pure functions: which messages of a group get a place, and which wait for one.
 
 Stores that keep whole messages use all of it, the others its limits and checks.
 """
@@ -15,9 +15,10 @@ from ..errors import ConfigError
 from ..message import GroupOrder, Lane, Message, OnDead
 
 GroupName = tuple[str, str]  # (queue, group)
-PRIORITY_SHIFT = 56  # a turn: the priority, where it counts, above the number by which one joined
-WOKEN_MIN = 100  # how many waiting messages an exchange lets into the lines at least: more than a small ask claims
-PLACE = 0  # the turn of a message that holds a place; parked ones have higher turns, all others none
+PRIORITY_SHIFT = 56  # a turn is the priority (if it counts) shifted above the joining number
+# least number of waiting messages that an exchange lets join their lines: more than a small request claims
+WOKEN_MIN = 100
+PLACE = 0  # turn of a message with a place; parked ones have higher turns, others None
 
 
 class QueueSettings(Struct, frozen=True):
@@ -38,7 +39,7 @@ class QueueSettings(Struct, frozen=True):
 
 
 class GroupLine:
-    """One group: who holds a place, and who is parked, in order."""
+    """One group: the messages with a place, and the parked ones in order."""
 
     __slots__ = ("parked", "taken")
 
@@ -62,22 +63,22 @@ class GroupLine:
 def joined(
     message: Message, settings: QueueSettings, number: int, due_ms: int, now_ms: int
 ) -> tuple[Message, int | None]:
-    """The message and its turn as it joins its group. `number` rises with every one that joins. Strict groups go by it
-    alone; others by priority first, and what is not due yet does not join before its time."""
+    """The message and its turn when it joins its group. `number` rises with every join. Strict groups order by it
+    alone; others by priority first, and a message joins only when it is due."""
     later = due_ms if due_ms > now_ms else None
     turn = None if later and not settings.strict else in_line(message, settings, number)
     return replace(message, due_ms=later), turn
 
 
 def in_line(message: Message, settings: QueueSettings, turn: int) -> int:
-    """The turn of one that joined by this number, or was parked by this turn under another order."""
+    """The turn of a message that joined with this number, or was parked with this turn under another order."""
     number = turn & ~(-1 << PRIORITY_SHIFT)
     return number if settings.strict else message.priority << PRIORITY_SHIFT | number
 
 
 def settled(message: Message, settings: QueueSettings, now_ms: int) -> int | None:
-    """The turn of a message that held a place when it was settled as this. It keeps its place if its wait has no
-    length, or if its group is strict and it is neither done nor skipped."""
+    """The turn of a message that had a place, given its state after settlement. It keeps the place if it is due now, or
+    if its group is strict and the message is neither done nor skipped."""
     if message.lane is Lane.READY:
         return PLACE if settings.strict or (message.due_ms or 0) <= now_ms else None
     held = message.lane in (Lane.DEAD, Lane.QUARANTINE) and settings.block
@@ -85,20 +86,20 @@ def settled(message: Message, settings: QueueSettings, now_ms: int) -> int | Non
 
 
 def admitted(message: Message, parked_ms: int, now_ms: int) -> Message:
-    """With a place, it is due when it was admitted: that is how groups take turns. What it was due for before that,
-    its group held it."""
+    """The message with a place. It is due when it was admitted, which makes groups take turns. The time since it was
+    due counts as held."""
     held_ms = message.held_ms + max(0, now_ms - max(parked_ms, message.due_ms or 0))
     return replace(message, due_ms=max(now_ms, message.due_ms or 0), held_ms=held_ms)
 
 
 def setting_line(queue: str, group: str, name: str, value: object) -> str:
-    """A setting that no version of ours writes, in the words of a check."""
+    """A line of `check` about a setting that no version of redrive writes."""
     of = f", group {group!r}" if group else ""
     return f"queue {queue!r}{of}: its {name} cannot be {value}; set it anew"
 
 
 def refuse(queue: str, width: int, own_widths: bool, order: GroupOrder, on_dead: OnDead) -> None:
-    """Raises ConfigError for settings of a queue's groups that contradict each other."""
+    """Raises ConfigError for contradictory settings of a queue's groups."""
     if order is GroupOrder.STRICT and (width != 1 or own_widths):
         raise ConfigError(f"queue {queue!r}: strict groups run one message at a time; expected group width 1")
     if on_dead is OnDead.BLOCK and order is not GroupOrder.STRICT:
@@ -106,6 +107,6 @@ def refuse(queue: str, width: int, own_widths: bool, order: GroupOrder, on_dead:
 
 
 def free_places(line: GroupLine, width: Callable[[], int]) -> Iterator[int]:
-    """The seqs to be admitted now, in order."""
+    """The seqs to admit now, in order."""
     while line.parked and len(line.taken) < width():
         yield line.parked[0][1]

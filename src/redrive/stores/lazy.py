@@ -11,10 +11,11 @@ from ..store.wrapper import StoreWrapper
 
 
 class LazyStore(StoreWrapper):
-    """The store that `open_store` returns, opened at the first call. That call raises what opening raises, and the next
-    one tries again."""
+    """A store that is opened at the first call. That call raises the errors of opening, and the next one tries
+    again."""
 
-    def __init__(self, open_store: Callable[[], Store]) -> None:  # without super: that would open it
+    # not calling super().__init__, which would open the store
+    def __init__(self, open_store: Callable[[], Store]) -> None:
         self._open = open_store
         self._lock = threading.Lock()
         self._opened: Store | None = None
@@ -22,7 +23,7 @@ class LazyStore(StoreWrapper):
 
     @property
     def inner(self) -> Store:  # type: ignore[override]
-        """Raises ConfigError, SchemaError, StoreUnavailable."""
+        """The store, opened now if needed. Raises ConfigError, SchemaError, StoreUnavailable."""
         with self._lock:
             if self._opened is None:
                 self._opened = self._open()
@@ -33,11 +34,11 @@ class LazyStore(StoreWrapper):
         return self.inner.traits
 
     def connect(self) -> None:
-        """Open it now. Raises ConfigError, SchemaError, StoreUnavailable."""
+        """Open the store now. Raises ConfigError, SchemaError, StoreUnavailable."""
         self.inner.connect()
 
     def close(self) -> None:
-        """Close it, if it was opened."""
+        """Close the store, if it was opened."""
         with self._lock:
             store, self._opened = self._opened, None
         if store is not None:
@@ -45,7 +46,7 @@ class LazyStore(StoreWrapper):
 
 
 class LazyCells:
-    """Its cells."""
+    """The cells of a LazyStore."""
 
     def __init__(self, store: LazyStore) -> None:
         self._store = store

@@ -1,6 +1,6 @@
 """The state changes of a message, as pure functions that return the message after the change.
 
-Stores that keep whole messages use them. The SQL stores and Redis state the same rules in their statements and scripts.
+Used by stores that keep whole messages. The SQL stores and Redis implement the same rules in statements and scripts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from ..message import (
 
 
 def later(now_ms: int, delay_ms: int) -> int:
-    """When a delay is over. A millisecond more, for the one that has begun already: nothing may be early."""
+    """When a delay ends, in ms. One ms is added for the current one, which has partly passed: no message may be
+    early."""
     return now_ms + delay_ms + (delay_ms > 0)
 
 
@@ -59,8 +60,8 @@ def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
 
 
 def leased(message: Message, ask: ClaimRequest, alone: bool, now_ms: int) -> Message:
-    """The claim is counted before it runs. What was still leased had run out: that is a crash, not an attempt.
-    `alone`: it had run alone."""
+    """The message as claimed; the claim counts before it runs. A lease that ran out counts as a crash, not as an
+    attempt. `alone`: it had run alone."""
     ran_out = message.lane is Lane.LEASED
     return replace(
         message,
@@ -76,20 +77,19 @@ def leased(message: Message, ask: ClaimRequest, alone: bool, now_ms: int) -> Mes
 
 
 def lapsed(message: Message, fault: Fault | None, now_ms: int) -> Message:
-    """Its lease ends now, and it has no worker: a second reclaim must not take it for never started. It goes
-    before what was enqueued after it, so that a backlog does not hold up what a kill interrupted.
-    """
+    """The message after its lease ended early, without a worker, so that a second reclaim does not count it as never
+    started. It is due before messages enqueued after it, so that a backlog does not delay it."""
     faults = _history(message.faults, fault)
     return replace(message, due_ms=min(now_ms, message.life_ms), worker=None, faults=faults)
 
 
 def given_back(message: Message, now_ms: int) -> Message:
-    """Leased, but never started: back to its place before what was enqueued after it."""
+    """The message leased but never started, back at its place before messages enqueued after it."""
     return replace(message, lane=Lane.READY, due_ms=min(now_ms, message.life_ms), attempt=message.attempt - 1)
 
 
 def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: int) -> Message:
-    """After any decision but an ack; a message that was cancelled is done, whatever was decided."""
+    """The message after any decision except an ack. A cancelled message becomes done, whatever the decision."""
     match decision:
         case RetryAt():
             moved, counts = _again(message, decision, now_ms), decision.counts and not decision.crashed
@@ -116,7 +116,7 @@ def _again(message: Message, retry: RetryAt, now_ms: int) -> Message:
 
 
 def _crashed(message: Message, decision: RetryAt | Quarantine) -> Message:
-    """That the process of its run died counts as a lost lease does."""
+    """Count a crash, if the process of the run died, like a lost lease."""
     if not decision.crashed:
         return message
     alone = message.crashes_alone + (not decision.in_company)
@@ -124,7 +124,7 @@ def _crashed(message: Message, decision: RetryAt | Quarantine) -> Message:
 
 
 def done(message: Message, ack: Ack, result: bytes | None, now_ms: int) -> Message:
-    """After an ack that keeps it."""
+    """The message after an ack that keeps it."""
     kept = replace(message, lane=Lane.DONE, due_ms=None, rested_ms=now_ms, result=result, deferral=None)
     return replace(kept, reason=None if ack.degraded is None else DEGRADED)
 
@@ -142,7 +142,7 @@ def cancelled(message: Message, now_ms: int) -> Message:
 
 
 def redriven(message: Message, verdict: Redrive, delay_ms: int, now_ms: int) -> Message:
-    """A fresh life; id, first enqueue, history and checkpoint stay. What was done starts over."""
+    """The message in a fresh life, with its id, first enqueue, history and checkpoint. A done one starts over."""
     if message.lane is Lane.DONE:
         message = replace(message, result=None, progress=None)
     return replace(
@@ -166,7 +166,7 @@ def redriven(message: Message, verdict: Redrive, delay_ms: int, now_ms: int) -> 
 
 
 def before(message: Message, fault: Fault | None, blocked: bool, expires_ms: int | None) -> Before:
-    """What `returned` and `readmitted` need of a message that `fault` brought to rest."""
+    """The fields that `returned` and `readmitted` need, of a message with `fault` as its cause of death."""
     done = message.lane is Lane.DONE
     return Before(
         lane=message.lane,
@@ -193,7 +193,7 @@ def before(message: Message, fault: Fault | None, blocked: bool, expires_ms: int
 
 
 def returned(message: Message, before: Before) -> Message:
-    """As before its redrive; what was learnt since, its fence and its history, stays."""
+    """The message as before its redrive, except for its fence and history."""
     return replace(
         message,
         lane=before.lane,
@@ -218,13 +218,13 @@ def returned(message: Message, before: Before) -> Message:
 
 
 def readmitted(message: Message, before: Before | None) -> Message:
-    """From quarantine to the dead lane, with the reason that it had before it was isolated."""
+    """The message in the dead lane after quarantine, with its reason from before an isolation."""
     isolated = before is not None and before.redrives == message.redrives
     return replace(message, lane=Lane.DEAD, reason=before.reason if before is not None and isolated else message.reason)
 
 
 def restored(message: Message, now_ms: int) -> Message:
-    """As an import leaves it."""
+    """The message as an import stores it."""
     return replace(
         message,
         due_ms=None,
@@ -238,16 +238,16 @@ def restored(message: Message, now_ms: int) -> Message:
 
 
 def died_of(faults: Sequence[Fault], fingerprint: str | None, error: str | None) -> Fault | None:
-    """The fault that a message with this history is listed under; None for none."""
+    """The fault in the history by which the message is indexed; None if it died of none."""
     if fingerprint is None:
         return None
     names = fingerprint, error or ""
-    unknown = Fault(Kind.DEFAULT, names[1], fingerprint=fingerprint)  # so many came after it that it was dropped
+    unknown = Fault(Kind.DEFAULT, names[1], fingerprint=fingerprint)  # dropped from the history by later faults
     return next((fault for fault in reversed(faults) if (fault.fingerprint, fault.error) == names), unknown)
 
 
 def matches(message: Message, fault: Fault | None, where: Filter) -> bool:
-    """Whether a message that `fault` brought to rest passes the filter."""
+    """True if a message with `fault` as its cause of death matches the filter."""
     at_ms = message.enqueued_ms if message.rested_ms is None else message.rested_ms
     return (
         fits(where.queue, message.queue)
@@ -264,12 +264,12 @@ def matches(message: Message, fault: Fault | None, where: Filter) -> bool:
 
 
 def fits(wanted: str | tuple[str, ...] | None, value: str | None) -> bool:
-    """Whether a value passes this field of a filter."""
+    """True if a value matches this field of a filter."""
     return wanted is None or (value in wanted if isinstance(wanted, tuple) else wanted == value)
 
 
 def _history(faults: tuple[Fault, ...], fault: Fault | None) -> tuple[Fault, ...]:
-    """The first ten and the last ten."""
+    """The history with the new fault: the first ten and the last ten."""
     if fault is None:
         return faults
     kept = FAULTS_KEPT_EACH_END

@@ -1,4 +1,4 @@
-"""Encode the fields of a message that are rarely set as one JSON text, which both SQL stores keep in a column."""
+"""Encode rarely set fields of a message as a JSON text, which both SQL stores keep in a column."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..message import Deferral, Draft, Message
 
 
 class Meta(msgspec.Struct, omit_defaults=True, gc=False):
-    """What rarely differs from its default. In the database as JSON, so fields are added and never renamed."""
+    """The rarely set fields. Stored as JSON, so fields may be added but not renamed."""
 
     content: str = "json"
     headers: dict[str, str] = {}
@@ -27,13 +27,13 @@ encode = msgspec.json.Encoder().encode
 
 
 def text(value: Any) -> str:
-    """As JSON."""
+    """Encode a value as JSON text."""
     encoded: bytes = encode(value)
     return encoded.decode()
 
 
 def meta_of(draft: Draft | Message, id: str) -> str | None:
-    """What is to be kept of this draft, put under this id; None where all is at its default."""
+    """The encoded rare fields of a draft put under this id; None if all have defaults."""
     correlation = draft.correlation_id if draft.correlation_id != id else None
     rare = draft.headers or correlation or draft.causation_id or draft.traceparent or draft.keep_ms
     if not rare and draft.content == "json":

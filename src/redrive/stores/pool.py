@@ -1,8 +1,8 @@
-"""Connections to a server: opened when needed, shared by threads, never by processes.
+"""Connections to a server: opened on demand, shared by threads, never by processes.
 
 Our own rather than the drivers': psycopg_pool keeps threads, which a fork loses, and connects in them, where a caller
-cannot see why it fails; redis-py's raises when none is free, or waits without regard to the call's deadline. Here
-the thread that needs a connection opens it, and every wait ends at the caller's deadline.
+cannot see why it fails; redis-py's raises when none is free, or waits without regard to the call's deadline. Here the
+thread that needs a connection opens it, and every wait ends at the caller's deadline.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import StoreError, StoreUnavailable
 
-IDLE_MAX_S = 60.0  # a connection unused for so long is closed
+IDLE_MAX_S = 60.0  # an idle connection is closed after this time
 
 
 class Pooled(Protocol):
-    """What a pool asks of a connection."""
+    """The methods that a pool needs of a connection."""
 
     idle_since_s: float
 
@@ -28,15 +28,15 @@ class Pooled(Protocol):
     def closed(self) -> bool: ...
 
     def is_silent(self) -> bool:
-        """Whether nothing arrived while it was idle: else the server has closed it, or is gone."""
+        """True if no data arrived while it was idle. Data means that the server closed it or is gone."""
         ...
 
     def drop(self) -> None:
-        """Close it without asking the server anything."""
+        """Close the connection without any request to the server."""
         ...
 
     def leave_to_parent(self) -> None:
-        """In a forked child: forget it without a word to the server."""
+        """In a forked child: forget the connection without any message to the server."""
         ...
 
 
@@ -44,7 +44,7 @@ C = TypeVar("C", bound=Pooled)
 
 
 class ConnectionPool(Generic[C]):
-    """At most `size` connections. `connect` opens one, by a deadline; `engine` is what they lead to."""
+    """At most `size` connections. `connect` opens one, given a deadline; `engine` names the engine in errors."""
 
     def __init__(self, engine: str, connect: Callable[[float], C], size: int) -> None:
         self._engine, self._connect, self._size = engine, connect, size
@@ -54,9 +54,9 @@ class ConnectionPool(Generic[C]):
 
     def _renew(self) -> None:
         self._free = threading.Condition()
-        self._idle: list[C] = []  # the last one used comes first again
+        self._idle: list[C] = []  # a stack: the most recently used one is taken first
         self._taken: set[C] = set()
-        self._out = 0  # those taken, and those being opened
+        self._out = 0  # connections in use or being opened
 
     def in_child(self) -> None:
         connections = [*self._idle, *self._taken]
@@ -65,7 +65,7 @@ class ConnectionPool(Generic[C]):
             connection.leave_to_parent()
 
     def take(self, deadline_s: float) -> C:
-        """Raises StoreUnavailable if none is free by the deadline, and whatever `connect` raises."""
+        """Take a connection. Raises StoreUnavailable if none is free by the deadline, and the errors of `connect`."""
         with self._free:
             while True:
                 if self.closed:
@@ -96,7 +96,7 @@ class ConnectionPool(Generic[C]):
         return None
 
     def give(self, connection: C) -> None:
-        """Back after use; nothing is under way on it."""
+        """Return a connection after use, without pending requests."""
         now_s = connection.idle_since_s = time.monotonic()
         self._taken.discard(connection)
         with self._free:
@@ -110,7 +110,7 @@ class ConnectionPool(Generic[C]):
             self._free.notify()
 
     def lose(self, connection: C) -> None:
-        """Back, and of no more use."""
+        """Return a connection that is unusable; it is closed."""
         self._taken.discard(connection)
         connection.drop()
         self._left()
@@ -121,7 +121,7 @@ class ConnectionPool(Generic[C]):
             self._free.notify()
 
     def clear(self) -> None:
-        """Close idle connections: the server that they lead to is gone."""
+        """Close idle connections, since their server is gone."""
         with self._free:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -134,7 +134,7 @@ class ConnectionPool(Generic[C]):
         self.clear()
 
 
-heirs: weakref.WeakSet[Any] = weakref.WeakSet()  # objects whose `in_child` resets them in a forked child
+heirs: weakref.WeakSet[Any] = weakref.WeakSet()  # objects whose `in_child` resets them after a fork
 
 
 def _in_child() -> None:

@@ -1,7 +1,7 @@
-"""Calls of DynamoDB: counted, retried where that may help, and with their errors distinguished.
+"""Call DynamoDB: count calls, retry temporary errors, and translate errors.
 
-boto3 does not retry here. A conditional write that is retried must know whether an earlier try may have succeeded: its
-condition then fails because of what it wrote itself.
+boto3 does not retry here. A retried conditional write must know if an earlier attempt may have succeeded: its condition
+then fails because of its own write.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ...chance import uniform
 from ...errors import ConfigError, RedriveError, StoreUnavailable
 
 TRIES = 8
-BASE_S, CAP_S = 0.025, 1.0  # before the n-th repeat: anything up to min(CAP_S, BASE_S * 2**n); 1.2 s in all on average
+BASE_S, CAP_S = 0.025, 1.0  # before retry n: a random pause up to min(CAP_S, BASE_S * 2**n); 1.2 s in all on average
 TIMEOUT_S = 10.0
-# Refused before anything was done.
+# Codes of calls that were refused without any effect.
 _REFUSED = ("ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded",
             "TransactionConflictException", "TransactionInProgressException", "LimitExceededException")  # fmt: skip
 _PASSING_REASONS = ("TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded")
@@ -26,8 +26,8 @@ _NEVER_SENT = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectio
 
 
 class Unmet(Exception):
-    """The condition of a write does not hold. `met`: the item that it met, by the number of the write in its call;
-    empty for none. `unsure`: an earlier try may have succeeded, and have written that item."""
+    """The condition of a write failed. `met`: the existing item, by the number of the write in its call; empty for
+    none. `unsure`: an earlier attempt may have succeeded and written that item."""
 
     def __init__(self, met: dict[int, dict[str, Any]], unsure: bool) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Unmet(Exception):
 
 
 class DynamoCalls:
-    """A client of DynamoDB for any number of threads; `where` names it in errors."""
+    """A thread-safe client of DynamoDB; `where` names it in errors."""
 
     def __init__(
         self, region: str | None, endpoint: str | None, where: str, *, pool: int, sleep: Callable[[float], object]
@@ -49,8 +49,8 @@ class DynamoCalls:
         self.requests: Counter[str] = Counter()
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """What DynamoDB answers. Raises Unmet, ConfigError where no call has succeeded yet and none will, StoreError,
-        StoreUnavailable once all tries have failed."""
+        """Make the call; returns its response. Raises Unmet, StoreError, StoreUnavailable after all attempts,
+        ConfigError if no call has succeeded yet and none will."""
         unsure = False
         for n in range(TRIES):
             try:
@@ -70,7 +70,7 @@ class DynamoCalls:
         raise AssertionError("the last try returns or raises")
 
     def call_unless(self, code: str, action: str, **parameters: Any) -> None:
-        """As `call`; an answer with this error is fine too."""
+        """As `call`, but ignores an error with this code."""
         try:
             self.call(action, **parameters)
         except RedriveError as error:
@@ -78,14 +78,14 @@ class DynamoCalls:
                 raise
 
     def pause(self, n: int) -> None:
-        """Before the n-th repeat."""
+        """Sleep before retry n."""
         self._sleep(uniform(0, min(CAP_S, BASE_S * 2**n)))
 
     def close(self) -> None:
         self._client.close()
 
     def _once(self, action: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        self.requests[action] += 1  # of no lock: a count that two threads raise at once may miss one
+        self.requests[action] += 1  # without a lock: the count may miss simultaneous calls
         answer: dict[str, Any] = getattr(self._client, aws.method_of(action))(**parameters)
         return answer
 
@@ -99,7 +99,7 @@ class DynamoCalls:
         if aws.code_of(error) in _REFUSED or _passing_reasons(error):
             return StoreUnavailable(f"{what}: throttled, {TRIES} times in a row: {_words(error)}")
         failure = aws.failure(error, what)
-        if isinstance(failure, ConfigError) and self._opened:  # rights that are being changed must not end a worker
+        if isinstance(failure, ConfigError) and self._opened:  # a temporary change of rights must not end a worker
             return StoreUnavailable(str(failure))
         return failure
 
@@ -128,7 +128,7 @@ def _unmet(error: Exception, unsure: bool) -> Unmet | None:
 
 
 def _may_be_done(error: Exception) -> bool:
-    """Whether the call may have succeeded in spite of the error."""
+    """True if the call may have succeeded despite the error."""
     code = aws.code_of(error)
     return code not in _REFUSED and not _reasons(error) and type(error).__name__ not in _NEVER_SENT
 

@@ -10,13 +10,13 @@ from ...message import Cell, Swap
 
 KEY_BYTES_MAX = 2048
 ITEM_BYTES_MAX = 400 * 1024
-_OVERHEAD_BYTES = 128  # names and numbers of an item, at most
+_OVERHEAD_BYTES = 128  # upper bound of an item's names and numbers
 
 Item = dict[str, Any]
 
 
 def key_of(key: str) -> Item:
-    """As DynamoDB takes it, which takes no empty one."""
+    """The key as an attribute. DynamoDB does not accept an empty one."""
     return {"S": key if key and key[0] != "\0" else "\0" + key}
 
 
@@ -35,14 +35,15 @@ def cell(item: Item | None, now_ms: int) -> Cell | None:
 
 
 def was_it_mine(item: Item, put: Item, mark: bytes) -> bool | None:
-    """Whether this write succeeded, by the item that exists now; None where that cannot be known."""
+    """True if the existing item shows that this write succeeded, False if it failed, None if unknown."""
     if item["w"]["B"] == mark:
         return True
-    return None if int(item["n"]["N"]) > int(put["n"]["N"]) else False  # versions rise: it would be at least that
+    # versions rise, so after this write it would be at least that
+    return None if int(item["n"]["N"]) > int(put["n"]["N"]) else False
 
 
 def check(swaps: Sequence[Swap]) -> None:
-    """Raises StoreError for what no table takes, before anything is written."""
+    """Raises StoreError for swaps that no table accepts, before any write."""
     for swap in swaps:
         key, size = len(swap.key.encode()), len(swap.value or b"")
         if key >= KEY_BYTES_MAX:
@@ -56,7 +57,8 @@ def check(swaps: Sequence[Swap]) -> None:
 
 
 def merged(swaps: Sequence[Swap]) -> list[Swap]:
-    """One write for each key: a commit of DynamoDB has no two. Raises Conflict for two that cannot both apply."""
+    """Merge swaps of the same key, since a transaction of DynamoDB may not have two. Raises Conflict if both cannot
+    apply."""
     by_key: dict[str, Swap] = {}
     for swap in swaps:
         before = by_key.get(swap.key)

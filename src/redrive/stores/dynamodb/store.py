@@ -1,13 +1,13 @@
 """Cells on one table of DynamoDB, for messages that are stored in SQS.
 
 An item is a cell: `k` its key, `v` its value, `n` its version, `e` when it expires (ms), `w` a mark of the write that
-made it, `ttl` when DynamoDB may remove it (s). DynamoDB removes late, by days: whether a cell has expired is compared
-here. A deleted cell stays as an item without `v`.
+made it, `ttl` when DynamoDB may remove it (s). DynamoDB removes items up to days late, so expiry is checked here. A
+deleted cell remains as an item without `v`.
 
-A key never has a version twice, even after its item is removed. A new cell gets the time of this machine in
-µs, or one more than its expired item has, if that is higher; each swap after that is one more than the last. No cell is
-swapped every µs, so a version never lies above the highest clock that wrote it. An item may go once it has been expired
-for a day: the next version is higher, while no two machines' clocks differ by a day.
+A key never reuses a version, even after its item is removed. A new cell gets the time of this machine in µs, or one
+more than its expired item has, if that is higher; each swap after that is one more than the last. No cell is swapped
+every µs, so a version never exceeds the highest clock that wrote it. An item may be removed a day after its expiry: the
+next version is still higher, if clocks of machines differ by less than a day.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .items import (
 
 READ_MAX = 100  # keys of one BatchGetItem
 ALL_MAX = 100  # writes of one TransactWriteItems
-KEEP_S = 86_400  # how long an item stays at least once it has expired
+KEEP_S = 86_400  # least time between an item's expiry and its removal
 READY_WITHIN_S = 60.0
 THREADS = 16
 _OPTIONS = ("region", "endpoint", "create", "threads")
@@ -59,7 +59,7 @@ class DynamoUrl(Struct, frozen=True):
 
     @classmethod
     def parse(cls, url: str) -> DynamoUrl:
-        """Raises ConfigError."""
+        """Parse the URL. Raises ConfigError."""
         table, _, query = url.partition("://")[2].partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
         unknown = sorted(set(options) - set(_OPTIONS))
@@ -86,11 +86,11 @@ def _refused(url: str, why: str) -> ConfigError:
 
 
 class DynamoCells:
-    """Cells on the table that the URL names; any number of threads may use them.
+    """Cells on a DynamoDB table, given by URL. Thread-safe.
 
-    Reads are strongly consistent, by hundreds; swaps are conditional writes, each for itself and up to `threads` at
-    once. `requests` counts the calls by their action, repeats too. `clock_ms` says when cells expire; the machine's own
-    clock, unless it is given. Region and credentials as boto3 finds them. Raises ConfigError for a URL that is not one.
+    Reads are strongly consistent, a hundred at once; swaps are independent conditional writes, up to `threads` at once.
+    `requests` counts calls by action, including retries. `clock_ms` is the clock for expiry (default: the machine's).
+    boto3 determines region and credentials. Raises ConfigError for an invalid URL.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class DynamoCells:
         return words
 
     def swap_all(self, swaps: Sequence[Swap]) -> None:
-        """All of the swaps or none, in one commit. Raises Conflict if one does not apply, StoreError for more than a
-        hundred keys: then nothing was written."""
+        """Write all of the swaps or none, in one commit. Raises Conflict if one does not apply, StoreError for more
+        than a hundred keys: then nothing was written."""
         self._made()
         check(swaps)
         writes = merged(swaps)
@@ -153,7 +153,8 @@ class DynamoCells:
                 self._calls.call(
                     "TransactWriteItems",
                     TransactItems=[{"Put": put} for put in puts],
-                    ClientRequestToken=str(uuid4()),  # a repeat of what was carried out is answered, and not done again
+                    # a retry of a call that succeeded returns its response without effect
+                    ClientRequestToken=str(uuid4()),
                 )
                 return
             except Unmet as unmet:
@@ -161,10 +162,10 @@ class DynamoCells:
         raise StoreUnavailable(f"cells of table {self._table!r} are being written by others all the time")
 
     def connect(self) -> None:
-        """It needs no connection of its own."""
+        """Do nothing: HTTP needs no connection in advance."""
 
     def doctor(self) -> list[str]:
-        """What is unsafe or expensive about the table; one line each with its fix, empty when all is well."""
+        """Find unsafe or expensive settings of the table; one line each with the remedy, empty if there are none."""
         self._made()
         table = self._calls.call("DescribeTable", TableName=self._table)["Table"]
         if [(part["AttributeName"], part["KeyType"]) for part in table["KeySchema"]] != [("k", "HASH")]:
@@ -211,7 +212,7 @@ class DynamoCells:
         raise StoreUnavailable(f"cell {swap.key!r} of table {self._table!r} is being written by others all the time")
 
     def _put(self, swap: Swap, above: int, mark: bytes) -> dict[str, Any]:
-        """The parameters of PutItem: a version is never used twice, nor is a cell made over a live one."""
+        """The parameters of PutItem. No version is reused, and no live cell is overwritten by a new one."""
         now_ms = self._clock_ms()
         version = swap.version + 1 if swap.version else max(above + 1, wall_us())
         item: Item = {"k": key_of(swap.key), "n": {"N": str(version)}, "w": {"B": mark}}
@@ -222,7 +223,7 @@ class DynamoCells:
             item["v"] = {"B": swap.value}
             if left_ms is not None:
                 item["e"] = {"N": str(now_ms + left_ms)}
-        if left_ms is not None:  # by the wall clock, as DynamoDB goes
+        if left_ms is not None:  # by the wall clock, like DynamoDB
             item["ttl"] = {"N": str(wall_us() // 1_000_000 + left_ms // 1000 + 1 + KEEP_S)}
         values = {":now": {"N": str(now_ms)}}
         if swap.version:
@@ -240,7 +241,7 @@ class DynamoCells:
         }
 
     def _higher(self, writes: Sequence[Swap], above: Sequence[int], met: Mapping[int, Item]) -> list[int]:
-        """Above which versions to try again. Raises Conflict where that is of no use."""
+        """The versions above which to retry the writes. Raises Conflict if a retry would fail too."""
         now_ms, higher = self._clock_ms(), list(above)
         for n, item in met.items():
             if writes[n].version or not item or not is_over(item, now_ms):
@@ -273,7 +274,7 @@ class DynamoCells:
         return by_key
 
     def _each(self, work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
-        """Do it to each part, up to `threads` of them at once; all are done before an error is raised."""
+        """Call `work` for each part, up to `threads` at once. All calls end before an error is raised."""
         if len(parts) < 2:
             return [work(part) for part in parts]
         with self._lock:
@@ -298,7 +299,7 @@ class DynamoCells:
     def _make(self) -> None:
         name = self._table
         self._calls.call_unless(
-            "ResourceInUseException",  # it is there
+            "ResourceInUseException",  # the table exists
             "CreateTable",
             TableName=name,
             KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],

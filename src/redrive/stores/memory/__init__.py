@@ -1,4 +1,4 @@
-"""A store in the memory of its process, for tests: the reference that the other engines are held to."""
+"""A store in the memory of its process, for tests: the reference for the other engines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MemoryStore"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the store at its first use: other modules of the package need no driver."""
+    """Import the store at first use: other modules of the package need no driver."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(".store", __name__), name)

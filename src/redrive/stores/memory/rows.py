@@ -1,4 +1,4 @@
-"""What the memory store keeps of each message, unique key and cell."""
+"""The memory store's rows for messages, unique keys and cells."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ...message import (
 
 
 class StoredMessage(NamedTuple):
-    """A stored message, the fault that brought it to rest, under which it is listed, and its turn in its group: PLACE,
-    a higher one while it is parked, else None. `expires_ms`: when a done one is removed. `alone`: it is leased and runs
-    alone in its process. `parked_ms`: since when it is parked. `before`: what a redrive or isolation took from it."""
+    """A stored message, the fault it is indexed by, and its turn in its group: PLACE, a higher one while parked,
+    otherwise None. `expires_ms`: when a done one is removed. `alone`: it is leased and runs alone in its process.
+    `parked_ms`: since when it is parked. `before`: the fields that a redrive or isolation overwrote."""
 
     message: Message
     fault: Fault | None = None
@@ -26,7 +26,7 @@ class StoredMessage(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Who holds a unique key: while that message is not done, and at least until `until_ms`."""
+    """The message with a unique key: it has the key until it is done, and at least until `until_ms`."""
 
     id: str
     until_ms: int

@@ -1,7 +1,7 @@
-"""The reference store: everything in this process's memory, under one lock, in plain Python.
+"""The reference store: all data in this process's memory, under one lock, in plain Python.
 
-It defines what every store does; `redrive.testing.StoreContract` tests all of them for it. Only, what it holds
-dies with the process: it promises neither durability nor sharing.
+It defines the behaviour of every store, which `redrive.testing.StoreContract` tests. Its data ends with the process: it
+promises neither durability nor sharing.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from . import writes
 from .tables import Tables
 
 SWEEP_EVERY_MS = 60_000
-LOOK_EVERY_S = 0.01  # how often a waiter reads a clock that is not the wall clock
+LOOK_EVERY_S = 0.01  # how often a waiter reads a clock other than the wall clock
 
 
 class MemoryStore(Store):
-    """A store in memory, for tests and for trying things out, safe for any number of threads.
+    """A store in memory, for tests and for trying things out, thread-safe.
 
     `clock_ms` replaces the wall clock.
     """
@@ -85,7 +85,7 @@ class MemoryStore(Store):
 
     @contextmanager
     def _look(self) -> Iterator[tuple[Tables, int]]:
-        """The tables under the lock, and the time."""
+        """Yield the tables and the time, under the lock."""
         with self._changed:
             if self._closed:
                 raise StoreError("this memory store is closed; open another")
@@ -93,7 +93,8 @@ class MemoryStore(Store):
 
     @contextmanager
     def _commit(self) -> Iterator[tuple[Tables, int]]:
-        """The same, to change them: all is undone if the block raises, else waiters check again."""
+        """Yield the tables for changes, and the time. If the block raises, all changes are undone; otherwise waiters
+        check again."""
         with self._look() as (tables, now):
             try:
                 yield tables, now
@@ -125,7 +126,7 @@ class MemoryStore(Store):
         with self._commit() as (tables, now):
             settled = [writes.settle(tables, settlement, now) for settlement in settlements]
             for settlement, word in zip(settlements, settled, strict=True):
-                if word is Settled.OK:  # last, so that a key which an ack frees is free for them
+                if word is Settled.OK:  # last, so that they can use a key that an ack frees
                     for draft in settlement.follow_ups:
                         writes.put(tables, draft, now)
             tables.swap_all(swaps, now)
@@ -178,7 +179,7 @@ class MemoryStore(Store):
                 self._changed.wait(min(left_s, due_s, self._look_every_s))
 
     def _nudged(self) -> bool:
-        """Whether this thread has a nudge to take; it takes all there are."""
+        """True if this thread has not taken the latest nudge; takes all there are."""
         seen = getattr(self._nudges_seen, "count", 0)
         self._nudges_seen.count = self._nudges
         return seen != self._nudges

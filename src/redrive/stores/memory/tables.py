@@ -38,30 +38,32 @@ from ..groups import (
 )
 from .rows import CellRow, Holder, StoredMessage
 
-CELLS_SWEPT = 1000  # how many expired cells a commit forgets
+CELLS_SWEPT = 1000  # expired cells removed per commit
 DueLine = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
 Retries = list[tuple[int, int]]  # (due_ms, seq), sorted
-DuePlace = tuple[int, int | None]  # (due_ms, seq); None where a listing ends, though there is more
+DuePlace = tuple[int, int | None]  # (due_ms, seq); None at the end of an incomplete listing
 _UNSAID = QueueSettings()
 
 
 class Tables:
-    """Not locked; a caller that changes them ends with `commit` or `undo`."""
+    """The data without locks. A caller that changes it ends with `commit` or `undo`."""
 
     def __init__(self) -> None:
-        self.kept: dict[int | str, StoredMessage] = {}  # by seq: the receipt's handle, never used twice
+        self.kept: dict[int | str, StoredMessage] = {}  # by seq, which is the receipt's handle and never reused
         self.seqs: dict[str, int] = {}  # by id
         self.settings: dict[str, QueueSettings] = {}  # by queue
-        self.own_widths: dict[tuple[str, str | None], int] = {}  # by queue and group; None: of all its groups
+        self.own_widths: dict[tuple[str, str | None], int] = {}  # by queue and group; None: all groups of the queue
         self.groups: dict[GroupName, GroupLine] = {}
-        self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) of who waits without a place
-        self._touched: set[GroupName] = set()  # groups in which a place may be free, or somebody came
-        self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: all that can become due
-        self._retries: dict[str, tuple[Retries, ...]] = {}  # the same: those of them that have failed before
+        # by queue: (due_ms, seq) of messages that wait without a place
+        self._waiting: dict[str, list[tuple[int, int]]] = {}
+        self._touched: set[GroupName] = set()  # groups that may have a free place, or a new message
+        self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: all messages that can become due
+        self._retries: dict[str, tuple[Retries, ...]] = {}  # by queue, then priority: those that have failed before
         self._holders: dict[tuple[str, str], Holder] = {}  # by (task, key)
         self._cells: dict[str, CellRow] = {}
-        self._expiring: list[tuple[int, str]] = []  # a heap of (expires_ms, key); what a later swap changed stays in it
-        self._version_gone = 0  # the highest of a cell that is gone
+        # a heap of (expires_ms, key), including entries of cells changed since
+        self._expiring: list[tuple[int, str]] = []
+        self._version_gone = 0  # highest version of a removed cell
         self._undo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._next_seq = count(1)
 
@@ -89,11 +91,11 @@ class Tables:
         self.write(seq, StoredMessage(message, turn=turn, parked_ms=now_ms))
 
     def change(self, seq: int, message: Message) -> None:
-        """Replace it where it is: its lane and its lines stay."""
+        """Replace a message without moving it: its lane and lines stay."""
         self.write(seq, self.kept[seq]._replace(message=message))
 
     def write(self, seq: int, kept: StoredMessage | None) -> None:
-        """Keep this under `seq` instead of what is there. None removes it, and frees a key held for its life only."""
+        """Replace the row under `seq`. None removes it, and frees a key that was held only for the message's life."""
         if kept is not None and kept.message.group is not None:
             kept = kept._replace(message=_seen(kept.message, kept.turn))
         old = self.kept.get(seq)
@@ -107,7 +109,7 @@ class Tables:
                 self._set(self._holders, name, None)
 
     def configure(self, queue: str, changes: dict[str, Any], now_ms: int) -> None:
-        """Make the queue's settings, or change them. Raises ConfigError where they then contradict each other."""
+        """Set or change the queue's settings. Raises ConfigError if they contradict each other."""
         was_strict = self.rules(queue).strict
         self._set(self.settings, queue, replace(self.rules_said(queue), **changes))
         self._refuse(queue)
@@ -120,7 +122,7 @@ class Tables:
         self._touch_all(queue)
 
     def _reorder(self, queue: str, now_ms: int) -> None:
-        """Who stands in line stands there by the other order now; what is not due yet has a turn only where it is
+        """Reorder the lines after a change of order. A message that is not due yet has a turn only if the order is
         strict."""
         rules = self.rules(queue)
         for seq, kept in [*self.kept.items()]:
@@ -133,7 +135,7 @@ class Tables:
                 self.write(int(seq), kept._replace(turn=in_line(message, rules, turn)))
 
     def set_width(self, queue: str, group: str | None, width: int) -> None:
-        """0 takes the own width back."""
+        """Set a width; 0 removes the override."""
         self._set(self.own_widths, (queue, group), width or None)
         self._refuse(queue)
         self._touch_all(queue)
@@ -147,7 +149,7 @@ class Tables:
         self._touched |= {name for name, line in self.groups.items() if name[0] == queue and line.parked}
 
     def rejoin(self, seq: int, message: Message, before: Before | None, now_ms: int) -> None:
-        """A redriven message goes to the tail of its group, or stays the head that it was."""
+        """Put a redriven message at the tail of its group, unless it is the head."""
         old = self.kept[seq]
         if message.group is None or (old.turn == PLACE and old.message.queue == message.queue):
             self.write(seq, StoredMessage(message, turn=old.turn, before=before))
@@ -158,11 +160,11 @@ class Tables:
         self._touched.add((message.queue, message.group or ""))
 
     def restore(self, message: Message) -> None:
-        """Out of its group's line."""
+        """Store a message outside its group's line."""
         self.write(next(self._next_seq), StoredMessage(message, message.faults[-1] if message.faults else None))
 
     def wake(self, queue: str, limit: int, now_ms: int) -> None:
-        """Let those whose wait is over join their lines, the longest due first."""
+        """Let messages whose wait is over join their lines, the longest due first."""
         for due_ms, seq in self._waiting.get(queue, [])[:limit]:
             if due_ms > now_ms:
                 return
@@ -172,7 +174,7 @@ class Tables:
             self._touched.add((queue, message.group or ""))
 
     def admit(self, now_ms: int) -> None:
-        """Give free places to those who are parked, in their order."""
+        """Give free places to parked messages, in order."""
         for name in self._touched & self.groups.keys():
             for seq in free_places(self.groups[name], partial(self.width, *name)):
                 kept = self.kept[seq]
@@ -199,12 +201,12 @@ class Tables:
         return True
 
     def _forget_cell(self, key: str, version: int) -> None:
-        """A new one's versions begin above what any had that is gone: so none is used twice."""
+        """Remove a cell. Versions of new cells start above those of removed ones, so none is reused."""
         self._version_gone = max(self._version_gone, version)
         self._set(self._cells, key, None)
 
     def sweep_cells(self, now_ms: int) -> None:
-        """Forget cells that have expired, at most CELLS_SWEPT of them."""
+        """Remove at most CELLS_SWEPT expired cells."""
         for _ in range(CELLS_SWEPT):
             if not self._expiring or self._expiring[0][0] > now_ms:
                 break
@@ -225,7 +227,7 @@ class Tables:
                 )
 
     def sweep(self, now_ms: int) -> None:
-        """Forget done messages that were kept long enough, and keys whose time is over and whose message is gone."""
+        """Remove done messages after their expiry, and expired keys of removed messages."""
         for seq, kept in [*self.kept.items()]:
             if kept.expires_ms is not None and kept.expires_ms < now_ms:
                 self.write(int(seq), None)
@@ -240,14 +242,15 @@ class Tables:
         return None if seq is None else self.kept[seq].message
 
     def held(self, receipt: Receipt) -> Message | None:
-        """The message this receipt holds; None if it is stale. A lease that ran out holds until somebody claims."""
+        """The message leased under this receipt; None if it is stale. After a lease runs out the receipt stays valid
+        until the next claim."""
         kept = self.kept.get(receipt.handle)
         if kept is None or kept.message.lane is not Lane.LEASED or kept.message.fence != receipt.fence:
             return None
         return kept.message
 
     def key_until(self, task: str, key: str, id: str) -> int | None:
-        """Until when at least this message holds the key; None where it does not, or did."""
+        """The time until which this message holds the key at least; None if it does not hold it."""
         held = self._holders.get((task, key))
         return held.until_ms if held is not None and held.id == id else None
 
@@ -255,26 +258,26 @@ class Tables:
         self._set(self._holders, (task, key), None)
 
     def key_holder(self, task: str, key: str, now_ms: int) -> PutResult | None:
-        """What a put under this key gives while the key is held."""
+        """The result of a put under this key, if the key is held."""
         held = self._holders.get((task, key))
         if held is None:
             return None
         message = self.message(held.id)
         if message is not None and (message.task, message.key) != (task, key):
-            message = None  # another message, put later under the id of one that is gone
+            message = None  # another message, put later with the id of a removed one
         if (message is None or message.lane is Lane.DONE) and held.until_ms <= now_ms:
             return None
         return PutResult(held.id, True, message.state_at(now_ms) if message else "done")
 
     def lines(self, ask: ClaimRequest) -> Iterator[Iterator[DuePlace]]:
-        """Per priority what the ask may get now or later, in the order of due times. With `skip` no more than
-        SKIP_LOOKED are looked at: then the last place says when the next one is due."""
+        """By priority, the messages that the request may claim now or later, by due time. With `skip` at most
+        SKIP_LOOKED are examined, and the last entry has only the due time of the next one."""
         if not self.rules_said(ask.queue).paused:
             for line in self._lines.get(ask.queue, ()):
                 yield self._unskipped(line, ask.skip) if ask.skip else ((due_ms, seq) for due_ms, _, seq in line)
 
     def retries_due(self, ask: ClaimRequest, now_ms: int) -> Iterator[tuple[int, int]]:
-        """(priority, seq) of those due that have failed before, by due time; of each priority as many as are wanted."""
+        """(priority, seq) of due messages that have failed before, by due time; of each priority at most `retries`."""
         if not ask.retries or self.rules_said(ask.queue).paused:
             return
         for priority, line in enumerate(self._retries.get(ask.queue, ())):
@@ -290,7 +293,7 @@ class Tables:
             yield line[SKIP_LOOKED][0], None
 
     def waiting(self, queue: str) -> Iterator[int]:
-        """When those may be due who wait for their time without a place in their group, in order."""
+        """The due times of messages waiting without a place in their group, in order."""
         if not self.rules_said(queue).paused:
             yield from (due_ms for due_ms, _ in self._waiting.get(queue, ()))
 
@@ -298,7 +301,7 @@ class Tables:
         return self.settings.get(queue, _UNSAID)
 
     def rules(self, queue: str) -> QueueSettings:
-        """As said, with the width that was set at run time."""
+        """The settings of the queue, with the width set at run time."""
         said, width = self.rules_said(queue), self.own_widths.get((queue, None))
         return said if width is None else replace(said, width=width)
 
@@ -340,10 +343,10 @@ class Tables:
             name = (old.message.queue, old.message.group or "")
             group = self.groups.get(name)
             if group is not None and not group.taken and not group.parked:
-                del self.groups[name]  # there may be a group for each of a million keys
+                del self.groups[name]  # there may be as many groups as messages
 
     def _stand(self, seq: int, kept: StoredMessage) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
-        """The sorted lists that hold it, if any, each with its entry."""
+        """The sorted lists that contain the message, each with its entry."""
         message = kept.message
         if message.due_ms is None:
             return
@@ -367,13 +370,13 @@ class Tables:
 
 
 def _seen(message: Message, turn: int | None) -> Message:
-    """As a reader sees it."""
+    """The message as readers get it: with `parked`."""
     parked = message.lane is Lane.READY and turn != PLACE
     return message if message.parked == parked else replace(message, parked=parked)
 
 
 def _assign(table: dict[Any, Any], key: Any, value: Any) -> None:
-    """None removes."""
+    """Set an entry; None removes it."""
     if value is None:
         table.pop(key, None)
     else:

@@ -1,4 +1,4 @@
-"""Each change of the memory store, as a function of its tables. The caller holds the lock and commits or undoes."""
+"""The changes of the memory store, as functions of its tables. The caller holds the lock and commits or undoes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from ..retry_share import chosen
 from .rows import StoredMessage
 from .tables import Tables
 
-CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
+CANCELLED_KEPT_MS = 24 * 3600 * 1000  # how long a cancelled message can be looked up
 RETAIN_MAX = 1000
 
 
@@ -61,12 +61,13 @@ def put(tables: Tables, draft: Draft, now: int) -> PutResult:
 
 
 def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: int) -> bool:
-    """Add to the deliveries. Returns whether more is due than it read, though it claimed less than asked."""
+    """Claim messages into `deliveries`. Returns True if it claimed fewer than requested, and more are due than it
+    examined."""
     if ask.limit <= 0:
         return False
     tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)
     tables.admit(now)
-    seqs, clogged = due(tables, ask, now)  # listed first: leasing changes the lines
+    seqs, clogged = due(tables, ask, now)  # listed first, since leasing changes the lines
     for seq in seqs:
         kept = tables.kept[seq]
         message = lifecycle.leased(kept.message, ask, kept.alone, now)
@@ -77,7 +78,7 @@ def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: in
 
 
 def due(tables: Tables, ask: ClaimRequest, now: int) -> tuple[list[int], bool]:
-    """The messages to claim, in order, and whether more is due than it read, though it claims less than asked."""
+    """The messages to claim, in order; and True if fewer than requested, and more are due than it examined."""
     backlog: list[tuple[int, int]] = []
     clogged = False
     for priority, line in enumerate(tables.lines(ask)):
@@ -129,7 +130,7 @@ def extend(tables: Tables, receipt: Receipt, until_ms: int, alone: bool) -> Leas
 
 
 def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -> bool:
-    """`at`: which of the handles it is."""
+    """Apply the verdict to the handle with index `at`; False if the message has moved."""
     seq = tables.seqs.get(handle.id)
     if seq is None:
         return False
@@ -189,7 +190,7 @@ def _returned(tables: Tables, kept: StoredMessage) -> StoredMessage:
 
 
 def _replace(tables: Tables, seq: int, draft: Draft, now: int) -> None:
-    """The discarded one's key is the draft's, and held as long as it was to be."""
+    """Put the draft in place of the discarded message. It takes over the key, with its expiry."""
     old = tables.kept[seq].message
     tables.write(seq, None)
     until_ms = None if draft.key is None else tables.key_until(draft.task, draft.key, old.id)

@@ -60,7 +60,7 @@ _CANCEL = {
 
 
 class PostgresAdmin(PostgresDatabase):
-    """What people and redrive runs change. Each call is one transaction."""
+    """Administration of the PostgreSQL store. Each call is one transaction."""
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         handles = validation.admit_verdict(handles, verdict, self.traits)
@@ -68,14 +68,14 @@ class PostgresAdmin(PostgresDatabase):
 
         def work(c: AnyConnection) -> list[bool]:
             words = judge(self._st, c, handles, verdict, swaps, wakes, self._st.now())
-            if self._st.by_server:  # so that a selection made next contains what this moves
+            if self._st.by_server:  # so that a selection made next contains the messages moved here
                 sent_s = time.monotonic()
                 ((server_ms,),) = self._st.rows(c, "time")
                 self._link.saw_clock(server_ms, sent_s)
             self.failpoint("triaged")
             return words
 
-        # A second try cannot report whether the first took place where its swaps, or what it put, are in the way.
+        # A retry after a lost commit would meet its own swaps and drafts, and could not report the result.
         once = bool(swaps) or isinstance(verdict, Replace)
         return self._link.run(work, wake=wakes, again=not once) if handles or swaps else []
 
@@ -137,7 +137,7 @@ class PostgresAdmin(PostgresDatabase):
         if not same or swaps:
             self._link.run(work, wake=[queue], again=not swaps)
         elif set_now[0][4] is None:
-            return  # as every start of an app declares
+            return  # usual at the start of an app
         self._admit_all(queue)
 
     def configure_group(
@@ -161,7 +161,8 @@ class PostgresAdmin(PostgresDatabase):
             self._admit_all(queue)
 
     def _admit_all(self, queue: str) -> None:
-        """To whom new settings give a place. After a crash in between, sweeps of any process go on."""
+        """Admit messages under new settings, commit after commit. After a crash in between, sweeps of any process
+        continue."""
         while self._admit_step(queue):
             pass
 
@@ -190,7 +191,7 @@ class PostgresAdmin(PostgresDatabase):
         )
 
     def _damaged(self) -> list[Message]:
-        """The messages that cannot be read, or were set aside."""
+        """The messages with unreadable or quarantined rows."""
         page = self.peek(None, limit=1000)
         damaged = [m for m in page.messages if m.damage is not None]
         while page.cursor is not None:
@@ -242,7 +243,8 @@ def judge(
     wakes: set[str],
     now: int | None,
 ) -> list[bool]:
-    """Whether each verdict held. Adds to `wakes` the queues where something comes, or may be let in."""
+    """Apply the verdict; returns True for each message to which it applied. Adds to `wakes` the queues in which
+    messages become due, or may get a place."""
     rows = st.rows(c, "lanes", ids([handle.id for handle in handles])) if handles else []
     queues = {queue for _, _, queue, _ in rows}
     names = {(queue, group) for _, _, queue, group in rows if group is not None}
@@ -305,7 +307,7 @@ def _words(
 
 
 def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) -> list[bool]:
-    """One after the other: what an earlier one left as a later one says can be judged again."""
+    """The results in order of the handles: an earlier verdict may leave a message as a later handle describes it."""
     words = []
     for handle in handles:
         words.append(handle in moved)
@@ -318,7 +320,7 @@ def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) ->
 
 
 def _put_instead(st: Statements, c: AnyConnection, old: str, draft: Draft, now: int | None) -> None:
-    """The key of the one that was discarded is the draft's, if it has the same, and held as long as it was to be."""
+    """Put the draft in place of the discarded message. If it has the same key, it takes over the key and its expiry."""
     name = draft.task, draft.key
     until = [] if draft.key is None else st.rows(c, "release_key", *name, old)
     (put,) = changes.insert_all(st, c, [draft], [draft.id or new_id(st.now_ms())], now)
@@ -332,7 +334,7 @@ def _put_instead(st: Statements, c: AnyConnection, old: str, draft: Draft, now: 
 
 
 def restore(st: Statements, c: AnyConnection, messages: Sequence[Message], now: int | None) -> list[bool]:
-    """Whether each was written; False for one whose id is stored, or whose key another message holds."""
+    """Write the messages; False for one whose id is stored, or whose key another message holds."""
     taken = {row[0] for row in st.rows(c, "stored", ids([message.id for message in messages]))}
     first: dict[str, int] = {}
     for at, message in enumerate(messages):
@@ -345,8 +347,8 @@ def restore(st: Statements, c: AnyConnection, messages: Sequence[Message], now: 
 
 
 def _held(st: Statements, c: AnyConnection, messages: Sequence[Message], now: int | None) -> set[str]:
-    """Takes the keys of these messages; the ids of those whose key another one holds. One that a message held itself
-    while it was stored is still its own."""
+    """Take the keys of these messages; returns the ids of those whose key another message holds. A message keeps a key
+    that it held before it was removed."""
     keyed: dict[tuple[str, str], str] = {}
     held = set[str]()
     for message in messages:
@@ -376,7 +378,7 @@ def _held(st: Statements, c: AnyConnection, messages: Sequence[Message], now: in
 
 
 def retain(st: Statements, c: AnyConnection, lane: Lane, queue: str, keep: Keep, now: int | None) -> int:
-    """Remove what this lane of the queue holds beyond the bounds; how many."""
+    """Remove messages of this lane beyond the bounds; returns the number removed."""
     rested, seq = None, None
     if keep.count is not None:
         newest = st.rows(c, "nth_newest", lane.value, queue, max(0, keep.count - 1))

@@ -1,4 +1,4 @@
-"""Swaps of cells in the PostgreSQL store, inside the caller's transaction."""
+"""Swaps of cells in the PostgreSQL store, within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def swap_all(st: Statements, c: AnyConnection, swaps: Sequence[Swap], now: int |
 
 
 class SentSwaps:
-    """Swaps that were sent, each for itself."""
+    """Swaps that were sent independently of each other."""
 
     def __init__(self, count: int, sent: Sequence[tuple[dict[str, int], Cursor]]) -> None:
         self._count, self._sent = count, sent
 
     def won(self) -> list[bool]:
-        """Which apply."""
+        """The result of each swap: True if it was applied."""
         won = [False] * self._count
         for turn, made in self._sent:
             for (key,) in made.fetchall():
@@ -39,7 +39,7 @@ class SentSwaps:
 
 
 def try_swaps(st: Statements, c: AnyConnection, swaps: Sequence[Swap], now: int | None) -> SentSwaps:
-    """Each for itself: one statement, and one more where a key comes again."""
+    """Send independent swaps: one statement, and another for each repetition of a key."""
     turns: list[dict[str, int]] = []
     for n, swap in enumerate(swaps):
         turn = next((turn for turn in turns if swap.key not in turn), None)
@@ -56,19 +56,19 @@ def _swap_once(st: Statements, c: AnyConnection, swaps: Sequence[Swap], now: int
 
 
 class SettlementCells:
-    """Those that a batch of settlements would swap, locked until the commit: which of them apply is decided here, and
-    written by a statement for all."""
+    """The cells that a batch of settlements would swap, locked until the commit. The process decides which swaps apply,
+    and one statement writes them all."""
 
     def __init__(self, st: Statements, c: AnyConnection, keys: Sequence[str], now: int | None) -> None:
         self._st, self._c = st, c
         locked = st.do(c, "lock_cells", texts(sorted(set(keys))), now) if keys else None
         self._locked = locked
-        self._versions: dict[str, int | None] | None = None  # None: not known before it is written; gone are at 0
+        self._versions: dict[str, int | None] | None = None  # None: not read yet; missing cells have version 0
         self._there = set[str]()
         self._changes: dict[str, Swap] = {}
 
     def swap(self, swaps: Sequence[Swap]) -> bool:
-        """All of them, or none."""
+        """Apply all of the swaps, or none; returns True if they were applied."""
         if not swaps:
             return True
         if self._versions is None:
@@ -101,7 +101,7 @@ class SettlementCells:
 
 
 def names_of(drafts: Iterable[Draft]) -> set[tuple[str, str]]:
-    """The groups that these will join."""
+    """The groups that these drafts will join."""
     return {(draft.queue, draft.group) for draft in drafts if draft.group is not None}
 
 

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL on which no wait outlasts a deadline."""
+"""Connections to PostgreSQL whose waits end at a deadline."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _of_the_parent: list[psycopg.Connection[Any]] = []
 
 
 class Whole(psycopg.Pipeline):
-    """A pipeline that sends its statements together, once an answer is needed.
+    """A pipeline that sends its statements together, when a result is needed.
 
-    psycopg's own sends each when it is executed. Then a process that stands still between two of them has begun a
-    transaction that the server cannot end: the server counts no time between statements until it gets a Sync. So each
-    part ends in one. Whatever is under way when the process stops comes to its end, or waits as a transaction that is
-    idle, and that has a limit (`idle_in_transaction_session_timeout`).
+    psycopg's own sends each when it is executed. If the process is suspended between two of them, the server cannot end
+    its transaction, since it does not count time between statements until it gets a Sync. So each part here ends with a
+    Sync. A transaction of a stopped process then completes, or is idle, for which there is a limit
+    (`idle_in_transaction_session_timeout`).
     """
 
     def _communicate_gen(self) -> Any:
@@ -54,12 +54,12 @@ class Whole(psycopg.Pipeline):
 
 
 class Connection(psycopg.Connection[TupleRow]):
-    """A connection on which no wait outlasts `deadline_s`."""
+    """A connection whose waits end at `deadline_s`."""
 
     deadline_s: float = inf  # by time.monotonic()
-    committing = False  # whether the commit was sent: then it is unknown whether it took place
-    commit_sent: psycopg.Cursor[TupleRow] | None = None  # its cursor
-    began_ms = 0  # when its transaction began, by the store's clock
+    committing = False  # the commit was sent, so it is unknown if it took place
+    commit_sent: psycopg.Cursor[TupleRow] | None = None  # the cursor of the commit
+    began_ms = 0  # start of the transaction, by the store's clock
     idle_since_s = 0.0
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
@@ -74,26 +74,25 @@ class Connection(psycopg.Connection[TupleRow]):
 
     @property
     def has_committed(self) -> bool:
-        """Whether the commit was sent and answered."""
+        """True if the commit was sent and confirmed."""
         result = None if self.commit_sent is None else self.commit_sent.pgresult
         return result is not None and result.command_status == b"COMMIT"
 
     def is_silent(self) -> bool:
-        """Whether nothing arrived while it was idle: else the server has closed it, or is gone."""
+        """True if no data arrived while it was idle. Data means that the server closed it or is gone."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         return not self.broken and not poll.poll(0)
 
     def drop(self) -> None:
-        """Close it without asking the server anything."""
+        """Close the connection without any request to the server."""
         with contextlib.suppress(Exception):
             self.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: forget it without a word to the server, not even good-bye. The child's copy of the socket
-        is closed below libpq, so that the server sees when the parent dies; the object is kept, so that nothing ever
-        finishes it.
-        """
+        """In a forked child: forget the connection without any message to the server, even a termination. The child's
+        socket is closed below libpq, so that the server notices the death of the parent; the object is kept, so that no
+        finalizer runs."""
         _of_the_parent.append(self)
         if not self.closed:
             with contextlib.suppress(OSError):
@@ -101,7 +100,7 @@ class Connection(psycopg.Connection[TupleRow]):
 
 
 def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
-    """The generator, ended by TooSlow when it still waits at the deadline."""
+    """The generator, ended by TooSlow if it still waits at the deadline."""
     try:
         wants = next(gen)
         while True:
@@ -114,16 +113,16 @@ def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[A
         return end.value  # type: ignore[no-any-return]
 
 
-LOCKED = "55P03"  # a lock was waited for as long as `lock_timeout` allows
-# The transaction was rolled back for reasons that pass; the connection is good.
+LOCKED = "55P03"  # a lock was not available within `lock_timeout`
+# Temporary errors: the transaction was rolled back, and the connection is usable.
 _AGAIN = {"40001", "40P01", LOCKED}
-# The server goes, comes, or is no longer the one that writes: another connection may find it.
+# The server is stopping, starting, or no longer the primary: another connection may find the new one.
 _ELSEWHERE = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "53300"}
 _FULL = {"53100", "53200"}
 _SCHEMA = {"3F000", "42P01", "42703", "42883"}
-_TEXT = {"22021", "22P05"}  # what this database's encoding cannot hold
+_TEXT = {"22021", "22P05"}  # text that the database's encoding cannot hold
 _SETTINGS = {"28000", "28P01", "3D000", "42501", "0A000"}
-# A refused connection carries no code, only the server's words.
+# A refused connection has no error code, only a message.
 _REFUSED = (
     "password authentication failed",
     "no password supplied",
@@ -143,11 +142,11 @@ _NO_ROOM = ("too many clients", "remaining connection slots", "too many connecti
 
 
 class TooSlow(psycopg.OperationalError):
-    """The server did not answer within the time there is."""
+    """The server did not answer before the deadline."""
 
 
 class Standby(psycopg.OperationalError):
-    """The server only reads."""
+    """The server is read-only."""
 
 
 def code_of(error: psycopg.Error) -> str:
@@ -155,10 +154,10 @@ def code_of(error: psycopg.Error) -> str:
 
 
 def passes(error: psycopg.Error) -> bool:
-    """Whether the same transaction may succeed if it is tried again soon."""
+    """True if the same transaction may succeed when retried soon."""
     code = code_of(error)
     if code == "23505":
-        # Two let somebody in, or made a cell, at once: one of them looks again.
+        # Two processes gave a place, or created a cell, at the same time: one of them retries.
         return error.diag.constraint_name in ("message_place", "cell_pkey")
     if is_outdated(error):
         return True
@@ -168,23 +167,23 @@ def passes(error: psycopg.Error) -> bool:
 
 
 def is_beyond(error: BaseException) -> bool:
-    """Whether a number of a row is at the end of its range, and something was to be added to it."""
+    """True if a number in a row is at the end of its range, so nothing can be added to it."""
     cause = error.__cause__
     return isinstance(cause, psycopg.Error) and code_of(cause) == "22003"
 
 
 def is_refusal(error: psycopg.Error) -> bool:
-    """Whether the server, or the name service, refused what the URL says."""
+    """True if the server, or the name service, rejected the settings in the URL."""
     return not error.sqlstate and any(words in str(error) for words in _REFUSED) and "starting up" not in str(error)
 
 
 def is_outdated(error: psycopg.Error) -> bool:
-    """Whether a statement was prepared before a migration changed what it gives: a new connection prepares it again."""
+    """True if a statement was prepared before a migration changed its result: a new connection prepares it again."""
     return code_of(error) == "0A000" and error.diag.source_function == "RevalidateCachedQuery"
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether the connection is of no more use, nor are others made before."""
+    """True if this connection, and all older ones, are unusable."""
     code = code_of(error)
     return (
         is_outdated(error)
@@ -195,7 +194,7 @@ def is_lost(error: psycopg.Error) -> bool:
 
 
 def store_error(error: psycopg.Error, what: str, where: str) -> RedriveError:
-    """The typed error for one of psycopg's. `what` was being done at `where`."""
+    """The typed error for an error of psycopg while doing `what` at `where`."""
     code = code_of(error)
     words = " ".join(str(error).split()) or type(error).__name__
     text = f"{where}: {what}: {words}" + (f" ({code})" if code else "")
@@ -225,7 +224,7 @@ def store_error(error: psycopg.Error, what: str, where: str) -> RedriveError:
 
 
 def open_error(error: psycopg.Error, where: str) -> RedriveError:
-    """As `store_error`, for the first connection of all: a refusal is a setting that is wrong."""
+    """As `store_error`, for the first connection: a refusal then means a wrong setting."""
     if is_refusal(error) or code_of(error) in _SETTINGS or isinstance(error, psycopg.ProgrammingError):
         words = " ".join(str(error).split())
         return ConfigError(f"{where}: {words}; check user, password, host and database of the store's URL")

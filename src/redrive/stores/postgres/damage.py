@@ -1,6 +1,6 @@
-"""Rows of the PostgreSQL store that cannot be read: what of them can be, and setting them aside.
+"""Unreadable rows of the PostgreSQL store: their readable parts, and moving them to quarantine.
 
-The server keeps every column to its type. What can be damaged is the JSON in its texts, its words and its numbers.
+The server enforces the types of columns. Damage is possible in JSON texts, words and numbers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from .session import Session
 from .statements import AnyConnection, Statements
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError)
-META, DEFERRAL = 15, 16  # places in the rare columns
-COUNTS = {"crashes": 0, "crashes_alone": 1, "redrives": 2, "held_ms": 5, "attempts_allowed": 7}  # and those of counters
-AGAIN_S = 60.0  # how long what cannot be added to is not looked for again where there was none
+META, DEFERRAL = 15, 16  # indexes in the rare columns
+# indexes of the counters
+COUNTS = {"crashes": 0, "crashes_alone": 1, "redrives": 2, "held_ms": 5, "attempts_allowed": 7}
+AGAIN_S = 60.0  # pause before the next search after one that found nothing
 
 
 def readable(row: tuple[Any, ...]) -> Message:
-    """One row of COLUMNS; of one that cannot be read what of it can be, with its damage."""
+    """Decode a row of COLUMNS; from an unreadable one the readable parts, with its damage."""
     try:
         if row[3] >= 0 and row[4] >= 0:
             return to_message(row)
@@ -36,16 +37,16 @@ def readable(row: tuple[Any, ...]) -> Message:
 
 
 class Beyond:
-    """Messages with a counter or a time at the end of its range: no statement can add to it, and each that tries fails
-    for all others, too. They are looked for once that happened, among all, and set aside."""
+    """Messages with a counter or time at the end of its range. A statement that adds to it fails, for all its messages.
+    They are searched for after such a failure and moved to quarantine."""
 
     def __init__(self, link: Session, st: Statements) -> None:
         self._link, self._st = link, st
         self._moved = list[Message]()
-        self._none_s = -AGAIN_S  # when there was none
+        self._none_s = -AGAIN_S  # time of the last search without result
 
     def mend(self) -> bool:
-        """Set them aside; whether there were any."""
+        """Quarantine such messages; True if there were any."""
         if time.monotonic() - self._none_s < AGAIN_S:
             return False
         rows = self._link.read(lambda c: self._st.rows(c, "beyond"))
@@ -70,14 +71,14 @@ class Beyond:
         return bool(moved)
 
     def take(self) -> list[Message]:
-        """Those that were set aside since the last call, to be reported."""
+        """The messages quarantined since the last call, for reporting."""
         moved, self._moved = self._moved, []
         return moved
 
 
 def stand_in(row: tuple[Any, ...], *, claimed: bool = False) -> tuple[Message, Mapping[str, str]]:
-    """What of it can be read; and which columns cannot, with why. `claimed`: as a claim left it, which counts its
-    attempt."""
+    """The readable parts of a row, and the unreadable columns with the reasons. `claimed`: the row is as after a claim,
+    which counts its attempt."""
     parts, wrong = [*row], dict[str, str]()
     rare = None if row[9] is None else msgspec.json.decode(row[9])
     raw = {"task": row[1], "fence": str(row[3]), "attempt": str(row[4]), "lane": row[12], "faults": row[10] or ""}
@@ -111,7 +112,7 @@ def _reads(read: Callable[[Any], Any], value: Any, name: str, wrong: dict[str, s
 
 
 def with_kept(message: Message, kept: str) -> Message:
-    """It with what its row was before it was set aside."""
+    """The message with its row from before the quarantine."""
     before = msgspec.json.decode(kept)
     raw = {name: value if isinstance(value, str) else str(value) for name, value in before["damaged"].items()}
     return replace(message, damage=Damage(before["why"], {name: v for name, v in raw.items() if v != "None"}))

@@ -33,17 +33,17 @@ from .statements import AnyConnection, Statements, prepared
 from .url import parse
 
 TICK_S = 0.01  # how often a waiter reads a clock that is set by hand
-NAMES_MAX = 2500  # bytes: an index row has 2,704 at most, and numbers and headers take some of them
+NAMES_MAX = 2500  # bytes; an index row has 2,704 at most, less some numbers and headers
 
 
 class PostgresDatabase(Store):
-    """What all parts of the store share."""
+    """The parts that all of the store shares."""
 
     traits = Traits(name="postgres", names_bytes_max=NAMES_MAX)
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
         self.failpoint: Callable[[str], None] = (
-            no_failpoint  # tests put a function here that kills or fails at a named point
+            no_failpoint  # tests set a function that kills the process or raises at a named point
         )
         self._link = Session(parse(url), failpoint=self._at)
         self._st = Statements(prepared(self._link.schema), self._link.now_ms, clock_ms)
@@ -74,7 +74,7 @@ class PostgresDatabase(Store):
     def _write(
         self, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str], swaps: Sequence[Swap]
     ) -> list[PutResult]:
-        """The put, as a part of somebody's transaction."""
+        """The put, as part of the caller's transaction."""
         now, names = self._st.now(), cells.names_of(drafts)
         self.failpoint("put")
         if names:

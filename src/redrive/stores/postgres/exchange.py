@@ -1,7 +1,7 @@
 """The exchange of the PostgreSQL store: settle, then claim, in one transaction and one round trip.
 
-Nothing in it waits for an answer before the commit is sent, except where a settlement brings follow-ups or swaps of
-cells: those are decided one by one.
+It waits for no result before the commit is sent, except for settlements with follow-ups or swaps, which are decided one
+by one.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ from .writes import (
 )
 
 NEVER_MS = 2**63 - 1
-GROUPS_SEEN_FOR_S = 60.0  # how long exchanges go on waking groups after one met a group
+GROUPS_SEEN_FOR_S = 60.0  # how long exchanges wake groups after one saw a group
 _tuple = tuple.__new__
 
 
 class Exchanges:
-    """Runs exchanges on a link. Where groups are unused they cost one read of an empty index."""
+    """Runs exchanges in a session. Without groups, these cost one read of an empty index."""
 
     def __init__(
         self, link: Session, st: Statements, floors: Floors, beyond: Beyond, failpoint: Callable[[str], None]
@@ -80,7 +80,7 @@ class Exchanges:
         queues = [ask.queue for ask in one.asks]
         self._floors.meet(queues, self._look_behind, self._st.now_ms, self._link.url.timeout_s * 500)
         self._send(one)
-        if one.kept_back and not one.waking:  # somebody waits to be woken: nothing was claimed there
+        if one.kept_back and not one.waking:  # messages wait to join: this exchange claimed nothing there
             left = [n for n, deliveries in enumerate(one.deliveries) if not deliveries]
             again = _One(self._st, self._floors, self._failpoint, (), [one.asks[n] for n in left], ())
             again.waking = True
@@ -93,7 +93,7 @@ class Exchanges:
         return Exchange(one.words, claimed, frozenset(one.clogged), damaged)
 
     def _set_aside(self, bad: Sequence[tuple[Any, ...]]) -> tuple[Message, ...]:
-        """Claims that cannot be read, as rows of COLUMNS: out of the way of all others."""
+        """Quarantine claims with unreadable rows (of COLUMNS), so that they do not block others."""
         stand_ins = [stand_in(row, claimed=True) for row in bad]
         messages = [message for message, _ in stand_ins]
         whys = [message.damage.why if message.damage else "" for message in messages]
@@ -115,7 +115,7 @@ class Exchanges:
 
     def _send(self, one: _One) -> None:
         sent_s, wakes = time.monotonic(), one.wakes()
-        for queue in wakes.dues_ms:  # so that its own claims find what it puts below a floor
+        for queue in wakes.dues_ms:  # so that this process's own claims find what it writes below a floor
             self._floors.expect(queue, spots_of(wakes, queue))
         self._link.pipeline(one.work, wake=wakes)
         one.read()
@@ -126,7 +126,7 @@ class Exchanges:
 
 
 class _One:
-    """One exchange on its way: what was sent, and what came back."""
+    """One exchange in progress: the cursors sent, and their results."""
 
     def __init__(
         self,
@@ -146,16 +146,16 @@ class _One:
             self._names |= {name for s in settlements for name in names_of(s.follow_ups)}
         self.waking = False
         self.words: list[Settled] = []
-        self.deliveries: list[list[Delivery]] = []  # of each ask
+        self.deliveries: list[list[Delivery]] = []  # by request
         self.clogged = set[str]()
-        self.bad: list[tuple[Any, ...]] = []  # rows of COLUMNS that cannot be read
+        self.bad: list[tuple[Any, ...]] = []  # unreadable rows of COLUMNS
         self.now_ms = 0
-        self.kept_back = False  # whether a message waited to be woken
+        self.kept_back = False  # a message waited to join its group's line
         self.groups_seen = bool(self._names)
 
     def wakes(self) -> Wakes:
-        """The queues to notify others about: where something comes, or may be let in, for which the settling process
-        may have no room."""
+        """The queues to notify other processes about: messages become due or may get a place there, and this process
+        may have no room for them."""
         wakes = Wakes(queue for queue, _ in self._names)
         if self._acks is None:
             now_ms = self._st.now_ms()
@@ -172,7 +172,7 @@ class _One:
         st, now = self._st, self._st.now()
         self._sent: list[tuple[list[Receipt], Cursor]] = []
         self._swapping: list[Settlement] = []
-        self._decided: list[tuple[Receipt, Settled]] | None = None  # one by one
+        self._decided: list[tuple[Receipt, Settled]] | None = None  # settled one by one
         self._claims: list[Cursor] = []
         queues = [ask.queue for ask in self.asks]
         parts = self._floors.parts(queues, st.now_ms)
@@ -208,7 +208,7 @@ class _One:
             self._decided = [*zip([s.receipt for s in others], words, strict=True)]
         batch.swapping = self._swapping = swapping
         self._sent = batch.write(st, c, now)
-        if drafts:  # last, so that a key which an ack frees is free for them
+        if drafts:  # last, so that they can use a key that an ack frees
             insert_all(st, c, drafts, [draft.id or new_id(self._st.now_ms()) for draft in drafts], now)
         groups.regroup(st, c, batch.grouped, now)
         groups.admit(st, c, self._names, now)
@@ -216,7 +216,7 @@ class _One:
     # -- reading
 
     def read(self) -> None:
-        """After the commit."""
+        """Read the results, after the commit."""
         if self._settlements:
             self.words = self._words()
         row = self._look.fetchone()
@@ -241,7 +241,7 @@ class _One:
     def _deliveries(self, ask: ClaimRequest, rows: list[tuple[Any, ...]]) -> list[Delivery]:
         queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms
         leased = Lane.LEASED
-        if ask.skip and rows and rows[-1][0] is None:  # there is more than it looked at
+        if ask.skip and rows and rows[-1][0] is None:  # more messages are due than it examined
             rows.pop()
             if len(rows) < ask.limit:
                 self.clogged.add(queue)
@@ -249,7 +249,7 @@ class _One:
         for row in rows:
             id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq, due = row
             mark = PLAIN
-            # The way of most messages: as few steps as there can be.
+            # The common case, in as few steps as possible.
             if rare is None and faults is None and fence > 0 and attempt > 0:
                 message = Message(
                     id,
@@ -285,7 +285,7 @@ class _One:
                 self.groups_seen = True
             else:
                 end = queue
-            handle = f"{id}{mark}{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}{end}"  # `hex_of`, without a call
+            handle = f"{id}{mark}{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}{end}"  # `hex_of`, inlined
             deliveries.append(Delivery(message, _tuple(Receipt, (handle, fence)), until, due or 0))
         return deliveries
 
@@ -293,7 +293,7 @@ class _One:
 def claim(
     st: Statements, c: AnyConnection, ask: ClaimRequest, waking: bool, now: int | None, parts: IndexParts | None
 ) -> Cursor:
-    """`parts`: of the due index, to read no other; None reads all of it."""
+    """Send a claim. `parts` are the only parts of the due index to read; None reads all of it."""
     lapsed_by = NEVER_MS if ask.lapsed_by_ms is None else ask.lapsed_by_ms
     args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking, lapsed_by)
     if ask.retries > 0:
@@ -310,7 +310,7 @@ def _at(st: Statements, c: AnyConnection, name: str, *args: Any, parts: IndexPar
 def next_due(
     st: Statements, c: AnyConnection, ask: ClaimRequest, now: int | None, parts: IndexParts | None
 ) -> tuple[Any, ...]:
-    """The server's time, and when this ask may find something."""
+    """The server's time, and when this request may find a message."""
     if not ask.skip:
         return _at(st, c, "next_due", ask.queue, now, parts=parts).fetchall()[0]
     return _at(st, c, "next_due_skipping", ask.queue, now, *_skipping(ask), parts=parts).fetchall()[0]
@@ -319,7 +319,7 @@ def next_due(
 def look(
     st: Statements, c: AnyConnection, queues: Sequence[str], now: int | None, parts: Mapping[str, IndexParts]
 ) -> Cursor:
-    """The server's time, and whether a message waits to be woken."""
+    """Send the look: the server's time, and if a message waits to join its group's line."""
     if not parts:
         return st.do(c, "look", texts(queues), now)
     since = numbers([wake_ms(parts, queue) for queue in queues])
@@ -327,7 +327,7 @@ def look(
 
 
 def look_behind(st: Statements, c: AnyConnection, looking: Looking) -> Cursor:
-    """The results of these looks, for `Floors.saw`."""
+    """Send these looks; their results go to `Floors.saw`."""
     return st.do(c, "look_behind", *looking.args())
 
 

@@ -1,14 +1,14 @@
-"""Where claims begin to read the due index, so that they need not pass what was deleted there.
+"""Compute where claims start to read the due index, to skip deleted entries.
 
 While a transaction is open anywhere in the database, PostgreSQL keeps every row that was deleted since it began, and
-each claim passes the index entries of all of them before it meets the first message that is due. A Floor remembers,
-for one queue and priority, below which place there was no message at the last look; claims begin there. It is a hint
-of one process: without it claims are slower, and nothing else.
+each claim passes the index entries of all of them before it meets the first message that is due. A Floor remembers, for
+one queue and priority, the place below which there was no message at the last look, and claims start there. It is a
+hint of one process: without it claims are only slower.
 
-After that look a message can still appear below the floor: by a commit that came late, or with a due time in the past.
-Who writes it says where (`expect`), and claims read that spot too, until it is empty. For what was not said, the
-process looks through all that lies below, in pieces: about once a second while that is cheap, and with a bounded share
-of its time where it is not.
+After that look a message can still appear below the floor: by a late commit, or with a due time in the past. Its writer
+notifies others of the place (`expect`), and claims read that spot too, until it is empty. For missed notifications, the
+process scans all of the index below in pieces: about once a second while that is cheap, otherwise with a bounded share
+of its time.
 
 Pure: times come from the caller. `now_ms` is the store's clock, `at_s` a monotonic one.
 """
@@ -21,28 +21,28 @@ from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
-IndexPlace = tuple[int, str, int]  # (due_ms, lane, seq): the order of the due index
-DueSpan = tuple[int, int]  # the first and the last due time, in ms, of what may have been written
+IndexPlace = tuple[int, str, int]  # (due_ms, lane, seq), the order of the due index
+DueSpan = tuple[int, int]  # the first and last due time, in ms, of messages that may have been written
 FIRST: IndexPlace = (-(2**63), "", 0)  # before every message
 NEVER_MS = 2**63 - 1
-LATE_MS = 500  # claims begin no later than this before now: most commits take less from their beginning to their end
-WORTH_MS = 1.0  # a floor is kept once the way to the first message costs the server this much
-FREE_MS = 0.25  # and given up once everything below costs less
-OPEN_EVERY_S = 1.0  # how often the way is measured while no floor is kept
+LATE_MS = 500  # a floor is at least this long before now: most transactions are shorter
+WORTH_MS = 1.0  # a floor is kept once reading up to the first message costs the server this much
+FREE_MS = 0.25  # and dropped once everything below costs less
+OPEN_EVERY_S = 1.0  # how often that cost is measured while there is no floor
 FRONT_EVERY_S = 0.2  # how often a floor is raised
 BEHIND_EVERY_S = 1.0  # how often everything below is read, at most
-SHARE = 0.05  # of the time, for looking behind
-SAVED_MS = 40.0  # how much of that share may be saved up
-PIECE_MS = 8.0  # what one piece may cost before it is cut
+SHARE = 0.05  # of the time, for scans below floors
+SAVED_MS = 40.0  # how much of the share can be saved up
+PIECE_MS = 8.0  # cost at which a piece is cut
 PIECES_MAX = 4096
 CUT_EVERY_S = 0.25
 SPOTS_MAX = 8
-LOOKS_MAX = 64  # under way at once, of one floor
-_STEPS = 12  # how the lowest piece is cut: 1 s, 4 s, 16 s, … below its end, up to half a year
+LOOKS_MAX = 64  # looks in progress at once per floor
+_STEPS = 12  # cuts of the lowest piece: 1 s, 4 s, 16 s, … below its end, up to half a year
 
 
 class Range(NamedTuple):
-    """A part of the due index: from a place on, up to a due time."""
+    """A part of the due index, from a place up to a due time."""
 
     low: IndexPlace
     until_ms: int
@@ -57,7 +57,8 @@ class Aim(Enum):
 
 
 class FloorLook(NamedTuple):
-    """A part of the index in which the first message is wanted, and what the way to it costs. `number` is its own."""
+    """A search for the first message in a part of the index, which also measures the cost of reaching it. `number`
+    identifies it."""
 
     aim: Aim
     low: IndexPlace
@@ -66,7 +67,7 @@ class FloorLook(NamedTuple):
 
 
 class LookAllowance:
-    """The share of one process's time that looking behind may take on the server, over all queues."""
+    """The share of one process's time that scans below floors may take on the server, over all queues."""
 
     def __init__(self) -> None:
         self._left_ms, self._at_s = SAVED_MS, 0.0
@@ -83,41 +84,42 @@ class LookAllowance:
 class Floor:
     """The floor of one order of messages: one queue and priority.
 
-    `scattered=False` is for an order whose claims read one range only: there a spot lowers the floor.
+    `scattered=False` is for an order whose claims read one range only: for these a spot lowers the floor.
     """
 
     __slots__ = ("_behind", "_expected_ms", "_front_s", "_number", "_scattered", "place", "spots")
 
     def __init__(self, *, scattered: bool = True) -> None:
         self._scattered = scattered
-        self._front_s = 0.0  # when to look at the front next
+        self._front_s = 0.0  # time of the next look at the front
         self._number = 0
-        self._expected_ms: dict[int, int] = {}  # of each look under way: the least due time expected since it was sent
+        # by number of a look in progress: the least due time expected since it was sent
+        self._expected_ms: dict[int, int] = {}
         self._open()
 
     def _open(self) -> None:
         self.place = FIRST
-        self.spots: list[DueSpan] = []  # sorted and apart, all below the floor
+        self.spots: list[DueSpan] = []  # sorted and disjoint, all below the floor
         self._behind: Pieces | None = None
 
     @property
     def kept(self) -> bool:
-        """Whether there is a floor at all."""
+        """True if there is a floor."""
         return self._behind is not None
 
     @property
     def asks(self) -> bool:
-        """Whether a look is under way, which may not have seen what is expected now."""
+        """True if a look is in progress, which may have missed messages expected now."""
         return bool(self._expected_ms)
 
     def ranges(self, now_ms: int) -> list[Range]:
-        """What a claim reads, in this order; no place is in two of them."""
+        """The ranges that a claim reads, in order and disjoint."""
         low = min(self.place, _from(now_ms - LATE_MS))
         spots = [Range(_from(low_ms), min(until_ms, low[0] - 1)) for low_ms, until_ms in self.spots if low_ms < low[0]]
         return [*spots, Range(low, NEVER_MS)]
 
     def expect(self, low_ms: int, until_ms: int) -> None:
-        """A message with a due time in this range was or may have been written."""
+        """Record that messages with due times in this range were or may have been written."""
         for number, expected_ms in self._expected_ms.items():
             self._expected_ms[number] = min(expected_ms, low_ms)
         top_ms = self.place[0]
@@ -137,7 +139,7 @@ class Floor:
                 spots[-1] = spots[-1][0], max(spots[-1][1], until)
             else:
                 spots.append((low, until))
-        while len(spots) > SPOTS_MAX:  # the two that are closest together become one
+        while len(spots) > SPOTS_MAX:  # merge the two closest spots
             at = min(range(1, len(spots)), key=lambda n: spots[n][0] - spots[n - 1][1])
             spots[at - 1 : at + 1] = [(spots[at - 1][0], spots[at][1])]
         self.spots = spots
@@ -149,7 +151,7 @@ class Floor:
                 self._behind.end_at(place[0])
 
     def assume(self, now_ms: int, cost_ms: float, at_s: float) -> None:
-        """Set a floor without looking at what is below it: it would take too long. Looks in pieces cover it later."""
+        """Set a floor without a look at what is below, which would take too long. Scans in pieces cover it later."""
         expected_ms = min(self._expected_ms.values(), default=NEVER_MS)
         self._expected_ms.clear()
         self.place = _from(now_ms - LATE_MS)
@@ -159,7 +161,7 @@ class Floor:
     # -- looking
 
     def looks(self, at_s: float, allowance: LookAllowance) -> list[FloorLook]:
-        """What to look at now, in this order: the front comes last, so that pieces end where they did when it rises."""
+        """The looks to send now, in order. The front is last, so that pieces end where they did before it rises."""
         all_looks: list[FloorLook] = []
         if self._behind is not None:
             all_looks += [self._ask(Aim.SPOT, _from(low_ms), until_ms) for low_ms, until_ms in self.spots]
@@ -175,7 +177,7 @@ class Floor:
     def _ask(self, aim: Aim, low: IndexPlace, until_ms: int) -> FloorLook:
         self._number += 1
         self._expected_ms[self._number] = NEVER_MS
-        if len(self._expected_ms) > LOOKS_MAX:  # as those whose exchanges failed
+        if len(self._expected_ms) > LOOKS_MAX:  # entries remain from failed exchanges
             del self._expected_ms[next(iter(self._expected_ms))]
         return FloorLook(aim, low, until_ms, self._number)
 
@@ -188,9 +190,9 @@ class Floor:
         at_s: float,
         allowance: LookAllowance,
     ) -> None:
-        """Take in the first message that a look read, or None, and the cost of the way to it. Other threads may have
-        moved the floor since: then the look is worth nothing. It does not cover messages expected since it was sent:
-        they may have been committed after it ran."""
+        """Take in the first message found by a look, or None, and the cost of reaching it. If other threads have moved
+        the floor since, the look is ignored. It does not cover messages expected since it was sent, which may have been
+        committed after it ran."""
         expected_ms = self._expected_ms.pop(look.number, FIRST[0])
         match look.aim:
             case Aim.FRONT:
@@ -209,7 +211,7 @@ class Floor:
             return
         if self._behind is None:
             self._behind, self._front_s = Pieces(place[0], cost_ms, at_s), at_s + FRONT_EVERY_S
-        self.place = place  # lower than before only where the clock was set back
+        self.place = place  # lower than before only if the clock was set back
         self._behind.end_at(place[0], at_s)
 
     def _narrow(self, look: FloorLook, first: IndexPlace | None, expected_ms: int) -> None:
@@ -235,33 +237,33 @@ class Floor:
 
 
 class Pieces:
-    """The range below a floor, cut by due time into pieces that each cost about as much to read.
+    """The range below a floor, cut by due time into pieces of about equal cost.
 
-    `due` says which to look through next; `measured` takes in what that cost, and cuts and joins.
+    `due` returns the next pieces to scan; `measured` takes in their cost, and cuts and joins pieces.
     """
 
     def __init__(self, top_ms: int, cost_ms: float, at_s: float) -> None:
-        self._bounds: list[int] = []  # where a piece ends, and the next begins
-        self._costs = [cost_ms]  # of each piece when it was last looked through
+        self._bounds: list[int] = []  # where one piece ends and the next begins
+        self._costs = [cost_ms]  # of each piece at its last scan
         self._next, self._pass_s, self._cut_s = 0, at_s, at_s
         if cost_ms > PIECE_MS:
             self._cut(0, top_ms)
 
     def end_at(self, top_ms: int, at_s: float | None = None) -> None:
-        """The floor is at this time now."""
+        """Move the end of the last piece to this time, where the floor is now."""
         while self._bounds and self._bounds[-1] > top_ms:
             self._join(len(self._bounds) - 1)
         grown = top_ms > (self._bounds[-1] if self._bounds else FIRST[0])
         if at_s is not None and at_s >= self._cut_s + CUT_EVERY_S and grown:
             self._cut_s = at_s
             self._bounds.append(top_ms)
-            self._costs.append(PIECE_MS / 2)  # until it is known
+            self._costs.append(PIECE_MS / 2)  # until it is measured
             if len(self._bounds) > PIECES_MAX:
                 for at in range(len(self._bounds) - 2, 0, -2):
                     self._join(at)
 
     def due(self, top_ms: int, at_s: float, allowance: LookAllowance) -> list[tuple[int | None, int]]:
-        """The pieces to read now, from None for the one without a beginning, up to and with a time."""
+        """The pieces to scan now: from a time (None for the first piece) up to and including another."""
         pieces: list[tuple[int | None, int]] = []
         at = self._next
         while at_s >= self._pass_s and at < len(self._costs) and allowance.left_ms(at_s) > 0:
@@ -277,10 +279,10 @@ class Pieces:
     def measured(
         self, low_ms: int | None, until_ms: int, cost_ms: float, at_s: float, allowance: LookAllowance
     ) -> float | None:
-        """What this piece cost. What all of them do, if it was the last."""
+        """Take in the cost of this piece. Returns the total cost if it was the last."""
         at = self._next
         if at >= len(self._costs) or low_ms != self._piece(at, until_ms)[0] or until_ms < self._piece(at, until_ms)[1]:
-            return None  # another thread looked through it meanwhile, or it is another piece now
+            return None  # another thread scanned it meanwhile, or its bounds have changed
         allowance.spend(cost_ms - self._costs[at])
         self._costs[at] = cost_ms
         self._next = at + 1
@@ -294,7 +296,7 @@ class Pieces:
         return sum(self._costs)
 
     def _cut(self, at: int, until_ms: int) -> int:
-        """Cut a piece that is too large; how many more there are now."""
+        """Cut a piece that is too large; returns the number of additional pieces."""
         parts = min(64, ceil(2 * self._costs[at] / PIECE_MS))
         if at:
             low_ms = self._bounds[at - 1]
@@ -308,7 +310,7 @@ class Pieces:
         return len(cuts)
 
     def _join(self, at: int) -> None:
-        """Make one piece of those on both sides of a bound."""
+        """Join the two pieces at a bound."""
         del self._bounds[at]
         self._costs[at : at + 2] = [self._costs[at] + self._costs[at + 1]]
         if self._next > at:
@@ -316,7 +318,7 @@ class Pieces:
 
 
 def clustered(dues_ms: list[int], most: int) -> list[DueSpan]:
-    """Few ranges that hold all of these times, and little between them."""
+    """At most `most` ranges that contain all of these times, with little in between."""
     times = sorted(set(dues_ms))
     gaps = sorted(((later - time, time) for time, later in pairwise(times)), reverse=True)[: most - 1]
     ends = sorted(time for gap, time in gaps if gap > 1)
@@ -331,40 +333,40 @@ def _from(due_ms: int) -> IndexPlace:
     return due_ms, "", 0
 
 
-SPOTS_MAX = 16  # in one notification
-NAME_MAX = 2000  # bytes of a queue's name in one; for a longer one the payload names no queue. The server takes 8000
+SPOTS_MAX = 16  # spots in one notification
+NAME_MAX = 2000  # bytes of a queue's name; for a longer one the payload names no queue. The server accepts 8000
 NAMED_MAX = 8
-SLACK_MS = 100  # how far the estimate of the server's clock may be ahead of it
+SLACK_MS = 100  # how far the estimate of the server's clock may be ahead
 
 
 class Wakes(set[str]):
-    """The queues whose waiters a commit notifies, with due times in the past that it wrote."""
+    """The queues whose waiters a commit notifies, with the past due times that it wrote."""
 
     def __init__(self, queues: Iterable[str] = ()) -> None:
         super().__init__(queues)
         self.dues_ms: dict[str, list[int]] = {}
 
     def due(self, queue: str, due_ms: int | None, now_ms: int) -> None:
-        """Something is due there at this time, or from now on."""
+        """Add a queue in which a message is due at this time, or from now on."""
         self.add(queue)
         if due_ms is not None and due_ms < now_ms:
             self.dues_ms.setdefault(queue, []).append(due_ms)
 
 
 def named(queues: Iterable[str]) -> list[str]:
-    """The queues to name in notifications; for more than a few, one notification that names none."""
+    """The queues to name in notifications; if there are too many, one notification that names none."""
     names = sorted(set(queues))
     return names if len(names) <= NAMED_MAX else [""]
 
 
 def spots_of(queues: Iterable[str], queue: str) -> list[DueSpan]:
-    """Of this queue, or of any."""
+    """The spots written in this queue; for an empty name in all queues."""
     dues = queues.dues_ms if isinstance(queues, Wakes) else {}
     return clustered(dues.get(queue, []) if queue else [ms for some in dues.values() for ms in some], SPOTS_MAX)
 
 
 def payload(origin: str, queue: str, began_ms: int, spots: Sequence[DueSpan]) -> str:
-    """What is said of a commit that began at this time."""
+    """The payload of a notification about a commit that began at this time."""
     ranges = "".join(f";{low_ms}-{until_ms}" for low_ms, until_ms in spots)
     return f"{origin};{began_ms - SLACK_MS}-{ranges} {short(queue)}"
 
@@ -374,7 +376,7 @@ def short(queue: str) -> str:
 
 
 def read(said: str, now_ms: Callable[[], int]) -> tuple[str, str, list[DueSpan]]:
-    """Origin, queue (empty: any) and ranges of a notification. What cannot be read of it says nothing."""
+    """Origin, queue (empty: any) and spots of a notification. Unreadable parts are ignored."""
     head, _, queue = said.partition(" ")
     origin, *ranges = head.split(";")
     spots: list[DueSpan] = []

@@ -1,8 +1,8 @@
 """The floors of one process, and how claims, waits and looks of the PostgreSQL store use them.
 
 An exchange takes the `parts` of each queue that it claims from, sends the looks that are due after its claims, and
-hands in what they read once it has committed. So a look sees what its own exchange claimed as gone, and what others
-hold in transactions that are not committed as still there: no floor rises above a message that a rollback brings back.
+passes their results to `saw` once it has committed. So a look sees its own exchange's claims as gone, but uncommitted
+claims of others as still there: no floor rises above a message that a rollback restores.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .floor import (
 )
 from .rows import ints, numbers, texts
 
-WAKE = len(PRIORITIES)  # for the messages of groups that wait for their time, among the numbers of priorities
+WAKE = len(PRIORITIES)  # number, after those of priorities, for messages that wait to join their groups
 
 
 class IndexParts(NamedTuple):
-    """The parts of the due index that claims of a queue read, as arguments of a statement; and from when on messages
-    of its groups wait."""
+    """The parts of the due index that claims of a queue read, as arguments of a statement; `wake_ms` is the start of
+    the part for messages that wait to join their groups."""
 
     priorities: bytes
     lows_ms: bytes
@@ -43,7 +43,7 @@ class IndexParts(NamedTuple):
 
 
 class Looking(NamedTuple):
-    """Looks that were sent, each with the floor it is for."""
+    """Looks that were sent, each with its floor."""
 
     floors: Sequence[Floor]
     looks: Sequence[FloorLook]
@@ -63,30 +63,30 @@ NO_PARTS: Mapping[str, IndexParts] = {}
 
 
 def wake_ms(parts: Mapping[str, IndexParts], queue: str) -> int:
-    """From when on messages of the queue's groups wait."""
+    """The due time from which messages may wait to join groups of the queue."""
     return parts[queue].wake_ms if queue in parts else FIRST[0]
 
 
 class Floors:
-    """The floors of one store in one process, for as many threads as use it."""
+    """The floors of one store in one process. Thread-safe."""
 
     def __init__(self, at_s: Callable[[], float] = time.monotonic) -> None:
         self._at_s = at_s
         self._allowance = LookAllowance()
         self._queues: dict[str, tuple[Floor, ...]] = {}
-        self._quiet_s: dict[str, float] = {}  # until when nothing is to be looked at, while no floor is kept
-        self.kept = False  # whether any floor is
-        self._expects = False  # or may soon be: a look is under way
-        self.on_kept: Callable[[], None] = lambda: None  # called while one is
+        self._quiet_s: dict[str, float] = {}  # the time before which no look is due, while no floor is kept
+        self.kept = False  # True if any floor is kept
+        self._expects = False  # True if a floor is kept, or may be soon, as a look is in progress
+        self.on_kept: Callable[[], None] = lambda: None  # called when a floor is kept
         self.in_child()
         heirs.add(self)
 
     def in_child(self) -> None:
-        """After a fork: another thread of the parent may have held the lock."""
+        """Replace the lock after a fork: another thread of the parent may have held it."""
         self._lock = threading.Lock()
 
     def parts(self, queues: Iterable[str], now_ms: Callable[[], int]) -> Mapping[str, IndexParts]:
-        """What claims are to read, of those of these queues that have floors."""
+        """The parts that claims must read, for those queues that have floors."""
         if not self.kept:
             return NO_PARTS
         now = now_ms()
@@ -101,9 +101,10 @@ class Floors:
         now_ms: Callable[[], int],
         patience_ms: float,
     ) -> None:
-        """Look before the first claim from a queue: else a process that starts where much was deleted would pass all of
-        it twice, in the claim and in a look. If the look is given up after that much patience, a claim would be too:
-        then claims begin near the end, and later looks cover the rest in pieces. Raises at once what a look raises."""
+        """Look before the first claim from a queue. Otherwise a process that starts after many deletions would read
+        past all of them twice, in the claim and in a look. If the look takes longer than `patience_ms`, a claim would
+        too: then claims start near the end, and later scans cover the rest in pieces. Errors of the look are raised at
+        once."""
         new = [queue for queue in queues if queue not in self._queues]
         looking = self.looking(new) if new else None
         if looking is None:
@@ -115,7 +116,7 @@ class Floors:
             cost_ms = (self._at_s() - began_s) * 1000
             with self._lock:
                 if cost_ms < patience_ms:
-                    for queue in new:  # as if it had not been met
+                    for queue in new:  # forget it, so that the next call looks again
                         self._queues.pop(queue, None)
                     raise
                 for floor in looking.floors:
@@ -123,7 +124,7 @@ class Floors:
                 self.kept = True
 
     def looking(self, queues: Sequence[str]) -> Looking | None:
-        """What to look at together with claims of these queues; None if nothing is due."""
+        """The looks to send with claims of these queues; None if none is due."""
         at_s = self._at_s()
         if not self.kept and all(at_s < self._quiet_s.get(queue, 0.0) for queue in queues):
             return None
@@ -156,7 +157,8 @@ class Floors:
             self._expects = self.kept or any(floor.asks for floor in known)
 
     def expect(self, queue: str, spots: Sequence[DueSpan]) -> None:
-        """Messages with due times in these ranges were or may have been written; an empty name means any queue."""
+        """Record that messages with due times in these ranges were or may have been written; an empty name means any
+        queue."""
         if self._expects and spots:
             with self._lock:
                 for name in [queue] if queue else [*self._queues]:

@@ -1,9 +1,9 @@
-"""Groups in the PostgreSQL store: who of a group has a place, who is parked for one, who waits for its time.
+"""Groups in the PostgreSQL store: messages with a place, parked ones, and those that wait for their time.
 
 Every change of a group's members first locks the group's row, all rows that it needs in one statement and in one order,
-and ends with `admit`, in the same commit. So no commit leaves a message parked and a place free, no process has to look
-for one, and no two commits deadlock. A unique index on the number of each place protects it.
-Only a change of a queue's settings is followed by `admit_step`, commit after commit, until all groups had their turn.
+and ends with `admit`, in the same commit. So no commit leaves a message parked and a place free, no process has to
+search for one, and no two commits deadlock. A unique index on the number of each place protects it. Only a change of a
+queue's settings is followed by `admit_step`, commit after commit, until all groups are done.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .rows import ids, ints, numbers, texts
 from .statements import AnyConnection, Cursor, Statements
 
 GroupNames = set[tuple[str, str]]  # (queue, group)
-STEP = 500  # messages that are admitted in one commit after a change of settings
+STEP = 500  # messages admitted in one commit after a change of settings
 
 
 class PostgresGroupRules(NamedTuple):
-    """How a queue's groups are served."""
+    """The group settings of a queue."""
 
     width: int
     strict: bool
@@ -38,7 +38,7 @@ def lock(
     now: int | None,
     parts: Mapping[str, IndexParts] = NO_PARTS,
 ) -> None:
-    """Lock these groups, and those in which somebody waits to be woken for one of these asks."""
+    """Lock these groups, and those with messages waiting to join for one of these requests."""
     wanted = {ask.queue: max(ask.limit, WOKEN_MIN) for ask in asks if ask.limit > 0}
     st.do(c, "lock_queues", texts(sorted({queue for queue, _ in names} | wanted.keys())))
     since = numbers([wake_ms(parts, queue) for queue in wanted])
@@ -51,19 +51,18 @@ def _listed(names: Iterable[tuple[str, str]]) -> tuple[bytes, bytes]:
 
 
 def admit(st: Statements, c: AnyConnection, names: GroupNames, now: int | None, most: int = WIDTH_MAX) -> Cursor | None:
-    """Give the free places of these groups, which are locked, to those who are parked, in their order: to `most` of
-    each."""
+    """Give the free places of these locked groups to parked messages, in order, at most `most` per group."""
     return st.do(c, "admit", *_listed(names), now, None, most) if names else None
 
 
 def wake(st: Statements, c: AnyConnection, ask: ClaimRequest, now: int | None, parts: Mapping[str, IndexParts]) -> None:
-    """Let those whose wait is over join their lines, and give the places that are free there."""
+    """Let messages whose wait is over join their lines, and fill the free places there."""
     st.do(c, "wake", ask.queue, max(ask.limit, WOKEN_MIN), now, wake_ms(parts, ask.queue))
     st.do(c, "admit", *_listed(()), now, ask.queue, WIDTH_MAX)
 
 
 def regroup(st: Statements, c: AnyConnection, settled: Sequence[str], now: int | None) -> None:
-    """After a settlement: who of these keeps its place."""
+    """After a settlement, keep or free the places of these messages."""
     if settled:
         st.do(c, "regroup", ids(settled), now)
 
@@ -87,8 +86,8 @@ def configure(
     on_dead: str | None,
     now: int | None,
 ) -> None:
-    """The settings. Those who may be admitted by them are by `admit_step`; until then a place may be free with somebody
-    parked, and a row says so: a sweep goes on where this process stops."""
+    """Change the settings of a queue's groups. `admit_step` then admits messages under them; until then a place may be
+    free while messages are parked. A row records that, so that a sweep can continue if this process stops."""
     st.do(c, "lock_queue", queue)
     was_strict = rules(st, c, queue).strict
     st.do(c, "configure", queue, paused, width, order, on_dead)
@@ -108,7 +107,7 @@ def configure(
 def configure_group(
     st: Statements, c: AnyConnection, queue: str, group: str | None, width: int | None, resume: bool, now: int | None
 ) -> None:
-    """As `configure`, where it is for all groups; one group is admitted to at once."""
+    """Configure a group. Settings for all groups take effect as in `configure`; one group is admitted to at once."""
     st.do(c, "lock_queue", queue)
     if width is not None:
         st.do(c, "set_group_width", queue, group or "", width or None)
@@ -124,10 +123,10 @@ def configure_group(
 
 
 def admit_step(st: Statements, c: AnyConnection, queue: str, now: int | None) -> bool:
-    """Admit to the next groups of a queue that was configured, some hundred messages; whether there is more to do.
+    """Admit some hundred messages to the next groups of a configured queue; True if there is more to do.
 
-    Each step is a commit, and locks no other group: 25,000 groups in one took seconds in which no message of
-    a group could be settled. A row of the queue says how far they came, also to who goes on after a crash.
+    Each step is a commit, and locks no other group: 25,000 groups in one commit blocked settlements in groups for
+    seconds. A row of the queue records the progress, for continuation after a crash.
     """
     st.do(c, "lock_queues", texts([queue]))
     rows = st.rows(c, "admitting", queue)
@@ -141,12 +140,12 @@ def admit_step(st: Statements, c: AnyConnection, queue: str, now: int | None) ->
     step = {(queue, name) for name in names}
     lock(st, c, step, (), now)
     admitted = admit(st, c, step, now, STEP)
-    if admitted is None or admitted.rowcount < STEP:  # else there may be more for one of them
+    if admitted is None or admitted.rowcount < STEP:  # otherwise one of them may have room for more
         st.do(c, "admitted_to", queue, names[-1])
     return True
 
 
 def _check(st: Statements, c: AnyConnection, queue: str) -> None:
-    """Raises ConfigError where the settings contradict each other; the caller's commit is undone."""
+    """Raises ConfigError if the settings contradict each other; the caller's commit is undone."""
     width, order, on_dead, own = st.rows(c, "group_settings", queue)[0]
     refuse(queue, width, bool(own), GroupOrder(order), OnDead(on_dead))

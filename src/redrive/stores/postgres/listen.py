@@ -1,9 +1,9 @@
-"""Waiting for work: LISTEN on a connection of its own, and a look now and then for work without a notification.
+"""Wait for work: LISTEN on a connection of its own, and a periodic check for work without a notification.
 
-The waiting thread itself sleeps on the connection's socket and on a pipe, so that a notification costs no second hop
-between threads. Of several threads that wait, one reads the connection and wakes the others through their pipes. A
-notification lost, or not possible (through a pooler, `?listen=off`), costs latency, never work: every waiter looks by
-itself every LOOK_EVERY_S seconds, or every POLL_EVERY_S where there is no LISTEN.
+The waiting thread itself sleeps on the connection's socket and on a pipe, so a notification costs no hop between
+threads. Of several waiting threads, one reads the connection and wakes the others through their pipes. A notification
+that is lost, or impossible (through a pooler, `?listen=off`), costs latency, never work: every waiter checks every
+LOOK_EVERY_S seconds, or every POLL_EVERY_S without LISTEN.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .session import Session
 LOOK_EVERY_S = 2.0
 POLL_EVERY_S = 0.2
 CONNECT_AGAIN_S = (0.1, 0.5, 2.0, 10.0)
-TEND_EVERY_S = 5.0  # how often notifications are read where no thread waits for them
-HEAR_EVERY_S = 0.25  # and while a caller wants notifications without waiting
+TEND_EVERY_S = 5.0  # how often notifications are read while no thread waits for them
+HEAR_EVERY_S = 0.25  # and while `attend` was called recently
 
 
 class _Waiter:
-    """A thread that waits, and the pipe that wakes it."""
+    """A waiting thread, and the pipe that wakes it."""
 
     def __init__(self) -> None:
         self.queues: Collection[str] = ()
@@ -45,12 +45,12 @@ class _Waiter:
         self.poke()
 
     def poke(self) -> None:
-        """Have it check for work, though there may be none."""
+        """Make the thread check for work, even if there may be none."""
         with contextlib.suppress(OSError):  # full of pokes already, or closed
             os.write(self._write, b"!")
 
     def sleep(self, timeout_s: float, socket: int | None) -> bool:
-        """Whether something came on `socket`; ends for a poke, too."""
+        """Sleep until data arrives, a poke or the timeout; True if data arrived on `socket`."""
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         if socket is not None:
@@ -62,13 +62,13 @@ class _Waiter:
         return socket in came
 
     def __del__(self) -> None:
-        # Not before the last one who may still write has let go: by then the number could be another file's.
+        # Only after the last writer is gone: otherwise the descriptor could already be that of another file.
         os.close(self._read)
         os.close(self._write)
 
 
 class Listener:
-    """Wakes threads of this process when another one, or another process, says that something is due.
+    """Wakes waiting threads of this process when it, or another process, has written due messages.
 
     `tick_s` is how often a clock that is set by hand is read again.
     """
@@ -82,7 +82,7 @@ class Listener:
         heirs.add(self)
 
     def _begin(self) -> None:
-        self._seen = threading.local()  # how many nudges each thread knows of
+        self._seen = threading.local()  # nudges that each thread has seen
         self._lock = threading.Lock()
         self._lead = threading.Lock()  # held by the thread that reads the connection
         self._ended = threading.Event()
@@ -102,9 +102,9 @@ class Listener:
     # -- waiting
 
     def wait(self, queues: Collection[str], due: Callable[[], float | None], timeout_ms: int) -> None:
-        """Return when one of `queues` was notified of, at the time `due` says (in the store's milliseconds; None:
-        never), on a nudge, or after the timeout. `due` is asked once listening has begun, so that nothing falls
-        between, and again now and then; what it raises comes through."""
+        """Return when one of `queues` is notified, at the time that `due` returns (ms of the store's clock; None:
+        never), on a nudge, or after the timeout. `due` is called once listening has begun, so that no message is
+        missed, and again periodically; its errors are raised."""
         end_s = time.monotonic() + timeout_ms / 1000
         waiter = self._enter(queues)
         try:
@@ -132,7 +132,7 @@ class Listener:
             other.poke()  # it may have to read the connection from now on
 
     def _is_over(self, waiter: _Waiter, due_ms: float | None, end_s: float) -> bool:
-        """Sleep until the wait is over, or it is time to look again."""
+        """Sleep until the wait is over (True), or the next check is due (False)."""
         look_s = time.monotonic() + (POLL_EVERY_S if self._connection is None else LOOK_EVERY_S)
         while True:
             if self._was_nudged() or waiter.woken or self._closed:
@@ -147,7 +147,7 @@ class Listener:
             self._sleep(waiter, min(end_s - now_s, due_s, look_s - now_s, self._tick_s))
 
     def _was_nudged(self) -> bool:
-        """A nudge that came before this thread ever waited counts, too."""
+        """True if this thread has not seen the latest nudge; one from before its first wait counts too."""
         if getattr(self._seen, "nudges", 0) == self._nudges:
             return False
         self._seen.nudges = self._nudges
@@ -165,7 +165,7 @@ class Listener:
             self._lead.release()
 
     def _catch_up(self, waiter: _Waiter) -> None:
-        """Take what was notified before: the look that follows will see it."""
+        """Take earlier notifications: the check that follows sees their messages."""
         self._tend()
         waiter.woken = False
 
@@ -180,13 +180,13 @@ class Listener:
     # -- being woken
 
     def nudge(self) -> None:
-        """End every wait, or each thread's next one. Never waits for anything, and never touches the network."""
+        """End every wait, or each thread's next one. Never blocks, and uses no network."""
         self._nudges += 1
         for waiter in list(self._waiting.values()):
             waiter.poke()
 
     def wake(self, queues: Iterable[str]) -> None:
-        """Something is or becomes due in these queues: wake this process's waiters."""
+        """Wake this process's waiters for these queues, in which messages are or become due."""
         if self._waiting:
             named = set(queues)
             for waiter in list(self._waiting.values()):
@@ -194,19 +194,19 @@ class Listener:
                     waiter.wake()
 
     def _hear(self, connection: Connection) -> None:
-        """Take what was notified, and pass it on."""
+        """Take notifications, and wake the threads that wait for them."""
         try:
             connection.pgconn.consume_input()
             while (notify := connection.pgconn.notifies()) is not None:
                 origin, queue, spots = read(notify.extra.decode(), self._now_ms)
-                if origin != self._link.origin:  # this process wakes its own waiters at once
+                if origin != self._link.origin:  # this process wakes its own waiters directly
                     self._link.on_late(queue, spots)
                     self.wake([queue] if queue else [name for w in list(self._waiting.values()) for name in w.queues])
         except psycopg.Error:
             self._connection = None
             connection.drop()
             for waiter in list(self._waiting.values()):
-                waiter.wake()  # what was notified meanwhile is lost: let all look
+                waiter.wake()  # notifications may be lost meanwhile: make all check
 
     # -- the connection
 
@@ -215,7 +215,7 @@ class Listener:
         return self._connection is not None
 
     def _listen(self, end_s: float) -> None:
-        """Open the connection where it is missing and can be had; a failure is for later."""
+        """Open the connection, if missing and possible; a failure is retried later."""
         if self._connection is not None or not self.wanted or self._closed:
             return
         now_s = time.monotonic()
@@ -236,7 +236,7 @@ class Listener:
 
     @property
     def wanted(self) -> bool:
-        """Whether to listen: through a pooler no notification arrives, unless the URL says where to."""
+        """True if LISTEN is in use: through a pooler no notification arrives, unless the URL names another address."""
         where = self._link.url.listen
         return where != "off" and (bool(where) or not self._link.pooled)
 
@@ -251,7 +251,7 @@ class Listener:
             raise
 
     def attend(self) -> None:
-        """From now on and for some seconds, read notifications, also while no thread waits."""
+        """Read notifications for some seconds from now on, even while no thread waits."""
         new, self._attended_s = not self._attends, time.monotonic()
         if new and self.wanted and not self._closed:
             with self._lock:
@@ -269,8 +269,8 @@ class Listener:
         return threading.Thread(target=self._keep, args=given, name="redrive-listen", daemon=True)
 
     def _keep(self, ended: threading.Event, called: threading.Event) -> None:
-        """While no thread waits, notifications must be taken all the same: else they pile up in the server, until no
-        transaction in it can notify."""
+        """Take notifications even while no thread waits: otherwise they accumulate in the server until no transaction
+        can notify."""
         while not ended.is_set():
             if self._attends:
                 self._listen(inf)

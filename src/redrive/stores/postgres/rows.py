@@ -1,6 +1,6 @@
-"""Messages and settlements as rows: what the PostgreSQL store writes, and what it reads back.
+"""Convert messages and settlements to rows of the PostgreSQL store, and back.
 
-Batches travel as arrays, one for each column, in the server's own binary form: nothing has to be escaped or parsed.
+Batches are sent as arrays, one per column, in the server's binary format, so nothing needs escaping or parsing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from ...fault import Fault
 from ...message import Draft, Lane, Message
 from ..meta import NO_META, encode, meta_of, read_deferral, read_meta
 
-TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # the server's numbers for these types
-_head = struct.Struct(">iiIii").pack  # one dimension, nulls or not, type of the elements, how many, the first is 1
+TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # the server's numbers of these types
+# header of an array: one dimension, with nulls or not, element type, length, first index 1
+_head = struct.Struct(">iiIii").pack
 _length = struct.Struct(">i").pack
 _NULL = _length(-1)
 _bigint = struct.Struct(">q").pack
@@ -31,14 +32,14 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 _HOT = """m.id::text, m.task, m.priority, m.fence, m.attempt, m.enqueued_ms, m.producer, m.grp, m.body"""
 _RARE = """m.crashes, m.crashes_alone, m.redrives, m.suspect, m.cancel, m.held_ms, m.deadline_ms,
  m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta, m.deferral"""
-# Most messages of a healthy queue have nothing in any rare column: then those are neither written to JSON nor read.
+# Most messages have no rare column set: then the rare columns are neither written to JSON nor read.
 _ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
  json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'))::text end,
  array_to_string(m.faults, ',')"""
-# The statement sees the row as it was before: when it was due, or the end of a lease that had run out.
+# The statement sees the old row: when it was due, or the end of a lease that had run out.
 CLAIMED = f"{_ALL}, m.seq, (select o.due_ms from {{s}}.message o where o.ctid = due.at)"
 COLUMNS = f"{_ALL}, m.queue, m.lane, m.due_ms, m.worker"
-# What a redrive or an isolation takes from a message, as message.Before names it.
+# The fields that a redrive or an isolation overwrites, named as in message.Before.
 BEFORE = """jsonb_strip_nulls(jsonb_build_object('lane', m.lane, 'redrives', coalesce(m.redrives, 0), 'queue', m.queue,
  'reason', m.reason, 'rested_ms', m.rested_ms, 'attempt', m.attempt, 'crashes', m.crashes,
  'crashes_alone', m.crashes_alone, 'suspect', m.suspect, 'life_ms', m.life_ms, 'held_ms', m.held_ms,
@@ -47,7 +48,7 @@ BEFORE = """jsonb_strip_nulls(jsonb_build_object('lane', m.lane, 'redrives', coa
  'progress', case when m.lane = 'done' then encode(m.progress, 'hex') end))"""
 
 
-# To such a message nothing can be added: the server refuses every statement that touches it.
+# True for a message with a number at the end of its range: the server rejects statements that add to it.
 BEYOND = """(greatest(fence, attempt, crashes, crashes_alone, redrives) >= 2147483647
  or greatest(enqueued_ms, life_ms, held_ms, deadline_ms, due_ms, wake_ms, parked_ms, rested_ms,
   expires_ms) >= 4611686018427387904
@@ -56,27 +57,27 @@ BEYOND = """(greatest(fence, attempt, crashes, crashes_alone, redrives) >= 21474
 
 
 class Array(bytes):
-    """An array as the server reads it. One class for each type of elements, as the driver chooses by class."""
+    """An array in the server's format. One subclass per element type, since the driver selects by class."""
 
 
 class Texts(Array):
-    """Of texts."""
+    """An array of texts."""
 
 
 class Byteas(Array):
-    """Of byte strings."""
+    """An array of byte strings."""
 
 
 class UuidArray(Array):
-    """Of UUIDs."""
+    """An array of UUIDs."""
 
 
 class Ints(Array):
-    """Of integers of four bytes."""
+    """An array of four-byte integers."""
 
 
 class Bigints(Array):
-    """Of integers of eight bytes."""
+    """An array of eight-byte integers."""
 
 
 class _ArrayDumper(Dumper):
@@ -96,13 +97,13 @@ _DUMPERS = {
 
 
 def cursor(c: psycopg.Connection[Any]) -> psycopg.RawCursor[tuple[Any, ...]]:
-    """A cursor for the statements of statements.sql as they are, and for arrays of this module."""
+    """A cursor for the statements of statements.sql, with arrays of this module."""
     made: psycopg.RawCursor[tuple[Any, ...]] = psycopg.RawCursor(c, row_factory=psycopg.rows.tuple_row)
     return made
 
 
 def adapt(c: psycopg.Connection[Any]) -> None:
-    """Teach a connection that the caller made to take arrays of this module."""
+    """Register the arrays of this module on the caller's connection."""
     for kind, dumper in _DUMPERS.items():
         c.adapters.register_dumper(kind, dumper)
 
@@ -116,7 +117,7 @@ def texts(values: Sequence[str | None]) -> Texts:
 
 
 def jsons(values: Sequence[Any]) -> Texts:
-    """Values as texts of JSON; None stays null."""
+    """Encode values as JSON texts; None becomes null."""
     return Texts(_array(TEXT, [None if value is None else encode(value) for value in values]))
 
 
@@ -125,7 +126,7 @@ def byteas(values: Sequence[bytes | None]) -> Byteas:
 
 
 def _array(of: int, values: Sequence[bytes | None]) -> bytes:
-    if values and values[0] is not None and values.count(values[0]) == len(values):  # as with most columns of a batch
+    if values and values[0] is not None and values.count(values[0]) == len(values):  # as in most columns of a batch
         first = values[0]
         return _start(of, len(values)) + (_length(len(first)) + first) * len(values)
     parts = [_start(of, len(values))]
@@ -139,10 +140,10 @@ def _start(of: int, count: int) -> bytes:
 
 
 def ids(values: Sequence[str]) -> UuidArray:
-    """A text that is not an id becomes an id that no message has."""
+    """An array of UUIDs. A text that is not an id becomes an id that no message has."""
     if not values:
         return UuidArray(_start(UUID, 0))
-    try:  # in one go: each behind its length, in hex
+    try:  # at once: each after its length, in hex
         raw = bytes.fromhex("00000010" + "00000010".join(values).replace("-", ""))
     except ValueError:
         raw = b""
@@ -152,7 +153,7 @@ def ids(values: Sequence[str]) -> UuidArray:
 
 
 def seqs(values: Sequence[str]) -> Bigints:
-    """From 16 hex digits each; any other text belongs to no message."""
+    """An array of seqs, from 16 hex digits each; any other text becomes a seq that no message has."""
     try:
         raw = bytes.fromhex("00000008" + "00000008".join(values)) if values else b""
     except ValueError:
@@ -178,12 +179,12 @@ def flags(values: Iterable[bool]) -> str:
 
 
 def plain(words: str) -> str:
-    """Without the one character that the server takes in no text."""
+    """The text without NUL, which the server does not accept."""
     return words.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
-    """New messages under these ids, as the statements `put` and `put_grouped` take them."""
+    """New messages with these ids, as arguments of the statements `put` and `put_grouped`."""
     return (
         ids(given),
         texts([d.task for d in drafts]),
@@ -202,12 +203,12 @@ def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
 
 
 def wait_ms(draft: Draft) -> int:
-    """How long after the time of its transaction, which is cut to a whole ms, it is due: never early."""
+    """The delay in ms after the start of the transaction, whose time is truncated to ms: never early."""
     return draft.delay_ms + (draft.delay_ms > 0)
 
 
 def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
-    """Messages at rest, as the statement `restore` takes them."""
+    """Messages at rest, as arguments of the statement `restore`."""
     last = [m.faults[-1] if m.faults else None for m in messages]
     return (
         ids([m.id for m in messages]),
@@ -245,11 +246,11 @@ def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
 # -- what is read
 
 
-_BigCount = Annotated[int, msgspec.Meta(ge=0)]  # what a version of ours writes; anything else is damage
+_BigCount = Annotated[int, msgspec.Meta(ge=0)]  # other numbers are damage
 
 
 class RareColumns(msgspec.Struct, array_like=True, gc=False):
-    """The rare columns, in their order."""
+    """The rare columns, in order."""
 
     crashes: _BigCount | None
     crashes_alone: _BigCount | None
@@ -281,7 +282,7 @@ def read_faults(listed: str | None) -> tuple[Fault, ...]:
 
 
 def to_message(row: tuple[Any, ...]) -> Message:
-    """One row of COLUMNS."""
+    """Decode a row of COLUMNS."""
     lane = Lane(row[12])
     rare = None if row[9] is None else read_rare(row[9])
     return full_message(row, rare, row[11], lane, row[13], row[14])
@@ -355,10 +356,10 @@ def full_message(
     )
 
 
-ID = 36  # characters of a message's id, with which every handle begins
+ID = 36  # length of a message's id, which begins every handle
 
 
-# After the id in a handle: of a message without key and group, with a key, or in a group.
+# The character after the id in a handle: a message without key and group, with a key, or in a group.
 PLAIN, KEYED, GROUPED = ".", "=", "/"
 
 
@@ -366,22 +367,23 @@ SEQ = slice(ID + 1, ID + 17)
 
 
 def hex_of(seq: int) -> str:
-    """A message's own number as a handle has it; a negative one, which no version of ours gives, as its bits."""
+    """A message's seq in the form of handles; negative ones, which no version of redrive writes, as two's
+    complement."""
     return f"{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
 
 def seq_of(handle: int | str) -> str:
-    """A message's own number: an id may be used again once its message is gone."""
+    """A message's seq in hex. An id alone may be reused after its message is removed."""
     return str(handle)[SEQ]
 
 
 def queue_of(handle: int | str) -> str:
-    """The queue of the message when it was claimed."""
+    """The queue of the message at its claim."""
     return str(handle)[SEQ.stop :].partition("\0")[0]
 
 
 def group_of(handle: int | str) -> tuple[str, str] | None:
-    """Queue and group of the message when it was claimed; None if it is of none."""
+    """Queue and group of the message at its claim; None without a group."""
     said = str(handle)
     if said[ID : ID + 1] != GROUPED:
         return None

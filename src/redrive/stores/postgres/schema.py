@@ -1,10 +1,9 @@
-"""The schema in the database, brought up to date by numbered migrations while others work in it.
+"""The schema in the database, migrated in numbered steps while other processes use it.
 
-A migration is a part `migration_N` of statements.sql. Its first line says which programs may go on beside it:
-`-- compatible from V` means every redrive that knows version V or later. So migrations add, and what an older program
-needs is removed once no process runs it. Each is a transaction of its own under an advisory lock: one that comes
-second waits, and finds it done. A crash in one leaves nothing of it. The first makes the schema: no release had one
-before it.
+A migration is a part `migration_N` of statements.sql. Its first line says which programs may continue to run: `--
+compatible from V` means every redrive that knows version V or later. So migrations only add, until no process needs the
+old parts. Each is a transaction of its own under an advisory lock: a second process waits, and finds it done. A crash
+undoes it. The first migration creates the schema.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .connection import Connection, open_error, store_error
 from .session import Session
 from .url import PostgresUrl, parse
 
-# A statement that waits for a table's lock holds up all that come after it. So a migration waits shortly, and again.
+# A statement waiting for a table's lock blocks all later ones. So a migration waits briefly, and retries.
 LOCK_TIMEOUT_S = 1.0
 LOCK_TRIES = 30
 MIGRATE_FOR_S = 3600.0
@@ -45,8 +44,7 @@ class Migration(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """The version of the schema; number 0 where there is none of ours. `read_only`: why this role may only
-    look."""
+    """The version of the schema; number 0 if there is none. `read_only`: why this role may only read."""
 
     number: int = 0
     compatible_from: int = 0
@@ -72,8 +70,8 @@ def migrations(parts: dict[str, str]) -> list[Migration]:
 
 
 def open_schema(link: Session, parts: dict[str, str] | None = None) -> Version:
-    """The version in the database once it is one this program can use: brought up to date, unless the URL says
-    `migrate=off`. Raises SchemaError."""
+    """Migrate the schema, unless the URL says `migrate=off`; returns its version. Raises SchemaError if this program
+    cannot use it."""
     known = migrations(statements() if parts is None else parts)
     at, last = version_of(link), known[-1].number
     _require_released(link, at, known)
@@ -88,7 +86,7 @@ def open_schema(link: Session, parts: dict[str, str] | None = None) -> Version:
 
 
 def upgrade(url: str) -> tuple[int, int]:
-    """Bring the schema up to date, whatever the URL's `migrate` says: the versions before and after."""
+    """Migrate the schema, even with `migrate=off`; returns the versions before and after."""
     link = Session(parse(url))
     try:
         link.open()
@@ -102,7 +100,7 @@ def upgrade(url: str) -> tuple[int, int]:
 
 
 def version(url: str) -> int:
-    """The version of the schema that is there; 0 where there is nothing of ours. Makes nothing."""
+    """The version of the existing schema; 0 if there is none. Writes nothing."""
     link = Session(parse(url))
     try:
         link.open()
@@ -112,7 +110,8 @@ def version(url: str) -> int:
 
 
 def sql(url: str, *, since: int = 0) -> str:
-    """All DDL that redrive would run on an empty database (or on one at version `since`), for somebody who may."""
+    """The DDL that redrive would run on an empty database (or on one at version `since`), for an administrator to
+    run."""
     schema = parse(url).schema
     known = migrations(statements())
     head = f"-- redrive: schema {schema!r}, from version {since} to {known[-1].number}. A worker needs no more than:\n"
@@ -138,7 +137,7 @@ grant execute on all functions in schema {s} to ROLE;"""
 _GRANTS_TO_LOOK = """grant usage on schema {s} to ROLE;
 grant select on all tables in schema {s} to ROLE;"""
 
-# A database or a server that is set to read only is fenced off for a while: that says nothing of the role.
+# A read-only database or server is only fenced off for a while, which does not mean that the role is read-only.
 _VERSION = """select version, compatible_from, current_user::text,
     has_table_privilege(to_regclass('{s}.message'), 'insert, update, delete'),
     exists (select 1 from pg_settings where name = 'default_transaction_read_only' and setting = 'on'
@@ -147,7 +146,7 @@ from {s}.meta"""
 
 
 def version_of(link: Session) -> Version:
-    """Reads the version, without waiting for who migrates."""
+    """Read the version, without waiting for a migration in progress."""
     if link.look("select to_regclass(%s)", [f"{link.schema}.meta"])[0][0] is None:
         return Version()
     rows = link.look(_VERSION.format(s=link.schema))
@@ -222,7 +221,7 @@ def _migrate(link: Session, known: list[Migration]) -> Version:
 
 
 def _step(c: Connection, url: PostgresUrl, known: list[Migration]) -> Version | None:
-    """One migration, if one is missing: None; else the version that is there."""
+    """Run the next migration and return None; if none is missing, return the version."""
     with c.transaction():
         c.execute("set transaction isolation level read committed, read write")
         c.execute(f"set local lock_timeout = {int(LOCK_TIMEOUT_S * 1000)}")
@@ -239,7 +238,8 @@ def _step(c: Connection, url: PostgresUrl, known: list[Migration]) -> Version | 
 
 
 def _wait_turn(c: Connection, schema: str) -> None:
-    """Asks again and again, because a wait for the lock would end at lock_timeout while the first one still works."""
+    """Wait for the advisory lock by polling, since lock_timeout would end a blocking wait while another process
+    migrates."""
     digest = hashlib.blake2b(f"redrive:{schema}".encode(), digest_size=8).digest()
     key = int.from_bytes(digest, "big", signed=True)
     while True:
@@ -252,7 +252,7 @@ def _wait_turn(c: Connection, schema: str) -> None:
 
 
 def _exists(c: Connection, schema: str) -> bool:
-    """A role that may not create schemas is refused even where there is one already."""
+    """True if the schema exists. A role without the right to create schemas fails even with `if not exists`."""
     return c.execute("select to_regnamespace(%s) is not null", (schema,)).fetchone() == (True,)
 
 

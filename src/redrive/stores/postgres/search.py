@@ -1,7 +1,8 @@
-"""Filters of the PostgreSQL store as SQL, and what they find as values.
+"""Translate filters to SQL for the PostgreSQL store, and decode the results.
 
-The index for a page of dead letters is chosen here, not by the planner: the narrowest of the filter's fields, known
-from a look at their indexes. Each value of it is read off the index in the order of rest, as far as the page goes.
+This module, not the planner, chooses the index for a page of dead letters: that of the filter's most selective field,
+found by counting index entries. Each value of the field is read from the index in the order of rest, as far as the page
+needs.
 """
 
 from __future__ import annotations
@@ -42,15 +43,14 @@ from .rows import (
     texts,
 )
 
-LOOKED = 10_000  # entries of an index that are counted to find out how narrow a field is
-_FIELDS = ("fingerprint", "error", "task", "reason", "queue")  # those of more values first
+LOOKED = 10_000  # index entries counted to find how selective a field is
+_FIELDS = ("fingerprint", "error", "task", "reason", "queue")  # the most selective first
 _LIVE = (Lane.READY, Lane.LEASED)
-_DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # as the indexes have it
+_DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # as in the definition of the indexes
 
 
 class Path(NamedTuple):
-    """A way to read messages in the order of rest: the field that it goes by, a condition, {} for a value,
-    and the values."""
+    """An index path in the order of rest: its field, a condition with {} for a value, and the values."""
 
     field: str
     by: str
@@ -58,14 +58,14 @@ class Path(NamedTuple):
 
 
 class Clauses:
-    """Conditions and their parameters, numbered as they come."""
+    """Conditions and their parameters, numbered in order."""
 
     def __init__(self) -> None:
         self._clauses: list[str] = []
         self.args: list[Any] = []
 
     def add(self, clause: str, *args: Any) -> None:
-        """Each {} is replaced by the next parameter."""
+        """Add a condition; each {} is replaced by the next parameter."""
         self._clauses.append(clause.format(*[self.arg(arg) for arg in args]))
 
     def arg(self, value: Any) -> str:
@@ -77,7 +77,7 @@ class Clauses:
 
 
 def paths_of(where: Filter, lane: Lane | None) -> list[Path]:
-    """The ways that lead to these messages in the order of rest, those of more values first."""
+    """The index paths that fit the filter, the most selective field first."""
     if where.ids is not None:
         return []
     paths: list[Path] = []
@@ -95,7 +95,7 @@ def paths_of(where: Filter, lane: Lane | None) -> list[Path]:
 
 
 def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> list[int]:
-    """The number of messages on each of these paths, LOOKED at most of each value."""
+    """The number of messages on each of these paths, at most LOOKED per value."""
     counted = []
     for n, path in enumerate(paths, 1):
         first = f"order by m.rested_ms, m.seq limit {LOOKED}"
@@ -107,14 +107,14 @@ def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> 
 
 
 def where_of(where: Filter, lane: Lane | None) -> Clauses:
-    """All of it, where no path leads to them."""
+    """All conditions of a filter, if no path fits."""
     clauses = Clauses()
     if lane is Lane.LEASED:
         clauses.add("m.due_ms is not null and m.lane = 'leased'")
     elif lane is Lane.READY:
         clauses.add("m.rested_ms is null and m.lane = 'ready'")
     elif lane is Lane.DEAD and where.fingerprint is not None:
-        clauses.add(_DEAD)  # not that it rests, which would let the planner take the index of all that does
+        clauses.add(_DEAD)  # not `at rest`, which would let the planner use the index of all messages at rest
     elif lane is not None:
         clauses.add(f"m.rested_ms is not null and m.lane = '{lane.value}'")
     _add_fields(clauses, where, "{}")
@@ -123,7 +123,7 @@ def where_of(where: Filter, lane: Lane | None) -> Clauses:
 
 
 def _add_fields(clauses: Clauses, where: Filter, said: str, but: str = "") -> None:
-    """Those that the filter names, but that of a path; `said`: how, {} for the condition."""
+    """Add the filter's fields, except that of a path. `said` is the form, with {} for the condition."""
     for field, values in values_of(where, *_FIELDS).items():
         if field != but:
             one = len(values) == 1
@@ -146,7 +146,7 @@ def _add_times(clauses: Clauses, where: Filter, at: str) -> None:
 def page(
     c: psycopg.Connection[Any], schema: str, where: Filter, lane: Lane | None, after: tuple[int, int], limit: int
 ) -> list[tuple[Any, ...]]:
-    """Rows of COLUMNS with their place in the listing, oldest first."""
+    """Rows of COLUMNS with their positions in the listing, oldest first."""
     where, after = begin(where, lane, after)
     paths = paths_of(where, lane)
     if paths:
@@ -183,9 +183,9 @@ def _page_by(
 def _page_of_queue(
     c: psycopg.Connection[Any], schema: str, queue: str, lane: Lane, after: tuple[int, int], limit: int
 ) -> list[tuple[Any, ...]]:
-    """What waits or runs in a queue, in the order of putting, which no index has. Indexes tell the numbers of all, so
-    that only the page is read: of what has a time, of what waits for one in a group, and of what is parked."""
-    if after[0] > 0:  # a place among those that rest
+    """Waiting or running messages of a queue in the order of puts, for which there is no index. The seqs come from
+    other indexes (with a due time, waiting to join a group, parked), so only the page is read."""
+    if after[0] > 0:  # a position among messages at rest
         return []
     first = "seq > $3::bigint order by seq limit $4::bigint"
     due = f"queue = $1::text and due_ms is not null and lane = $2::text and {first}"
@@ -206,7 +206,7 @@ def _page_of_queue(
 
 
 def _on(path: Path, where: Filter) -> Clauses:
-    """What messages on this path must be, the values first among the parameters."""
+    """Conditions for messages on this path; the values are the first parameter."""
     clauses = Clauses()
     clauses.arg(path.values)
     clauses.add(path.by.format("v.x"))
@@ -215,7 +215,7 @@ def _on(path: Path, where: Filter) -> Clauses:
 
 
 def _add_others(clauses: Clauses, where: Filter, but: str = "") -> None:
-    """What else, said so that the planner has no use of another index for it."""
+    """Add the other conditions, in a form that keeps the planner from using another index."""
     _add_fields(clauses, where, "({}) is true", but)
     for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
         if bound is not None:
@@ -228,9 +228,9 @@ def _add_others(clauses: Clauses, where: Filter, but: str = "") -> None:
 def find_groups(
     c: psycopg.Connection[Any], schema: str, sql: str, where: Filter, lately: tuple[int | None] | None
 ) -> list[tuple[Any, ...]]:
-    """Rows for `to_failure_group`, by the statement `failure_groups`. `lately`: the time (None: the server's) where
-    the trend is asked for. All that it needs of many messages is in the index of failures; of few, or of one
-    fingerprint, it goes by a path."""
+    """Rows for `to_failure_group`, from the statement `failure_groups`. `lately`: the time (None: the server's), if the
+    trend is wanted. For many messages the index of failures has all the data; few, or one fingerprint, are read by a
+    path."""
     paths = paths_of(where, Lane.DEAD)
     counts = _counted(c, schema, paths) if paths else [LOOKED]
     few = min(counts) < LOOKED
@@ -269,7 +269,7 @@ def to_failure_group(
     text = ""
     try:
         listed = read_faults(faults)
-    except ValueError:  # the sample's row is damaged, the others of the group are not
+    except ValueError:  # the sample's row is damaged, the rest of the group is not
         listed = ()
     if fingerprint and (died_of := lifecycle.died_of(listed, fingerprint, error)) is not None:
         text = died_of.text
@@ -280,19 +280,19 @@ def to_counts(rows: list[tuple[str, int, int | None]]) -> Counts:
     numbers = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
     oldest_ms = 0
     for lane, count, age_ms in rows:
-        if lane in numbers:  # a newer version may have more of them
+        if lane in numbers:  # a newer version may have more lanes
             numbers[lane] += count
         if lane == "ready":
             oldest_ms = age_ms or 0
     return Counts(**numbers, oldest_age_s=oldest_ms / 1000)
 
 
-DUE_EXACT = 30_000  # messages that are counted one by one to say when they come due: 10 ms
-SAMPLED_BLOCKS = 300  # of the table of messages, to estimate when others do: 10 ms
+DUE_EXACT = 30_000  # messages counted exactly by due time: 10 ms
+SAMPLED_BLOCKS = 300  # blocks of the message table sampled to estimate the others: 10 ms
 
 
 class PostgresQueries(PostgresDatabase):
-    """Find messages without claiming them."""
+    """Queries of the PostgreSQL store."""
 
     _sampled: tuple[Sequence[int], float, dict[tuple[str, int], DueCount]] = (), 0.0, {}
 
@@ -318,15 +318,15 @@ class PostgresQueries(PostgresDatabase):
         return total(self.counts_by_queue().values())
 
     def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
-        """An index gives the rows between bounds, not their number: a count reads each. So beyond the first DUE_EXACT
-        messages it estimates."""
+        """Count exactly up to the first DUE_EXACT messages and estimate the rest: an index has the rows between bounds,
+        not their number, so a count reads each."""
         guesses = self._due_sample(queue, bounds_ms)
         near = sum(so_far <= DUE_EXACT for so_far in accumulate(guess.all for guess in guesses))
         rows = self._look("due_counts", queue, numbers(bounds_ms[: near + 1])) if near else []
         return [DueCount(every, retries) for every, retries in rows] + guesses[near:]
 
     def _due_sample(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
-        """By a sample of the table's blocks. It has all queues: a caller that asks for one after the other takes it
+        """Estimate from a sample of the table's blocks. It covers all queues, so a caller that asks for each takes it
         once. A small table is not sampled."""
         asked, until_s, sample = self._sampled
         if asked != bounds_ms or time.monotonic() > until_s:

@@ -1,6 +1,5 @@
-"""The way to the PostgreSQL server: transactions that are repeated where the server asks for it, in one round trip
-where they can be, none of them longer than the URL's `timeout`; and the server's clock, estimated without asking.
-"""
+"""A session with the PostgreSQL server: transactions, retried after temporary errors, in one round trip if possible,
+each no longer than the URL's `timeout`; and the server's clock, estimated without requests."""
 
 from __future__ import annotations
 
@@ -38,12 +37,12 @@ from .floor import SLACK_MS, DueSpan, named, payload, spots_of
 from .url import OPTIONS, PostgresUrl
 
 T = TypeVar("T")
-RETRY_FOR_S = 2.0  # less than a worker's own patience
+RETRY_FOR_S = 2.0  # shorter than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 CANCEL_S = 0.5
-IDLE_MAX_S = 1.5  # how long a transaction of ours may wait for its process, which may stand still, with its locks
-# Every statement of the hot path walks an index, a few rows at a time. What the planner knows of a queue is old when it
-# matters: of one that was empty a minute ago it thinks that sorting all of it is best. So nothing is left to choose.
+IDLE_MAX_S = 1.5  # limit of an idle transaction, whose process may be suspended while it holds locks
+# Every statement of the hot path walks an index, a few rows at a time. The planner's statistics of a queue may be
+# outdated: for one that was empty a minute ago it would sort all of it. So these settings leave it no choice.
 PLANS = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -57,38 +56,38 @@ _BEGIN = "begin isolation level read committed read write"
 
 
 class PostgresServer(Struct, frozen=True):
-    """What a connection finds at its other end."""
+    """Facts about the server, read when a connection opens."""
 
-    pooled: bool  # whether there is a pooler between
+    pooled: bool  # True if a pooler is in between
     now_ms: int
     standby: bool
-    version: int  # 150004 is 15.4
+    version: int  # 150004 means 15.4
     encoding: str
 
 
 class Session:
-    """Runs transactions on the server a URL names. Safe to use from many threads, and after a fork.
+    """Runs transactions on the server of a URL. Thread-safe, also after a fork. Connects at first use.
 
-    Nothing is opened before it is needed. Errors come as errors.py's: StoreUnavailable when the server cannot be
-    reached, answers too late or stops; StoreFull when it has no room; what `work` raises of its own comes as it is,
-    and then nothing was written.
+    Raises the errors of errors.py: StoreUnavailable when the server is unreachable, too slow or stopping; StoreFull
+    when it has no space. Errors of `work` itself pass through, and then nothing was written.
     """
 
     def __init__(self, url: PostgresUrl, *, failpoint: Callable[[str], None] = lambda point: None) -> None:
         _admit(url)
         self.url, self.schema, self.where = url, url.schema, url.shown
         self.channel = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
-        self.origin = secrets.token_hex(4)  # marks notifications sent from here, which this process ignores
-        self.read_only = ""  # why nothing can be written
-        self.pooled = False  # whether there is a pooler between: then a session is not ours to set up
-        self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
-        # and the floors, which must know where in the due index something may have come
+        self.origin = secrets.token_hex(4)  # marks notifications from this process, which it ignores
+        self.read_only = ""  # why writes are impossible; empty if they are possible
+        self.pooled = False  # True if a pooler is in between: then session settings are not ours to change
+        self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # set by the listener
+        # set by the floors, which must know where in the due index messages may have appeared
         self.on_late: Callable[[str, Sequence[DueSpan]], None] = lambda queue, spots: None
         self.store_ms: Callable[[], int] = self.now_ms  # the store's clock, which tests set by hand
-        # Sets aside messages to which nothing can be added, after a statement failed for one; whether there were any.
+        # Quarantines messages whose numbers cannot be increased, after a statement failed for one; returns True if
+        # there were any.
         self.mend: Callable[[], bool] = lambda: False
         self._failpoint, self._clock, self._opening = failpoint, Clock(), Lock()
-        self._silent = False  # whether a notification was ever refused
+        self._silent = False  # True if a notification was ever refused
         self._first: PostgresServer | None = None
         self._identity: tuple[str, str] | None = None
         self._pool = ConnectionPool("PostgreSQL", self._connect, url.pool)
@@ -96,11 +95,11 @@ class Session:
     # -- transactions
 
     def run(self, work: Callable[[Connection], T], *, wake: Iterable[str] = (), again: bool = True) -> T:
-        """`work`'s value, once the transaction it ran in is committed. It is repeated as a whole where the server
-        asks for that or the connection breaks; with `again=False`, not once the commit was sent.
+        """Run `work` in a transaction; returns its value after the commit. The transaction is repeated after temporary
+        errors or a lost connection; with `again=False`, not once the commit was sent.
 
         `wake` names the queues whose waiters are woken after the commit; `work` may fill it. `work` must not use the
-        link itself.
+        session itself.
         """
 
         def do(c: Connection) -> T:
@@ -121,10 +120,8 @@ class Session:
         again: bool = True,
         locked: bool = True,
     ) -> T:
-        """As `run`, in pipeline mode: begin, statements and commit are one round trip unless `work` fetches in
-        between. The cursors it returns can be read afterwards. With `locked=False`, it is not repeated where it waited
-        too long for a lock.
-        """
+        """As `run`, in pipeline mode: begin, statements and commit are one round trip, unless `work` fetches results.
+        The returned cursors can be read afterwards. With `locked=False`, it is not repeated after a lock timeout."""
 
         def do(c: Connection) -> T:
             with self._committed(c), c.pipeline() as pipeline:
@@ -135,7 +132,7 @@ class Session:
                 except psycopg.Error as error:
                     if is_lost(error):
                         self._stop(c, error)
-                        c.drop()  # else leaving the pipeline would wait for replies that do not come
+                        c.drop()  # otherwise leaving the pipeline would wait for replies that do not come
                     raise
             self._tell_of(c, wake)
             return value
@@ -143,11 +140,11 @@ class Session:
         return self._transact(do, wake, again, locked)
 
     def look(self, sql: str, params: Sequence[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """The rows of one statement that only reads."""
+        """The rows of one read-only statement."""
         return self._attempt(lambda c: c.execute(sql, params).fetchall(), True)
 
     def read(self, do: Callable[[Connection], T]) -> T:
-        """`do`'s value; it only reads, each statement by itself."""
+        """The value of `do`, which only reads, each statement by itself."""
         return self._attempt(do, True)
 
     def _transact(self, do: Callable[[Connection], T], wake: Iterable[str], again: bool, locked: bool = True) -> T:
@@ -166,12 +163,12 @@ class Session:
     def _begin(self, c: Connection) -> None:
         c.began_ms = self.store_ms()
         c.execute(_BEGIN)
-        if self.pooled:  # for this transaction only: the next one may be somebody else's
+        if self.pooled:  # only for this transaction: the connection may be another client's next
             c.execute(self._settings("true"))
 
     def _commit(self, c: Connection, wake: Iterable[str]) -> None:
-        """Send the commit; and after it, as a transaction of its own that waits for no disk, the notifications: their
-        lock is held over a whole database, and our commits must not wait for the disk behind another's."""
+        """Send the commit, and after it the notifications as a transaction of its own that does not wait for the disk:
+        their lock covers the whole database, and commits must not wait for the disk behind another's."""
         self._failpoint("commit")
         c.committing = True
         c.commit_sent = c.execute("commit")
@@ -182,14 +179,14 @@ class Session:
             )
 
     def _tell_of(self, c: Connection, wake: Iterable[str]) -> None:
-        """This process, of what it committed itself."""
+        """Notify this process's floors of its own commit."""
         for queue in named(wake):
             self.on_late(queue, [(c.began_ms - SLACK_MS, self.store_ms()), *spots_of(wake, queue)])
 
     @contextlib.contextmanager
     def _committed(self, c: Connection) -> Iterator[None]:
-        """What was committed is not undone, nor done again, because the notification failed: waiters look by
-        themselves."""
+        """Ignore an error of the notification after the commit: the commit must be neither undone nor repeated, and
+        waiters check periodically."""
         try:
             yield
         except psycopg.Error as error:
@@ -242,7 +239,7 @@ class Session:
         self._pool.lose(c)
 
     def _stop(self, c: Connection, error: BaseException) -> None:
-        """Ask the server to end a statement that takes too long; the request may not arrive."""
+        """Cancel a statement on the server after a timeout; the request may be lost."""
         if isinstance(error, TooSlow) and not c.closed:
             with contextlib.suppress(psycopg.Error):
                 c.cancel_safe(timeout=CANCEL_S)
@@ -259,7 +256,7 @@ class Session:
     # -- connecting
 
     def open(self) -> PostgresServer:
-        """The server at the other end, reached at least once. Raises ConfigError where it refuses what the URL says."""
+        """The server, reached at least once. Raises ConfigError if it rejects the settings of the URL."""
         if self._first is None:
             with self._opening:
                 if self._first is None:
@@ -271,14 +268,14 @@ class Session:
         return self._first
 
     def _connect(self, deadline_s: float) -> Connection:
-        """One for the pool."""
+        """Open a connection for the pool."""
         c, server = self._reach(deadline_s, self.url.conninfo)
         self._first = self._first or server
         self.pooled = server.pooled
         return c
 
     def connect(self, deadline_s: float, conninfo: str = "") -> Connection:
-        """A connection of the caller's own, to the same server or another. Raises psycopg's errors."""
+        """Open a connection for the caller, to this server or another. Raises psycopg's errors."""
         return self._reach(deadline_s, conninfo or self.url.conninfo)[0]
 
     def _reach(self, deadline_s: float, conninfo: str) -> tuple[Connection, PostgresServer]:
@@ -292,7 +289,7 @@ class Session:
             raise
 
     def _defaults(self, conninfo: str, left_s: float) -> dict[str, Any]:
-        """What keeps a dead network from holding us up, where the URL does not say otherwise."""
+        """Connection options that limit the effects of a dead network, unless the URL sets them."""
         said = psycopg.conninfo.conninfo_to_dict(conninfo)
         defaults: dict[str, Any] = {
             "connect_timeout": max(2, int(min(left_s, self.url.timeout_s / 2))),
@@ -306,8 +303,8 @@ class Session:
         return {name: value for name, value in defaults.items() if name not in said}
 
     def _set_up(self, c: Connection) -> PostgresServer:
-        """Learn what the server is, and set up the session where it is ours: behind a pooler it is everybody's. A
-        pooler gives its clients keys of its own, so ours does not name the backend."""
+        """Read the facts about the server, and set up the session, except through a pooler, which shares sessions. A
+        pooler gives its clients other keys than the backend's, which reveals it."""
         sent_s = time.monotonic()
         row = c.execute(
             "select pg_backend_pid() <> %(key)s, floor(extract(epoch from clock_timestamp()) * 1000)::bigint, "
@@ -325,8 +322,8 @@ class Session:
         return server
 
     def _settings(self, local: str) -> str:
-        """A process that stands still in the middle of a transaction must not hold its locks for ever; and what is
-        acknowledged is on the disk unless the URL says otherwise."""
+        """The session settings: a suspended process must not hold locks for ever, and acknowledged data is on disk
+        unless the URL says otherwise."""
         wait_ms = int(self.url.timeout_s * 1000)
         idle_ms = min(wait_ms, int(IDLE_MAX_S * 1000))
         commit = "current_setting('synchronous_commit')"
@@ -341,7 +338,7 @@ class Session:
         return "select " + " || ".join(f"set_config('{name}', {value}, {local})" for name, value in settings.items())
 
     def identity(self) -> tuple[str, str]:
-        """Of the server's data and the database: the same for all that write in it, by whatever way they came."""
+        """The identity of the server's data and the database: the same for all writers, by whatever address."""
         if self._identity is None:
             rows = self.look("select system_identifier::text, current_database()::text from pg_control_system()")
             self._identity = (rows[0][0], rows[0][1])
@@ -353,7 +350,7 @@ class Session:
     # -- the clock
 
     def now_ms(self) -> int:
-        """The server's clock, estimated. Asks the server only if no call has yet."""
+        """The server's clock in ms, estimated. Contacts the server only before the first call."""
         now = self._clock.now_ms()
         if now is None:
             self.open()
@@ -362,18 +359,18 @@ class Session:
         return now
 
     def saw_clock(self, server_ms: int, sent_s: float) -> None:
-        """A reply to what was sent at `sent_s` (time.monotonic()) carried this time of the server's."""
+        """Take in the server's time from a reply to a request sent at `sent_s` (time.monotonic())."""
         self._clock.saw(server_ms, sent_s)
 
     def close(self) -> None:
         self._pool.close()
 
 
-_UNKNOWN = re.compile(r'query parameter: "([A-Za-z_][A-Za-z0-9_]*)"')  # what else libpq says may quote a password
+_UNKNOWN = re.compile(r'query parameter: "([A-Za-z_][A-Za-z0-9_]*)"')  # other messages of libpq may quote a password
 
 
 def _admit(url: PostgresUrl) -> None:
-    """Raises ConfigError for what libpq cannot read. Its own words may quote a part of the password."""
+    """Raises ConfigError for a URL that libpq cannot parse, without libpq's message, which may quote the password."""
     for conninfo in {url.conninfo, url.listen} - {"", "off"}:
         try:
             psycopg.conninfo.conninfo_to_dict(conninfo)

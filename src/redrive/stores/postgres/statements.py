@@ -58,7 +58,7 @@ ABOVE = {
 
 
 def prepared(schema: str) -> dict[str, str]:
-    """All of them, by name."""
+    """All statements by name."""
     claimed = CLAIMED.format(s=schema)
     return {
         name: f"-- name: {name}\n" + sql.format(s=schema, claimed=claimed, **FRAGMENTS, **reading)
@@ -74,8 +74,8 @@ Cursor = psycopg.RawCursor[tuple[Any, ...]]
 
 
 class Statements:
-    """Runs the statements of statements.sql by their names. Their `now` is null, so that the server says what time it
-    is, unless tests give a clock."""
+    """Runs the statements of statements.sql by name. Their `now` is null, so the server's clock is used, unless tests
+    set one."""
 
     def __init__(
         self, sql: dict[str, str], now_ms: Callable[[], int], clock_ms: Callable[[], int] | None = None

@@ -1,7 +1,7 @@
 """The store on PostgreSQL: any number of processes on any number of machines.
 
-Statements are in statements.sql, and what they change in a commit is put together by writes.py and
-groups.py. An exchange is one transaction, sent in one round trip.
+Statements are in statements.sql; writes.py and groups.py combine them into commits. An exchange is one transaction,
+sent in one round trip.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         def work(c: AnyConnection, pipeline: psycopg.Pipeline) -> list[PutResult]:
             nonlocal tries
             tries += 1
-            if tries > 1 and changes.was_put(self._st, c, drafts, given):  # it was committed, and the answer lost
+            if tries > 1 and changes.was_put(self._st, c, drafts, given):  # it was committed, and the reply lost
                 held = changes.holders(self._st, c, drafts, given, self._st.now(), take=False)
                 return changes.puts_of(self._st, drafts, given, held)
             return self._write(c, drafts, given, swaps)
@@ -85,7 +85,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             if s.follow_ups:
                 validation.admit(s.follow_ups, self.traits)
         done = self._exchanges.run(settlements, asks, swaps)
-        with contextlib.suppress(StoreError):  # it can wait for the next exchange; what this one claimed cannot
+        with contextlib.suppress(StoreError):  # the next exchange can do this; the claims of this one cannot wait
             self._sweep()
         return done
 
@@ -141,7 +141,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         return exchange.next_due(self._st, c, ask, self._st.now(), parts)
 
     def _look_behind(self, asks: Sequence[ClaimRequest]) -> None:
-        """While no exchange does it."""
+        """Send the looks of floors, while no exchange does."""
         looking = self._floors.looking([ask.queue for ask in asks]) if self._floors.kept else None
         if looking is not None:
             rows = self._link.read(lambda c: exchange.look_behind(self._st, c, looking).fetchall())
@@ -155,7 +155,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
     # -- changing by hand
 
     def _sweep(self) -> None:
-        """Forget what was kept long enough, a thousand at a time."""
+        """Remove expired rows, a thousand at a time."""
         now = self.now_ms()
         if now - self._swept_ms < SWEEP_EVERY_MS:
             return
@@ -171,7 +171,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         for (queue,) in self._look("queues_admitting"):
             more = self._admit_step(queue) or more
         if more:
-            self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
+            self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
 
     # -- keeping
 

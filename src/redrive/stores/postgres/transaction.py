@@ -1,4 +1,4 @@
-"""Writing in a transaction of the caller's own: which psycopg connection is behind what was given, and is it ours."""
+"""Write in the caller's own transaction: find the psycopg connection of the given object, and check its database."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _HERE = (
 
 
 def connection_of(tx: Any) -> psycopg.Connection[Any]:
-    """The psycopg connection of a psycopg connection, of a connection or session of SQLAlchemy's, or of Django's.
-    Raises Unsupported."""
+    """The psycopg connection behind a connection or session of psycopg, SQLAlchemy or Django. Raises Unsupported."""
     connection = tx
     if is_of(tx, "sqlalchemy"):
         connection = driver_connection(tx)
@@ -53,11 +52,10 @@ def _driver(tx: Any, connection: Any) -> str:
 
 @contextlib.contextmanager
 def within(c: psycopg.Connection[Any], link: Session) -> Iterator[psycopg.Connection[Any]]:
-    """The connection inside its transaction, for statements of ours: all of them, or none if the block raises.
+    """The connection in its transaction, for redrive's statements: all of them apply, or none if the block raises.
 
-    Begins the transaction where psycopg would have with the next statement. Raises Unsupported if the connection is to
-    another database than `link`, EnqueueError if it commits by itself, has failed already or only reads, and
-    errors.py's for what the server says.
+    Begins the transaction if none is open. Raises Unsupported if the connection is to another database than `link`,
+    EnqueueError if it is in autocommit, failed or read-only, and the errors of errors.py for the server's.
     """
     _writable(c)
     try:
@@ -69,7 +67,7 @@ def within(c: psycopg.Connection[Any], link: Session) -> Iterator[psycopg.Connec
                 yield c
                 _do(c, "release savepoint redrive")
         except BaseException:
-            with contextlib.suppress(psycopg.Error):  # of a lost connection nothing is left to roll back
+            with contextlib.suppress(psycopg.Error):  # a lost connection has nothing to roll back
                 _do(c, "rollback to savepoint redrive")
                 _do(c, "release savepoint redrive")
             raise
@@ -78,8 +76,8 @@ def within(c: psycopg.Connection[Any], link: Session) -> Iterator[psycopg.Connec
 
 
 def tell(c: psycopg.Connection[Any], link: Session, st: Statements, drafts: Sequence[Draft]) -> None:
-    """Notify waiters once the caller commits, this process's too: it does not see that commit. It may come long
-    after its transaction began, which is when the messages are due: so it says when that was."""
+    """Notify waiters once the caller commits, including this process's, which does not see that commit. It may come
+    long after its transaction began, when the messages are due, so the notification contains that time."""
     for queue in named(draft.queue for draft in drafts):
         mine = [draft for draft in drafts if not queue or draft.queue == queue]
         later = clustered([wait_ms(draft) for draft in mine if draft.due_ms is None], SPOTS_MAX)
@@ -106,7 +104,7 @@ def _writable(c: psycopg.Connection[Any]) -> None:
 def _same_database(c: psycopg.Connection[Any], link: Session) -> None:
     (here,) = _do(c, _HERE, f"{link.schema}.message")
     if here[:2] != link.identity() or not here[2]:
-        link.forget_identity()  # it may have been another server's, before a failover
+        link.forget_identity()  # after a failover it may have been another server's
     if here[:2] != link.identity() or not here[2]:
         raise Unsupported(
             f"tx= is a connection to another server or database ({c.info.dbname!r} on {c.info.host}:{c.info.port}), "
@@ -117,7 +115,7 @@ def _same_database(c: psycopg.Connection[Any], link: Session) -> None:
 
 
 def _do(c: psycopg.Connection[Any], sql: str, *args: Any) -> psycopg.RawCursor[tuple[Any, ...]]:
-    """By a cursor of our own: the caller's may give rows of any kind."""
+    """Execute with redrive's own cursor: the caller's may have another row factory."""
     cursor = psycopg.RawCursor(c, row_factory=tuple_row)
     cursor.execute(sql.encode(), args or None)
     return cursor

@@ -1,4 +1,4 @@
-"""What a `postgresql://` URL says: options of ours, and all the rest for libpq."""
+"""Parse a `postgresql://` URL: redrive's options, and the rest for libpq."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...urls import UrlParts, shown, split
 
 OPTIONS = ("schema", "timeout", "pool", "synchronous_commit", "prepare", "listen", "migrate", "fsync")
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,50}")  # 63 bytes is the server's limit; the rest is room for names made of it
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,50}")  # the server's limit is 63 bytes; the rest is for derived names
 _CHOICES = {
     "synchronous_commit": ("on", "off", "local", "remote_write", "remote_apply"),
     "prepare": ("auto", "on", "off"),
@@ -23,26 +23,26 @@ POOL_MAX = 100
 
 
 class PostgresUrl(Struct, frozen=True, kw_only=True):
-    """A store's address and its options. `conninfo` goes to libpq as it is."""
+    """The address of a store and its options. `conninfo` is passed to libpq unchanged."""
 
     conninfo: str
-    shown: str  # for people: without the password
-    place: str  # hosts and database, which name the folder of its workers
+    shown: str  # for display: without the password
+    place: str  # hosts and database, which name the directory of its workers
     schema: str = "redrive"
-    timeout_s: float = 10.0  # how long one call may take before the server counts as gone
-    pool: int = 8  # connections per process, beside the one that listens
-    synchronous_commit: str = ""  # empty: as the server has it, but never off
-    prepare: str = "auto"  # whether statements are prepared on the server; auto: unless a pooler is between
+    timeout_s: float = 10.0  # limit of one call before the server counts as unreachable
+    pool: int = 8  # connections per process, besides the one that listens
+    synchronous_commit: str = ""  # empty: the server's setting, but never off
+    prepare: str = "auto"  # if statements are prepared on the server; auto: unless through a pooler
     listen: str = ""  # another URL to listen on, "off", or empty: the same server
-    fsync: bool = True  # False: a server without fsync is meant
-    migrate: bool = True  # whether opening brings the schema up to date
+    fsync: bool = True  # False: a server without fsync is accepted
+    migrate: bool = True  # True: opening migrates the schema
 
     def __repr__(self) -> str:
         return f"PostgresUrl({self.shown!r}, schema={self.schema!r})"
 
 
 def parse(url: str) -> PostgresUrl:
-    """Raises ConfigError for what is not a URL of PostgreSQL's, an unknown option or a value out of bounds."""
+    """Parse the URL. Raises ConfigError for one that is not of PostgreSQL, an unknown option or an invalid value."""
     scheme = url.partition("://")[0]
     if scheme not in ("postgresql", "postgres"):
         near = "; write postgresql:// (redrive chooses the driver)" if scheme.startswith("postgres") else ""
@@ -68,7 +68,7 @@ def parse(url: str) -> PostgresUrl:
 
 
 def _conninfo(parts: UrlParts) -> str:
-    """The URL as libpq takes it. User and password are written again: it ends them at the first '@', not the last."""
+    """The URL for libpq. User and password are encoded again, as libpq ends them at the first '@', not the last."""
     theirs = "&".join(f"{name}={value}" for name, value in parts.options() if name not in OPTIONS)
     return f"{parts.scheme}://{parts.userinfo}{parts.hosts}{parts.path}" + (f"?{theirs}" if theirs else "")
 

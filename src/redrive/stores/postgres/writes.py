@@ -1,4 +1,4 @@
-"""What changes messages and cells in the PostgreSQL store, inside a transaction of the link's: insert, settle, swap."""
+"""Insert, settle and swap in the PostgreSQL store, within a transaction of the session."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ from .statements import AnyConnection, Cursor, Statements
 def insert_all(
     st: Statements, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
 ) -> list[PutResult]:
-    """Write these under these ids, except where somebody holds their key. Groups that they join are locked already,
-    and admitted to afterwards."""
+    """Write these drafts with these ids, except those whose key is held. Their groups are locked before, and admitted
+    to afterwards."""
     if len(set(given)) < len(given):
         raise EnqueueError("two of these messages have the same id; nothing was written")
     held: dict[int, PutResult] = {}
@@ -77,9 +77,9 @@ def puts_of(
 
 
 def was_put(st: Statements, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str]) -> bool:
-    """Whether this put, whole as it is, was committed before: an id that was made for it is there, or, where the caller
-    named all, every message is that no holder of its key kept out. Of those that are gone since only their keys may
-    tell."""
+    """True if this put was committed before: one of the ids made for it exists; or, if the caller gave all ids, every
+    message exists that no other holder of its key prevented. For messages removed since, only their keys may show
+    it."""
     made = [id for id, draft in zip(given, drafts, strict=True) if draft.id is None]
     stored = {row[0] for row in st.rows(c, "stored", ids(made or given))}
     keyed = [draft for draft in drafts if draft.key is not None]
@@ -99,11 +99,10 @@ def holders(
     *,
     take: bool = True,
 ) -> dict[int, PutResult]:
-    """Take the keys of these drafts (unless only to look); those of them, by their place, whose key somebody else
-    holds.
+    """Take the keys of these drafts; returns the results, by index, of those whose key another message holds.
 
-    Among drafts of one key the first takes it. The rows of keys stay locked up to the commit: of those who put under a
-    key at the same time, the second sees what became of the first. `take=False` only looks.
+    Among drafts of one key the first takes it. The rows of keys stay locked up to the commit: of concurrent puts with
+    one key, the second sees the result of the first. `take=False` only reads.
     """
     first: dict[tuple[str, str], int] = {}
     for n, draft in enumerate(drafts):
@@ -138,7 +137,7 @@ def _second(
     held: dict[int, PutResult],
     server_ms: int,
 ) -> dict[int, PutResult]:
-    """Drafts under a key that an earlier one of the same batch took."""
+    """The results of drafts whose key an earlier one of the same batch took."""
     results = {}
     for n, draft in enumerate(drafts):
         earlier = n if draft.key is None else first[draft.task, draft.key]
@@ -155,7 +154,7 @@ def _state(lane: str | None, due_ms: int | None, reason: str | None, now_ms: int
 
 
 def wakes_of(drafts: Iterable[Draft], now_ms: int) -> Wakes:
-    """The queues that these drafts join, with the due times of those that are overdue already."""
+    """The queues that these drafts join, with the due times of overdue ones."""
     wakes = Wakes()
     for draft in drafts:
         wakes.due(draft.queue, draft.due_ms, now_ms)
@@ -163,7 +162,7 @@ def wakes_of(drafts: Iterable[Draft], now_ms: int) -> Wakes:
 
 
 def is_later(draft: Draft, now_ms: int) -> bool:
-    """Whether it is not due at once."""
+    """True if it is not due at once."""
     return draft.delay_ms > 0 if draft.due_ms is None else draft.due_ms > now_ms
 
 
@@ -174,8 +173,8 @@ def is_later(draft: Draft, now_ms: int) -> bool:
 
 
 def plain_acks(settlements: Sequence[Settlement]) -> list[Receipt] | None:
-    """Their receipts, if all are acks of messages without key and group that leave nothing behind: most batches of a
-    healthy queue."""
+    """The receipts, if all settlements are acks that delete messages without key and group: most batches of a healthy
+    queue."""
     receipts, given = [], set[str]()
     for s in settlements:
         decision, receipt = s.decision, s.receipt
@@ -194,12 +193,12 @@ class SettlementBatch:
 
     def __init__(self, acks: list[Receipt] | None = None) -> None:
         self.acks: list[Receipt] = acks or []
-        self.swapping: list[Settlement] = []  # acks that swap a cell each
-        self.keyed: list[Receipt] = []  # acks of what may hold a key
+        self.swapping: list[Settlement] = []  # acks that swap one cell each
+        self.keyed: list[Receipt] = []  # acks of messages that may hold a key
         self.kept: list[tuple[Receipt, Ack, bytes | None]] = []
         self.retries: list[tuple[Receipt, RetryAt, Fault]] = []
         self.moves: list[Settlement] = []
-        self.grouped: list[str] = []  # ids of what is not acked away
+        self.grouped: list[str] = []  # ids of grouped messages that are not deleted
 
     def add(self, s: Settlement) -> None:
         receipt, decision = s.receipt, s.decision
@@ -217,8 +216,8 @@ class SettlementBatch:
             self.grouped.append(str(receipt.handle)[:ID])
 
     def write(self, st: Statements, c: AnyConnection, now: int | None) -> list[tuple[list[Receipt], Cursor]]:
-        """Which receipts went into which statement. Each goes through its messages in the order of their ids, as
-        `extend` does: else two of them wait for each other."""
+        """Send the statements; returns the receipts of each with its cursor. Each statement processes its messages in
+        the order of ids, as `extend` does, to avoid deadlocks."""
         self._sort()
         sent: list[tuple[list[Receipt], Cursor]] = []
         if self.swapping:
@@ -283,7 +282,7 @@ def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
     faults = [s.fault for s in moves]
     retries = [s.decision if isinstance(s.decision, RetryAt) else None for s in moves]
     crashes = [_crash(s) for s in moves]
-    last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # what brings it to rest
+    last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # the fault that it died of
     return (
         texts(lanes),
         numbers(dues),
@@ -301,7 +300,7 @@ def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
 
 
 def _crash(s: Settlement) -> RetryAt | Quarantine | None:
-    """Its decision, if its process died."""
+    """The decision of the settlement, if its process died."""
     return s.decision if isinstance(s.decision, RetryAt | Quarantine) and s.decision.crashed else None
 
 
@@ -318,7 +317,7 @@ def _move(s: Settlement) -> tuple[str, int | None, bool, bool, str | None]:
 
 
 def words_of(settlements: Sequence[Settlement], sent: Sequence[tuple[list[Receipt], Cursor]]) -> list[Settled]:
-    """What each settlement came to, by the replies of `SettlementBatch.write`."""
+    """The result of each settlement, from the replies of `SettlementBatch.write`."""
     other: dict[Receipt, Settled] = {}
     for receipts, made in sent:
         row = made.fetchone()
@@ -336,8 +335,8 @@ def words_of(settlements: Sequence[Settlement], sent: Sequence[tuple[list[Receip
 
 
 def apart(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
-    """Those that are acks with one swap each and nothing else, and the others. None of the former if a message or a
-    cell comes twice: then it matters which is first."""
+    """Separate the acks with exactly one swap and nothing else from the others. There are none if a message or cell
+    occurs twice, since then the order matters."""
     keys = [swap.key for s in settlements for swap in s.swaps]
     if not keys or len(set(keys)) < len(keys):
         return [], list(settlements)
@@ -356,7 +355,7 @@ def _only_swaps(s: Settlement) -> bool:
 
 
 def is_simple(settlements: Sequence[Settlement]) -> bool:
-    """Whether sets of statements can settle them: each message is here once, without swaps and follow-ups."""
+    """True if set-based statements can settle them: each message occurs once, without swaps and follow-ups."""
     return len({str(s.receipt.handle)[:ID] for s in settlements}) == len(settlements) and not any(
         s.follow_ups or s.swaps for s in settlements
     )
@@ -365,20 +364,20 @@ def is_simple(settlements: Sequence[Settlement]) -> bool:
 def settle_each(
     st: Statements, c: AnyConnection, settlements: Sequence[Settlement], now: int | None
 ) -> tuple[list[Settled], SettlementBatch, list[Draft]]:
-    """Decide settlement by settlement which hold: the words, what remains to be written, and what follows from them."""
+    """Settle one by one; returns the results, the statements left to write, and the follow-ups to put."""
     current = st.do(c, "held_now", *named([s.receipt for s in settlements]))
     cells = SettlementCells(st, c, [swap.key for s in settlements for swap in s.swaps], now)
     held = {(hex_of(seq), fence): cancel for seq, fence, cancel in current.fetchall()}
     words, batch, drafts = list[Settled](), SettlementBatch(), list[Draft]()
     for s in settlements:
-        # Popped: the same receipt twice is stale the second time.
+        # Popped: the second use of a receipt is stale.
         cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)
         if cancel is None or not cells.swap(s.swaps):
             words.append(Settled.STALE)
             continue
         batch.add(s)
         if cancel and type(s.decision) is not Ack:
-            words.append(Settled.CANCELLED)  # its end is not what was decided, so nothing follows from that
+            words.append(Settled.CANCELLED)  # its end is not the one decided, so there are no follow-ups
             continue
         words.append(Settled.OK)
         drafts.extend(s.follow_ups)

@@ -39,15 +39,15 @@ from .pages import QUEUES_AT_ONCE, with_faults
 from .preflight import about, findings
 from .rows import LETTERS, id_bytes, id_text
 
-CHECKED_MAX = 100  # damaged messages that `check` names
-ODD_MAX = 20  # and members of sets that belong to no message
+CHECKED_MAX = 100  # damaged messages that `check` lists
+ODD_MAX = 20  # and set members without a message
 
 
 _CANCELS = (Cancel.UNKNOWN, Cancel.CANCELLED, Cancel.REQUESTED, Cancel.TOO_LATE)
 
 
 class RedisAdmin(RedisNamespace):
-    """What people and redrive runs change. Each call is one script."""
+    """Administration of the Redis store. Each call is one script."""
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         handles = validation.admit_verdict(handles, verdict, self.traits)
@@ -57,7 +57,7 @@ class RedisAdmin(RedisNamespace):
         seen = [(handles[at].redrives, LETTERS[handles[at].lane], ms) for at, ms in zip(ours, delays_ms, strict=True)]
         made = [draft.id or new_id(self.now_ms()) for draft in _drafts(verdict)]
         asked = (seen, _words_of(verdict, made, arguments), swap_rows(swaps, arguments))
-        # A second try cannot report whether the first took place where its swaps, or what it put, are in the way.
+        # A retry after a lost reply would meet its own swaps and drafts, and could not report the result.
         once = bool(swaps) or isinstance(verdict, Replace)
         sent_s = time.monotonic()
         reply = self._link.call("triage", arguments.listed(self._now(), asked), again=not once)
@@ -154,7 +154,8 @@ class RedisAdmin(RedisNamespace):
         return problems + ([f"and {len(bad) - CHECKED_MAX:,} more messages"] if len(bad) > CHECKED_MAX else [])
 
     def _odd(self) -> Iterator[tuple[bytes, bytes, str, bytes, bytes]]:
-        """Members of sets that belong to no message: key, member, why, and the queue and group whose place it holds."""
+        """Yield set members that belong to no message: key, member, reason, and the queue and group whose place it
+        takes."""
         queues, names = self._queues(), self._looks.failure_names()
         for first in range(0, max(len(queues), len(names), 1), QUEUES_AT_ONCE):
             last, at, cursor = first + QUEUES_AT_ONCE, 0, "0"
@@ -168,7 +169,7 @@ class RedisAdmin(RedisNamespace):
                     break
 
     def _bad(self) -> dict[bytes, str]:
-        """The messages that cannot be read, that were set aside, or that are in no lane, each with the reason."""
+        """The messages that are unreadable, quarantined as damaged, or in no lane, each with the reason."""
         bad: dict[bytes, str] = {}
         cursor = "0"
         while True:
@@ -201,7 +202,7 @@ class RedisAdmin(RedisNamespace):
             message = stored[0]
             keep(message if message.damage is not None else replace(message, damage=Damage(why)))
             done = ""
-            for _ in range(2):  # one that is met for the first time is set aside, and mended then
+            for _ in range(2):  # a message found for the first time is quarantined, and repaired in the second pass
                 _, rows = self._call("verify", ("0", True, True), id)
                 done = rows[2].decode() if rows else done
             report.append(f"message {message.id}: {done or 'it cannot be mended: ' + why}")
@@ -223,7 +224,7 @@ def _drafts(verdict: Verdict) -> list[Draft]:
 
 
 def _words_of(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Sequence[Any]:
-    """`made`: the id of what it puts."""
+    """The verdict as arguments of a script. `made`: the id of the draft that it puts."""
     match verdict:
         case Redrive(to_queue=to_queue, attempts=attempts, run=run, keep_deadline=keep_deadline):
             return ("redrive", to_queue, attempts, run, keep_deadline)

@@ -1,4 +1,4 @@
-"""What a script of the Redis store is called with."""
+"""The arguments of scripts of the Redis store."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .rows import LETTERS, NO_NAME, pack, tail
 
 
 class Arguments:
-    """What a script is asked: values as msgpack, and bytes beside them that the values name by index."""
+    """Arguments of a script: values as msgpack, and separate byte strings, to which the values refer by index."""
 
     def __init__(self) -> None:
         self._blobs: list[bytes] = []
 
     def blob(self, blob: bytes) -> int:
-        """The index in ARGV at which scripts read it."""
+        """Add a byte string; returns its index in ARGV."""
         self._blobs.append(blob)
         return len(self._blobs) + 2
 
     def blobs(self, blobs: Sequence[bytes]) -> int:
-        """The index of the first; the others follow."""
+        """Add byte strings; returns the index of the first in ARGV."""
         first = len(self._blobs) + 3
         self._blobs += blobs
         return first
@@ -38,7 +38,7 @@ class Arguments:
 def draft_rows(
     drafts: Sequence[Draft], ids: Sequence[str], zones: dict[tuple[int, str], int], arguments: Arguments
 ) -> list[list[Any]]:
-    """Drafts as `_puts.lua` takes them; their zones are added to `zones`."""
+    """Drafts as rows for `_puts.lua`; new zones (priority and queue) are added to `zones`."""
     rows = []
     for draft, id in zip(drafts, ids, strict=True):
         zone = zones.setdefault((draft.priority, draft.queue), len(zones))
@@ -51,7 +51,7 @@ def draft_rows(
 
 
 def restored_rows(messages: Sequence[Message], arguments: Arguments) -> list[list[Any]]:
-    """Messages at rest as `restore.lua` takes them."""
+    """Messages at rest as rows for `restore.lua`."""
     rows = []
     for m in messages:
         last = m.faults[-1] if m.faults else None

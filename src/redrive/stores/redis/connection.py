@@ -1,7 +1,7 @@
-"""Connections to Redis: redis-py's, without its pools and clients.
+"""Connections to Redis, by redis-py without its pools and clients.
 
-All keys of a namespace lie in one slot, so in a cluster too there is one server to speak to, and what remains of a
-client is to follow it when it moves (see session.py).
+All keys of a namespace are in one slot, so there is one server to contact even in a cluster; session.py follows it when
+it moves.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from redis.retry import Retry
 
 from .url import Address, RedisUrl
 
-# A peer that is gone without a word is noticed after 10 + 3 × 5 s, on a connection that only listens too.
+# A peer that disappears silently is noticed after 10 + 3 × 5 s, even on a connection that only listens.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
 class Connection:
-    """One connection, connected: raises redis-py's errors. At most `timeout_s` pass in silence."""
+    """An open connection. Raises redis-py's errors; waits at most `timeout_s` for data."""
 
     def __init__(self, url: RedisUrl, address: Address | None) -> None:
         self.address = address
-        self.sent = False  # whether a command was sent whole and not answered: then its outcome is unknown
+        self.sent = False  # True if a command was sent completely and not answered: then its outcome is unknown
         self.idle_since_s = 0.0
         self._redis = _open(url, address)
         self._redis.connect()
 
     def run(self, *command: bytes | str | int) -> Any:
-        """The reply to one command."""
+        """Send a command; returns its reply."""
         self.send(*command)
         return self.read()
 
@@ -43,14 +43,14 @@ class Connection:
     def read(self) -> Any:
         try:
             reply = self._redis.read_response()
-        except (redis.ResponseError, redis.BusyLoadingError, redis.AuthenticationError):  # answers, all of them
+        except (redis.ResponseError, redis.BusyLoadingError, redis.AuthenticationError):  # these are replies
             self.sent = False
             raise
         self.sent = False
         return reply
 
     def can_read(self) -> bool:
-        """Whether something came, or the connection broke: then `read` does not wait."""
+        """True if data arrived or the connection broke: then `read` does not block."""
         return bool(self._redis.can_read(0))
 
     def fileno(self) -> int:
@@ -62,7 +62,7 @@ class Connection:
         return self.fileno() < 0
 
     def is_silent(self) -> bool:
-        """Whether nothing arrived while it was idle: else the server has closed it, or is gone."""
+        """True if no data arrived while it was idle. Data means that the server closed it or is gone."""
         if self.closed:
             return False
         poll = select.poll()
@@ -70,23 +70,23 @@ class Connection:
         return not poll.poll(0)
 
     def drop(self) -> None:
-        """Close it without a word to the server."""
+        """Close the connection without any request to the server."""
         with contextlib.suppress(Exception):
             self._redis.disconnect()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: redis-py sees that it is one, and closes no more than its copy of the socket."""
+        """In a forked child: close only the child's copy of the socket, as redis-py detects the fork."""
         self.drop()
 
 
 def _open(url: RedisUrl, address: Address | None) -> Any:
-    driver: Any = redis  # its connections' constructors have no types
+    driver: Any = redis  # its constructors have no types
     options: dict[str, Any] = {
         "db": url.db,
         "username": url.username,
         "password": url.password,
         "socket_timeout": url.timeout_s,
-        "retry": Retry(NoBackoff(), 0),  # the link does that, by rules that know what may be repeated
+        "retry": Retry(NoBackoff(), 0),  # the session retries, and knows which calls may be repeated
         "protocol": 2,
     }
     if address is None:
@@ -104,15 +104,15 @@ def _open(url: RedisUrl, address: Address | None) -> Any:
 
 
 class ConnectionSlot(Protocol):
-    """Where a call takes its connection from, and leaves it."""
+    """The source of connections for calls."""
 
     def take(self, deadline_s: float) -> Connection: ...
 
     def give(self, connection: Connection) -> None:
-        """Back after use."""
+        """Return a connection after use."""
 
     def lose(self, connection: Connection) -> None:
-        """Back, and of no more use."""
+        """Return a connection that is unusable."""
 
     def clear(self) -> None:
-        """Close idle connections: their server answers no more."""
+        """Close idle connections, since their server does not answer any more."""

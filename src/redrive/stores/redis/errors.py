@@ -1,4 +1,4 @@
-"""What an error of redis-py's means: whether to try again, on which connection, and what to report to the caller."""
+"""Translate errors of redis-py: if to retry, on which connection, and which error to raise."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from redis import exceptions as ex
 
 from ...errors import ConfigError, RedriveError, StoreError, StoreFull, StoreUnavailable
 
-LOST, SLOW = "lost", "slow"  # beside the server's own words: the connection broke; no answer in time
-# The most special first. redis-py takes the code off what it has a class for; which that is, differs by its versions.
+LOST, SLOW = "lost", "slow"  # codes besides the server's: the connection broke; no answer in time
+# The most derived first. redis-py strips the code from errors with a class of their own, which differ between versions.
 _CLASSES: tuple[tuple[type[ex.RedisError], str], ...] = (
     (ex.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
     (ex.AuthenticationError, "NOAUTH"),
@@ -27,18 +27,19 @@ _CLASSES: tuple[tuple[type[ex.RedisError], str], ...] = (
     (ex.ReadOnlyError, "READONLY"),
     (ex.NoPermissionError, "NOPERM"),
 )
-# Redis 6.2 wraps what a command said inside a script: "ERR Error running script (…): @user_script:3: … -OOM command …"
+# Redis 6.2 wraps the error of a command in a script: "ERR Error running script (…): @user_script:3: … -OOM command …"
 _WITHIN = re.compile(r"(?:: -|: )(OOM|READONLY|MISCONF|NOPERM|MOVED|ASK|TRYAGAIN|CLUSTERDOWN|NOREPLICAS)\b")
-_NOPERM = ("NOPERM", "ACL failure in script", "The user executing the script can't")  # as versions say it of a script
+# versions differ in the text for a script
+_NOPERM = ("NOPERM", "ACL failure in script", "The user executing the script can't")
 _AGAIN = {LOST, "LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "ASK", "CLUSTERDOWN", "BUSY", "NOSCRIPT"}
 _ELSEWHERE = {LOST, SLOW, "LOADING", "READONLY", "MASTERDOWN", "NOAUTH"}
 _SETTINGS = {"NOAUTH", "WRONGPASS", "NOPERM", "MOVED"}
-# A connection that never comes to be has no code, only the system's words.
+# A failed connection has no code, only the system's message.
 _REFUSED = ("Name or service not known", "nodename nor servname", "CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 
 
 def code_of(error: ex.RedisError) -> str:
-    """The server's own word for the error, or LOST, or SLOW."""
+    """The server's code of the error, or LOST, or SLOW."""
     for kind, code in _CLASSES:
         if isinstance(error, kind):
             return code
@@ -50,24 +51,23 @@ def code_of(error: ex.RedisError) -> str:
 
 
 def passes(error: ex.RedisError) -> bool:
-    """Whether the same call may succeed if it is tried again soon."""
+    """True if the same call may succeed when retried soon."""
     return code_of(error) in _AGAIN and not is_refusal(error)
 
 
 def is_lost(error: ex.RedisError) -> bool:
-    """Whether the connection is of no more use, nor are others made before: they lead to the same place."""
+    """True if this connection, and all older ones, are unusable: they lead to the same server."""
     return code_of(error) in _ELSEWHERE
 
 
 def is_refusal(error: ex.RedisError) -> bool:
-    """Whether the server, or the name service, refused what the URL says."""
+    """True if the server, or the name service, rejected the settings in the URL."""
     return code_of(error) in _SETTINGS or any(words in str(error) for words in _REFUSED)
 
 
 def store_error(error: ex.RedisError, where: str, *, opened: bool) -> RedriveError:
-    """The typed error for one of redis-py's. A refusal is a wrong setting where it meets the first call of all; later
-    it is trouble that may pass, such as a password that is being changed, and must not end a worker.
-    """
+    """The typed error for an error of redis-py. A refusal of the first call is a wrong setting; later it is temporary
+    trouble, such as a password being changed, and must not end a worker."""
     code = code_of(error)
     words = " ".join(str(error).split()) or type(error).__name__
     text = f"{where}: {words}" if code in words or code in (LOST, SLOW) else f"{where}: {code} {words}"

@@ -1,4 +1,4 @@
-"""Settlements and asks as the Redis store's exchange takes them."""
+"""Encode settlements and claim requests for the exchange script of the Redis store."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from .rows import NO_NAME
 
 ACK, RETRY, DIE, POISON = range(4)
 WORDS = (Settled.OK, Settled.STALE, Settled.CANCELLED)
-_MEMBER = 44  # hex digits of a handle that say which message; its priority and queue follow
+_MEMBER = 44  # hex digits of a handle that identify the message; priority and queue follow
 _fault = msgspec.json.Encoder().encode
 
 
 class RedisSettling:
-    """One batch of settlements: what is said of them to the script, and what its answer says of each.
+    """A batch of settlements: its arguments for the script, and the result of each from the reply.
 
-    Plain acks of one queue and priority travel as two strings, counted retries as columns, all others as a row each.
+    Plain acks of one queue and priority are sent as two strings, counted retries as columns, all others as a row each.
     """
 
     def __init__(self, settlements: Sequence[Settlement], traits: Traits, now_ms: Callable[[], int]) -> None:
         self.arguments = Arguments()
         self._words = [Settled.OK] * len(settlements)
         self._zones: dict[tuple[int, str], int] = {}  # of follow-ups
-        # By priority and queue, and whether each swaps one cell.
+        # By priority and queue, and whether each ack swaps a cell.
         self._acks: dict[tuple[str, bool], tuple[list[int], list[str], list[int], list[Swap]]] = {}
         self._retries: dict[str, tuple[list[int], list[str], list[int], list[int], list[bytes]]] = {}
         self._moves: list[tuple[int, Settlement]] = []
@@ -55,7 +55,7 @@ class RedisSettling:
 
     def _sort(self, settlements: Sequence[Settlement]) -> None:
         seen = {s.receipt.handle for s in settlements}
-        plain = len(seen) == len(settlements)  # else the same message comes twice, and order matters
+        plain = len(seen) == len(settlements)  # otherwise a message occurs twice, and order matters
         acks, swaps_apart = self._acks, _Apart(settlements)
         for at, s in enumerate(settlements):
             handle, fence = s.receipt
@@ -165,12 +165,11 @@ class RedisSettling:
 
 
 class _Apart:
-    """Tells which settlements swap a single cell, where no other of the batch names one of theirs: else it matters
-    which is first."""
+    """Determines which settlements swap a single cell that no other in the batch names: otherwise the order matters."""
 
     def __init__(self, settlements: Sequence[Settlement]) -> None:
         self._settlements = settlements
-        self._distinct: bool | None = None  # not looked at yet: most batches swap nothing
+        self._distinct: bool | None = None  # None: not computed yet, as most batches have no swaps
 
     def one_of(self, s: Settlement) -> bool:
         if self._distinct is None:
@@ -183,7 +182,7 @@ _is_handle = re.compile("[0-9a-f]{44}[0-3].", re.S).match
 
 
 class HeldReceipts:
-    """Those of some receipts that may be ours, as scripts take them."""
+    """The receipts that may be valid, in the form for scripts."""
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:
         self.at = [
@@ -198,7 +197,7 @@ class HeldReceipts:
 
 
 def _zone(text: str) -> tuple[int, str]:
-    """Priority and queue, which end a handle."""
+    """Priority and queue, the end of a handle."""
     return int(text[0]), text[1:]
 
 
@@ -209,8 +208,8 @@ def _is_plain_retry(s: Settlement, retry: RetryAt) -> bool:
 
 
 def _crash_details(decision: Decision) -> tuple[Any, ...]:
-    """The deferral as the text that is stored, whether its process died, and whether the message was alone in it; empty
-    where there is neither."""
+    """The deferral as stored text, if the process died, and if the message was alone in it; empty if neither
+    applies."""
     match decision:
         case RetryAt(deferral=deferral, crashed=crashed) if deferral is not None or crashed:
             return None if deferral is None else text(deferral), crashed, crashed and not decision.in_company

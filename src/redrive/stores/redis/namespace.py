@@ -1,4 +1,4 @@
-"""One namespace of a Redis server: its connections, scripts and clock."""
+"""A namespace of a Redis server: its connections, scripts and clock."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .session import Session
 from .url import RedisUrl
 from .wake import Wake
 
-LOOK_EVERY_S = 0.01  # how often a waiter reads a clock that the server does not know
+LOOK_EVERY_S = 0.01  # how often a waiter reads a clock that the server does not have
 
 
 class RedisNamespace(Store):
-    """What all parts of the store share."""
+    """The parts that all of the store shares."""
 
     traits = Traits(name="redis", groups_by=REDIS_GROUPS_BY)
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
         self.failpoint: Callable[[str], None] = (
-            no_failpoint  # tests put a function here that kills or fails at a named point
+            no_failpoint  # tests set a function that kills the process or raises at a named point
         )
         self._clock_ms = clock_ms
         at = RedisUrl.parse(url)
@@ -63,7 +63,7 @@ class RedisNamespace(Store):
             self._link.saw_clock(now, sent_s)
 
     def _now(self) -> bytes:
-        """The time for a script; empty where the server uses its own."""
+        """The time for a script; empty if the server should use its own."""
         return b"" if self._clock_ms is None else b"%d" % self._clock_ms()
 
     def _call(self, script: str, asked: Any, *blobs: bytes) -> Any:
@@ -77,7 +77,7 @@ class RedisNamespace(Store):
         self._link.close()
 
     def _check_written(self, reply: Any, swaps: Sequence[Swap]) -> Any:
-        """The reply, unless it says why nothing was written."""
+        """The reply; raises the error if it says why nothing was written."""
         if reply[0] == b"stored":
             raise EnqueueError(f"a message with id {id_text(reply[1].hex())} is already stored; nothing was written")
         if reply[0] == b"conflict":
@@ -90,7 +90,7 @@ class RedisNamespace(Store):
         return sorted(held | said)
 
     def _named(self) -> tuple[set[str], set[str]]:
-        """The queues that ever held messages, and those that have settings."""
+        """The queues that have ever had messages, and those with settings."""
         held, said = self._call("queues", None)
         return {*names_of(held)}, {*names_of(said)}
 
@@ -111,7 +111,7 @@ class RedisCells:
         return [word == 1 for word in words]
 
     def _timed(self, script: str, arguments: Arguments, asked: Any) -> Any:
-        """Run it so that the next reading of the clock is not before this call."""
+        """Run a script and take in its time, so that the next reading of the clock is not before this call."""
         sent_s = time.monotonic()
         now, answer = self._store._link.call(script, arguments.listed(self._store._now(), asked))
         self._store._saw_clock(now, sent_s)

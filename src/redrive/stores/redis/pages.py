@@ -1,7 +1,7 @@
-"""Read pages of messages from the Redis store, and dead ones by what killed them.
+"""Read pages of messages from the Redis store, and dead ones by failure.
 
 A page is read in two steps: the places of messages in the order of rest, then those messages, which are filtered here.
-Messages not at rest are ordered by due time, so a page of it looks through all that waits.
+Other messages are ordered by due time, so a page of them examines all waiting ones.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from .. import lifecycle, validation
 from ..failure_groups import grouped
 from .rows import LETTERS, fatal_of, id_text, member_number, names_of, readable
 
-RunScript = Callable[..., Any]  # call(script, asked, *blobs)
-RestPlace = tuple[int, bytes]  # when it came to rest (0: it does not rest), its member
+RunScript = Callable[..., Any]  # call(script, arguments, *blobs)
+RestPlace = tuple[int, bytes]  # the time of rest (0: not at rest), and the member
 WithFault = tuple[Message, Fault | None]
 PAGE, FIND_AT_ONCE = 500, 1000
-RESTING_AT_ONCE = 10_000  # places of messages at rest that one script looks at
-LOOKED = 20_000  # and so many where they are sifted there
+RESTING_AT_ONCE = 10_000  # places of messages at rest that one script examines
+LOOKED = 20_000  # the same for a script that filters them
 QUEUES_AT_ONCE = 200
-GROUPS_MOST = 200  # failure groups that are looked through one beside the other
+GROUPS_MOST = 200  # failure groups that are searched in parallel
 _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _LAST_MS = 2**53
 
 
 def with_faults(call: RunScript, ids: Sequence[bytes]) -> list[WithFault | None]:
-    """The messages with these ids, each with the fault that brought it to rest."""
+    """The messages with these ids, each with the fault that it died of."""
     return [None if pair is None else pair[1] for pair in _with_places(call, ids)]
 
 
 def _with_places(call: RunScript, ids: Sequence[bytes]) -> list[tuple[RestPlace, WithFault] | None]:
-    """Each of them with its place."""
+    """As `with_faults`, with the place of each message."""
     entries: list[tuple[RestPlace, WithFault] | None] = []
-    while True:  # as many at a time as one answer holds
+    while True:  # as many at a time as fit into a reply
         some = ids[len(entries) : len(entries) + FIND_AT_ONCE]
         _, messages, states, *beside = call("find", None, b"".join(some))
         if some and not messages:
@@ -62,13 +62,13 @@ def _with_places(call: RunScript, ids: Sequence[bytes]) -> list[tuple[RestPlace,
                 continue
             whole = readable(id_text(id.hex()), message, state, *rest)
             entries.append(((whole.rested_ms or 0, message[4:10] + id), (whole, fatal_of(whole, state))))
-        if len(entries) >= len(ids):  # asked first: a closed store refuses even nothing
+        if len(entries) >= len(ids):  # checked after the call: a closed store must raise even for an empty list
             _add_damage(call, ids, entries)
             return entries
 
 
 def _add_damage(call: RunScript, ids: Sequence[bytes], entries: list[tuple[RestPlace, WithFault] | None]) -> None:
-    """What was set aside says why, and what its state was."""
+    """Add to quarantined damaged messages the reason and their old state."""
     aside = [n for n, one in enumerate(entries) if one is not None and one[1][0].reason == DAMAGED]
     if not aside:
         return
@@ -83,7 +83,7 @@ def _add_damage(call: RunScript, ids: Sequence[bytes], entries: list[tuple[RestP
 
 
 class RedisSearch:
-    """`call` runs a script; `queues` names every queue that may hold messages."""
+    """Searches messages. `call` runs a script; `queues` returns every queue that may have messages."""
 
     def __init__(self, call: RunScript, queues: Callable[[], list[str]]) -> None:
         self._call, self._queues = call, queues
@@ -104,7 +104,7 @@ class RedisSearch:
         return Page(messages)
 
     def failure_groups(self, where: Filter, now_ms: int | None) -> list[FailureGroup]:
-        """`now_ms`: the time, where the trend is asked for."""
+        """Dead messages by failure group, the largest first. `now_ms`: the time, if the trend is wanted."""
         plain = where == Filter(task=where.task, fingerprint=where.fingerprint)
         groups = self._indexed(where, now_ms is not None) if plain else self._looked_through(where, now_ms)
         return sorted(groups, key=lambda group: (-group.count, group.fingerprint, group.task))
@@ -127,20 +127,21 @@ class RedisSearch:
             if resting == [Lane.DEAD] and where.queue is None and (where.task or where.fingerprint) is not None:
                 names = self._failures(where)
                 keys = keys if names is None else [("", name) for name in names]
-            looked = chain((2000, 4000, 8000), repeat(LOOKED))  # a page that is soon full need not look far
+            looked = chain((2000, 4000, 8000), repeat(LOOKED))  # a page that fills up early need not search far
             yield from self._pages(lambda at: self._at_rest(keys, where, at, page, next(looked)), after)
 
     def _pages(
         self, next_places: Callable[[RestPlace], tuple[list[RestPlace], RestPlace | None]], after: RestPlace
     ) -> Iterator[tuple[RestPlace, WithFault]]:
-        """`next_places` says also up to where it looked, unless that is the end."""
+        """Yield messages and places, page by page. `next_places` returns also the place up to which it searched, None
+        at the end."""
         while True:
             places, looked = next_places(after)
             for place, stored in zip(
                 places, with_faults(self._call, [member[6:] for _, member in places]), strict=True
             ):
                 if stored is not None and (stored[0].damage is not None or (stored[0].rested_ms or 0) == place[0]):
-                    # else it moved meanwhile
+                    # otherwise it moved meanwhile
                     yield place, stored
             if not places and looked is None:
                 return
@@ -154,7 +155,7 @@ class RedisSearch:
         yield from (entry for entry in _with_places(self._call, ids) if entry is not None and entry[0] > after)
 
     def _live(self, lanes: Sequence[Lane], queues: Sequence[str], after: RestPlace, limit: int) -> list[RestPlace]:
-        """The next places of messages that do not rest, in the order of putting."""
+        """The next places of messages not at rest, in the order of puts."""
         first = list[bytes]()
         for lane in lanes:
             for at in range(0, len(queues), QUEUES_AT_ONCE):
@@ -165,7 +166,7 @@ class RedisSearch:
         return [(0, member) for member in first]
 
     def _with_large(self, first: list[bytes], key: str, after: bytes, limit: int) -> list[bytes]:
-        """The first so many of these and of a large set, which the server looks through page by page."""
+        """Merge the first `limit` of these members and of a large set, which the server scans page by page."""
         cursor = "0"
         while True:
             before = first[-1] if len(first) == limit else b""
@@ -176,12 +177,12 @@ class RedisSearch:
                 return first
 
     def _failures(self, where: Filter) -> list[str] | None:
-        """The names of the groups of dead messages of these fingerprints and tasks; None where there are many."""
+        """The names of the failure groups with these fingerprints and tasks; None if there are too many."""
         names = self.failure_names(where, GROUPS_MOST + 1)
         return names if len(names) <= GROUPS_MOST else None
 
     def failure_names(self, where: Filter = Filter(), most: int | None = None) -> list[str]:
-        """The names of these groups of dead messages; hardly more than `most`."""
+        """The names of these failure groups; slightly more than `most` at worst."""
         names = dict[str, None]()
         cursor = "0"
         while True:
@@ -194,8 +195,8 @@ class RedisSearch:
     def _at_rest(
         self, keys: Sequence[tuple[str, str]], where: Filter, after: RestPlace, limit: int, look: int
     ) -> tuple[list[RestPlace], RestPlace | None]:
-        """The next places of messages at rest, those that rest longest first; and up to where it looked, if that is
-        not the end."""
+        """The next places of messages at rest, the oldest first; and the place up to which it searched, None at the
+        end."""
         since = max(after[0], where.since_ms or 0)
         until = _LAST_MS if where.until_ms is None else where.until_ms - 1
         member = after[1] if since == after[0] else b""
@@ -250,18 +251,18 @@ class RedisSearch:
 
 
 def _map(wanted: str | tuple[str, ...] | None) -> dict[str, int] | None:
-    """Values of a filter, as a map for a script."""
+    """Values of a filter as a map for a script."""
     return None if wanted is None else dict.fromkeys([wanted] if isinstance(wanted, str) else wanted, 1)
 
 
 def _chooses(lane: Lane | None, where: Filter) -> bool:
-    """Whether some of the messages that it reads may not match the filter."""
+    """True if some of the messages read may not match the filter."""
     sifted = Filter(queue=where.queue, ids=where.ids)
-    if lane is Lane.DEAD:  # there all but the error is looked at before they are read
+    if lane is Lane.DEAD:  # for dead ones all fields except the error are filtered before the read
         sifted = replace(where, error=None)
     return where != sifted
 
 
 def _member(number: int) -> bytes:
-    """What sorts after every member of that number, and before those of the next."""
+    """A key that sorts after every member with that number, and before those with the next."""
     return b"" if number < 0 else number.to_bytes(8, "big")[2:] + b"\xff" * 17

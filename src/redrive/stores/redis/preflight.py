@@ -1,16 +1,16 @@
-"""Whether a Redis server is fit to keep messages: looked at when a store is opened, and by its `doctor`.
+"""Check if a Redis server is safe for messages, when a store is opened, and by its `doctor`.
 
 Least rights. A user of its own needs the namespace's keys and channels, and these commands:
 
     ACL SETUSER redrive reset on >PASSWORD ~{redrive}:* &{redrive}:* -@all +@read +@write +@connection +time
         +evalsha +script|load +ssubscribe +sunsubscribe +spublish +info +config|get +cluster|slots
 
-`redrive` between the braces is the namespace of the URL. Without `+config|get` the doctor cannot tell how often the
-append-only file is synced, and without `+cluster|slots` a cluster's other nodes must stand in the URL; the rest is
-needed. Redis 6.2 does not know all of these words: there it is `+script +config +cluster`, and
-`+subscribe +unsubscribe +publish`.
+`redrive` between the braces is the namespace of the URL. Without `+config|get` the doctor cannot check how often the
+append-only file is synced, and without `+cluster|slots` a cluster's other nodes must be in the URL; the rest is
+required. Redis 6.2 does not have all of these rules: there use `+script +config +cluster`, and `+subscribe +unsubscribe
++publish`.
 
-Who only looks (queue list, dlq list, job show, store doctor) needs no more than this:
+Read-only commands (queue list, dlq list, job show, store doctor) need no more than this:
 
     ACL SETUSER looker reset on >PASSWORD %R~{redrive}:* -@all +@read +@connection +time +evalsha_ro +script|load +info
         +config|get +cluster|slots
@@ -34,23 +34,23 @@ from .errors import code_of
 from .session import Session
 
 VERSION_LEAST = (6, 2)
-MEMORY_MOST = 0.8  # of maxmemory, before the doctor says so
+MEMORY_MOST = 0.8  # share of maxmemory above which the doctor warns
 NO_AOF = (
     "the append-only file is off: a restart or crash of the server loses every message since its last snapshot, or all "
     "of them; run CONFIG SET appendonly yes, and write it into the server's configuration"
 )
-# Says the time, and finds out whether the user may call what every script calls.
+# Returns the time, and checks that the user may call the commands of every script.
 _PROBE = """
 redis.call(redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH', KEYS[1] .. 'x:', '')
 return redis.call('TIME')
 """
 _LOOK_PROBE = "return redis.call('TIME')"
-_warned: set[str] = set()  # servers whose lack of an append-only file this process has reported
+_warned: set[str] = set()  # servers whose missing append-only file this process has reported
 _log = logging.getLogger("redrive.stores")
 
 
 class RedisServerInfo(Struct, frozen=True):
-    """What INFO says of a server."""
+    """The facts in a server's INFO."""
 
     engine: str
     version: tuple[int, ...]
@@ -66,14 +66,14 @@ class RedisServerInfo(Struct, frozen=True):
 
 
 def preflight(link: Session) -> RedisServerInfo:
-    """Look at the server; warn, once per process, if it keeps no append-only file.
+    """Check the server; warn, once per process, if it has no append-only file.
 
-    Raises Refused, with the fix, for a server that may drop messages; ConfigError for one that is too old or is not
+    Raises Refused, with the remedy, for a server that may drop messages; ConfigError for one that is too old or is not
     what the URL says; StoreUnavailable for a replica, or if it cannot be reached.
     """
     link.add("probe", _PROBE)
     try:
-        link.call("probe", [])  # a call by the namespace's slot first: INFO then goes to the node of that slot
+        link.call("probe", [])  # a call by the namespace's slot first, so that INFO goes to the node of that slot
     except ConfigError as error:
         if not _only_looks(link, error):
             raise
@@ -95,12 +95,12 @@ def preflight(link: Session) -> RedisServerInfo:
 
 
 def _only_looks(link: Session, error: ConfigError) -> bool:
-    """Whether the user who was refused may still read, though not write."""
+    """True if the refused user may read, though not write."""
     refused = error.__cause__
     if not isinstance(refused, redis.RedisError) or code_of(refused) != "NOPERM" or _may_write(link):
         return False
     link.add("look_probe", _LOOK_PROBE)
-    for verb in ("EVALSHA_RO", "EVALSHA"):  # the first is of Redis 7
+    for verb in ("EVALSHA_RO", "EVALSHA"):  # the first exists from Redis 7 on
         link.only_look(f"user {link.url.username or 'default'!r} may only look: it has no right to write", verb=verb)
         try:
             link.call("look_probe", [])
@@ -124,7 +124,7 @@ def _may_write(link: Session) -> bool:
 
 
 def look(link: Session) -> RedisServerInfo:
-    """Where CONFIG is forbidden, as with many providers, INFO still reports the policy."""
+    """Read INFO, which reports the eviction policy even if CONFIG is forbidden, as with many providers."""
     text = link.command("INFO").decode(errors="replace")
     said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     valkey = said.get("server_name") == "valkey"
@@ -145,7 +145,7 @@ def look(link: Session) -> RedisServerInfo:
 
 
 def findings(link: Session) -> Iterator[str]:
-    """A line for each thing that is unsafe or slow."""
+    """Yield a line for each unsafe or slow setting."""
     server = look(link)
     if server.version < VERSION_LEAST:
         yield _too_old(server)
@@ -177,7 +177,7 @@ def findings(link: Session) -> Iterator[str]:
 
 
 def about(link: Session) -> dict[str, str | int]:
-    """What `Store.about` says of Redis; the memory is the whole server's."""
+    """The data of `Store.info` about Redis; the memory is the whole server's."""
     server = look(link)
     return {
         "engine": server.engine + (" (cluster)" if server.mode == "cluster" else ""),
@@ -187,7 +187,7 @@ def about(link: Session) -> dict[str, str | int]:
 
 
 def setting(link: Session, name: str) -> str | None:
-    """A setting of the server's; None where we may not ask."""
+    """A setting of the server; None if it may not be read."""
 
     def ask(c: Connection) -> str | None:
         try:

@@ -1,4 +1,4 @@
-"""Messages as the Redis store keeps them: what a put writes, what a claim and a look read back.
+"""Messages as the Redis store keeps them: encode puts, and decode claims and reads.
 
 The bytes are described in `redis/scripts/_states.lua`.
 """
@@ -28,7 +28,7 @@ from ..meta import read_deferral
 
 KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # flags of a state
 PLACE = 0
-NO_NAME = "\0"  # the worker of a lease that was asked for without one; an empty one means no worker
+NO_NAME = "\0"  # the worker of a lease requested without a name; an empty one means no worker
 LANES = {b"R": Lane.READY, b"L": Lane.LEASED, b"D": Lane.DEAD, b"Q": Lane.QUARANTINE, b"K": Lane.DONE}
 _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 LETTERS = {lane: letter.decode() for letter, lane in LANES.items()}
@@ -37,7 +37,7 @@ _tuple = tuple.__new__
 
 
 class RareFields(msgspec.Struct, omit_defaults=True, gc=False):
-    """The rare fields of a draft. Scripts read it too, so it has no bytes."""
+    """The rare fields of a draft. Scripts read them too, so they contain no bytes."""
 
     key: str | None = msgspec.field(default=None, name="k")
     group: str | None = msgspec.field(default=None, name="g")
@@ -52,11 +52,11 @@ class RareFields(msgspec.Struct, omit_defaults=True, gc=False):
     traceparent: str | None = msgspec.field(default=None, name="r")
 
 
-RedisCount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # as `_states.lua` checks it
+RedisCount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # the range that `_states.lua` checks
 
 
 class Cold(msgspec.Struct, gc=False):
-    """What a state rarely holds; the names are those of `_states.lua` and `_groups.lua`."""
+    """The rare fields of a state, with the names in `_states.lua` and `_groups.lua`."""
 
     worker: str | None = msgspec.field(default=None, name="w")
     queue: str | None = msgspec.field(default=None, name="q")
@@ -68,9 +68,7 @@ class Cold(msgspec.Struct, gc=False):
     turn: RedisCount | None = msgspec.field(default=None, name="t")
     wake_ms: RedisCount | None = msgspec.field(default=None, name="wk")
     fingerprint: str | None = msgspec.field(default=None, name="fp")
-    error: str | None = msgspec.field(
-        default=None, name="er"
-    )  # after its fingerprint and "\0", where that must be said
+    error: str | None = msgspec.field(default=None, name="er")  # prefixed with its fingerprint and "\0" if needed
     deferral: str | None = msgspec.field(default=None, name="df")
 
 
@@ -84,7 +82,7 @@ _NO_RARE, _NO_COLD = RareFields(), Cold()
 
 
 def names_of(raw_names: Iterable[bytes]) -> list[str]:
-    """The names of queues or groups in a set. A name that is not UTF-8 was not written by redrive, and is left out."""
+    """The names of queues or groups in a set. A name that is not UTF-8 is not redrive's, and is left out."""
     names = []
     for raw in raw_names:
         with suppress(UnicodeDecodeError):
@@ -101,12 +99,12 @@ def id_text(hexed: str) -> str:
 
 
 def member_number(member: bytes) -> int:
-    """The number in a member of a sorted set: the order of putting."""
+    """The number in a member of a sorted set: the order of puts."""
     return int.from_bytes(member[:6], "big")
 
 
 def tail(draft: Draft, id: str) -> bytes:
-    """A message's bytes from the task on."""
+    """The bytes of a message from the task on."""
     if (
         draft.headers
         or draft.key is not None
@@ -165,7 +163,7 @@ def _to_message(
     lane, attempt, crashes, alone, redrives, life, held = Lane.READY, 0, 0, 0, 0, 0, 0
     if state is not None:
         letter, fence, flags, attempt, crashes, alone, redrives, _, due, life, held = _HEAD.unpack_from(state)
-        lane = LANES.get(letter) or Lane(f"lane-{letter.decode().lower()}")  # a newer version's
+        lane = LANES.get(letter) or Lane(f"lane-{letter.decode().lower()}")  # a newer version's lane
         if flags & COLD:
             cold = _cold(state[_HEAD.size :])
             worker = cold.worker
@@ -228,7 +226,7 @@ def readable(
     progress: bytes | None,
     result: bytes | None = None,
 ) -> Message:
-    """As `to_message`; of one that cannot be read what of it can be, with its damage."""
+    """As `to_message`; from an unreadable message the readable parts, with its damage."""
     try:
         return to_message(id, message, state, faults, progress, result)
     except UNREADABLE as error:
@@ -244,7 +242,7 @@ def _stand_in(
     result: bytes | None,
     error: Exception,
 ) -> Message:
-    """The message from the parts that can be read, each tried by itself."""
+    """The message from its readable parts, each tried separately."""
     raw = {"message": message.hex()} | ({} if state is None else {"state": state.hex()})
     raw |= {f"fault {n}": repr(fault) for n, fault in enumerate(faults or ())}
     readable_part = Message(id, "", "", b"", id)
@@ -262,7 +260,7 @@ _NOTHING_PUT = msgspec.msgpack.encode((0, 0, 2, 0, "", "", None, b""))
 
 
 def fatal_of(message: Message, state: bytes | None) -> Fault | None:
-    """The fault that brought a message to rest, by which it is queried and grouped."""
+    """The fault that a message died of, by which it is queried and grouped."""
     if message.damage is not None or state is None or not state[5] & COLD or not message.faults:
         return None
     cold = _cold(state[_HEAD.size :])
@@ -275,8 +273,8 @@ def fatal_of(message: Message, state: bytes | None) -> Fault | None:
 def claimed_of(
     part: Sequence[Any], queue: str, worker: str, until: int
 ) -> tuple[list[Delivery], list[tuple[bytes, str]]]:
-    """What a claim of one ask and priority gave: {ask, priority, members, messages, rare, faults}. And the members of
-    those that cannot be read, each with why."""
+    """Decode the claims of one request and priority: {request, priority, members, messages, rare, faults}; returns the
+    deliveries, and the members of unreadable messages with reasons."""
     try:
         return deliveries_of(part, queue, worker, until), []
     except UNREADABLE:
@@ -294,7 +292,7 @@ def claimed_of(
 
 
 def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> list[Delivery]:
-    """Raises one of UNREADABLE where one of them cannot be read."""
+    """The deliveries of such a part. Raises one of UNREADABLE if any message is unreadable."""
     _, priority, members, messages, rare, faults = part
     hexed, where = members.hex(), f"{priority}{queue}"
     rows = _rows(b"\xdd" + (len(members) // 22).to_bytes(4, "big") + b"".join(messages))
@@ -311,7 +309,7 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
             receipt = _tuple(Receipt, (handle + where, message.fence))
         else:
             message, due = _first_claim(id, row, worker, until), row[1] + row[3]
-            receipt = _tuple(Receipt, (handle + where, 1))  # half the time that Receipt(…) takes
+            receipt = _tuple(Receipt, (handle + where, 1))  # takes half the time of Receipt(…)
         if message.queue != queue:
             raise ValueError(f"it stands in queue {queue!r} and names {message.queue!r}")
         deliveries.append(Delivery(message, receipt, until, due))
@@ -319,7 +317,7 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
 
 
 def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[bytes], bytes | None, int]]:
-    """By number those that were claimed before: state, faults, progress, and when they were due."""
+    """The messages claimed before, by number: state, faults, progress, and due time."""
     known, first = {}, 0
     for n in range(0, len(rare), 5):
         last = first + rare[n + 2]
@@ -329,7 +327,7 @@ def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[
 
 
 def _first_claim(id: str, row: ClaimRow, worker: str, until: int) -> Message:
-    """The way of most messages: as few steps as there can be."""
+    """The common case, in as few steps as possible."""
     _, enqueued, marks, _, task, queue, rare, body = row
     if rare is None:
         return Message(id, task, queue, body, id, Lane.LEASED, marks & 3, until, 1, 1, enqueued, enqueued, worker, None)

@@ -1,4 +1,4 @@
-"""Find messages of the Redis store without claiming them."""
+"""Queries of the Redis store."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .pages import QUEUES_AT_ONCE, with_faults
 from .rows import id_bytes, id_text, names_of
 
 GROUPS_AT_ONCE = 500
-ID_PAGES_MAX = 400  # of some 5,000 ids that the server looks through
+ID_PAGES_MAX = 400  # pages of some 5,000 ids that the server scans
 
 
 class RedisQueries(RedisNamespace):
-    """Find messages without claiming them."""
+    """Queries of the Redis store."""
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         known = [id for id in dict.fromkeys(ids) if is_id(id)]

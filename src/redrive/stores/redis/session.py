@@ -1,7 +1,6 @@
-"""The way to the Redis server: scripts called by name, repeated where the server asks for it, none of them longer in
-silence than the URL's `timeout`; in a cluster to whichever node has the namespace's slot; and the server's clock,
-estimated without asking.
-"""
+"""A session with the Redis server: scripts called by name, retried after temporary errors, each waiting no longer for
+data than the URL's `timeout`; in a cluster by the node of the namespace's slot; and the server's clock, estimated
+without requests."""
 
 from __future__ import annotations
 
@@ -24,27 +23,27 @@ from .url import Address, RedisUrl
 
 T = TypeVar("T")
 Arg = bytes | int | str
-RETRY_FOR_S = 2.0  # less than a worker's own patience
+RETRY_FOR_S = 2.0  # shorter than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
-# What writes nothing.
+# The scripts that write nothing.
 LOOKS = frozenset(
     (
         *("check", "counts", "damage", "due_counts", "failure_groups", "failures", "find", "group_names", "groups"),
         *("ids", "live", "look", "look_probe", "odd", "paused", "queues", "read_cells", "resting", "scan", "verify"),
     )
 )
-HOPS_MAX = 5  # how often a call follows MOVED at once before it waits between
+HOPS_MAX = 5  # how often a call follows MOVED without a pause
 
 
 class Script(Struct, frozen=True):
-    """A script and the name the server knows it by."""
+    """A script and its hash on the server."""
 
     text: str
     sha: str
 
 
 def script_text(name: str) -> str:
-    """The script of that name, with the shared pieces before it that its first line names."""
+    """The text of a script, after the shared pieces that its first line lists."""
     folder = files(__package__) / "scripts"
     own = (folder / f"{name}.lua").read_text()
     first = own.partition("\n")[0]
@@ -53,14 +52,14 @@ def script_text(name: str) -> str:
 
 
 class _Tries:
-    """How often one call is tried: at growing intervals, for a bounded time."""
+    """The attempts of one call: at growing intervals, for a bounded time."""
 
     def __init__(self) -> None:
         self._until_s = time.monotonic() + RETRY_FOR_S
         self._delays, self._hops = iter(BACKOFF_S), 0
 
     def another(self, *, at_once: bool) -> bool:
-        """Whether to try again; returns when it is time to."""
+        """Wait until the next attempt is due; False if there is none."""
         self._hops += at_once
         if at_once and self._hops <= HOPS_MAX:
             return True
@@ -72,11 +71,10 @@ class _Tries:
 
 
 class Session:
-    """Calls scripts on the server a URL names. Safe to use from many threads, and after a fork.
+    """Calls scripts on the server of a URL. Thread-safe, also after a fork. Connects at first use.
 
-    Nothing is opened before it is needed. Errors come as errors.py's: StoreUnavailable when the server cannot be
-    reached, is silent for too long or is not ready; StoreFull when it has no room; ConfigError when the first call of
-    all is refused for what the URL says.
+    Raises the errors of errors.py: StoreUnavailable when the server is unreachable, silent for too long or not ready;
+    StoreFull when it has no space; ConfigError when the first call is refused because of the URL.
     """
 
     def __init__(self, url: RedisUrl, *, failpoint: Callable[[str], None] = lambda point: None) -> None:
@@ -84,9 +82,9 @@ class Session:
         self.root = b"{%s}:" % url.namespace.encode()
         self._failpoint, self._clock = failpoint, Clock()
         self._scripts: dict[str, Script] = {}
-        self.read_only = ""  # why nothing can be written: then only scripts of LOOKS are called
+        self.read_only = ""  # why writes are impossible: then only scripts of LOOKS are called
         self._verb = "EVALSHA"
-        self._opened = False  # whether the server ever answered
+        self._opened = False  # True if the server has answered once
         self._nodes = Nodes(url)
         self._pool = ConnectionPool("Redis", lambda deadline_s: self.connect(), url.pool)
 
@@ -98,10 +96,9 @@ class Session:
         again: bool = True,
         repeated: Callable[[], Sequence[Arg]] | None = None,
     ) -> Any:
-        """What the script answers; KEYS[1] is the root of all its keys. It is repeated where the server asks for that
-        or the connection breaks; with `again=False`, not once it was sent. Once an answer was lost, it is called with
-        the arguments that `repeated` makes, if that is given.
-        """
+        """Call a script; returns its reply. KEYS[1] is the root of all its keys. The call is repeated after temporary
+        errors or a lost connection; with `again=False`, not once it was sent. After a lost reply, it is repeated with
+        the arguments from `repeated`, if given."""
         if self.read_only and script not in LOOKS:
             raise ReadOnly(f"{self.where}: {self.read_only}; nothing was changed")
         known = self._scripts.get(script) or self.add(script, script_text(script))
@@ -121,7 +118,7 @@ class Session:
         return value
 
     def add(self, name: str, text: str) -> Script:
-        """Let `call` know a script by this name."""
+        """Register a script for `call`."""
         script = Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
         self._scripts[name] = script
         return script
