@@ -17,7 +17,7 @@ from .registry import Queue as Queue
 from .run_context import Context, Wrap, refuse_loop
 from .task import AlertKeywords, TaskKeywords, as_text, task_options
 
-if TYPE_CHECKING:  # imported late, as start-up would take longer
+if TYPE_CHECKING:  # not imported at run time, to start faster
     from .aws.lambda_handlers import LambdaHandler
     from .aws.sns import Topic
     from .observe.alerts import Alert
@@ -65,7 +65,7 @@ class App(ReadModel):
 
     @classmethod
     def from_env(cls) -> App:
-        """An app on the store that `REDRIVE_URL`, or `url` in redrive.toml or `[tool.redrive]`, names."""
+        """Return an app on the store that `REDRIVE_URL`, or `url` in redrive.toml or `[tool.redrive]`, names."""
         return cls(settings().url)
 
     # -- declaring

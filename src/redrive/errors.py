@@ -109,7 +109,7 @@ class UnknownArguments(Unreadable):
 
     def __init__(self, text: str = "", names: tuple[str, ...] = ()) -> None:
         super().__init__(text)
-        self.names = names  # of the unknown arguments
+        self.names = names  # the unknown arguments
 
 
 class KeyMissing(Unreadable):

@@ -69,7 +69,7 @@ class Folder:
         if shared:
             os.fchmod(self.fd, GROUP_FOLDER)
         if database is not None and (shared or not os.geteuid()):
-            with contextlib.suppress(OSError):  # if refused, it stays ours
+            with contextlib.suppress(OSError):  # if chown is refused, the folder stays ours
                 os.chown(self.fd, -1 if os.geteuid() else database.st_uid, database.st_gid)
                 os.fchmod(self.fd, GROUP_FOLDER if shared else FOLDER)  # chown clears the set-group-id bit
         return os.fstat(self.fd)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .duration import Duration
 from .registry import Registry
 
-if TYPE_CHECKING:  # imported late, as start-up would take longer
+if TYPE_CHECKING:  # not imported at run time, to start faster
     from .audit.log import Audit
     from .history import History, SloStatus
     from .observe.muting import Muting

@@ -21,7 +21,7 @@ from .policy.preset_policies import PresetName, presets
 from .policy.retry import Retry
 from .policy.slo import SLO
 
-if TYPE_CHECKING:  # imported late, as start-up would take longer
+if TYPE_CHECKING:  # not imported at run time, to start faster
     from .events import Events
     from .flow.idempotency import Idempotency
     from .flow.limits import Rate

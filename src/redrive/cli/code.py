@@ -43,7 +43,7 @@ class Guard:
 
     def _place_of(self, origin: Path) -> Path | None:
         real = origin.parent.resolve()
-        if real.is_relative_to(sys.prefix):  # of the running interpreter
+        if real.is_relative_to(sys.prefix):  # the running interpreter's own modules are trusted
             return None
         return next((place for place in self.places if real.is_relative_to(place)), None)
 

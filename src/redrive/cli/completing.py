@@ -36,7 +36,7 @@ from .opening import load_app
 
 WAIT_S = 1.0  # seconds for the app and the store; names read by then are offered
 NAMES_MAX = 200
-PLANS_MAX = 20  # each plan takes a read
+PLANS_MAX = 20  # the most plans offered: each takes a read
 _SAFE = re.compile(r"[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]*")  # names that a shell inserts without quoting
 NamedParameter = tuple[str, str]  # a name, and its description
 _BY_OPTION = {"queue": "queues", "queues": "queues", "task": "tasks", "of_lines": "tasks", "fingerprint": "failures"}

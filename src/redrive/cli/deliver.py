@@ -96,7 +96,7 @@ def deliver(opened: OpenedStore, output: Output, file: str, **given: Any) -> int
 
 
 class _Command:
-    """One call of the command."""
+    """One call of `redrive deliver`, with its options."""
 
     def __init__(
         self, opened: OpenedStore, output: Output, file: str, given: dict[str, Any], target: UrlTarget, folder: Path

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 FILES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _EXAMPLES: dict[Any, Any] = {int: 1, float: 1.5, str: "text", bool: True, list: [], dict: {}}
-_NAMES = {int: "a number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}  # of JSON types
+_NAMES = {int: "a number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}  # of JSON
 _BY_NAME = """enqueue {} '{{"name": "value"}}'"""
-UNWORKED_S = 5  # seconds for which a message is due, with no lease in its queue, until no worker seems to run it
+UNWORKED_S = 5  # seconds a message is due, with no lease in its queue, before the queue counts as unworked
 QUEUES_MAX = 5  # queues of a file that are checked for workers
 SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, and of the text that it takes them from
 

@@ -145,7 +145,7 @@ def list_(
 ) -> None:
     """List messages: waiting and running ones first, then dead and done ones by the time of their end.
 
-    With `--state leased`, those that run longest first: for how long, and in which worker. A worker tells the first
+    With `--state leased`, those that run longest first: for how long, and in which worker. A worker reports the first
     hundred messages that it holds.
 
     A selector narrows the list by fields of the messages, in any state, such as correlation:order-7 or trace:4bf92f35….

@@ -118,7 +118,7 @@ def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callab
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         why = "why: the audit log keeps it"
-        needed: dict[str, Any] = {"required": True} if required else {"default": ""}  # None would count as given
+        needed: dict[str, Any] = {"required": True} if required else {"default": ""}  # click would count None as given
         return click.option("--reason", help=why, callback=not_blank, **needed)(actor_option(command))
 
     return wrap

@@ -170,7 +170,7 @@ def worker(
 def _supervise(app: App, chosen: Settings, url: str | None) -> int:
     store, directory = app.store, None
     if chosen.notify is not None:
-        os.environ["REDRIVE_NOTIFY"] = chosen.notify  # for the children; not a flag, as any user can list those
+        os.environ["REDRIVE_NOTIFY"] = chosen.notify  # passed on by the environment, as any user can list flags
     with contextlib.ExitStack() as ending:
         if chosen.metrics is None:
             store.close()
@@ -236,7 +236,7 @@ def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> i
             from ..observe.shared_tally import share
 
             share(app, Path(metrics_dir))
-        elif chosen.metrics is not None and not child:  # memory://: without child processes
+        elif chosen.metrics is not None and not child:  # memory:// has no child processes
             from .admin.metrics import serve_app
 
             ending.enter_context(serve_app(app, chosen.metrics))

@@ -45,7 +45,7 @@ class EndpointLine(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int
     number: int
     key: str
-    nth: int  # counts requests with this key, from 1
+    nth: int  # the request's number among those with this key, from 1
     event: str | None
     answer: str
     accepted: bool = False
@@ -69,7 +69,7 @@ class Endpoint:
         self._latency = random.Random(seed)
         self._number = 0
         self._seen: Counter[str] = Counter()
-        self._served: Counter[str] = Counter()  # by event: failures of its script that were served
+        self._served: Counter[str] = Counter()  # by event: how many failures of its script were served
         self._writers: set[asyncio.StreamWriter] = set()
         self._fixed = False
         # Bound but not listening, it keeps the port in the outage: others cannot take it, and connections are refused.

@@ -51,7 +51,7 @@ class Fate(Struct, frozen=True):
 
 
 class ProofVerdict(Struct, frozen=True, kw_only=True):
-    """The result of the proof. `tries`: number of requests to number of events. `causes`: of duplicates."""
+    """The result of the proof. `tries`: events by number of requests. `causes`: of duplicates."""
 
     events: int
     delivered: int

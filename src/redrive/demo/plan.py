@@ -36,7 +36,7 @@ FOR_GOOD = frozenset({"410"})
 
 
 class FailurePlan(Struct, frozen=True):
-    """The failures of events. `scripts`: those before an event is served; `lasting`: permanent ones. Others have
+    """The failures by event. `scripts`: those before it is served; `lasting`: permanent ones. Other events have
     none."""
 
     scripts: dict[str, tuple[str, ...]]

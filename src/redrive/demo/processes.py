@@ -15,7 +15,7 @@ from ..errors import RedriveError
 from .ledger import ProofVerdict
 
 TIMEOUT_S = 0.8
-LIMIT_S = 50.0  # for one delivery
+LIMIT_S = 50.0  # seconds for one delivery
 SECRET = "whsec_cmVkcml2ZSBkZW1vIHNlY3JldCwgbm90IHJlYWxseSBzZWNyZXQ="
 
 

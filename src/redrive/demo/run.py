@@ -68,7 +68,7 @@ class ServedPages(Protocol):
     def stay(self) -> None: ...
 
 
-PagesOf = Callable[[Store, str], AbstractContextManager[ServedPages]]  # of a store, with its URL for display
+PagesOf = Callable[[Store, str], AbstractContextManager[ServedPages]]  # serves the pages of (store, URL for display)
 
 
 class Demo:

@@ -40,9 +40,9 @@ class View:
         self._console = console
         self._live = Live(console=console, refresh_per_second=10, transient=True) if console.is_terminal else None
         self._began_s = self._line_at_s = time.monotonic()
-        self._due_ms: dict[str, int] = {}  # by id of a message that waits for a retry
+        self._due_ms: dict[str, int] = {}  # by message id: when its retry is due
         self.tries: Counter[int] = Counter()
-        self.retries: Counter[str] = Counter()  # by cause
+        self.retries: Counter[str] = Counter()  # retries by cause
 
     def __call__(self, events: Sequence[Event]) -> None:
         for event in events:

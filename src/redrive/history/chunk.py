@@ -54,7 +54,7 @@ KINDS = (MINUTES, FIVES, HOURS)
 
 
 class HistoryChunk(Struct):
-    """`counts` by key, one per slot from the first slot on; `nonces` of the last writes, the newest last."""
+    """The content of a cell of history: `counts` by key, one per slot; `nonces` of the last writes, the newest last."""
 
     counts: dict[str, list[int]]
     nonces: list[bytes]

@@ -42,8 +42,8 @@ class Flusher:
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """Put drafts in the store and count them. From any thread; raises what `Store.put` raises.
 
-        A put in a transaction of the caller's is counted once that is committed: a cell of its own is written beside
-        the messages, and a later turn finds it or not. If this process is killed before that, the cell expires.
+        A put in the caller's transaction is counted once that commits: the transaction also writes a marker cell, and a
+        later turn counts the put if it finds that. If this process is killed before that, the cell expires.
         """
         if tx is None:
             puts = self.store.put(drafts, swaps=swaps)

@@ -44,8 +44,7 @@ class SeriesNames:
         self.retries = 0
 
     def list(self, names: Collection[SeriesName], now_ms: int) -> dict[SeriesName, SeriesName]:
-        """Add these names to the list; return the name to count each under, OVERFLOW if it is full, or raise
-        StoreError."""
+        """Add these names to the list; return the name to count each under, OVERFLOW beyond NAMES_MAX."""
         day = now_ms // HOURS.span_ms
         if any(self._known.get(name, -1) < day for name in names):
             self._known = self._list(names, day)

@@ -89,7 +89,7 @@ class MinuteSeries(Struct, gc=False, eq=False):
 class Recorder:
     """The counts of one process that are not written yet. Hold `lock` when calling any method that does not take it.
 
-    `tasks` and `queues` are those of the app. `of` has the minute under way; `turn` begins the next.
+    `tasks` and `queues` are those of the app. `of` returns series of the current minute; `turn` begins the next minute.
     """
 
     def __init__(self, tasks: Mapping[str, Any], queues: Mapping[str, Any]) -> None:

@@ -18,7 +18,8 @@ FAILED = ("retry", "dead", "quarantined", "crashed")
 
 # Keys. The buckets of a histogram have its letter and their index; its sum has the letter and `+`.
 ENQUEUED = "e"
-GOOD, ALL, QUEUE_GOOD, QUEUE_ALL = "g", "a", "gq", "aq"  # of the objectives of the task, and of the queue
+# good and all messages, for the objectives of the task and of the queue
+GOOD, ALL, QUEUE_GOOD, QUEUE_ALL = "g", "a", "gq", "aq"
 RUN, WAIT, FIRST, AFTER, DELAY = "R", "W", "F", "A", "D"
 HISTOGRAMS = (RUN, WAIT, FIRST, AFTER, DELAY)
 
@@ -72,7 +73,7 @@ class Tally(Struct, frozen=True, kw_only=True):
     deliveries by outcome (done, retry, dead, quarantined, cancelled, crashed, held, snoozed, released, lost, stale);
     `by_attempt` has the same by the number of the attempt: 1, 2, 3, 4-5, 6-10, 11+. `dead` are deaths and quarantines
     by reason, `faults` failed runs by kind, `deferrals` by cause how often and how many ms flow control put messages
-    off, `crashes` by cause, and `redriven` by what the first run after a redrive came to.
+    off, `crashes` by cause, and `redriven` by redrive outcome.
 
     `run` is how long handlers ran, `wait` how long after it was due a message started, `first_try` and `after_retries`
     the time from when a message was first due to its success, `retry_delay` how long retries were delayed.

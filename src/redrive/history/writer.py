@@ -66,7 +66,7 @@ class HistoryWriter:
         self._store = store
         self._names = SeriesNames(store)
         self._unlisted: dict[SeriesName, Minutes] = {}
-        self._targets: dict[str, CellUpdate] = {}  # by `base`
+        self._targets: dict[str, CellUpdate] = {}  # by `CellUpdate.base`
         self.retries = self.dropped = 0
 
     @property

@@ -34,9 +34,10 @@ from .alert import Alert as Alert
 from .alert import AlertSubject, Pile, cause_of, command_of, page_of, place_of, runbook_of, spec_of, text_of, visible
 from .muting import read_mutes
 
-NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")  # `thresholds` has the others
+# names of alerts on events; `thresholds` has the others
+NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")
 TEXT_MAX = 500
-NOTED_MAX = 16 * TEXT_MAX  # kept until secrets are hidden: a secret cut in half would not be recognized
+NOTED_MAX = 16 * TEXT_MAX  # characters kept until secrets are hidden: a secret cut in half would not be recognized
 GATHER_S = 1.0  # events within this time share an alert
 DEPOSIT_S = 30.0  # how often a process that may not send yet stores its events for the others
 AGAIN_S = 60.0  # when to retry an alert that failed
@@ -131,7 +132,7 @@ class Watch:
         wide = AlertSubject(subject.name, queue=subject.queue)
         if self._sent_s.get(subject, -float("inf")) > fresh_s:
             return subject
-        if wide in self._piles:  # first, as this runs for every death
+        if wide in self._piles:  # checked first, as this runs for every death
             return wide
         subjects = {s for s, at_s in self._sent_s.items() if at_s > fresh_s and s.name == subject.name and s.task}
         subjects |= {s for s in self._piles if s.name == subject.name and s.task}
@@ -186,7 +187,7 @@ class Watch:
         return [*self._hurry, *(s for s, at_s in self._look_s.items() if at_s <= now_s and s not in self._hurry)]
 
     def _one(self, subject: AlertSubject, pile: Pile) -> None:
-        pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # once for all events of the pile
+        pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # hides secrets once for all events
         try:
             claimed = self._claim(subject, pile)
         except Exception:  # the store failed or is closed: decide by the alerts that this process sent

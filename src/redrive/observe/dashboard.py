@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .rules import FAILED, RUNS
 
-WIDTH, HEIGHT = 8, 7  # of a panel; Grafana has 24 columns
+WIDTH, HEIGHT = 8, 7  # the size of a panel; a row of Grafana has 24 columns
 UID = "redrive-overview"
 
 

@@ -25,7 +25,7 @@ TEXT_MAX = 500  # characters of a fault's text in a line; `redrive job show` has
 TRACEBACKS_MAX = 1_000  # places that a text log remembers
 _encode_lines = msgspec.json.Encoder().encode_lines
 _name = lru_cache(maxsize=4096)(redact)  # cached: the same few names come again and again
-_LEFT_OUT = frozenset(("aws_requests",))  # figures for metrics, several a minute, are not logged
+_LEFT_OUT = frozenset(("aws_requests",))  # not logged: figures for metrics, several a minute
 _WARNINGS = frozenset(
     ("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped", "no_scheduler", "worker_hung")
 )
@@ -46,7 +46,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     crashes: int = 0
     redrives: int = 0
     delay_ms: int | None = None
-    fault: str | None = None  # its kind
+    fault: str | None = None  # the fault's kind
     error: str | None = None
     text: str | None = None
     reason: str | None = None

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 OLDEST_QUEUES = 100  # queues whose oldest dead message each scrape reads: those with the most dead messages
 FRESH_S = 1.0  # seconds for which values of the store are reused, at least
-LOOK_SHARE = 0.05  # the most of the time spent on reads: after one of 200 ms, the next is 4 s later
+LOOK_SHARE = 0.05  # the most of the time for reads: after one of 200 ms, the next is 4 s later
 _BY_ATTEMPT = ("queue", "task", "attempt")
 
 

@@ -56,7 +56,7 @@ RECORDED = (
         "histogram_quantile(0.95, sum by (queue, task, le) (rate(redrive_run_seconds_bucket[15m])))",
     ),
 )
-RUNS_MIN = 20  # in 15 minutes; with fewer, a share means little
+RUNS_MIN = 20  # runs in 15 minutes; with fewer, a share means little
 _NOT_PAUSED = "unless on (queue) max by (queue) (redrive_queue_paused) == 1"
 
 

@@ -18,7 +18,7 @@ from ..fault import Kind
 from ..registry import Registry
 
 Labels = tuple[str, ...]
-Numbers = list[float]  # a counter: [n]; a histogram: counts by bucket, above all bounds, and the sum
+Numbers = list[float]  # of a counter: [n]; of a histogram: counts by bucket, the last unbounded, and the sum
 MetricSeries = dict[str, dict[Labels, Numbers]]  # by metric, by label values
 
 
@@ -237,7 +237,7 @@ class EventCounter:
             self._numbers(DONE, (*of, "false")) if done else None,
             self._numbers(DONE, (*of, "true")) if done else None,
         )
-        if known:  # other names come from outside, and would grow the dict without bound
+        if known:  # unknown names come from outside, and would grow the dict without bound
             self._bound[queue, task, outcome] = bound
         return bound
 

@@ -20,8 +20,8 @@ from ..redact import in_json
 from ..registry import Registry
 from .alerts import NAMES, Alert, NotSent, Watch
 
-TIMEOUT_S = 5.0  # to connect, and between two bytes of the response
-PAUSES_S = (0.5, 2.0)  # between tries
+TIMEOUT_S = 5.0  # seconds to connect, and between two bytes of the response
+PAUSES_S = (0.5, 2.0)  # seconds between tries
 _TRY_AGAIN = (408, 425, 429)
 
 

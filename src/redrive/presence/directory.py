@@ -42,7 +42,7 @@ class ProcessCell:
         self.token = secrets.token_hex(8)
         self._key, self.shard = _key(self.token), f"workers/{int(self.token, 16) % SHARDS}"
         self._is_written = False
-        self.retries = 0  # of swaps of a list that another process won
+        self.retries = 0  # swaps of a list that another process won
 
     def write(self, info: WorkerInfo) -> bool:
         """Write the report and list it; return whether a person asked the process to drain. Raises StoreError."""

@@ -55,7 +55,7 @@ class LoopLag:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the value below which this share of the values is; None without values."""
+    """Return the smallest value with this share of the values below it; None without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
 

@@ -52,7 +52,7 @@ class Top(App[None]):
         self.stack: list[Screen] = [self.seven[0]]
         self.is_paused, self._is_up = False, False
         self._laid = LaidOutRows("", (), ())
-        self._errors: dict[str, str] = {}  # texts by reader
+        self._errors: dict[str, str] = {}  # error texts by reader
         self._said = ""
         self._readers = {name: ReadThread(name) for name in ("read", "study", "act")}
         self._wakes = {"read": asyncio.Event(), "study": asyncio.Event()}

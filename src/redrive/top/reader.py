@@ -56,7 +56,7 @@ class ReadThread:
         return await future
 
     def close(self) -> None:
-        """End after the call that is under way, without waiting long for it."""
+        """End the thread after its current call, without waiting for that longer than CLOSE_S."""
         self._calls.put(None)
         self._thread.join(CLOSE_S)
 

@@ -16,7 +16,7 @@ ScreenRow = Mapping[str, Any]
 
 
 class ScreenPage(NamedTuple):
-    """What a screen shows: lines above the table, and its rows; `empty` says why there are none."""
+    """The content of a screen: the rows of its table, lines above it, and `empty`, the text if there are no rows."""
 
     rows: Sequence[ScreenRow]
     head: Sequence[str] = ()
@@ -32,11 +32,11 @@ def _one(row: ScreenRow) -> int:
 
 
 class KeyAction(NamedTuple):
-    """What an upper-case key does to the chosen row, after a question that needs a reason, unless `ends`: it ends what
-    somebody did.
+    """The action of an upper-case key on the chosen row. It asks for a reason first, which is optional if it `ends`
+    something that a person did.
 
-    `do(model, row, reason)` runs on a thread and returns a line that says what was done, or a screen to go to. `fits`:
-    whether it can be done to this row. Above CONFIRM_ABOVE messages, `count(row)` has to be typed, too.
+    `do(model, row, reason)` runs on a thread and returns a line with the result, or the next screen. `fits(row)`:
+    whether the action applies. Above CONFIRM_ABOVE messages, the person must type `count(row)`, too.
     """
 
     key: str
@@ -49,22 +49,22 @@ class KeyAction(NamedTuple):
 
 
 class Screen:
-    """A list of rows. `id` names the column by which a row is known again."""
+    """A list of rows. `id` is the column that identifies a row after the next read."""
 
     name: ClassVar[str] = ""
     columns: Sequence[Column] = ()  # none: the rows are lines of text
     id: ClassVar[str] = "id"
     acts: Sequence[KeyAction] = ()
     reads, studies = True, False
-    once: ClassVar[bool] = False  # it is read or studied once: it does not change
-    asks_store: ClassVar[bool] = False  # the filter is a question to the store, and not a part of the rows' text
+    once: ClassVar[bool] = False  # read or studied once only, as it does not change
+    asks_store: ClassVar[bool] = False  # the store applies the filter; otherwise it is compared with the rows' text
 
     def __init__(self) -> None:
         self.filter = ""
         self.chosen: str | None = None  # the id of the row with the cursor
-        self.reading: Any = None  # what `read` returned last; None: nothing yet
+        self.reading: Any = None  # the last result of `read`; None: not read yet
         self.studied: Any = None
-        self.now_ms = 0  # the store's time then
+        self.now_ms = 0  # the store's time at the last read
 
     @property
     def title(self) -> str:
@@ -72,7 +72,7 @@ class Screen:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to show."""
+        """Whether the screen has been read."""
         return (self.reading is not None or not self.reads) and (self.studied is not None or self.reads)
 
     @property
@@ -86,37 +86,37 @@ class Screen:
         return type(self).selector is not Screen.selector
 
     def read(self, model: Model) -> Any:
-        """Cheap figures, each second. Raises StoreError."""
+        """Read data that is cheap, each second. Raises StoreError."""
 
     def study(self, model: Model) -> Any:
-        """Figures that cost more, every few seconds. Raises StoreError."""
+        """Read data that costs more, every few seconds. Raises StoreError."""
 
     def page(self) -> ScreenPage:
-        """The rows, of what was read. Pure."""
+        """Return the content, made from the last `reading` and `studied`. Pure."""
         raise NotImplementedError
 
     def look(self, row: ScreenRow) -> Screen | None:
-        """The screen that shows this row alone; None if there is no more to see."""
+        """Return the screen with the details of a row; None if there is none."""
         return None
 
     def subject(self, row: ScreenRow | None) -> ScreenRow | None:
-        """What the upper-case keys change: the chosen row; on a screen of one thing, that thing."""
+        """Return the row that upper-case keys act on: the chosen one; on a screen of details, their subject."""
         return row
 
     def selector(self, row: ScreenRow | None) -> str | None:
-        """The selector of the messages that `p` plans a redrive of; None: a row has to be chosen."""
+        """Return the selector of the messages that `p` plans to redrive; None if a row must be chosen first."""
         return None
 
     def check_filter(self, text: str) -> None:
-        """Raises SelectorError for a filter that cannot be understood."""
+        """Raise SelectorError for an invalid filter."""
 
     def shift(self, key: str) -> bool:
-        """Change what is shown by a lower-case key of this screen; whether the key has a meaning here."""
+        """Act on a lower-case key of this screen that changes its view; return whether it has a meaning here."""
         return False
 
     @property
     def shifts(self) -> Mapping[str, str]:
-        """Such keys, each with what it does."""
+        """The keys of `shift`, each with a word for its effect."""
         return {}
 
 
@@ -126,7 +126,7 @@ class Text(Screen):
     id: ClassVar[str] = "n"
 
     def lines(self) -> Sequence[str]:
-        """The lines, of what was read. Pure."""
+        """Return the lines, made from the last `reading` and `studied`. Pure."""
         raise NotImplementedError
 
     def page(self) -> ScreenPage:

@@ -21,7 +21,7 @@ from .tries import WRONG_BY_PROXY_MAX, WRONG_MAX, LoginTries
 
 SESSION = "redrive_session"
 SESSION_S = 12 * 3600
-TOKEN_MIN, DISTINCT_MIN = 16, 6  # of a token: its length, and its different characters
+TOKEN_MIN, DISTINCT_MIN = 16, 6  # the least length of a token, and the least number of different characters
 NAMED_MAX = 64  # characters of a client's address that a proxy names
 _STRETCHED = 100_000  # rounds of key derivation, which slow down guessing tokens from cookies
 # Headers that proxies add. An old version of HTTP shows a proxy, too: nginx uses one to its servers by default, while

@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 SPARK_WIDE, SPARK_HIGH = 120, 24
 WIDE, HIGH = 640, 160  # units of a chart, which is scaled to its container
-_SERIES_MAX = 6  # the stylesheet has as many classes
-_LOG_FROM = 20.0  # ranges are logarithmic if the highest is more than so many times the lowest
+_SERIES_MAX = 6  # series of a chart: the stylesheet has as many classes
+_LOG_FROM = 20.0  # a scale is logarithmic if the highest value is more than so many times the lowest
 
 
 def spark(values: Sequence[float], label: str = "") -> Markup:

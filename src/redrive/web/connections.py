@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-DESCRIPTORS_WANTED, DESCRIPTORS_OWN = 16_384, 200  # of the process in all; those that are not connections
+DESCRIPTORS_WANTED, DESCRIPTORS_OWN = 16_384, 200  # descriptors of the process; those not used for connections
 
 
 class ConnectionBounds(Struct, frozen=True, kw_only=True):

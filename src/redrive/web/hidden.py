@@ -63,7 +63,7 @@ class Veiled:
         return any(exact.same(typed, each) for each in shown)
 
 
-_NEW = object()  # stands for the shown value of a new element: equal to nothing
+_NEW = object()  # the shown value of a new element: equal to nothing
 
 
 def _both(shown: Any, stored: Any, kind: type[list[Any]]) -> Any:

@@ -19,12 +19,12 @@ from ..store import Store
 EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # seconds between reads; the latter if each call is billed (SQS)
 PING_S = 15.0  # proxies close a connection that is silent for long
 LASTS_S = 600.0  # how long one connection lasts
-SLOW_EVERY = 5  # every so many reads, pages reload without a change of counts, too
-REST = 20  # rest for so many times the duration of a read: 10 s after one of 0.5 s, as when millions are counted
+SLOW_EVERY = 5  # every so many reads, pages reload even without a change of counts
+REST = 20  # a rest lasts so many times as long as the read before: 10 s after 0.5 s, as with millions of messages
 REST_MAX_S = 15.0  # the longest rest, as one read may be slow by chance
 PAGES_PER_S = 20  # reloads of all watchers together; with many watchers, each sees changes later
 WATCHERS_MAX = 500
-WAITED_FOR_MAX = 20  # queues; each costs a query, on PostgreSQL through a pooler five a second
+WAITED_FOR_MAX = 20  # queues waited for: each costs a query, through a pooler of PostgreSQL five a second
 HANGS_S = 2.0  # if a read takes longer, the store hangs or counts millions
 STALE_S = 0.02  # a shorter wait may have ended for a change that the read before included
 
@@ -189,7 +189,7 @@ class Live:
         watchers) is a plain sleep."""
         ends = time.monotonic() + pause_s
         if quiet and pause_s < BILLED_EVERY_S:
-            with contextlib.suppress(Exception):  # a read-only user gets none; the next read reports other errors
+            with contextlib.suppress(Exception):  # a read-only user gets no wake-ups; the next read reports errors
                 waiting = asyncio.wrap_future(thread.submit(self._glance.wait, pause_s))
                 if await asyncio.wait_for(asyncio.shield(waiting), pause_s + HANGS_S):
                     return True

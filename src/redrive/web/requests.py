@@ -13,7 +13,7 @@ from ..message import UNREADABLE
 from .ask import Problem
 
 FORM_MAX = 1024 * 1024  # bytes of a form
-BODY_MAX = 4 * 1024 * 1024  # bytes of a form with a body, whose characters may take three bytes each in it
+BODY_MAX = 4 * 1024 * 1024  # bytes of a form with a message's body, where a character may take three bytes
 ASIDE = 64 * 1024  # a longer form is decoded on a thread, so as not to block the event loop
 LOGIN_MAX = 16 * 1024  # bytes of a form that needs no session
 FIELDS_MAX = 20_000

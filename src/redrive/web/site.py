@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ANY_CSRF = secrets.token_urlsafe(32)  # a placeholder in shared pages, replaced by each user's own token
-PATIENCE_S = {False: 0.3, True: 10.0}  # seconds to wait for a new sum if the known one is old, by whether JSON is sent
+PATIENCE_S = {False: 0.3, True: 10.0}  # seconds to wait for a new sum if the known one is old; True: for JSON
 _log = logging.getLogger("redrive.web")
 
 
@@ -220,7 +220,8 @@ class Site:
             check_origin(request, form, bears_token=self.access.bears_token(request))
         ask = self._ask(request, user, form, lists)
         version = self.live.version
-        if request.method == "GET" and request.headers.get("x-redrive-live"):  # many browsers ask after a change
+        # after a change, many browsers request the same page
+        if request.method == "GET" and request.headers.get("x-redrive-live"):
             return await self._shown_to_many(page, request, ask, version)
         if request.method == "POST":
             return await self._show(page, request, user, await asyncio.to_thread(page.read, ask), version)

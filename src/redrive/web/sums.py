@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 FRESH_S = 1.0  # a younger sum is returned as it is
 SHARE = 40  # a sum that took 1 s to make is made again after 40 s
-QUICK_S = 0.05  # a stale sum that took less is made again before it is returned
+QUICK_S = 0.05  # a stale sum that took less time is made again before it is returned
 KEPT_MAX = 500  # sums in the cache
 OLD_S = 5.0  # an older sum is shown with its age
-LEAST_SHARE = 4  # and it is made again by then, unless that would take more than a quarter of the time
+LEAST_SHARE = 4  # an old sum is made again within OLD_S, unless that takes more than a quarter of the time
 WAITED_S = 0.03  # how long a page waits for a count that it can omit
 
 

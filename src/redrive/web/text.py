@@ -112,7 +112,7 @@ def environment() -> Environment:
         "short": short,
         "tree": tree,
         "linked": linked,
-        "term": lambda name, field: str(exactly(field, str(name))),  # a name as a term of a selector
+        "term": lambda name, field: str(exactly(field, str(name))),  # formats a name as a term of a selector
         "title_of": lambda text: str(text).replace("_", " "),
     }
     made.globals |= {"bars": bars, "ranges": ranges, "spark": spark, "confirm_above": CONFIRM_ABOVE}

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from ..redact.visible import in_json, many_lines, one_line
 from . import exact
 
-DEPTH_MAX, PARTS_MAX = 20, 1000  # levels, and parts in all; beyond them text, or a count
+DEPTH_MAX, PARTS_MAX = 20, 1000  # levels and parts in all; what exceeds them is text, or counted
 OPEN_PARTS = 50  # objects with at most so many parts are open at first
 LEAF_MAX = 10_000  # characters
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 WRONG_MAX = 10  # wrong tokens of one client within WITHIN_S
-WRONG_BY_PROXY_MAX = 100  # and of all clients of one proxy
+WRONG_BY_PROXY_MAX = 100  # wrong tokens of all clients of one proxy within WITHIN_S
 WITHIN_S = 60.0
 CLIENTS_MAX = 1_000  # beyond this, the client with the oldest wrong token is forgotten
 

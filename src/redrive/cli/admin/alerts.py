@@ -68,10 +68,10 @@ def mute(
     actor: str | None,
     reason: str,
 ) -> None:
-    """Tell no alert about a queue, or about a dependency and the tasks that call it, for a while.
+    """Send no alerts about a queue, or about a dependency and the tasks that call it, for a while.
 
-    Messages run as before. What still fires when the mute ends is told then. Muting again sets a new end. Which tasks
-    call a dependency is known from --app.
+    Messages run as before. An alert that still fires when the mute ends is sent then. Muting again sets a new end.
+    Which tasks call a dependency is known from --app.
     """
     _one(queue, dependency)
     with understood():

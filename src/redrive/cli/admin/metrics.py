@@ -120,7 +120,7 @@ def serve_workers(app: App, at: str) -> Iterator[Path]:
         registry = _registry(app.store, None, app)
         store, port = app.store, ending.enter_context(_served(registry, at))
         if store.state_dir is not None:
-            directory = store.state_dir / f"metrics-{port}"  # by port: two parents on one store count apart
+            directory = store.state_dir / f"metrics-{port}"  # by port, as each parent counts for itself
         else:
             directory = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="redrive-metrics-")))
         _add_counters(registry, directory)

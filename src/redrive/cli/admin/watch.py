@@ -45,12 +45,12 @@ _COLUMNS = (
 @click.option("--once", is_flag=True, help="look once, and exit with code 1 if a value is above")
 @at_store()
 def watch(opened: OpenedStore, out: Output, once: bool, notify: str | None, **options: Any) -> int:
-    """Look at thresholds every 5 s, and tell what fires and what is resolved, until SIGTERM or Ctrl-C.
+    """Check thresholds every 5 s, and report alerts that fire or are resolved, until SIGTERM or Ctrl-C.
 
-    Looks at waiting and dead messages, the age of the oldest, error rates, queues without a living worker, hung
-    workers and, with --app, objectives and schedules. A line of JSON for each alert goes to stdout. Rules that the app
-    declares by `app.on("depth", …)` are looked at too. Workers do that as well; this command runs where no worker does,
-    so it sees that the last one is gone.
+    Checks waiting and dead messages, the age of the oldest, error rates, queues without a living worker, hung workers
+    and, with --app, objectives and schedules. A line of JSON for each alert goes to stdout. Rules that the app declares
+    by `app.on("depth", …)` are checked, too. Workers do the same; this command also runs where no worker does, so it
+    notices that the last one is gone.
     """
     from ...registry import Registry
     from ...thresholds import Watched, rules_of, watching

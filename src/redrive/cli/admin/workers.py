@@ -63,9 +63,9 @@ def workers() -> None:
 def list_(opened: OpenedStore, out: Output) -> None:
     """List workers and schedulers, alive or killed lately; -v shows what each runs.
 
-    Also those that wait for a redrive run and carry it. Each tells the store every 5 s. One that has not for 15 s, or
-    whose name a newer process has, is `gone`: it was killed, or it cannot reach the store. It is listed for five
-    minutes, with those of its messages that were not taken over yet. One that is `hung` cannot begin messages: its
+    Commands that wait for a redrive run and carry it out are listed, too. Each reports every 5 s. One that has not for
+    15 s, or whose name a newer process has, is `gone`: it was killed, or it cannot reach the store. It is listed for
+    five minutes, with those of its messages that were not taken over yet. One that is `hung` cannot begin messages: its
     event loop is blocked, or all places of a queue are past their timeouts. One that ended by itself is not listed.
     Figures are of the last seconds, of the whole process; `clock` is how far its machine's clock is ahead of the
     store's.

@@ -18,7 +18,7 @@ _SCALES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
 class CountType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
-    """A whole number, parsed from text such as 250k or 10M."""
+    """An option that takes a whole number, such as 250k or 10M."""
 
     name = "count"
 
@@ -30,7 +30,7 @@ class CountType(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 
 
 class ShareType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
-    """A share of one, parsed from text such as 20% or 0.2."""
+    """An option that takes a share of one, such as 20% or 0.2."""
 
     name = "share"
 
@@ -43,7 +43,7 @@ class ShareType(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 
 
 class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
-    """A number of bytes, parsed from text such as 2KB."""
+    """An option that takes a number of bytes, such as 2KB."""
 
     name = "size"
 

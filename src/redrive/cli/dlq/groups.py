@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ...flow.auto_redrive import AutoRedrive
     from ...message import FailureGroup
 
-PREFIX_MIN = 4  # the fewest digits of a fingerprint that may stand for it
+PREFIX_MIN = 4  # the fewest digits by which a fingerprint may be named
 LAST = 10  # entries of the audit log that a group shows
 _AUDIT = (
     Column("at"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...store import Store
 
 DRAINED_S, DRAINED_EVERY_S = 10.0, 60.0  # seconds until a drain prints its holds first, and then between two times
-RUNS_MAX = 20  # the latest runs; open ones are listed after a burst
+RUNS_MAX = 20  # the latest redrive runs, whose open ones are listed after a burst
 
 
 def note_next(holds: Sequence[Hold]) -> None:

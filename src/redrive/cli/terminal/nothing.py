@@ -99,7 +99,7 @@ class Here:
     }  # fmt: skip
 
     def _has(self, field: str, value: str) -> bool:
-        """Return whether the store has a message with this value; True if it cannot look."""
+        """Return whether the store has a message with this value; True if the store cannot search for it."""
         where = msgspec.structs.replace(Filter(), **{field: value})
         try:
             return any(self.store.peek(lane, where=where, limit=1).messages for lane in (None, *RESTING))

@@ -95,7 +95,7 @@ class Output:
         _write(f"{self._line(line)}\n" for line in lines)
 
     def hidden(self, record: Row) -> dict[str, Any]:
-        """Return the record without secrets: those in texts, and message fields with a telling name."""
+        """Return the record without secrets: those in texts, and message fields whose names suggest a secret."""
         if self.reveal:
             return dict(record)
         return redact_record(record)

@@ -11,7 +11,7 @@ from ...duration import parse_time, seconds
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
-    """Seconds, from text such as 15m."""
+    """An option that takes a duration, such as 15m, and returns seconds."""
 
     name = "duration"
 
@@ -24,7 +24,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic since 
 
 
 class TimeType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
-    """A point in time, from RFC 3339 text."""
+    """An option that takes a point in time as RFC 3339."""
 
     name = "time"
 
@@ -36,7 +36,7 @@ class TimeType(click.ParamType):  # type: ignore[type-arg]  # generic since clic
 
 
 class PastType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
-    """Milliseconds since the epoch, from a point in time or from a duration before now."""
+    """An option that takes a point in time or a duration before now, and returns ms since the epoch."""
 
     name = "time or age"
 

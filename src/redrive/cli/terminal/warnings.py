@@ -28,7 +28,8 @@ class Warnings(logging.Handler):
         if hasattr(record, "redrive"):  # a retry or a death, which the worker's own log has
             return
         text, level, trace = redact(record.getMessage()), record.levelname.lower(), ""
-        if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1] is not None:  # a page failed
+        # such as a failed web page
+        if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1] is not None:
             trace = shown_traceback("".join(traceback.format_exception(record.exc_info[1]))).rstrip()
         if self._json:
             at, text = rfc3339(time.time_ns() // 1_000_000), f"{text}\n{trace}" if trace else text

@@ -176,7 +176,7 @@ class CeleryBridge:
                 parked.append((each, self._letter(each.raw, why)))
         moved.known = self._enqueue(drafts, parked)
         left = self._park(queue, parked, moved)
-        # Killed here, the messages are in the store and with the broker: the next take finds duplicates of their keys.
+        # If killed here, the messages are in the store and with the broker: the next puts are duplicates.
         self.source.remove(queue, [each for each in taken if each not in left])
         return moved
 

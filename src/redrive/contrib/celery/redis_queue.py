@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ...errors import ConfigError
 from .source import Taken
 
-SEPARATOR = "\x06\x16"  # kombu's, between a queue and a priority
+SEPARATOR = "\x06\x16"  # kombu's separator between a queue and a priority
 PRIORITIES = (0, 3, 6, 9)  # kombu's default `priority_steps`; 0 is served first
 HELD, HELD_SINCE = "unacked", "unacked_index"  # kombu's keys for messages that a worker popped and has not acknowledged
 HELD_MAX = 1000  # entries read at once
@@ -49,7 +49,7 @@ class RedisQueues:
             from ...stores.redis.url import RedisUrl
         except ImportError as error:
             raise ConfigError(f"a broker on Redis needs its driver ({error}); pip install 'redrive[redis]'") from error
-        url = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda match: match[1].lower(), url)  # the spelling of Celery
+        url = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda match: match[1].lower(), url)  # Celery's spelling
         self._link, self._prefix = Session(RedisUrl.parse(url)), prefix
         self.where = self._link.where
 

@@ -7,14 +7,14 @@ from typing import NamedTuple, Protocol
 
 
 class Taken(NamedTuple):
-    """A message of the broker's: the envelope, and what the broker knows it by."""
+    """A message of a broker: `raw` is its envelope, `handle` identifies it to the broker."""
 
     raw: bytes
     handle: str | bytes
 
 
 class BrokerSource(Protocol):
-    """The queues of a broker. Every method raises StoreUnavailable where it cannot be reached, and StoreError."""
+    """The queues of a broker. Every method raises StoreError; StoreUnavailable if the broker cannot be reached."""
 
     where: str  # the broker's address, for display
 

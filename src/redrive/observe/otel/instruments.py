@@ -94,7 +94,7 @@ class Instruments:
         attributes = self._attributes.get(key)
         if attributes is None:
             attributes = _attributes_of(shape.labels, labels)
-            if labels[1] != OTHER:  # other names come from outside, and would grow the dict without bound
+            if labels[1] != OTHER:  # unknown names come from outside, and would grow the dict without bound
                 self._attributes[key] = attributes
         self._histograms[shape.name].record(value, attributes)
 

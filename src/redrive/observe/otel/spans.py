@@ -36,7 +36,7 @@ from ...redact import redact
 from ...run_context import Context
 from .carried import BAGGAGE, NONE, TRACESTATE, baggage_to_send, read, traceparent_of, with_baggage
 
-LINKS_MAX = 32  # of a span of a batch; SDKs keep 128
+LINKS_MAX = 32  # links of a batch's span; SDKs keep 128
 OPEN_MAX = 10_000  # executions that wait for their settlement
 RUNS_MAX = 100  # redrive runs with an open span
 SYSTEM, DESTINATION = "messaging.system", "messaging.destination.name"
@@ -44,7 +44,8 @@ OPERATION, TYPE = "messaging.operation.name", "messaging.operation.type"
 ID, CONVERSATION = "messaging.message.id", "messaging.message.conversation_id"
 COUNT, CLIENT, ERROR_TYPE = "messaging.batch.message_count", "messaging.client.id", "error.type"
 SENDER, PREVIOUS = {"redrive.link": "sender"}, {"redrive.link": "previous attempt"}
-_FREE = {"snooze": "snoozed", "interrupted": "released"}  # to the words of events; other free deferrals are `held`
+# the outcome by `why` of a free decision; that of others is `held`
+_FREE = {"snooze": "snoozed", "interrupted": "released"}
 _OVER = frozenset({"run_done", "run_stopped", "run_cancelled"})
 _FAILED = frozenset({"retry", "crashed", "dead", "quarantined"})
 
@@ -86,7 +87,7 @@ class Spans:
         """Begin the span of an execution in a child process; return its context, for that process."""
         try:
             return traceparent_of(self._begin(context).span.get_span_context())
-        except Exception:  # as in `enter`
+        except Exception:  # an error of tracing must not fail the message
             complain("the span of a run")
             return ""
 

@@ -40,7 +40,7 @@ class Acts:
 
 
 class RiggedTask:
-    """The run's task with another handler, which stores its result, and errors that no worker survives."""
+    """Replaces an execution's task: its handler fails as requested. `escaped` is an error that must end the test."""
 
     def __init__(self, run: Execution, act: RunFailure | None) -> None:
         self._task, self._run, self._act = run.task, run, act

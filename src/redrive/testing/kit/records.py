@@ -50,7 +50,7 @@ def call(task: str, args: Mapping[str, Any]) -> str:
 
 class Enqueued(Struct, frozen=True, kw_only=True):
     """A message that was enqueued, whatever became of it. `args`: its arguments by name, defaults included. `at_s`:
-    virtual seconds since the test's first; `delay_s`: how long after that it could first run."""
+    virtual seconds since the test began; `delay_s`: how much later it was first due."""
 
     id: str
     task: str
@@ -74,7 +74,7 @@ class Enqueued(Struct, frozen=True, kw_only=True):
 
 class Ran(Struct, frozen=True, kw_only=True):
     """One run of a handler. `outcome`: done, retry, snoozed, dead, quarantined, cancelled, or crashed (its end was
-    never settled). `at_s`: when, in virtual seconds since the test's first; `delay_s`: until it was due again."""
+    never settled). `at_s`: virtual seconds since the test began; `delay_s`: until it was due again."""
 
     id: str
     task: str
@@ -86,7 +86,7 @@ class Ran(Struct, frozen=True, kw_only=True):
     outcome: str
     delay_s: float | None = None
     result: Any = None  # what the handler returned
-    degraded: str | None = None  # what it had to do without
+    degraded: str | None = None  # why its result is partial
     reason: str | None = None  # why it is dead
     fault: Fault | None = None  # how it failed, if it did
 
@@ -128,7 +128,7 @@ class Dead(Struct, frozen=True, kw_only=True):
 
 
 class Drained(Struct, frozen=True, kw_only=True):
-    """What a drain did. `runs`: handlers run; of these `done` and `failed` (retried or not, crashes too); `dead`:
+    """The result of a drain. `runs`: handlers run; of these `done` and `failed` (retried or not, crashes too); `dead`:
     messages that died or went to quarantine, run or not; `left`: messages that still wait (beyond `until`, in a paused
     queue, behind a blocked group); `elapsed_s`: virtual seconds that passed; `last_failure`: in words."""
 

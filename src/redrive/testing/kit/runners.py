@@ -39,7 +39,7 @@ class InlineRunner:
 
     def _open(self) -> tuple[asyncio.AbstractEventLoop, TaskExecutor]:
         if self._runner is None or self._tasks is None:
-            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # without one it sets the global loop
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # else it would set the global loop
             self._tasks = _executor(self._runner.get_loop(), self._current)
         return self._runner.get_loop(), self._tasks
 

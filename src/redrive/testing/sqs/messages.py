@@ -80,7 +80,7 @@ class ServedMessage:
         self.group: str | None = None
         self.dedup: str | None = None
         self.trace: str | None = None
-        self.from_arn: str | None = None  # of the queue that it died in
+        self.from_arn: str | None = None  # ARN of the queue that it died in
         self.received, self.received_ms, self.first_received_ms = 0, 0, 0
         self.hidden_until_ms, self.in_flight, self.turn = 0, False, 0
 

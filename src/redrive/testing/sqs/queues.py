@@ -54,7 +54,7 @@ _TEXTS = (
 
 
 class ServedQueue:
-    """One queue. Visible messages are in `_line` (FIFO: in `_groups`), the others in the heap `_times`."""
+    """One queue. Visible messages are in `_line` (FIFO: by group, in `_ready`), the others in the heap `_times`."""
 
     def __init__(self, name: str, arn: str, url: str, attributes: Mapping[str, str], now_ms: int) -> None:
         self.name, self.arn, self.url = name, arn, url

@@ -27,7 +27,7 @@ _JSON = b"application/x-amz-json-1.0"
 
 
 class Request(NamedTuple):
-    """A call and its answer: `entries` of its batch or that it received, `failed` ones of those, the HTTP `status`."""
+    """An answered call: the number of `entries` sent or received, how many of them `failed`, and the HTTP `status`."""
 
     action: str
     queue: str

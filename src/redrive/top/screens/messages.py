@@ -179,7 +179,7 @@ def _lane_term(lane: Lane) -> tuple[Term, ...]:
 
 
 class MessageStory(NamedTuple):
-    """A message's record and story, as in `redrive job show`; the record is None if the message is gone."""
+    """A message's record and story, as `redrive job show` has them; the record is None if the message is gone."""
 
     record: Mapping[str, Any] | None
     lines: Sequence[str]

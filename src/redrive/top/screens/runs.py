@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...triage.redrive.run import Run, RunView
 
 RUNS_MAX = 100
-FAILURES_MAX = 20  # of one run
+FAILURES_MAX = 20  # failures listed for one run
 _COUNTS = ("planned", "moved", "done", "failed", "waiting")
 
 

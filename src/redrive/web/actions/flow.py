@@ -37,7 +37,7 @@ def reset_budget(ask: PageRequest) -> Done:
 
 
 def end_ramp(ask: PageRequest) -> Done:
-    """Let waiting messages go at once."""
+    """End a ramp, so that waiting messages run at once."""
     return _done(_changed(ask, controls(ask).end_ramp), "Its ramp is over: what waits may go at once.")
 
 

@@ -21,7 +21,7 @@ from .waiting import counts_by_queue
 
 WAITING = 50  # messages per page
 KEYS_MAX = 50
-KEY_MAX = 200  # characters
+KEY_MAX = 200  # characters of a key
 WORDS = {
     "closed": "closed: calls go through",
     "open": "open: nothing calls it",

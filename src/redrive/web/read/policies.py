@@ -96,7 +96,7 @@ def _flow(app: Registry, called: str | None) -> list[tuple[str, str | None]]:
     """Return the limits of the dependency that a task calls, as (name, text)."""
     if called is None:
         return []
-    rule = app.dependencies.get(called) or Dependency(called.replace("/", "|"), Budget(), Breaker())  # not declared
+    rule = app.dependencies.get(called) or Dependency(called.replace("/", "|"), Budget(), Breaker())  # undeclared
     return [
         ("budget", _budget(rule.budget) if rule.budget else "none"),
         ("breaker", _breaker(rule.breaker) if rule.breaker else "none"),

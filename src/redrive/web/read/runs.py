@@ -20,7 +20,7 @@ from .plans import missing
 
 ROWS = 50  # rows per page
 RUNS_MAX = 10_000
-STORY = 500  # lines
+STORY = 500  # lines of the story
 CANARY = "canary: "  # the prefix of texts about the canary, in stories and in reasons of stopped runs
 
 

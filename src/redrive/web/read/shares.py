@@ -15,9 +15,9 @@ from ...message import ABSENT, BLOB, SEALED, Message
 from ...redact import redact_value
 from ..ask import Record
 
-DEPTH_MAX, FIELDS_MAX, VALUES_MAX = 4, 100, 2000  # of one body; the other two over all bodies
+DEPTH_MAX, FIELDS_MAX, VALUES_MAX = 4, 100, 2000  # levels in one body; fields and values over all bodies
 SHOWN = 12
-VALUE_MAX = 100  # characters
+VALUE_MAX = 100  # characters of a value
 TELLING = 0.2  # the least difference between the shares among failing and other messages
 COMMON = 0.5  # without other messages, the least share among failing ones
 
@@ -30,7 +30,7 @@ def counted(words: Iterable[str | None], most: int = 10) -> list[Record]:
 
 
 def in_common(failing: Sequence[Message], others: Sequence[Message]) -> list[Record]:
-    """The fields whose value is more frequent among failing bodies than among others, the greatest difference first.
+    """Return the fields whose value is more frequent among failing bodies than among others, largest difference first.
 
     Without `others`, returns those that at least half of the failing messages share. Bodies in blobs and encrypted ones
     are not read.
