@@ -1,4 +1,4 @@
-"""Choose which messages a claim takes when part of its limit is reserved for retries (`ClaimRequest.retries`)."""
+"""Choose the messages of a claim that reserves part of its limit for retries (`ClaimRequest.retries`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ QueuePlace = tuple[int, int]  # (priority, seq)
 
 
 def chosen(retries: Iterable[QueuePlace], backlog: Iterable[QueuePlace], ask: ClaimRequest) -> list[int]:
-    """The seqs to claim, in order. Both are due, and in the order of their due times within a priority: `retries` have
-    failed before, at least `ask.retries` of each priority if there are so many; `backlog` is what the claim would take
-    otherwise, the first `ask.limit` by priority."""
+    """The seqs to claim, in order. Both lists are of due messages, by due time within a priority: `retries` have failed
+    before, at least `ask.retries` of each priority if available; `backlog` is the claim without reservation, the first
+    `ask.limit` by priority."""
     seqs: dict[int, None] = {}
     first, rest = [[*of] for of in (retries, backlog)]
     retries_left = ask.retries

@@ -1,7 +1,7 @@
-"""Marks that a redrive run leaves in cells beside its messages, where a message lives outside the triage store.
+"""Marks of a redrive run in cells, for messages outside the triage store.
 
-`run/RUN/p/ID` marks a message that has been sent to SQS. SQS cannot look a message up, so a run that finds its message
-nowhere reads the mark. `run/RUN/v/ID` is the outcome of its first run (`worker/redrive_outcome.py`).
+`run/RUN/p/ID` marks a message that has been sent to SQS. SQS cannot look up a message, so a run that does not find its
+message reads the mark. `run/RUN/v/ID` is the outcome of its first run (`worker/redrive_outcome.py`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class SentMark(Struct, frozen=True, array_like=True):
 
 
 def sent_cell(run: str, id: str) -> str:
-    """The key of the mark that a message was sent."""
+    """The key of the mark for a sent message."""
     return f"run/{run}/p/{id}"
 
 
 def sent_swap(run: str, id: str, now_ms: int) -> Swap:
-    """Write the mark."""
+    """The swap that writes the mark."""
     return Swap(sent_cell(run, id), 0, msgspec.json.encode(SentMark(now_ms)), SENT_TTL_MS)
 
 
@@ -35,5 +35,5 @@ def read_sent(cell: Cell) -> SentMark:
 
 
 def is_verdict(swap: Swap) -> bool:
-    """Whether the swap writes the outcome of a redriven message's first run: written once, the first writer wins."""
+    """True if the swap writes the outcome of a redriven message's first run: written once, the first writer wins."""
     return swap.version == 0 and swap.key.startswith("run/") and "/v/" in swap.key

@@ -1,4 +1,4 @@
-"""The driver's connection below a connection or session of SQLAlchemy, without importing it."""
+"""The driver's connection of a connection or session of SQLAlchemy, without importing SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 def is_of(thing: Any, package: str) -> bool:
-    """Whether its class, or one that it is made from, is the package's."""
+    """True if the object's class, or a base class, is from the package."""
     return any(base.__module__.partition(".")[0] == package for base in type(thing).__mro__)
 
 
 def driver_connection(tx: Any) -> Any:
-    """The driver's connection, in a transaction that SQLAlchemy knows of: else its commit would do nothing, and what is
-    written below it be lost. None where there is no such connection."""
+    """The driver's connection, in a transaction begun by SQLAlchemy: otherwise its commit would do nothing, and later
+    writes be lost. None if there is no such connection."""
     connection = getattr(tx, "connection", None)
     if callable(connection):  # a session's is a method, and begins its transaction
         tx = connection()

@@ -1,4 +1,4 @@
-"""Where workers of this machine keep their identities, for stores that are not a file on it."""
+"""The directory of worker identities on this machine, for stores that are not a local file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from ..config import settings
 
 _OTHER = re.compile(r"[^A-Za-z0-9.]+")
-_SHOWN = 40  # characters of the identity that the folder's name shows
+_SHOWN = 40  # characters of the identity in the folder's name
 
 
 def state_dir(identity: str) -> Path | None:
-    """The folder for workers of the store that `identity` names, such as `db.example.com:5432/app/redrive`; it need
-    not exist yet.
+    """The folder for workers of the store with this identity, such as `db.example.com:5432/app/redrive`; it need not
+    exist yet.
 
-    In REDRIVE_STATE_DIR, else in $XDG_STATE_HOME/redrive, else in ~/.local/state/redrive. None where none of these is,
-    or can be made, a directory that this process may write. Raises ConfigError for settings that cannot be read.
+    In REDRIVE_STATE_DIR, or else $XDG_STATE_HOME/redrive, or else ~/.local/state/redrive. None if none of these is, or
+    can be made, a directory writable by this process. Raises ConfigError for invalid settings.
     """
     root = _root()
     if root is None or not _writable(root):
@@ -32,7 +32,7 @@ def _root() -> Path | None:
     if chosen is not None:
         return Path(chosen).expanduser().absolute()
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if named.is_absolute():  # its standard says to pass over others
+    if named.is_absolute():  # the XDG standard ignores relative paths
         return named / "redrive"
     try:
         return Path.home() / ".local" / "state" / "redrive"

@@ -1,4 +1,4 @@
-"""What is done to a store's schema by hand: read the statements that make it, bring it up to date."""
+"""Operations on a store's schema: print its DDL, migrate it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from . import driver_of, engine_of, sqlite_path
 
 
 class Upgraded(NamedTuple):
-    """The schema's version before and after; 0 where there was nothing of ours."""
+    """The schema's version before and after; 0 if there was none."""
 
     before: int
     after: int
 
 
 def ddl(url: str) -> str:
-    """The statements that make the schema of the store a URL names, for somebody who may run them. Nothing is opened.
+    """The DDL of the schema for a store URL, for a person with the rights to run it. Does not connect.
 
     Raises Unsupported for a store without a schema, ConfigError.
     """
@@ -36,8 +36,8 @@ def ddl(url: str) -> str:
 
 
 def is_there(url: str) -> bool:
-    """Whether the store has been opened before: a file that exists, a schema with our tables. Makes nothing; a store
-    that needs no making is there. Raises StoreError, ConfigError."""
+    """True if the store has been opened before: its file exists, or its schema has redrive's tables. Creates nothing;
+    always True for a store without file and schema. Raises StoreError, ConfigError."""
     match engine_of(url):
         case "sqlite":
             return Path(sqlite_path(url)).exists()
@@ -51,9 +51,9 @@ def is_there(url: str) -> bool:
 
 
 def upgrade(url: str) -> Upgraded:
-    """Bring the schema up to date, also where the URL says not to do that when it is opened.
+    """Migrate the schema, even if the URL says not to do so on opening.
 
-    Raises Unsupported for a store without a schema, SchemaError with the reason where it cannot be done, ReadOnly,
+    Raises Unsupported for a store without a schema, SchemaError with the reason if it cannot be done, ReadOnly,
     StoreError.
     """
     match engine_of(url):

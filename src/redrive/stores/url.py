@@ -1,4 +1,4 @@
-"""Which engine a store URL names."""
+"""Determine the engine of a store URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SCHEMES = "memory://, sqlite:///PATH, postgresql://HOST/DATABASE, redis://HOST:
 
 
 def engine_of(url: str) -> str:
-    """memory, sqlite, postgres, redis or sqs, by the URL's scheme. Raises ConfigError."""
+    """The engine by the URL's scheme: memory, sqlite, postgres, redis or sqs. Raises ConfigError."""
     scheme = url.partition("://")[0] if "://" in url else ""
     if scheme in ("memory", "sqlite", "sqs"):
         return scheme
@@ -34,7 +34,7 @@ REDIS_GROUPS_BY = ("task", "fingerprint")  # the trait `groups_by`
 
 
 def sqlite_path(url: str) -> str:
-    """The path that `sqlite:///…` names. Raises ConfigError."""
+    """The path in a `sqlite:///…` URL. Raises ConfigError."""
     parts = split(url)
     path = unquote(parts.path)[1:]
     if parts.hosts or parts.user is not None or not path:

@@ -1,4 +1,4 @@
-"""The checks of every store: no draft is written that another engine could not keep, list or serve."""
+"""The checks of every store: every draft written can be stored, listed and delivered by other engines too."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _USE_BLOBS = (
     'keep large bodies in files or S3 with App(…, blobs="file:///DIRECTORY" or "s3://BUCKET/PREFIX"), or REDRIVE_BLOBS'
 )
 _RAISE_MAX = "blob_max (REDRIVE_BLOB_MAX) bounds what blob storage takes"
-INT_MAX = 2**62  # stores keep 64-bit integers; the rest is room for sums
-COUNT_MAX = 2**31 - 1  # and count in four bytes where they can
+INT_MAX = 2**62  # stores use 64-bit integers, less a reserve for sums
+COUNT_MAX = 2**31 - 1  # and four-byte counters if possible
 WIDTH_MAX = 100_000
-# What a message may be called, and carry beside its body: about what SQS takes.
-NAME_MAX = 255  # characters of a task's, a queue's and a group's name
-KEY_BYTES_MAX = 1024  # of a unique key, and of each id and mark that travels with a message
-HEADERS_MAX, HEADERS_BYTES_MAX = 100, 64 * 1024  # headers, and bytes of all their names and values
+# Limits of names, and of data besides the body: about those of SQS.
+NAME_MAX = 255  # characters of a name of a task, a queue or a group
+KEY_BYTES_MAX = 1024  # of a unique key, and of each id and trace context of a message
+HEADERS_MAX, HEADERS_BYTES_MAX = 100, 64 * 1024  # number of headers, and bytes of all names and values
 RESTED = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
@@ -49,11 +49,11 @@ def word(kind: type[E], said: E | str, what: str) -> E: ...
 @overload
 def word(kind: type[E], said: E | str | None, what: str) -> E | None: ...
 def word(kind: type[E], said: E | str | None, what: str) -> E | None:
-    """The member of `kind` that a member or its text names. Raises ConfigError for any other text: a store would keep
-    it, or put it into a statement."""
+    """The member of `kind` for a member or its text. Raises ConfigError for any other text, which a store would
+    otherwise keep, or put into a statement."""
     if said is None or type(said) is kind:
         return said
-    for one in kind:  # not by calling it: that takes the words of newer versions too
+    for one in kind:  # not kind(said), which also accepts words of newer versions
         if one == said:
             return one
     near = near_miss(str(said), list(kind))
@@ -68,8 +68,8 @@ def lane_of(said: Lane | str | None) -> Lane | None:
 
 
 def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> None:
-    """Raises TooLarge or EnqueueError for the first draft that cannot be put, Unsupported for a key that is not
-    kept. Not `bounded`, names and headers may be of any length that the store keeps."""
+    """Raises TooLarge or EnqueueError for the first draft that cannot be put, Unsupported for a key in a store without
+    keys. Unless `bounded`, names and headers may have any length that the store accepts."""
     for draft in drafts:
         if len(draft.body) > traits.body_bytes_max:
             raise TooLarge(
@@ -88,8 +88,8 @@ def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> N
 
 
 def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -> Sequence[Handle]:
-    """The handles, each with its lane as a Lane. Raises ValueError for a verdict that is not one on so many handles,
-    EnqueueError for a draft as `admit` does, ConfigError for a lane that is none."""
+    """The handles, each with its lane as a Lane. Raises ValueError for a verdict that does not fit the number of
+    handles, EnqueueError for a draft as `admit` does, ConfigError for an unknown lane."""
     if isinstance(verdict, Redrive) and len(verdict.delays_ms) not in (0, len(handles)):
         raise ValueError(
             f"{len(verdict.delays_ms)} delays_ms for {len(handles)} handles; expected one for each, or none"
@@ -119,7 +119,7 @@ def judged_lanes(verdict: Verdict) -> tuple[Lane, ...]:
 
 
 def key_is_held(old: str, draft: Draft, holder: str) -> EnqueueError:
-    """Why the message `old` cannot be replaced by this draft."""
+    """The error if the message `old` cannot be replaced by this draft."""
     return EnqueueError(
         f"message {old} cannot be replaced: message {holder} holds the unique key {draft.key!r} of task "
         f"{draft.task!r}; nothing was changed"
@@ -127,7 +127,7 @@ def key_is_held(old: str, draft: Draft, holder: str) -> EnqueueError:
 
 
 def values_of(where: Filter, *fields: str) -> dict[str, tuple[str, ...]]:
-    """By field, for those of these fields that the filter names: the values it may have, each once."""
+    """The distinct values that the filter allows, by field, for those of these fields that it restricts."""
     named = {field: getattr(where, field) for field in fields}
     return {
         field: (str(said),) if isinstance(said, str) else tuple(dict.fromkeys(said))
@@ -137,7 +137,7 @@ def values_of(where: Filter, *fields: str) -> dict[str, tuple[str, ...]]:
 
 
 def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Message]:
-    """The messages, each with its lane as a Lane. Raises TooLarge or EnqueueError for the first that cannot be
+    """The messages, each with its lane as a Lane. Raises TooLarge or EnqueueError for the first one that cannot be
     restored."""
     for message in messages:
         if message.lane not in RESTING:
@@ -145,7 +145,8 @@ def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Mess
                 f"message {message.id[:100]!a} lies in lane {str(message.lane)!r}; only what is dead or in quarantine "
                 "can be restored; nothing was written"
             )
-        admit([draft_of(message)], traits, bounded=False)  # what died in SQS, or long ago, must come to rest
+        # not bounded, as messages that died in SQS, or long ago, must be accepted
+        admit([draft_of(message)], traits, bounded=False)
         why = _counters(message) or _unwritable([message.reason, message.worker, *_found_by(message)])
         if why is not None:
             raise EnqueueError(f"message {message.id} is refused: {why}; nothing was written")
@@ -155,7 +156,7 @@ def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Mess
 
 
 def unstorable(message: Message) -> str | None:
-    """Why no store could keep a message that came from outside; None where each can."""
+    """Why no store could keep a foreign message; None if each can."""
     return (
         _counters(message)
         or _numbers(draft_of(message), _ANY)
@@ -183,7 +184,7 @@ def _found_by(message: Message) -> tuple[str, ...]:
 
 
 def draft_of(message: Message) -> Draft:
-    """What of it is refused or taken as of a draft."""
+    """The message as a draft, for the checks of drafts."""
     return Draft(
         task=message.task,
         queue=message.queue,
@@ -205,7 +206,7 @@ def draft_of(message: Message) -> Draft:
 
 
 def read_cursor(cursor: str | None) -> tuple[int, int]:
-    """The place after which a page begins. Raises ValueError for what no page gave."""
+    """The place after which a page begins. Raises ValueError for a cursor of another origin."""
     if cursor is None:
         return -1, -1
     match = _CURSOR.fullmatch(cursor)
@@ -215,21 +216,21 @@ def read_cursor(cursor: str | None) -> tuple[int, int]:
 
 
 def begin(where: Filter, lane: Lane | None, after: tuple[int, int]) -> tuple[Filter, tuple[int, int]]:
-    """A filter and the place after which a page begins, where that place says since when as well: then one bound on an
-    index is all there is."""
+    """Merge the filter's lower time bound into the place after which a page begins, so that an index needs only one
+    bound."""
     if where.since_ms is None or lane not in RESTED:
         return where, after
     return replace(where, since_ms=None), max(after, (where.since_ms, -1))
 
 
 def admit_width(width: int | None, least: int) -> None:
-    """Raises ConfigError for a group width that cannot be meant."""
+    """Raises ConfigError for a group width out of bounds."""
     if width is not None and not least <= width <= WIDTH_MAX:
         raise ConfigError(f"group width is {width}, expected {least} to {WIDTH_MAX}")
 
 
 def admit_names(queue: str, group: str | None = None) -> None:
-    """Raises ConfigError for names that no message could have; None means all groups of the queue."""
+    """Raises ConfigError for names that no message can have; None means all groups of the queue."""
     if group == "":
         raise ConfigError("the group has an empty name; name one, or give None for all groups of the queue")
     if not queue:
@@ -242,12 +243,12 @@ def admit_names(queue: str, group: str | None = None) -> None:
 
 
 def _too_long(draft: Draft) -> str | None:
-    """Why its names, keys or headers are over their bounds."""
+    """Why its names, keys or headers exceed their limits, or None."""
     size = len(draft.task) + len(draft.queue) + len(draft.content)
     for text in (draft.group, draft.key, draft.correlation_id, draft.causation_id, draft.producer, draft.traceparent):
         if text:
             size += len(text)
-    why = _longest(draft) if size > NAME_MAX else None  # else no one of them can be
+    why = _longest(draft) if size > NAME_MAX else None  # otherwise no single one can be
     return why if why or not draft.headers else _headers(draft.headers)
 
 
@@ -274,7 +275,7 @@ def _numbers(draft: Draft, traits: Traits) -> str | None:
     if not 0 <= draft.delay_ms <= (traits.delay_ms_max or INT_MAX):
         return f"delay_ms is {draft.delay_ms}, expected 0 to {traits.delay_ms_max or INT_MAX}"
     due_ms, deadline_ms = draft.due_ms or 0, draft.deadline_ms or 0
-    if (due_ms | deadline_ms | draft.key_for_ms | draft.keep_ms | draft.version) >> 62:  # one is negative, or so large
+    if (due_ms | deadline_ms | draft.key_for_ms | draft.keep_ms | draft.version) >> 62:  # one is negative or too large
         for name in ("due_ms", "deadline_ms", "key_for_ms", "keep_ms", "version"):
             value = getattr(draft, name)
             if value is not None and not 0 <= value <= INT_MAX:

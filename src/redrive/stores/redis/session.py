@@ -124,8 +124,8 @@ class Session:
         return script
 
     def _evaluate(self, c: Connection, script: Script, args: Sequence[Arg]) -> Any:
-        """A server does not know a script after SCRIPT FLUSH, a restart, or where it has just become the master. It is
-        loaded rather than given to EVAL: newer servers forget what came by EVAL."""
+        """Run a script by its hash. A server does not know it after SCRIPT FLUSH, a restart or a failover: then load
+        it. EVAL would not do, as newer servers evict such scripts."""
         try:
             return c.run(self._verb, script.sha, 1, self.root, *args)
         except redis.exceptions.NoScriptError:
@@ -133,7 +133,7 @@ class Session:
             return c.run(self._verb, script.sha, 1, self.root, *args)
 
     def only_look(self, why: str, *, verb: str) -> None:
-        """From now on call nothing but what reads, and that by `verb`."""
+        """Call only read-only scripts from now on, with the command `verb`."""
         self.read_only, self._verb = why, verb
 
     def command(self, *words: Arg) -> Any:
@@ -143,7 +143,7 @@ class Session:
     # -- trying again
 
     def attempt(self, do: Callable[[Connection], T], *, again: bool = True, place: ConnectionSlot | None = None) -> T:
-        """`do`'s value on a connection of `place` (default: the pool), repeated as `call` says."""
+        """The value of `do` on a connection of `place` (default: the pool), retried as in `call`."""
         place = place or self._pool
         tries = _Tries()
         deadline_s = time.monotonic() + self.url.timeout_s
@@ -190,7 +190,8 @@ class Session:
             return StoreUnavailable(
                 f"{self.where}: no answer within {self.url.timeout_s:g} s (?timeout=); nothing was acknowledged"
             )
-        if code == LOST and not (self.url.tls or opened or "connecting to" in str(error)):  # it was connected
+        # the error came after connecting
+        if code == LOST and not (self.url.tls or opened or "connecting to" in str(error)):
             return StoreUnavailable(f"{self.where}: {error} (if the port is one for TLS, write rediss://)")
         return store_error(error, self.where, opened=opened)
 
@@ -198,11 +199,11 @@ class Session:
 
     @property
     def at(self) -> Address | None:
-        """The server that has our keys, as far as we know."""
+        """The server with the namespace's keys, as far as is known."""
         return self._nodes.at
 
     def connect(self) -> Connection:
-        """One more connection, outside the pool if the caller keeps it. Raises redis-py's errors."""
+        """An additional connection, outside the pool if the caller keeps it. Raises redis-py's errors."""
         c = Connection(self.url, self._nodes.at)
         try:
             self._nodes.learn(c)
@@ -214,7 +215,7 @@ class Session:
     # -- the clock
 
     def now_ms(self) -> int:
-        """The server's clock, estimated. Asks the server only if no call has yet."""
+        """The server's clock in ms, estimated. Contacts the server only before the first call."""
         now = self._clock.now_ms()
         if now is None:
             sent_s = time.monotonic()
@@ -225,7 +226,7 @@ class Session:
         return now
 
     def saw_clock(self, server_ms: int, sent_s: float) -> None:
-        """A reply to what was sent at `sent_s` (time.monotonic()) carried this time of the server's."""
+        """Take in the server's time from a reply to a request sent at `sent_s` (time.monotonic())."""
         self._clock.saw(server_ms, sent_s)
 
     def close(self) -> None:
@@ -233,14 +234,14 @@ class Session:
 
 
 class Nodes:
-    """Which server has our keys.
+    """The server with the namespace's keys.
 
-    In a cluster that is the master of one slot. A node that is not says so by MOVED, which is followed; one that is
-    gone is passed over for the next one known, who will tell.
+    In a cluster that is the master of one slot. Another node answers MOVED, which is followed; an unreachable node is
+    skipped for the next known one.
 
-    ASK and TRYAGAIN, while the slot moves, are waited out and never followed. The root of our keys (KEYS[1]) is itself
-    not a key, so a node that gives the slot away answers ASK before a script begins; and without ASKING the node that
-    takes it sends us back. Else a script would run where part of its keys is not, and take them for empty.
+    ASK and TRYAGAIN, while the slot moves, are waited out and not followed. The root of the keys (KEYS[1]) is itself
+    not a key, so the old node answers ASK before a script begins, and without ASKING the new node refers back.
+    Otherwise a script would run where part of its keys is missing, and treat them as empty.
     """
 
     def __init__(self, url: RedisUrl) -> None:
@@ -250,11 +251,11 @@ class Nodes:
         self.at: Address | None = self._known[0] if self._known else None
 
     def follow(self, error: redis.RedisError, at: Address | None) -> bool:
-        """Whether the error, met at `at`, reported where our keys are now; or, if it said that this node is gone, go to
-        another one, unless another thread did."""
+        """Follow MOVED and return True; if the error means that the node at `at` is unreachable, go to another one,
+        unless a thread already did."""
         if at is None or not self._cluster:
             return False
-        if code_of(error) == "MOVED":  # 3999 HOST:PORT; without a host it is the same one's
+        if code_of(error) == "MOVED":  # 3999 HOST:PORT; without a host it is the same host
             host, _, port = str(error).split()[-1].rpartition(":")
             self._go(Address(host.strip("[]") or at.host, int(port)))
             return True
@@ -267,7 +268,7 @@ class Nodes:
         self.at, self._stale = address, True
 
     def learn(self, c: Connection) -> None:
-        """Ask for the other nodes, once after each change."""
+        """Read the other nodes, once after each change."""
         if not self._stale or c.address is None:
             return
         try:
@@ -275,7 +276,7 @@ class Nodes:
         except redis.ResponseError as error:
             if "cluster support disabled" in str(error):
                 raise ConfigError(f"{c.address}: this server is not a cluster; write redis:// (rediss://)") from error
-            return  # not allowed to ask: the nodes of the URL, and those that MOVED names, must do
+            return  # not permitted: use the nodes in the URL and those in MOVED
         nodes = [node for slot in slots for node in slot[2:]]
         addresses = [Address(node[0].decode() if node[0] else c.address.host, node[1]) for node in nodes]
         self._known = list(dict.fromkeys([*self._given, *addresses]))

@@ -1,4 +1,4 @@
-"""The Redis store: messages in hashes and sorted sets of one namespace, changed by Lua scripts alone.
+"""The Redis store: messages in hashes and sorted sets of one namespace, changed only by Lua scripts.
 
 Every key begins with `{namespace}:`, so that each script touches one slot. Each call is one script and so one commit;
 the scripts are in redis_scripts, named as the methods.
@@ -41,8 +41,8 @@ SET_ASIDE_MAX = 100
 class RedisStore(RedisQueries, RedisAdmin):
     """A store in one namespace of a Redis server (or Valkey, or a Cluster).
 
-    `clock_ms` replaces the server's clock in tests. Raises ConfigError for a URL that cannot be and for a server that
-    may lose messages, StoreUnavailable for one that cannot be reached.
+    `clock_ms` replaces the server's clock in tests. Raises ConfigError for an invalid URL and a server that may lose
+    messages, StoreUnavailable for an unreachable one.
     """
 
     # -- putting
@@ -58,7 +58,7 @@ class RedisStore(RedisQueries, RedisAdmin):
             arguments, zones = Arguments(), dict[tuple[int, str], int]()
             arguments.blob(packed_ids(ids))
             rows = draft_rows(drafts, ids, zones, arguments)
-            # Once it was sent, what is stored under these ids may be this very put: then its answer was lost.
+            # Once it was sent, messages with these ids may be from this put, whose reply was lost.
             return arguments.listed(self._now(), (rows, [*zones], swap_rows(swaps, arguments), again))
 
         self.failpoint("put")
@@ -110,7 +110,7 @@ class RedisStore(RedisQueries, RedisAdmin):
         if now - self._swept_ms >= SWEEP_EVERY_MS:
             self._swept_ms = now
             if self._call("sweep", None) == SWEEP_MAX:
-                self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
+                self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         held = HeldReceipts(receipts)
@@ -130,7 +130,7 @@ class RedisStore(RedisQueries, RedisAdmin):
         released = lapsed = 0
         for priority, queue in self._leased():
             cursor = "0"
-            while True:  # a page of the leases at a time
+            while True:  # one page of leases at a time
                 asked = (worker or NO_NAME, priority, queue, cursor, started is not None, None if fault is None else 4)
                 next_cursor, given_back, run_out = self._call("release", asked, packed, *died)
                 released, lapsed, cursor = released + given_back, lapsed + run_out, next_cursor.decode()
@@ -139,7 +139,7 @@ class RedisStore(RedisQueries, RedisAdmin):
         return released, lapsed
 
     def _leased(self) -> Iterator[tuple[int, str]]:
-        """Priority and queue of what may be leased."""
+        """Yield the priority and queue of sets that may have leased messages."""
         queues = self._queues()
         for first in range(0, len(queues), QUEUES_AT_ONCE):
             some = queues[first : first + QUEUES_AT_ONCE]

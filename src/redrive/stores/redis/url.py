@@ -1,4 +1,4 @@
-"""What a Redis URL says: where the server is, who we are to it, and options of ours."""
+"""Parse a Redis URL: the server's address, credentials, and redrive's options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...urls import option_shown, shown, split
 from ..url import REDIS_SCHEMES
 
 OURS = ("namespace", "timeout", "pool", "db")
-# Named as redis-py names them, so that what people have for other clients holds here too.
+# Named as in redis-py, so that URLs of other clients work here too.
 TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 DEFAULT_PORT = 6379
 POOL_MAX = 100
@@ -22,7 +22,7 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")  # no brace: the namespace is 
 
 
 class Address(Struct, frozen=True):
-    """Where one server listens."""
+    """The address of one server."""
 
     host: str
     port: int
@@ -32,9 +32,9 @@ class Address(Struct, frozen=True):
 
 
 class RedisUrl(Struct, frozen=True, kw_only=True):
-    """A store's address and its options. In a cluster `addresses` are those that we begin with."""
+    """The address of a store and its options. In a cluster `addresses` are the first nodes to contact."""
 
-    shown: str  # for people: without the password
+    shown: str  # for display: without the password
     addresses: tuple[Address, ...] = ()
     path: str = ""  # of a Unix socket, instead of addresses
     cluster: bool = False
@@ -44,15 +44,15 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
     username: str | None = None
     password: str | None = None
     namespace: str = "redrive"
-    timeout_s: float = 10.0  # how long the server may be silent before it counts as gone
-    pool: int = 8  # connections per process, beside those of threads that wait
+    timeout_s: float = 10.0  # how long the server may be silent before it counts as unreachable
+    pool: int = 8  # connections per process, besides those of waiting threads
 
     def __repr__(self) -> str:
         return f"RedisUrl({self.shown!r}, namespace={self.namespace!r})"
 
     @classmethod
     def parse(cls, url: str) -> RedisUrl:
-        """Raises ConfigError for what is not a URL of Redis's, an unknown option or a value out of bounds."""
+        """Parse the URL. Raises ConfigError for one that is not of Redis, an unknown option or an invalid value."""
         scheme, sep, _ = url.partition("://")
         if not sep or scheme not in REDIS_SCHEMES:
             unknown = f"unknown scheme {scheme!r}" if sep else "unknown scheme"

@@ -1,9 +1,9 @@
-"""How an idle worker waits on Redis: subscribed to a channel per queue, on which scripts say that something may be due.
+"""Wait for work on Redis, subscribed to a channel per queue, on which scripts announce that messages may be due.
 
 Not a blocking read of a stream: a thread that waits in one must be freed by a second connection at each nudge, and
-every put would write to disk and to memory for a possible waiter. A subscription is there or not: it can be waited for
-beside a nudge and a time, and costs a put nothing where no worker waits. It is made before the waiter looks at what is
-due, so whatever is put after that look is heard of. One that breaks ends the wait, and the next wait looks again.
+every put would write to disk and to memory for a possible waiter. A subscription can be awaited together with a nudge
+and a timeout, and costs a put nothing while no worker waits. It exists before the waiter checks for due messages, so
+every later put is noticed. If it breaks, the wait ends, and the next one checks again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ DueLook = Callable[[], float | None]
 
 
 class Wake:
-    """The waits of one store object. Each thread that waits has a connection of its own.
+    """The waits of one store object. Each waiting thread has a connection of its own.
 
-    `look_every_s` is for clocks that Redis does not know: how often to look again what is due.
+    `look_every_s` is how often to check for due messages, for clocks that Redis does not have.
     """
 
     def __init__(self, link: Session, *, look_every_s: float = math.inf) -> None:
         self._link, self._look_every_s = link, look_every_s
-        self.nudges = 0  # so far
+        self.nudges = 0  # number of nudges so far
         self._closed = False
         self._begin()
         heirs.add(self)
@@ -53,10 +53,11 @@ class Wake:
             waiter.close()
 
     def wait(self, queues: Iterable[str], look: DueLook, timeout_ms: int) -> None:
-        """Return when a script spoke of one of the queues, when something comes due, on a nudge or after `timeout_ms`.
+        """Return when a script announces messages in one of the queues, when a message becomes due, on a nudge or after
+        `timeout_ms`.
 
-        `look` says in how many seconds something comes due: 0 or less for now, None for never. It is not called when
-        there are no queues. Raises StoreUnavailable as a call does.
+        `look` returns the seconds until a message is due: 0 or less for now, None for never. It is not called without
+        queues. Raises StoreUnavailable as a call does.
         """
         end_s = time.monotonic() + timeout_ms / 1000
         waiter = self._waiter()
@@ -73,13 +74,13 @@ class Wake:
                 return
 
     def busy(self) -> None:
-        """This thread found work: until it waits again the server need not notify it of more."""
+        """Unsubscribe this thread, which found work, until it waits again."""
         waiter: RedisWaiter | None = getattr(self._own, "waiter", None)
         if waiter is not None:
             waiter.leave()
 
     def nudge(self) -> None:
-        """End every wait, now or the next one. Touches no network."""
+        """End every wait, now or the next one. Uses no network."""
         with self._lock:
             self.nudges += 1
             for waiter in self._waiters:
@@ -99,7 +100,7 @@ class Wake:
         self.nudge()
         with self._lock:
             self._closed = True
-            self._own = threading.local()  # so a waiter ends as soon as no thread is in it
+            self._own = threading.local()  # a waiter then ends as soon as no thread is in it
 
 
 class RedisWaiter:
@@ -112,17 +113,17 @@ class RedisWaiter:
         self._far.setblocking(False)
         self._nudges = 0
         self._connection: Connection | None = None
-        self._channels: set[bytes] = set()  # subscribed to, and silent since
+        self._channels: set[bytes] = set()  # subscribed channels without a message yet
         self._sharded = True
 
     # -- nudges
 
     def nudged(self, wake: Wake) -> bool:
-        """Whether there were nudges since it was last asked."""
-        with contextlib.suppress(OSError):  # nothing more there
+        """True if there were nudges since the last call."""
+        with contextlib.suppress(OSError):  # no more data
             while self._near.recv(64):
                 pass
-        # Counted after the socket is empty: a nudge that comes between is counted twice, not lost.
+        # Counted after the socket is emptied: a nudge in between is counted twice, not lost.
         before, self._nudges = self._nudges, wake.nudges
         return before != self._nudges
 
@@ -133,7 +134,7 @@ class RedisWaiter:
     # -- listening
 
     def listen(self, channels: set[bytes]) -> None:
-        """Subscribed to all these when it returns."""
+        """Subscribe to all of these channels; the subscriptions are confirmed on return."""
         c = self._connection
         if c is not None and (c.closed or c.address != self._link.at):
             self.clear()
@@ -149,11 +150,11 @@ class RedisWaiter:
         except redis.ResponseError as error:
             if not self._sharded or "unknown command" not in str(error):
                 raise
-            self._sharded = False  # before Redis 7: its scripts PUBLISH too
+            self._sharded = False  # before Redis 7, whose scripts PUBLISH too
             self._subscribe(c, channels)
 
     def _take_in(self, message: Any) -> bytes | None:
-        """The channel that spoke, if that is what came."""
+        """The channel of the message, if it is an announcement; otherwise None."""
         kind, channel = message[0], message[1]
         if kind in (b"ssubscribe", b"subscribe"):
             self._channels.add(channel)
@@ -164,7 +165,7 @@ class RedisWaiter:
         return None
 
     def hears(self, channels: set[bytes], timeout_s: float) -> bool:
-        """Wait; True if one of the channels spoke, the connection broke, or a nudge came."""
+        """Wait; True if a channel got a message, the connection broke, or a nudge came."""
         end_s = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self._near, select.POLLIN)
@@ -179,8 +180,8 @@ class RedisWaiter:
         return False
 
     def _spoken(self, keep: Set[bytes] = frozenset()) -> Set[bytes] | None:
-        """The channels that spoke meanwhile, which are left but for those to keep: one word is enough. None if the
-        connection broke."""
+        """The channels that got messages, which are unsubscribed except those to keep, as one message is enough. None
+        if the connection broke."""
         spoken: set[bytes] = set()
         c = self._connection
         if c is None:
@@ -196,7 +197,7 @@ class RedisWaiter:
         return spoken
 
     def _unsubscribe(self, channels: set[bytes]) -> None:
-        """Its confirmation is read when something else is."""
+        """Send the unsubscription; its confirmation is read with later messages."""
         if channels and self._connection is not None:
             self._channels -= channels
             self._connection.send("SUNSUBSCRIBE" if self._sharded else "UNSUBSCRIBE", *sorted(channels))

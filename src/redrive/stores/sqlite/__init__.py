@@ -12,7 +12,7 @@ __all__ = ["SqliteStore"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the store at its first use: other modules of the package need no driver."""
+    """Import the store at first use: other modules of the package need no driver."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(".store", __name__), name)

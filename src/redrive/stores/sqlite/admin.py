@@ -27,7 +27,7 @@ from .file import SqliteFile
 from .repair import Repairs, bad_rows
 from .upkeep import findings
 
-CHECKED_MAX = 100  # damaged messages that `check` names
+CHECKED_MAX = 100  # damaged messages that `check` lists
 _CANCEL: dict[str | None, Cancel] = {
     None: Cancel.UNKNOWN,
     "ready": Cancel.CANCELLED,
@@ -39,7 +39,7 @@ _CANCEL: dict[str | None, Cancel] = {
 
 
 class SqliteAdmin(SqliteFile):
-    """What people and redrive runs change. Each call is one commit."""
+    """Administration of the SQLite store. Each call is one commit."""
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         handles = validation.admit_verdict(handles, verdict, self.traits)
@@ -83,7 +83,7 @@ class SqliteAdmin(SqliteFile):
             return [_CANCEL.get(lanes.get(id), Cancel.TOO_LATE) for id in ids]
 
         cancelled = self._write(work, self._of_ids(ids))
-        self._waker.wake_all()  # it may have let others of its group in
+        self._waker.wake_all()  # other messages of its group may have got a place
         return cancelled
 
     def configure(
@@ -103,7 +103,7 @@ class SqliteAdmin(SqliteFile):
         said = (paused, group_width, order, dead)
         set_now = self._read("select paused, group_width, group_order, on_dead from queue where name = ?", queue)
         if set_now and not swaps and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
-            return  # as every start of an app declares
+            return  # usual at the start of an app
 
         def work(c: sqlite3.Connection) -> None:
             now = self._clock_ms()
@@ -154,7 +154,7 @@ class SqliteAdmin(SqliteFile):
                 problems.append(f"and {more:,} more messages that are damaged")
         except StoreUnavailable:
             raise
-        except StoreError as error:  # too damaged to be looked through
+        except StoreError as error:  # too damaged to be scanned
             return [str(error)]
         return [line for line in problems if line != "ok"]
 

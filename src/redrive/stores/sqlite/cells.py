@@ -1,7 +1,7 @@
-"""Cells in the SQLite store. Any number of swaps takes one read and one write.
+"""Cells in the SQLite store. Any number of swaps needs one read and one write.
 
 A deleted cell stays as an expired row until a sweep removes it. The sweep records the highest version that it removed
-(`cell_gone`), and new cells begin above that: so a key never has the same version twice.
+(`cell_gone`), and versions of new cells start above it, so that no key reuses a version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Write(Protocol):
-    """As `Writer.run`."""
+    """The type of `FileWriter.run`."""
 
     def __call__(self, do: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T: ...
 
@@ -30,7 +30,7 @@ _read = msgspec.json.Decoder(list[tuple[str, int, str]]).decode
 
 
 class Swaps:
-    """The cells that some swaps are for, as they are and as they will be. Works inside the caller's transaction."""
+    """The cells of some swaps, before and after them. Works inside the caller's transaction."""
 
     def __init__(self, c: sqlite3.Connection, sql: Mapping[str, str], swaps: Iterable[Swap], now: int) -> None:
         self._c, self._sql, self._now = c, sql, now
@@ -53,7 +53,7 @@ class Swaps:
         return True
 
     def try_all(self, swaps: Sequence[Swap]) -> bool:
-        """All of them or none."""
+        """Apply all swaps or none; returns True if they apply."""
         if len(swaps) == 1:
             return self.try_one(swaps[0])
         before = self._last.copy(), self._live.copy(), self._new.copy()
@@ -63,11 +63,11 @@ class Swaps:
         return applied
 
     def write(self) -> None:
-        """What was tried and applied."""
+        """Write the applied swaps."""
         if not self._new:
             return
         rows: list[tuple[Any, ...]] = []
-        values, end = [b"\0"], 1  # one after another; SQLite's substr() makes null of a part of an empty value
+        values, end = [b"\0"], 1  # concatenated; SQLite's substr() returns null for a part of an empty value
         for key, swap in self._new.items():
             begin, size, ttl_ms = None, 0, swap.ttl_ms
             if swap.value is None:
@@ -81,12 +81,12 @@ class Swaps:
 
 
 def to_cells(stored: str) -> dict[str, Cell]:
-    """By key, from what `read_cells` gives."""
+    """Cells by key, from the result of `read_cells`."""
     return {key: Cell(version, bytes.fromhex(value)) for key, version, value in _read(stored)}
 
 
 def swap_all(c: sqlite3.Connection, sql: Mapping[str, str], swaps: Sequence[Swap], now: int) -> None:
-    """Raises Conflict if one does not apply."""
+    """Apply all swaps. Raises Conflict if one does not apply."""
     if not swaps:
         return
     cells = Swaps(c, sql, swaps, now)
@@ -104,7 +104,7 @@ def swap_each(c: sqlite3.Connection, sql: Mapping[str, str], swaps: Sequence[Swa
 
 
 def sweep(c: sqlite3.Connection, sql: Mapping[str, str], now: int) -> bool:
-    """Remove cells that have expired; whether there may be more of them."""
+    """Remove expired cells; True if there may be more."""
     expired = c.execute(sql["expired_cells"], (now,)).fetchone()
     if expired[0] == 0:
         return False

@@ -1,12 +1,12 @@
-"""The clock of an SQLite store, which does not jump when somebody sets the machine's clock.
+"""The clock of an SQLite store, which does not jump when the machine's clock is set.
 
-A lease, a delay and a timeout are lengths of time. The wall clock does not measure those: when it is set forward by an
-hour, every lease has run out; when it is set back, nothing comes due for an hour. So the store keeps a mark: a point in
-its own time from which the machine's steady clock counts on. Until the wall clock is set, both show the same time.
+A lease, a delay and a timeout are lengths of time, which the wall clock does not measure: set forward by an hour, every
+lease has run out; set back, no message becomes due for an hour. So the store keeps a mark: a point in its own time from
+which the machine's steady clock counts on. Until the wall clock is set, both show the same time.
 
 - Set back: the store's time is ahead of the wall clock. It never goes back. It runs slower by a tenth until the wall
-  clock has caught up. So nothing is early, and what is due is late by a ninth of its delay at most.
-- Set forward: the store's time is behind. It goes on as before, so no lease runs out early. If the wall clock stays
+  clock has caught up. So nothing is early, and due messages are late by a ninth of their delay at most.
+- Set forward: the store's time is behind. It continues as before, so no lease runs out early. If the wall clock stays
   ahead for ten minutes, the store's time is set to it, as soon as nothing is leased.
 
 `next_mark` decides that, as a pure function of marks and clock readings. `HeldClock` applies it in this process,
@@ -31,31 +31,32 @@ from ...files import UNKNOWN_BOOT, boot_id
 from ...message import Draft, Settlement
 from .rows import Read
 
-KEY = "clock"  # of the cell that holds the mark
-STEP_MS = 1000  # by how much the wall clock must be off for somebody to have set it
+KEY = "clock"  # key of the cell with the mark
+STEP_MS = 1000  # a difference of the wall clock by more than this means that it was set
 SLOWER = 0.1
-WAIT_MS = 10 * 60_000  # how long a wall clock that was set forward must stay so
-AWAY_MS = 24 * 3600_000  # a store further ahead when the machine starts was written under a clock that was wrong
+WAIT_MS = 10 * 60_000  # how long the wall clock must stay ahead before the store follows
+AWAY_MS = 24 * 3600_000  # a store further ahead when the machine starts was written under a wrong clock
 SAVE_EVERY_MS = 60_000
-LOOK_EVERY_MS = 1000  # how often a process checks whether another has changed the mark
-QUIET_EVERY_MS = 10_000  # how often it asks whether nothing is leased, where it waits for that
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts on while the machine sleeps; macOS' does
+LOOK_EVERY_MS = 1000  # how often a process checks if another changed the mark
+QUIET_EVERY_MS = 10_000  # how often it checks if no message is leased, while it waits for that
+# counts on while the machine sleeps, as macOS's monotonic clock does
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Host(Protocol):
-    """The clocks of a machine. Tests have their own, which they set."""
+    """The clocks of a machine; tests have their own."""
 
     @property
     def start(self) -> str:
-        """A word for this start of the machine, and the place whose steady clock it is; empty where there is none."""
+        """Identifies this boot of the machine, and the namespace of its steady clock; empty if unknown."""
         ...
 
     def wall_s(self) -> float:
-        """The time of day, which people and programs may set."""
+        """The wall clock in seconds, which people and programs may set."""
         ...
 
     def steady_s(self) -> float:
-        """Since some point; counts on evenly whatever is set, until the machine starts again."""
+        """Seconds since some point; counts evenly until the machine restarts."""
         ...
 
 
@@ -70,7 +71,7 @@ class MachineClocks:
 
 
 def _time_namespace() -> str:
-    """Containers may have steady clocks of their own."""
+    """The time namespace, since containers may have steady clocks of their own."""
     try:
         return f"/{Path('/proc/self/ns/time').stat().st_ino}"
     except OSError:
@@ -78,8 +79,8 @@ def _time_namespace() -> str:
 
 
 class ClockMark(Struct, frozen=True, array_like=True):
-    """At `steady_ms` of the start `start` the store's time was `time_ms`, and the wall clock `offset_ms` above the
-    steady one. `behind_since_ms`: since when the wall clock has been further on, if it has."""
+    """At `steady_ms` of the boot `start` the store's time was `time_ms`, and the wall clock `offset_ms` above the
+    steady one. `behind_since_ms`: since when the wall clock has been ahead, if it is."""
 
     start: str
     steady_ms: float
@@ -88,21 +89,21 @@ class ClockMark(Struct, frozen=True, array_like=True):
     behind_since_ms: float | None = None
 
     def time_at(self, steady_ms: float) -> float:
-        """The store's time, until a process makes another mark."""
+        """The store's time at a reading of the steady clock, in ms."""
         elapsed = steady_ms - self.steady_ms
         ahead = self.time_ms - self.steady_ms - self.offset_ms
         return self.time_ms + elapsed - max(0.0, min(ahead, elapsed * SLOWER))
 
     def is_off(self, wall_ms: float, steady_ms: float) -> bool:
-        """Whether the wall clock was set since."""
+        """True if the wall clock was set since the mark."""
         return abs(wall_ms - steady_ms - self.offset_ms) > STEP_MS
 
 
 def next_mark(
     mark: ClockMark | None, start: str, wall_ms: float, steady_ms: float, is_quiet: Callable[[], bool] = lambda: False
 ) -> ClockMark:
-    """The mark to go by from now on: the same one where nothing has happened. `is_quiet` is asked whether nothing is
-    leased, where that decides."""
+    """The mark from now on; the same object if the clocks agree. `is_quiet` returns True if no message is leased; it is
+    only called if that decides."""
     offset = wall_ms - steady_ms
     if mark is None:
         return ClockMark(start, steady_ms, wall_ms, offset)
@@ -122,16 +123,16 @@ def next_mark(
 
 
 class HeldClock:
-    """The store's time in this process. `sync` takes the mark that is in the store, which is as good as a second ago
-    where the clock was not set, and read in each commit where it was."""
+    """The store's time in this process. `sync` takes the mark from the store: at most a second old if the clock was not
+    set, otherwise read in each commit."""
 
     def __init__(self, host: Host | None = None) -> None:
         self._host = host or MachineClocks()
         self._steady_s, self._wall_s = self._host.steady_s, self._host.wall_s
         self._looked_ms = self._asked_ms = float("-inf")
-        self._good_until_ms = float("-inf")  # by the steady clock: until then no commit need sync
-        self._was_set = False  # the wall clock, since the mark was made
-        self._unsaved: tuple[ClockMark | None] | None = None  # the mark before one that is not committed yet
+        self._good_until_ms = float("-inf")  # by the steady clock: no commit before this needs `sync`
+        self._was_set = False  # True if the wall clock was set since the mark
+        self._unsaved: tuple[ClockMark | None] | None = None  # the mark before an uncommitted one
         self._take(None)
 
     def _take(self, mark: ClockMark | None) -> None:
@@ -143,7 +144,7 @@ class HeldClock:
         self._was_set = False
 
     def now(self) -> float:
-        """In ms; without a mark that of the wall clock."""
+        """The store's time in ms; without a mark the wall clock's."""
         mark = self._mark
         if mark is None:
             return self._wall_s() * 1000
@@ -155,29 +156,30 @@ class HeldClock:
 
     @property
     def is_apart(self) -> bool:
-        """Whether the wall clock may show another time: as of the last commit."""
+        """True if the wall clock may show another time, as of the last commit."""
         return self._was_set or not -STEP_MS < self._ahead_ms < STEP_MS
 
     def ahead_ms(self) -> float:
-        """How far the store's time is ahead of the wall clock; 0 where that was not set."""
+        """How far the store's time is ahead of the wall clock, in ms; 0 if that was not set."""
         steady, wall = self._read()
         ahead = 0.0 if self._mark is None else self._mark.time_at(steady) - wall
         return ahead if abs(ahead) > STEP_MS else 0.0
 
     def of_day(self, wall_ms: int) -> int:
-        """The store's time when the wall clock will say this."""
+        """The store's time at this time of the wall clock."""
         ahead, left = self.ahead_ms(), wall_ms - self._wall_s() * 1000
         if ahead < 0:
-            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms  # it will have followed by then
+            # by then the store's time will have followed
+            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms
         return wall_ms + int(ahead - max(0.0, min(ahead, left * SLOWER)))
 
     def _wait_ms(self) -> float:
-        """For how long it will not follow a wall clock that is further on, for certain."""
+        """The time in ms for which the store certainly does not follow a wall clock that is ahead."""
         since = None if self._mark is None else self._mark.behind_since_ms
         return WAIT_MS if since is None else since + WAIT_MS - self._steady_s() * 1000
 
     def _read(self) -> tuple[float, float]:
-        """Both clocks, as of one moment: between two readings a process may be paused."""
+        """Both clocks at one moment: the process may be paused between two readings."""
         while True:
             before_s, wall_s, steady_s = self._steady_s(), self._wall_s(), self._steady_s()
             if steady_s - before_s < STEP_MS / 4000:
@@ -186,7 +188,7 @@ class HeldClock:
     # -- in step with other processes
 
     def begin(self) -> bool:
-        """Whether the commit that begins must sync."""
+        """True if the commit that begins must call `sync`."""
         self._unsaved = None
         steady = self._steady_s() * 1000
         if steady < self._good_until_ms and -STEP_MS < self._wall_s() * 1000 - steady - self._offset_ms < STEP_MS:
@@ -196,8 +198,8 @@ class HeldClock:
         return bool(self._host.start)
 
     def sync(self, stored: bytes | None, is_quiet: Callable[[], bool]) -> bytes | None:
-        """Go by the mark that the store has now, and return what to keep in its place, if anything. Only where
-        no other process can write it meanwhile; if it is not written, `forget` must be called."""
+        """Take the mark in the store; returns the mark to write instead, if any. Only while no other process can write
+        it; if it is not written, `forget` must be called."""
         kept, (steady, wall) = read(stored), self._read()
         self._unsaved = (self._mark,)
         mark = next_mark(kept, self._host.start, wall, steady, lambda: self._ask(is_quiet, steady))
@@ -213,7 +215,7 @@ class HeldClock:
         return is_quiet()
 
     def forget(self) -> None:
-        """The commit that began was undone."""
+        """Undo `begin`, as its commit was rolled back."""
         if self._unsaved is not None:
             self._take(self._unsaved[0])
             self._unsaved = None
@@ -221,11 +223,11 @@ class HeldClock:
 
     @property
     def wants_look(self) -> bool:
-        """Whether to read the store's mark, where nothing is committed."""
+        """True if it is time to read the store's mark outside commits."""
         return self._steady_s() * 1000 - self._looked_ms >= LOOK_EVERY_MS and bool(self._host.start)
 
     def look(self, stored: bytes | None) -> None:
-        """Go by the mark that the store had a moment ago, unless this process knows a newer one."""
+        """Take the mark that the store had a moment ago, unless this process has a newer one."""
         kept, mark, (steady, wall) = read(stored), self._mark, self._read()
         self._looked_ms = steady
         if kept is None or kept.start != self._host.start:
@@ -237,7 +239,7 @@ class HeldClock:
 
 
 def finding(ahead_ms: float) -> str | None:
-    """What a doctor says of a store's time that is so far ahead of the wall clock."""
+    """A doctor's line for a store's time that is this far ahead of the wall clock; None if it is not."""
     if not ahead_ms:
         return None
     by, how = show(round(abs(ahead_ms) / 1000)), "back" if ahead_ms > 0 else "forward"
@@ -252,7 +254,7 @@ _decode = msgspec.json.Decoder(ClockMark).decode
 
 
 def read(stored: bytes | None) -> ClockMark | None:
-    """The mark that the store has; one that cannot be read counts as none."""
+    """Decode the store's mark; an unreadable one counts as none."""
     try:
         return None if stored is None else _decode(stored)
     except (msgspec.DecodeError, ValueError, TypeError):
@@ -260,7 +262,7 @@ def read(stored: bytes | None) -> ClockMark | None:
 
 
 class StoreClock:
-    """Held against the clocks of `host`; or `clock_ms`, where a test gives that."""
+    """The clock of a store, from the clocks of `host`; or `clock_ms` in tests."""
 
     def __init__(self, sql: Mapping[str, str], clock_ms: Callable[[], int] | None, host: Host | None) -> None:
         self._sql, self._held = sql, HeldClock(host)
@@ -271,23 +273,23 @@ class StoreClock:
     # -- the mark
 
     def begin(self, c: sqlite3.Connection) -> None:
-        """At the beginning of a commit: no other process can change the mark until its end."""
+        """Synchronize at the beginning of a commit, while no other process can change the mark."""
         if self._is_held and self._held.begin():
             mark = self._held.sync(self._mark_in(c), lambda: bool(c.execute(self._sql["nothing_leased"]).fetchone()[0]))
             if mark is not None:
                 c.execute(self._sql["write_clock"], (KEY, mark))
 
     def undo(self) -> None:
-        """That commit was undone."""
+        """Undo `begin`, as its commit was rolled back."""
         self._held.forget()
 
     def begin_within(self, c: sqlite3.Connection) -> None:
-        """In a transaction of somebody else's, who may undo it: the mark stays as it is."""
+        """Read the mark in the caller's transaction, without writing it, as that may be rolled back."""
         if self._is_held and self._held.begin():
             self._held.look(self._mark_in(c))
 
     def look(self, read: Read) -> None:
-        """See, now and then, whether another process has changed the mark."""
+        """Check occasionally if another process has changed the mark."""
         if self._is_held and self._held.wants_look:
             self._held.look(next((row[0] for row in read(self._sql["read_clock"], KEY)), None))
 
@@ -298,7 +300,7 @@ class StoreClock:
     # -- times of day
 
     def timed(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """The drafts with times of day as times of the store."""
+        """The drafts with wall-clock times converted to the store's."""
         if not self._is_apart():
             return drafts
         return [
@@ -309,7 +311,7 @@ class StoreClock:
         ]
 
     def timed_all(self, settlements: Sequence[Settlement]) -> Sequence[Settlement]:
-        """The same for follow-ups."""
+        """The settlements with wall-clock times of follow-ups converted to the store's."""
         if not self._is_apart():
             return settlements
         return [replace(s, follow_ups=self.timed(s.follow_ups)) if s.follow_ups else s for s in settlements]
@@ -321,6 +323,6 @@ class StoreClock:
         return self._is_held and self._held.is_apart and self._held.ahead_ms() != 0
 
     def findings(self) -> list[str]:
-        """What a doctor says of it."""
+        """The doctor's lines about the clock."""
         one = finding(self._held.ahead_ms()) if self._is_held else None
         return [] if one is None else [one]

@@ -1,8 +1,8 @@
-"""Find rows of the SQLite store that cannot be read, and set them aside.
+"""Find unreadable rows of the SQLite store, and quarantine them.
 
-Nothing here runs while all rows can be read: code that meets an error finds here which rows cause it. A row that is set
-aside goes to quarantine. Columns that cannot be read get a default, and the column `before` keeps the whole row
-as JSON. So every version can read the message from then on.
+Nothing here runs while all rows are readable: code that meets an error uses this module to find the rows at fault. A
+damaged row goes to quarantine: unreadable columns get a default, and the column `before` keeps the whole row as JSON.
+So every version can then read the message.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _json(read: Callable[[str], Any]) -> Callable[[Any], None]:
     return check
 
 
-# The check of each column, and the default where it cannot be read; None is also right where it is the default.
+# The check of each column, and its default if unreadable; a column with default None may also be NULL.
 _CHECKS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     **dict.fromkeys(("id", "task", "queue"), (_words, "")),
     "lane": (_lane, ""),
@@ -91,7 +91,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 class RawRow:
-    """One row, column by column: `values` as they are, or their defaults; `wrong` says why, by column."""
+    """A row by column: `values` has the values, or defaults for unreadable ones, and `wrong` the reasons."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self.raw = {name: _literal(value) for name, value in cells.items() if value is not None}
@@ -114,7 +114,7 @@ class RawRow:
         return "; ".join(f"column {name}: {why}" for name, why in self.wrong.items())
 
     def message(self, seq: int) -> Message:
-        """The message, from the parts that can be read."""
+        """The message from the readable parts."""
         v = self.values
         meta = _EMPTY if v["meta"] is None else read_meta(v["meta"])
         id = v["id"] or f"damaged-{seq}"
@@ -149,7 +149,8 @@ _ALIKE = (
 
 
 def read_each(read: Read, seqs: Sequence[int]) -> Iterator[tuple[int, Message]]:
-    """These messages in their order, each row by itself: of a damaged one the readable parts, with its damage."""
+    """Yield these messages in order, each row read separately: from a damaged one the readable parts, with its
+    damage."""
     for seq in seqs:
         stored = look(read, seq)
         if stored is not None and stored.wrong:
@@ -164,7 +165,7 @@ def raw_of(message: Message) -> Mapping[str, str]:
 
 
 def look(read: Read, seq: int) -> RawRow | None:
-    """The row of this number; None if there is none."""
+    """The row with this seq; None if there is none."""
     names = [row[0] for row in read("select name from pragma_table_info('message')")]
     parts = ", ".join(f"typeof({name}), hex({name})" for name in names)
     rows = read(f"select {parts} from message where seq = ?", seq)
@@ -174,13 +175,13 @@ def look(read: Read, seq: int) -> RawRow | None:
 
 
 class Damages:
-    """Sets rows aside. Works on the connection it is given, inside its transaction."""
+    """Quarantines damaged rows. Works on the given connection, inside its transaction."""
 
     def __init__(self, statements: Mapping[str, str], groups: SqliteGroups) -> None:
         self._sql, self._groups = statements, groups
 
     def set_aside(self, c: sqlite3.Connection, seqs: Sequence[int], now: int) -> list[Message]:
-        """Those of these rows that cannot be read, as they are now: in quarantine, out of the way of all others."""
+        """Quarantine the unreadable ones of these rows, out of the way of others; returns their messages."""
 
         def read(sql: str, *args: Any) -> list[tuple[Any, ...]]:
             return c.execute(sql, args).fetchall()
@@ -221,7 +222,7 @@ class Damages:
 
 
 def damage_of(before: Any) -> Damage | None:
-    """What a row was that was set aside, from its column `before`."""
+    """The damage of a quarantined row, from its column `before`."""
     try:
         kept = msgspec.json.decode(before, type=dict[str, Any])
         return Damage(kept["why"], kept["damaged"])
@@ -230,11 +231,11 @@ def damage_of(before: Any) -> Damage | None:
 
 
 def _anything(value: Any) -> None:
-    """For a column that a newer version added."""
+    """Accept any value, for a column that a newer version added."""
 
 
 def _value(kind: str, hexed: str) -> Any:
-    """A column from its type and its bytes; a text that is not UTF-8 is `Garbled`."""
+    """A column value from its type and bytes; a text that is not UTF-8 becomes `Garbled`."""
     raw = bytes.fromhex(hexed)
     match kind:
         case "null":
@@ -260,7 +261,7 @@ class Garbled:
 
 
 def _literal(value: Any) -> str:
-    """As SQL writes it, so that it could be put back as it was."""
+    """The value as an SQL literal, from which it can be restored."""
     match value:
         case Garbled():
             return f"cast(x'{value.raw.hex()}' as text)"

@@ -1,4 +1,4 @@
-"""One open SQLite file: its connections and clock, commits that threads share, and what a fork changes."""
+"""One open SQLite file: its connections and clock, commits shared by threads, and handling of forks."""
 
 from __future__ import annotations
 
@@ -59,25 +59,24 @@ class _Work:
 
 
 class FileWriter:
-    """The one writing connection, opened when it is needed. The thread that gets the lock commits for all that wait."""
+    """The only writing connection, opened on demand. The thread that gets the lock commits for all waiting ones."""
 
     def __init__(
         self, connect: Callable[[], sqlite3.Connection], synchronous: str, failpoint: Callable[[str], None]
     ) -> None:
         self._connect, self._synchronous, self._failpoint = connect, synchronous, failpoint
         self.begun: Callable[[sqlite3.Connection], None] = lambda c: None  # called at the beginning of each commit
-        self.undone: Callable[[], None] = lambda: None  # and where nothing of one was written
+        self.undone: Callable[[], None] = lambda: None  # called when a commit was rolled back
         self._now_synchronous = synchronous
         self.lock = threading.Lock()
         self.waiting: deque[_Work] = deque()
         self._connection: sqlite3.Connection | None = None
         self.closed = False
-        self.read_only = ""  # why nothing can be written
+        self.read_only = ""  # why writes are impossible
 
     def run(self, do: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
-        """`do`'s value, once what it wrote is committed and, if `synced`, on the disk. Raises what `do` raised, or
-        StoreError; then nothing of it was written.
-        """
+        """Run `do`; returns its value once its writes are committed and, if `synced`, on the disk. Raises the errors of
+        `do`, or StoreError; then nothing was written."""
         if self.read_only:
             raise ReadOnly(f"{self.read_only}; nothing was changed")
         work = _Work(do, synced)
@@ -110,7 +109,7 @@ class FileWriter:
             self._undo()
             self.undone()
             typed = store_error(error) if isinstance(error, sqlite3.Error) else error
-            if not isinstance(typed, Exception):  # an interrupt is only for the thread it hit
+            if not isinstance(typed, Exception):  # an interrupt only concerns the thread it hit
                 typed = StoreUnavailable("the commit was interrupted; nothing was acknowledged")
             for work in group:
                 work.error = typed
@@ -125,16 +124,16 @@ class FileWriter:
         return self._connection
 
     def _set_sync(self, c: sqlite3.Connection, synced: bool) -> None:
-        """A commit that need not be synced leaves that to the next one that must: both append to the same log."""
+        """Set the sync mode. A commit without sync is synced by the next one with it, as both append to the same
+        log."""
         wanted = self._synchronous if synced else "normal"
         if wanted != self._now_synchronous:
             c.execute(f"pragma synchronous={wanted}")
             self._now_synchronous = wanted
 
     def _do(self, c: sqlite3.Connection, work: _Work) -> None:
-        """One of several: errors that are the caller's own undo its part alone; errors of the engine end the whole
-        group.
-        """
+        """Run one of several parts: errors of the caller undo only its own part, errors of the engine the whole
+        group."""
         c.execute("savepoint work")
         try:
             work.value = work.do(c)
@@ -146,11 +145,11 @@ class FileWriter:
         c.execute("release work")
 
     def _undo(self) -> None:
-        """Never raises: who waits would take a failed commit for a success."""
+        """Roll back. Never raises: waiting callers would take a failed commit for a success."""
         try:
             if self._connection is not None and self._connection.in_transaction:
                 self._connection.execute("rollback")
-        except sqlite3.Error:  # a connection that cannot even roll back is of no more use
+        except sqlite3.Error:  # a connection that cannot roll back is unusable
             self.disconnect()
 
     def disconnect(self) -> None:
@@ -166,8 +165,8 @@ class FileWriter:
 
 
 class SqliteFile(Store):
-    """What all parts of the store share. Damaged rows that a write meets are set aside, and the write is done without
-    them."""
+    """The parts that all of the store shares. Damaged rows that a write meets are quarantined, and the write is
+    repeated without them."""
 
     traits = Traits(name="sqlite", one_machine=True)
 
@@ -200,10 +199,10 @@ class SqliteFile(Store):
         self._changes = Writes(self._sql, self._groups)
         self._triage = SqliteTriage(self._sql, self._groups, self._changes)
         self._damages = Damages(self._sql, self._groups)
-        self._set_aside: list[Message] = []  # by other calls than exchange, which has yet to report it
-        self._by_lane = ""  # or the ending of those statements that leave alone lanes of newer versions
+        self._set_aside: list[Message] = []  # quarantined by other calls, to be reported by the next exchange
+        self._by_lane = ""  # or the suffix of the statements that skip lanes of newer versions
         self.failpoint: Callable[[str], None] = (
-            no_failpoint  # tests put a function here that kills or fails at a named point
+            no_failpoint  # tests set a function that kills the process or raises at a named point
         )
         self._read_lock, self._beside = threading.RLock(), FileReaders(self._connect_reader)
         self._open()
@@ -237,7 +236,7 @@ class SqliteFile(Store):
         self._waker = Waker(self._wake_folder)
         self._waiters: dict[int, SqliteWaiter] = {}
         self._nudges = 0
-        self._for_others = False  # whether the last exchange let more join their queue than it claimed
+        self._for_others = False  # True if the last exchange gave places to more messages than it claimed
         self._swept_ms = self._cells_swept_ms = self._clock_ms()
         _open_stores.add(self)
 
@@ -254,7 +253,7 @@ class SqliteFile(Store):
             for waiter in self._waiters.values():
                 waiter.leave()
             self._waiters.clear()
-        self._nudges += 1  # a new connection starts its data_version over: the one that waiters remember is void
+        self._nudges += 1  # a new connection restarts its data_version, so the one that waiters remember is invalid
         self._beside.release()
         self._read_lock.release()
         self._writer.lock.release()
@@ -275,7 +274,8 @@ class SqliteFile(Store):
         return c
 
     def _connect_reader(self) -> sqlite3.Connection:
-        """Text that is not UTF-8 is read too, with its odd bytes escaped: a list must go on past it."""
+        """Connect a reader that accepts text that is not UTF-8, with its bytes escaped: a listing must not stop
+        there."""
         if self._writer.closed:
             raise StoreError("this SQLite store is closed; open another")
         c = self._connect()
@@ -283,8 +283,8 @@ class SqliteFile(Store):
         return c
 
     def _make_wal(self, c: sqlite3.Connection) -> None:
-        """Where several open a new file at once, all but one get "locked" from SQLite, at once and whatever the
-        timeout is: each would wait for the others. Raises ConfigError."""
+        """Set WAL mode, retrying on "locked": if several processes open a new file at once, SQLite returns that to all
+        but one immediately, whatever the timeout. Raises ConfigError."""
         end_s = time.monotonic() + BUSY_TIMEOUT_S
         while True:
             try:
@@ -309,8 +309,8 @@ class SqliteFile(Store):
         return self._clock_ms()
 
     def _write(self, work: Callable[[sqlite3.Connection], T], seqs: Seqs, *, synced: bool = True) -> T:
-        """As the writer. Where a row that cannot be read was in the way, among those that `seqs` names, it is set aside
-        first, and the work is done without it."""
+        """As `FileWriter.run`. If an unreadable row among those that `seqs` returns is in the way, it is quarantined
+        first, and the work is repeated without it."""
         try:
             return self._writer.run(work, synced=synced)
         except (StoreError, msgspec.MsgspecError, UnicodeError) as error:
@@ -370,9 +370,9 @@ class SqliteFile(Store):
         self._waker.close()
 
 
-# A process does not inherit its parent's file locks, but SQLite in it thinks so as long as one connection crossed the
-# fork. Then the parent's last close would delete the log that the child commits to. So none crosses: they are closed
-# before, and opened again when they are needed, on both sides.
+# A forked process does not inherit its parent's file locks, but SQLite in it assumes so as long as one connection
+# crossed the fork. Then the parent's last close would delete the log that the child commits to. So all connections are
+# closed before a fork, and opened again on demand on both sides.
 _open_stores: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
 
 

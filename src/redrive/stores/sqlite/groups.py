@@ -1,7 +1,7 @@
-"""Groups in the SQLite store: which messages hold a place, which are parked for one, and which wait for their due time.
+"""Groups in the SQLite store: messages with a place, parked ones, and those that wait for their due time.
 
 Every statement that moves grouped messages is followed, in the same commit, by `admit` for the groups it touched. So no
-commit leaves a message parked while its group has a free place, and no process has to look for such messages.
+commit leaves a message parked while its group has a free place, and no process has to search for such messages.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Touched = set[tuple[str, str]]  # (queue, group)
 
 class GroupSpot(NamedTuple):
     """The state of a grouped message without a place: parked (`turn`) or waiting until `wake_ms`; a parked one is not
-    due before it either."""
+    due before that time either."""
 
     turn: int | None
     wake_ms: int | None
 
 
 class HandleMatch(msgspec.Struct, array_like=True, frozen=True):
-    """A message that is as its handle says; `which` of the handles."""
+    """A message that is still as its handle says; `which` is the handle's index."""
 
     which: int
     seq: int
@@ -40,28 +40,28 @@ class HandleMatch(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SqliteGroupRules(NamedTuple):
-    """How a queue's groups are served."""
+    """The group settings of a queue."""
 
     width: int
     strict: bool
     block: bool
-    own_widths: bool  # whether some group has a width of its own
+    own_widths: bool  # True if some group has a width of its own
 
 
 def spot(strict: bool, priority: int, number: int, due_ms: int, now_ms: int) -> GroupSpot:
-    """Where a message joins its group. `number` rises with every one that joins. Strict groups go by it alone; others
-    by priority first, and what is not due yet does not join before its time."""
+    """The spot of a message that joins its group. `number` rises with every join. Strict groups order by it alone;
+    others by priority first, and a message joins only when it is due."""
     if strict:
         return GroupSpot(number, due_ms if due_ms > now_ms else None)
     return GroupSpot(None, due_ms) if due_ms > now_ms else GroupSpot(priority << PRIORITY_SHIFT | number, None)
 
 
 class SqliteGroups:
-    """Works on the connection it is given, inside its transaction."""
+    """Admits messages of groups. Works on the given connection, inside its transaction."""
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         self._sql = statements
-        self.admitted = 0  # how many were given a place since the last exchange set it to 0
+        self.admitted = 0  # messages given a place since the last exchange reset this
 
     def rules(self, c: sqlite3.Connection, queue: str) -> SqliteGroupRules:
         width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
@@ -73,7 +73,7 @@ class SqliteGroups:
     def put(
         self, c: sqlite3.Connection, groups: Sequence[str | None], rows: Sequence[tuple[Any, ...]], now: int
     ) -> None:
-        """Insert rows, some of them of these groups, in their order."""
+        """Insert rows in order, some of them with groups."""
         rules: dict[str, SqliteGroupRules] = {}
         touched, placed, first = Touched(), [], self._last_number(c) + 1
         for number, (group, row) in enumerate(zip(groups, rows, strict=True), first):
@@ -90,7 +90,7 @@ class SqliteGroups:
         self.admit(c, touched, now)
 
     def rejoin(self, c: sqlite3.Connection, seen: HandleMatch, queue: str, due: int, now: int) -> Touched:
-        """A redriven message goes to the tail, or stays the head that it was."""
+        """Put a redriven message at the tail of its group, unless it is the head."""
         if seen.group is None or (seen.turn == 0 and queue == seen.queue):
             return Touched()
         at = spot(self.rules(c, queue).strict, seen.priority, self._next_numbers(c, 1), due, now)
@@ -98,7 +98,7 @@ class SqliteGroups:
         return {(seen.queue, seen.group), (queue, seen.group)}
 
     def wake(self, c: sqlite3.Connection, queue: str, limit: int, now: int) -> None:
-        """Let those whose wait is over join their lines, the longest due first, at most `limit` or WOKEN_MIN."""
+        """Let messages whose wait is over join their lines, the longest due first, at most `limit` or WOKEN_MIN."""
         woken = msgspec.json.decode(c.execute(self._sql["woken"], (queue, now, max(limit, WOKEN_MIN))).fetchone()[0])
         if not woken:
             return
@@ -114,24 +114,24 @@ class SqliteGroups:
         return row[0] if row else 0
 
     def _next_numbers(self, c: sqlite3.Connection, count: int) -> int:
-        """Take numbers out of the sequence that also numbers the rows; the first of them."""
+        """Take numbers from the sequence that also numbers the rows; returns the first."""
         c.execute("update sqlite_sequence set seq = seq + ? where name = 'message'", (count,))
         return self._last_number(c) - count + 1
 
     # -- leaving
 
     def touched(self, c: sqlite3.Connection, seqs: Iterable[int | str]) -> Touched:
-        """The groups in which these hold places. Asked before they change."""
+        """The groups in which these messages hold places, before a change."""
         pairs = msgspec.json.decode(c.execute(self._sql["touched"], (text([*seqs]),)).fetchone()[0])
         return {(queue, group) for queue, group in pairs}
 
     def touched_by_rest(self, c: sqlite3.Connection, lane: str, queue: str, bounds: tuple[Any, ...]) -> Touched:
-        """The groups held by dead messages that retention is about to remove."""
+        """The groups whose places are held by dead messages that retention will remove."""
         pairs = msgspec.json.decode(c.execute(self._sql["touched_by_rest"], (lane, queue, *bounds)).fetchone()[0])
         return {(queue, group) for queue, group in pairs}
 
     def settled(self, c: sqlite3.Connection, seqs: Iterable[int | str], touched: Touched, now: int) -> None:
-        """After a settlement: who of these keeps its place, and who comes next."""
+        """After a settlement, keep or free the places of these messages, and admit the next ones."""
         listed = text([*seqs])
         for queue in {queue for queue, _ in touched}:
             rules = self.rules(c, queue)
@@ -139,8 +139,8 @@ class SqliteGroups:
         self.admit(c, touched, now)
 
     def admit(self, c: sqlite3.Connection, touched: Touched, now: int) -> None:
-        """Give the free places of these groups to those who are parked, in their order. The time that they were
-        parked is time that they were held."""
+        """Give the free places of these groups to parked messages, in order. The time they were parked counts as
+        held."""
         for queue in {queue for queue, _ in touched}:
             rules = self.rules(c, queue)
             names = text([group for of, group in touched if of == queue])
@@ -190,12 +190,12 @@ class SqliteGroups:
         self._admit_all(c, queue, now)
 
     def _checked(self, c: sqlite3.Connection, queue: str) -> None:
-        """Raises ConfigError where the settings contradict each other; the caller's commit is undone."""
+        """Raises ConfigError if the settings contradict each other; the caller's commit is undone."""
         width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
         refuse(queue, width, bool(own), GroupOrder(order), OnDead(on_dead))
 
     def admit_everywhere(self, c: sqlite3.Connection, now: int) -> None:
-        """Where a row that cannot be read left a place free, in a group that it does not name."""
+        """Admit in all groups, as an unreadable row may have freed a place in a group it does not name."""
         for queue in msgspec.json.decode(c.execute(self._sql["parked_queues"]).fetchone()[0]):
             self._admit_all(c, queue, now)
 
@@ -206,5 +206,5 @@ class SqliteGroups:
 
 def to_group(queue: str, row: tuple[str, int, int, int, str | None]) -> Group:
     name, width, taken, parked, blocked = row
-    # (`check` names a width that is none)
+    # (`check` reports an invalid width)
     return Group(queue, name, width if type(width) is int else 0, taken, parked, blocked)

@@ -1,7 +1,7 @@
-"""Looking at an SQLite file that may not be written: another user's, one on a disk that is mounted for reading, or one
-whose log cannot be made beside it.
+"""Read an SQLite file that this process may not write: another user's, one on a read-only disk, or one whose log cannot
+be created.
 
-A reader makes nothing: a log or an index of it made by somebody else would shut the writers out.
+A reader creates no files: a log or its index made by another user would lock the writers out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRIES, PAUSE_S = 5, 0.02
 
 
 def why_read_only(path: Path) -> str:
-    """Why this process may only read the file; empty where it may write."""
+    """Why this process may only read the file; empty if it may write."""
     if not path.exists():
         return ""
     if not _may_write(path):
@@ -39,27 +39,28 @@ def _may_write(path: Path) -> bool:
 
 
 def _beside(path: Path) -> tuple[Path, Path]:
-    """The log of commits, and the index of it that processes share."""
+    """The paths of the write-ahead log, and of its shared index."""
     real = path.resolve()
     return real.with_name(f"{real.name}-wal"), real.with_name(f"{real.name}-shm")
 
 
 class Reading:
     """Opens a file for reading. While no process has it open for writing there is no log, and it is opened as
-    immutable; each reading is followed by a check that it did not change."""
+    immutable; after each read a check makes sure that it did not change."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._still: tuple[int, ...] | None = None  # the file as it was opened, where no writer has it open
+        self._still: tuple[int, ...] | None = None  # the file's state when opened, if no writer had it open
 
     def connect(self) -> sqlite3.Connection:
-        """Raises StoreUnavailable for a log that only a writer can read, sqlite3.Error. The first writer to come makes
-        log and index one after the other, and the last one to go removes them: so what they hinder is tried again."""
+        """Connect for reading. Raises StoreUnavailable for a log that only a writer can read, sqlite3.Error. A starting
+        writer creates log and index one after the other, and the last writer removes them, so errors due to that are
+        retried."""
         for left in reversed(range(TRIES)):
             opened: sqlite3.Connection | None = None
             try:
                 opened = self._open()
-                opened.execute("pragma schema_version").fetchone()  # until then SQLite opens neither
+                opened.execute("pragma schema_version").fetchone()  # SQLite opens neither before this
                 return opened
             except (sqlite3.Error, StoreUnavailable) as error:
                 if opened is not None:
@@ -84,7 +85,7 @@ class Reading:
         return sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
 
     def is_over(self) -> bool:
-        """Whether somebody has written meanwhile, or may have: what was just read may be of two times."""
+        """True if another process has written meanwhile, or may have: the data read may be of two times."""
         return self._still is not None and self._still != self._seen()
 
     def _seen(self) -> tuple[int, ...]:
@@ -93,7 +94,7 @@ class Reading:
 
 
 def passes(error: Exception) -> bool:
-    """Whether a writer who comes or goes may be the cause, and the same look may succeed in a moment."""
+    """True if a starting or ending writer may be the cause, so that a retry may succeed."""
     if isinstance(error, sqlite3.Error):
         name = getattr(error, "sqlite_errorname", "")
         return name.startswith("SQLITE_READONLY") or name == "SQLITE_CANTOPEN"
@@ -108,7 +109,7 @@ def _length(path: Path) -> int:
 
 
 def require_schema(c: sqlite3.Connection, path: Path, why: str) -> None:
-    """Raises SchemaError unless the file is one that can be looked at as it is."""
+    """Raises SchemaError unless the file can be read without migration."""
     schema.require_known(c.execute, path)
     at, known = schema.version(c.execute), schema.MIGRATIONS[-1]
     if at < known:

@@ -1,8 +1,7 @@
-"""Looking for rows of the SQLite store that cannot be read, or that nothing would ever claim, and mending them by hand.
+"""Find rows of the SQLite store that are unreadable, or that nothing would ever claim, and repair them on request.
 
-A row that only stands in the wrong place goes back to its queue. One that lost something of itself rests dead from
-then on, with what is left of it, for a person to look at. Without its id, task, queue or body it is no message any
-more: it stays in quarantine, with its row as it was.
+A row that is only in the wrong place goes back to its queue. One with lost parts becomes dead, with the remaining
+parts, for a person to inspect. Without its id, task, queue or body it stays in quarantine, with its original row.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _STRANDED = "nothing would ever claim it: it has no time at which it is due, and
 
 
 class Bad(NamedTuple):
-    """A damaged row; `aside`: it was set aside before."""
+    """A damaged row. `aside`: it was quarantined before."""
 
     seq: int
     message: Message
@@ -40,7 +39,7 @@ class Bad(NamedTuple):
 
     @property
     def lost(self) -> list[str]:
-        """The damaged columns that it cannot be mended without."""
+        """The damaged columns without which it cannot be repaired."""
         return [name for name in BEYOND_MENDING if name in self.wrong]
 
     @property
@@ -52,7 +51,7 @@ class Bad(NamedTuple):
 
 
 def bad_rows(read: Read, sql: Mapping[str, str]) -> Iterator[Bad]:
-    """All of them, in the order of putting."""
+    """Yield all damaged rows, in the order of puts."""
     last = -1
     while True:
         seqs = [row[0] for row in read("select seq from message where seq > ? order by seq limit ?", last, PAGE)]
@@ -96,13 +95,13 @@ def _looked_at(read: Read, seqs: list[int]) -> Iterator[Bad]:
 
 
 class Repairs:
-    """Mends rows one by one, each in a commit of the caller's."""
+    """Repairs rows one by one, each in a commit of the caller."""
 
     def __init__(self, damages: Damages) -> None:
         self._damages = damages
 
     def mend(self, c: sqlite3.Connection, bad: Bad, now: int) -> str:
-        """What was done with it."""
+        """Repair a row; returns the result in words."""
 
         def read(sql: str, *args: Any) -> list[tuple[Any, ...]]:
             return c.execute(sql, args).fetchall()

@@ -1,8 +1,8 @@
-"""The schema of an SQLite file, brought up to date by numbered migrations when it is opened.
+"""The schema of an SQLite file, migrated in numbered steps when it is opened.
 
-`user_version` is the number that a program must know to work the file, and all that the first releases look at. A
-migration whose first line is `-- older programs go on beside it` leaves it as it is: it makes what nothing but speed
-depends on, once or again, and its number stands in the table `schema_at`.
+`user_version` is the version that a program must know to use the file; the first releases read nothing else. A
+migration whose first line is `-- older programs go on beside it` does not change it: it affects only speed, may run
+again, and its number is in the table `schema_at`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ...message import SKIP_LOOKED
 from .errors import store_error
 from .rows import COLUMNS
 
-MIGRATIONS = (5, 6)  # the first makes the schema in an empty file; no release had one before it
-# What a redrive or an isolation takes from a message, as its column `before` keeps it: see `message.Before`.
+MIGRATIONS = (5, 6)  # the first creates the schema; no release had an older one
+# The fields that a redrive or an isolation overwrites, as stored in the column `before`: see `message.Before`.
 _TAKEN = (
     *("lane", "redrives", "queue", "reason", "rested_ms", "attempt", "crashes", "crashes_alone", "suspect", "life_ms"),
     *("held_ms", "deadline_ms", "attempts_allowed", "fingerprint", "error", "run", "expires_ms"),
 )
-# The statements that look for what is due, once more: a word of a newer version's in `lane` is left alone, what is no
-# word is looked at, and set aside.
+# Variants of the statements for due messages: lanes of newer versions are skipped, while invalid lanes are read, and
+# their messages quarantined.
 _BY_LANE = ("claimable", "claimable_but", "due", "due_but", "next_due", "next_due_but")
 _BESIDE_OLDER = "-- older programs go on beside it\n"
 _SET_AT = """create table if not exists schema_at (version integer not null);
@@ -37,7 +37,7 @@ insert into schema_at values (%d);
 _LEFT_ALONE = re.compile(r"due_ms (<= \?2|is not null)")
 _OURS = """(lane in ('ready', 'leased', 'dead', 'quarantine', 'done') or typeof(lane) <> 'text' or length(lane) > 40
  or lane glob '[^a-z]*' or lane glob '*[^a-z0-9_-]*' or lane = '')"""
-_SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # the version of a cell
+_SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # a valid version of a cell
 _PAIRS = [f"'{name}', {name}" for name in _TAKEN]
 BEFORE = f"json_object({', '.join(_PAIRS)}, 'blocked', coalesce(turn = 0, 0))"
 
@@ -53,17 +53,17 @@ def statements() -> dict[str, str]:
     return named | {f"{name}_by_lane": _LEFT_ALONE.sub(rf"\g<0> and {_OURS}", named[name]) for name in _BY_LANE}
 
 
-SchemaQuery = Callable[[str], Iterable[tuple[Any, ...]]]  # a statement that reads: its rows
+SchemaQuery = Callable[[str], Iterable[tuple[Any, ...]]]  # takes a query; returns its rows
 
 
 def needed(ask: SchemaQuery) -> int:
-    """The version that a program must know to work the file; 0 where there is nothing of ours."""
+    """The version that a program must know to use the file; 0 if it has no schema of redrive."""
     ((at,),) = ask("pragma user_version")
     return int(at)
 
 
 def version(ask: SchemaQuery) -> int:
-    """The version that the file is at; 0 where there is nothing of ours."""
+    """The version of the file; 0 if it has no schema of redrive."""
     at = needed(ask)
     if not list(ask("select 1 from sqlite_master where name = 'schema_at' and type = 'table'")):
         return at
@@ -72,7 +72,8 @@ def version(ask: SchemaQuery) -> int:
 
 
 def require_known(ask: SchemaQuery, path: Path) -> None:
-    """Raises SchemaError for a file that this redrive must not work: of a newer one, or of one before any release."""
+    """Raises SchemaError for a file that this version must not use: of a newer version, or of one before any
+    release."""
     at, first, last = needed(ask), MIGRATIONS[0], MIGRATIONS[-1]
     if at > last:
         raise SchemaError(f"{path} has schema {at}, this redrive knows up to {last}; upgrade redrive")
@@ -84,7 +85,7 @@ def require_known(ask: SchemaQuery, path: Path) -> None:
 
 
 def migrate(c: sqlite3.Connection, sql: Mapping[str, str], path: Path) -> None:
-    """Run the migrations that are missing, in the transaction that is open. Raises SchemaError."""
+    """Run the missing migrations, in the open transaction. Raises SchemaError."""
     require_known(c.execute, path)
     at = version(c.execute)
     for number in MIGRATIONS:
@@ -94,14 +95,14 @@ def migrate(c: sqlite3.Connection, sql: Mapping[str, str], path: Path) -> None:
 
 
 def _step(sql: Mapping[str, str], number: int) -> str:
-    """A migration, and the note that it is done."""
+    """A migration, and the record that it is done."""
     migration = sql[f"migration_{number}"]
     note = _SET_AT % number if migration.startswith(_BESIDE_OLDER) else f"pragma user_version={number};\n"
     return f"{migration}\n{note}"
 
 
 def version_of(path: Path) -> int:
-    """The version of the file that is there, without changing it. Raises StoreError."""
+    """The version of an existing file, without changing it. Raises StoreError."""
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as c:
             return version(c.execute)
@@ -110,7 +111,7 @@ def version_of(path: Path) -> int:
 
 
 def ddl() -> str:
-    """All that is run on an empty file, to read: redrive makes and changes its file by itself."""
+    """The DDL of an empty file, for information: redrive creates and migrates its file itself."""
     sql = statements()
     steps = [f"begin;\n{_step(sql, number)}commit;\n" for number in MIGRATIONS]
     return f"-- redrive: an SQLite file at schema {MIGRATIONS[-1]}\npragma journal_mode=wal;\n\n" + "\n".join(steps)

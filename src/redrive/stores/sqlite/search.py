@@ -1,4 +1,4 @@
-"""Filters of the SQLite store as SQL, and what they find as values."""
+"""Translate filters to SQL for the SQLite store, and decode the results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .rows import (
 
 _RESTING = ("(rested_ms, seq) > (?, ?)", "rested_ms, seq")
 _ANY = ("(coalesce(rested_ms, 0), seq) > (?, ?)", "coalesce(rested_ms, 0), seq")
-# By lane: the condition for rows after a cursor, and the order. A page of a million is read off an index, not sorted.
+# By lane, the condition for rows after a cursor, and the order: a page of a million is read from an index, not sorted.
 AFTER: dict[Lane | None, tuple[str, str]] = {
     Lane.READY: ("? <= 0 and seq > ?", "seq"),
     Lane.LEASED: _ANY,
@@ -52,19 +52,19 @@ AFTER: dict[Lane | None, tuple[str, str]] = {
 }
 
 
-FEW = 2000  # so many messages of a field are looked through rather than read in their order
-MANY = 60_000  # so many are not listed to see whether a message is among them
-NEAR = 5_000  # rows of the table that are read to see whether a page is among them
-VALUES_MAX = 50  # so many values of a field are merged in order
-LISTED_MAX = 4  # for so many of them the messages of other fields are listed
-_FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # those that have an index, of more values first
+FEW = 2000  # matches of a field up to which they are all examined instead of read in order
+MANY = 60_000  # matches beyond which they are not listed to test membership
+NEAR = 5_000  # rows of the table that are read to see if a page is among them
+VALUES_MAX = 50  # values of a field that are merged in order
+LISTED_MAX = 4  # values for which the messages of other fields are listed
+_FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # the indexed fields, the most selective first
 
 
 def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
-    """Which messages a page has, as SQL, and its parameters.
+    """The SQL and parameters for the messages of a page.
 
-    The field with the fewest matches is read in its index, and of the others those with few matches are looked up in
-    theirs: so a rare value does not read many rows, and a frequent one is read in the order of rest.
+    The field with the fewest matches is read in its index, and other fields with few matches are looked up in theirs.
+    So a rare value does not read many rows, and a frequent one is read in the order of rest.
     """
     later, order = AFTER[lane]
     clauses, args = where_of(where, lane)
@@ -98,8 +98,8 @@ def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int]
 
 
 def _waiting(read: Read, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]] | None:
-    """Those that wait in one queue, where they are few among the rows: all of them are listed off indexes, which is
-    sooner than to pass what died before. None where the table itself is sooner, or other fields are asked for."""
+    """The SQL for waiting messages of one queue, if they are few among the rows: listing them from indexes is faster
+    than passing dead ones. None if the table is faster, or the filter has other fields."""
     if where != Filter(queue=where.queue) or not isinstance(where.queue, str) or after[0] > 0:
         return None
     near = "select 1 from message where lane = 'ready' and queue = ? and seq > ? and seq <= ? limit ?"
@@ -119,14 +119,14 @@ def _waiting(read: Read, where: Filter, after: tuple[int, int], limit: int) -> t
 
 
 def _on(what: str, field: str, values: tuple[str, ...], lane: Lane | None, limit: int) -> tuple[str, Any, Any, Any]:
-    """SQL, with its parameters, for the messages of a lane with one of these values, so many at most; off an index."""
+    """The SQL and parameters for at most `limit` messages of a lane with one of these values, from an index."""
     some = f"""select seq from message indexed by message_rest_{field} where rested_ms is not null
         and {field} in (select value from json_each(?)) and lane = ? limit ?"""
     return f"select {what} from ({some})", text(values), str(lane), limit
 
 
 def grouped_by_index(where: Filter) -> bool:
-    """Whether the index of failure groups alone says which messages are meant."""
+    """True if the index of failure groups alone can answer the filter."""
     known = Filter(fingerprint=where.fingerprint, task=where.task, since_ms=where.since_ms, until_ms=where.until_ms)
     return where == known and not isinstance(where.fingerprint, tuple) and where.fingerprint != ""
 
@@ -165,14 +165,15 @@ def where_of(where: Filter, lane: Lane | None) -> tuple[list[str], list[Any]]:
     at = "rested_ms" if lane in RESTED else "coalesce(rested_ms, enqueued_ms)"
     for bound, clause in ((where.since_ms, f"{at} >= ?"), (where.until_ms, f"likely({at} < ?)")):
         if bound is not None:
-            # Two bounds seem so narrow to SQLite that it takes the whole lane's index: `likely` says that one is not.
+            # SQLite considers two bounds so selective that it uses the whole lane's index: `likely` says that one is
+            # not.
             clauses.append(clause)
             args.append(bound)
     return clauses, args
 
 
 def trend_of(now: int | None) -> tuple[str, tuple[int, ...]]:
-    """The columns of a group's trend, where the time is given, and their parameters."""
+    """The columns of a group's trend, if the time is given, and their parameters."""
     if now is None:
         return "0 recent, 0 earlier", ()
     lately = now - TREND_MS
@@ -184,18 +185,18 @@ def to_failure_group(fingerprint: str, task: str, error: str | None, faults: str
     known = None if error is None else fingerprint
     try:
         fault = died_of(read_faults(faults) if faults else (), known, error)
-    except ValueError:  # the sample's row is damaged, the others of the group are not
+    except ValueError:  # the sample's row is damaged, the rest of the group is not
         fault = None
     times = [ms if isinstance(ms, int) else 0 for ms in numbers[1:3]]  # a damaged row may hold anything
     figures: tuple[Any, ...] = (numbers[0], *times, *numbers[3:])
     return FailureGroup(fingerprint, task, error or "", fault.text if fault else "", *figures)
 
 
-LEASE_MOST_MS = 3_600_000  # a lease that ends later counts among what comes due
+LEASE_MOST_MS = 3_600_000  # leases that end later are counted as becoming due
 
 
 class SqliteQueries(SqliteFile):
-    """Find messages without claiming them."""
+    """Queries of the SQLite store."""
 
     def _messages(self, where: str, *args: Any) -> list[tuple[int, Message]]:
         sql = f"select json_group_array(json_array({COLUMNS})) from (select * from message {where})"
@@ -210,7 +211,7 @@ class SqliteQueries(SqliteFile):
         return self._with_damage(messages, aside) if aside else messages
 
     def _with_damage(self, rows: list[tuple[int, Message]], aside: Sequence[int]) -> list[tuple[int, Message]]:
-        """They with what is kept of the rows of those that were set aside."""
+        """The messages; quarantined damaged ones with their original rows."""
         kept = dict(self._read(self._sql["kept_before"], text(list(aside))))
         return [
             (seq, replace(message, damage=damage_of(kept[seq])) if seq in kept else message) for seq, message in rows
@@ -263,7 +264,7 @@ class SqliteQueries(SqliteFile):
         rows = self._messages(which, *args)
         more = f"{rows[-1][1].rested_ms or 0}.{rows[-1][0]}" if len(rows) == limit and rows else None
         if more is not None and rows[-1][1].rested_ms is None and "rested_ms" in raw_of(rows[-1][1]):
-            more = None  # behind all others: no place leads on from there
+            more = None  # it sorts after all others, so a cursor cannot continue from it
         return Page([message for _, message in rows], more)
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:

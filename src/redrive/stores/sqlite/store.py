@@ -1,9 +1,9 @@
 """The SQLite store: one file in WAL mode, for any number of processes on one machine. This module delivers: put,
-exchange, wait. `search.py` queries, `admin.py` changes by hand, `file.py` has the connections.
+exchange, wait. `search.py` has the queries, `admin.py` the administration, `file.py` the connections.
 
 Each process has one writing connection. Threads that write at the same time share a commit (one of them does the work
-of the others), so eight enqueueing threads cost one sync, not eight. The statements are in statements.sql, which says
-why batches travel as JSON.
+of the others), so eight enqueueing threads cost one sync, not eight. The statements are in statements.sql, which
+explains why batches are passed as JSON.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from .transaction import after_commit, connection_of, within
 from .wake import SqliteWaiter
 from .writes import fences_of
 
-LOOK_EVERY_S = 0.25  # how often an idle waiter checks whether another process changed the file without waking it
+LOOK_EVERY_S = 0.25  # how often an idle waiter checks if another process changed the file without waking it
 SWEEP_MAX = 1000
 _tuple = tuple.__new__
 
 
 class SqliteStore(SqliteQueries, SqliteAdmin):
-    """A store in the SQLite file at `path`, made if it is missing.
+    """A store in the SQLite file at `path`, created if missing.
 
-    `synchronous="normal"` gives up the sync of each commit: kill -9 still loses nothing, a power cut may lose the
-    last commits. In tests `clock_ms` replaces the store's time, and `host` the clocks of the machine which that is held
-    against. Raises ConfigError, SchemaError, StoreUnavailable.
+    `synchronous="normal"` gives up the sync of each commit: kill -9 still loses nothing, a power cut may lose the last
+    commits. In tests `clock_ms` replaces the store's time, and `host` the machine's clocks. Raises ConfigError,
+    SchemaError, StoreUnavailable.
     """
 
     # -- putting
@@ -135,12 +135,13 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             self._for_others = self._groups.admitted > len(deliveries)
             return Exchange(settled, deliveries, clogged, tuple(damaged))
 
-        # A claim alone need not be synced: a power cut that takes it back takes the claimant with it, as all that use
-        # the file are on this machine, and the message is ready again. What acknowledges anything is synced.
+        # A claim alone need not be synced: a power cut that undoes it also ends the claimant, as all users of the file
+        # are on this machine, and the message is ready again. Commits that acknowledge something are synced.
         result = self._write(work, seqs, synced=bool(settlements or swaps))
         if result.damaged:
             self._set_aside = []
-        # The worker that settles claims what becomes due, if it has room. Others may have room, so they must be woken.
+        # The settling worker claims messages that become due, if it has room. Others may have room, so they must be
+        # woken.
         if self._for_others or any(s.follow_ups or type(s.decision) is RetryAt for s in settlements):
             waiter = self._waiters.get(threading.get_ident())
             self._waker.wake_all(but=None if waiter is None else waiter.name)
@@ -149,8 +150,8 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
     def _claim(
         self, c: sqlite3.Connection, ask: ClaimRequest, now: int, deliveries: list[Delivery], damaged: list[Message]
     ) -> bool:
-        """Add to the deliveries and to the messages set aside. Returns whether more is due than it read, though it
-        claimed less than asked."""
+        """Claim messages into `deliveries`, and quarantined ones into `damaged`. Returns True if it claimed fewer than
+        requested, and more are due than it examined."""
         until = now + ask.lease_ms
         try:
             rows = self._claimable(c, ask, now)
@@ -159,9 +160,9 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             claimed = []
             for row in rows:
                 fence = row[7] + 1
-                receipt = _tuple(Receipt, (row[0], fence))  # half the time that Receipt(…) takes
+                receipt = _tuple(Receipt, (row[0], fence))  # takes half the time of Receipt(…)
                 claimed.append(Delivery(_claimed(row, fence, until, ask.worker), receipt, until, row[6] or 0))
-        except sqlite3.DataError:  # together longer than SQLite takes for one value; a single one never is
+        except sqlite3.DataError:  # together longer than SQLite's limit for one value; a single one never is
             if ask.limit == 1:
                 raise
             return self._claim(c, replace(ask, limit=ask.limit // 2), now, deliveries, damaged)
@@ -185,14 +186,14 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         return clogged
 
     def _passes_by_lane(self, error: Exception) -> bool:
-        """From here on leave alone what a newer version keeps in lanes of its own, if that is what was met."""
+        """Skip lanes of newer versions from now on, if one caused the error; True if so."""
         if not isinstance(error, Strange) or self._by_lane:
             return False
         self._by_lane = "_by_lane"
         return True
 
     def _due_seqs(self, c: sqlite3.Connection, ask: ClaimRequest, now: int) -> list[int]:
-        """The `seq` of each message that a claim would read."""
+        """The seqs of the messages that a claim would read."""
         skip = (text(sorted(ask.skip)),) if ask.skip else ()
         but, asked = ("_but" if skip else ""), (ask.queue, now, ask.limit)
         places = read_places(self._one(c, f"due{but}{self._by_lane}", *asked, *skip))
@@ -266,7 +267,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
                 seen, due_ms = version, self._next_due_ms(asks)
             left_s = end - time.monotonic()
             due_s = (due_ms - self._clock.now()) / 1000
-            if waiter.nudges != self._nudges:  # one that came before this thread had a socket counts too
+            if waiter.nudges != self._nudges:  # includes a nudge from before this thread had a socket
                 waiter.nudges = self._nudges
                 return
             if left_s <= 0 or due_s <= 0 or waiter.wait(max(0.0, min(left_s, due_s, LOOK_EVERY_S))):
@@ -302,14 +303,14 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             return
         self._swept_ms = now
         if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
-            self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
+            self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
         c.execute(self._sql["sweep_keys"], (now,))
 
     # -- keeping
 
 
 def _claimed(row: CompactRow, fence: int, until: int, worker: str) -> Message:
-    """The message as the claim leaves it. Raises Strange."""
+    """The claimed message. Raises Strange."""
     _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, group, held, body, cold = row
     if lane is not Lane.LEASED:
         if lane is not Lane.READY:
@@ -319,7 +320,7 @@ def _claimed(row: CompactRow, fence: int, until: int, worker: str) -> Message:
         cold.crashes += 1
         cold.crashes_alone += cold.suspect == 2
         cold.suspect = 1
-    if cold is None:  # the way of most messages: as few steps as there can be
+    if cold is None:  # the common case, in as few steps as possible
         crashes = 1 if lane is Lane.LEASED else 0
         return Message(
             id,

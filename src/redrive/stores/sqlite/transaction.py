@@ -1,4 +1,4 @@
-"""Writing in a transaction of the caller's own: which SQLite connection is behind what was given, and is it ours."""
+"""Write in the caller's own transaction: find the sqlite3 connection of the given object, and check its file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import Any
 from ...errors import EnqueueError, Unsupported
 from ..sqlalchemy import driver_connection, is_of
 
-_WAITING = "redrive: calls after the commit"  # in the info of a session
+_WAITING = "redrive: calls after the commit"  # key in the info of a session
 
 
 def connection_of(tx: Any) -> sqlite3.Connection:
-    """The sqlite3 connection of a sqlite3 connection, or of a connection or session of SQLAlchemy's. Raises
-    Unsupported."""
+    """The sqlite3 connection behind a connection or session of sqlite3 or SQLAlchemy. Raises Unsupported."""
     connection = driver_connection(tx) if is_of(tx, "sqlalchemy") else tx
     if not isinstance(connection, sqlite3.Connection):
         raise Unsupported(
@@ -28,10 +27,10 @@ def connection_of(tx: Any) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def within(c: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
-    """The connection inside its transaction, for statements of ours: all of them, or none if the block raises.
+    """The connection in its transaction, for redrive's statements: all of them apply, or none if the block raises.
 
-    Begins the transaction where sqlite3 would have with the next write. Raises Unsupported if the connection is to
-    another file than `path`, EnqueueError if it commits by itself.
+    Begins the transaction if none is open. Raises Unsupported if the connection is to another file than `path`,
+    EnqueueError if it is in autocommit.
     """
     as_it_was, c.row_factory, c.text_factory = (c.row_factory, c.text_factory), None, str
     try:
@@ -62,14 +61,14 @@ def _begin(c: sqlite3.Connection) -> None:
         raise EnqueueError(
             "tx= has no transaction open and commits each statement by itself; execute 'begin immediate' on it first"
         )
-    c.execute("begin immediate")  # at once for writing: later it could find that others wrote meanwhile, and fail
+    c.execute("begin immediate")  # a later upgrade to writing fails if others wrote meanwhile
 
 
 def after_commit(tx: Any, do: Callable[[], None]) -> None:
-    """Call `do` once a session of SQLAlchemy's commits. After other transactions waiters find out by polling."""
+    """Call `do` once a session of SQLAlchemy commits. For other transactions waiters notice the change by polling."""
     orm, event = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.event")
     if orm is not None and event is not None and isinstance(tx, orm.Session):
-        if _WAITING not in tx.info:  # one listener for a session's life: none is ever taken off, not even with once=
+        if _WAITING not in tx.info:  # one listener per session, as listeners cannot be removed, not even with once=
             event.listen(tx, "after_commit", _call_waiting)
         tx.info.setdefault(_WAITING, {})[do] = None
 

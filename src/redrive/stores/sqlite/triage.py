@@ -1,6 +1,6 @@
-"""What people and runs do with resting messages in the SQLite store: verdicts and imports.
+"""Triage verdicts and imports in the SQLite store.
 
-Like settlements they go in batches, a few statements whatever their number: a worker carries runs beside its loop.
+Like settlements they are batched, with a few statements for any number: a worker executes runs beside its loop.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _read_ids = msgspec.json.Decoder(list[str]).decode
 
 
 class SqliteTriage:
-    """Works on the connection it is given. Each call is a part of a commit of the caller's."""
+    """Applies verdicts and imports. Works on the given connection; each call is part of the caller's commit."""
 
     def __init__(self, statements: Mapping[str, str], groups: SqliteGroups, changes: Writes) -> None:
         self._sql, self._groups, self._changes = statements, groups, changes
 
     def judge(self, c: sqlite3.Connection, handles: Sequence[Handle], verdict: Verdict, now: int) -> list[bool]:
-        """Whether each of the handles held, one after the other."""
+        """Apply the verdict; returns True for each handle to which it applied, in order."""
         moved = [False] * len(handles)
         for which in _rounds(handles):
             seen = self._seen(c, which, handles, verdict)
@@ -56,7 +56,7 @@ class SqliteTriage:
     def _seen(
         self, c: sqlite3.Connection, which: Sequence[int], handles: Sequence[Handle], verdict: Verdict
     ) -> list[HandleMatch]:
-        """What this verdict is for, of those that are still as they were seen."""
+        """The messages for this verdict that are still as their handles say."""
         lanes = judged_lanes(verdict)
         wanted = [at for at in which if handles[at].lane in lanes]
         if not wanted:
@@ -104,7 +104,7 @@ class SqliteTriage:
                 touched.update(self._groups.rejoin(c, one, verdict.to_queue or one.queue, due[one.seq], now))
 
     def _replace(self, c: sqlite3.Connection, seq: int, draft: Draft, now: int) -> None:
-        """The discarded one's key is the draft's, and held as long as it was to be."""
+        """Put the draft in place of the discarded message. It takes over the key, with its expiry."""
         (old,) = c.execute("select id from message where seq = ?", (seq,)).fetchone()
         name = draft.task, draft.key
         held = c.execute(self._sql["key_until"], (*name, old)).fetchone()
@@ -120,7 +120,7 @@ class SqliteTriage:
     def restore(self, c: sqlite3.Connection, messages: Sequence[Message], now: int) -> list[bool]:
         (ids,) = c.execute(self._sql["stored"], (text([message.id for message in messages]),)).fetchone()
         stored = set(_read_ids(ids))
-        keyed: set[tuple[str, str]] = set()  # by earlier ones of this batch, whose rows are not written yet
+        keyed: set[tuple[str, str]] = set()  # keys of earlier messages of this batch, whose rows are not written yet
         rows, words = [], []
         for message in messages:
             words.append(message.id not in stored and self._key_is_free(c, message, keyed, now))
@@ -131,7 +131,7 @@ class SqliteTriage:
         return words
 
     def _key_is_free(self, c: sqlite3.Connection, message: Message, keyed: set[tuple[str, str]], now: int) -> bool:
-        """Then it is the message's from now on."""
+        """Take the key for the message, if it is free; True if so."""
         if message.key is None:
             return True
         name = message.task, message.key
@@ -145,7 +145,7 @@ class SqliteTriage:
 
 
 def _rounds(handles: Sequence[Handle]) -> Iterator[list[int]]:
-    """Which of the handles to judge together, so that of one message there is one at a time: mostly all of them."""
+    """Group the indexes of handles into rounds without two handles of one message: usually one round."""
     left = [*range(len(handles))]
     while left:
         taken: dict[str, int] = {}

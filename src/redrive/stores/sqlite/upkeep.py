@@ -1,4 +1,4 @@
-"""The checks of `SqliteStore.doctor`: the disk below the file, and the log beside it."""
+"""The checks of `SqliteStore.doctor`: the file's disk, and its log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from ...config import is_shared
 
 FREE_LEAST = 512 * 2**20
-WAL_MOST = 64 * 2**20  # a checkpoint begins at 4 MB
+WAL_MOST = 64 * 2**20  # a checkpoint starts at 4 MB
 MOUNTS = Path("/proc/self/mounts")
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "virtiofs", "fuse")
 _LOST = {
@@ -21,7 +21,7 @@ _LOST = {
 
 
 def findings(path: Path, synchronous: str, waiting_bytes: int) -> Iterator[str]:
-    """A line for each thing that is unsafe or slow. `waiting_bytes` of the log could not be carried to the file."""
+    """A line for each unsafe or slow setting. `waiting_bytes` of the log could not be written to the file."""
     if synchronous == "normal":
         yield (
             "synchronous=normal: a power cut may take back the last commits, acknowledged or not; take it out of the "
@@ -66,12 +66,12 @@ def _of_modes(path: Path) -> Iterator[str]:
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system of `path`; empty where it cannot be known."""
+    """The type of the file system of `path`; empty if unknown."""
     try:
         mounts = [line.split(" ") for line in MOUNTS.read_text(errors="replace").splitlines()]
     except OSError:
         return ""
-    places = {_plain(place): kind for _, place, kind, *_ in mounts}  # of two at one place the later one counts
+    places = {_plain(place): kind for _, place, kind, *_ in mounts}  # of two mounts at one place the later one counts
     whole = path.resolve()
     return next((places[str(above)] for above in (whole, *whole.parents) if str(above) in places), "")
 
@@ -81,7 +81,7 @@ def _size(count: int) -> str:
 
 
 def _plain(place: str) -> str:
-    """Blanks in a mount's place are written in octal."""
+    """Decode a mount's path, in which blanks are octal escapes."""
     for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\134", "\\")):
         place = place.replace(octal, character)
     return place

@@ -1,8 +1,8 @@
 """Waking idle waiters across processes on one machine: a datagram socket per waiter in a folder beside the database.
 
-All of it is best effort: a message lost here costs latency, never work, as every waiter also looks by itself, slowly.
-So where the folder is not one of ours, is no folder, or cannot be made, waiters only look, and puts wake whom they
-can. Sockets are made and removed through the folder's descriptor, so nothing is touched where a link leads.
+All of it is best effort: a lost wake-up costs latency, never work, as every waiter also polls slowly. So if the folder
+belongs to another user, is not a folder, or cannot be created, waiters only poll, and puts wake those that they can.
+Sockets are created and removed through the folder's descriptor, so that links are not followed.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ...files import GROUP_FILE, Folder
 
 _BIND_TRIES = 20
 _PATH_MAX = 90  # bytes; the kernels' limits for a socket's path are 104 and 108
-_DESCRIPTORS = "/proc/self/fd"  # Linux: the way into an open folder, however long its path is
+_DESCRIPTORS = "/proc/self/fd"  # Linux: the path into an open folder, however long its own path is
 _HAS_DESCRIPTORS = Path(_DESCRIPTORS).is_dir()
 
 
 def wake_dir(database: Path) -> Path:
-    """The folder of the sockets for this database."""
+    """The folder of the wake-up sockets for this database."""
     return database.with_name(database.name + "-wake")
 
 
 class SqliteWaiter:
-    """One thread's wait: for nudges of this process, and, where it can have a socket in the folder, for `wake_all` of
-    others. `name` is that socket's; empty where it has none, or should have none (None)."""
+    """One thread's wait: for nudges of this process, and for `wake_all` of others if it has a socket in the folder.
+    `name` is the socket's name; empty without one, also if the folder is None."""
 
     def __init__(self, folder: Path | None) -> None:
         self.name = ""
-        self.nudges = 0  # how many of the store's nudges it has seen
+        self.nudges = 0  # nudges of the store that it has seen
         self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._near.setblocking(False)
         self._far.setblocking(False)
@@ -52,7 +52,7 @@ class SqliteWaiter:
         for left in reversed(range(_BIND_TRIES)):
             try:
                 folder = Folder(path, make=True)
-            except FileNotFoundError:  # the last waiter to go removed it meanwhile
+            except FileNotFoundError:  # the last waiter removed it meanwhile
                 if not left:
                     raise
                 continue
@@ -72,7 +72,7 @@ class SqliteWaiter:
         return [self._near] if self._socket is None else [self._near, self._socket]
 
     def wait(self, timeout_s: float) -> bool:
-        """True if somebody woke this waiter; takes all wake-ups that are there."""
+        """True if the waiter was woken; takes all pending wake-ups."""
         if not self._poll.poll(timeout_s * 1000):
             return False
         for heard in self._heard():
@@ -82,12 +82,12 @@ class SqliteWaiter:
         return True
 
     def nudge(self) -> None:
-        """Wake it, from another thread of this process."""
+        """Wake the waiter, from another thread of this process."""
         with contextlib.suppress(OSError):  # its buffer is full of nudges already
             self._far.send(b"!")
 
     def leave(self) -> None:
-        """In a forked child: the socket stays its parent's."""
+        """In a forked child: close only the child's copies; the socket stays its parent's."""
         for end in (*self._heard(), self._far):
             end.close()
         if self._folder is not None:
@@ -103,23 +103,22 @@ class SqliteWaiter:
 
 
 class Waker:
-    """Sends to every waiter of a folder; keeps the folder's listing as long as the folder does not change. Never
-    raises."""
+    """Sends to every waiter of a folder; caches the folder's listing until it changes. Never raises."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder
         self._folder: Folder | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._refused: tuple[int, ...] = ()  # a folder that is none of ours, as it was looked at
+        self._refused: tuple[int, ...] = ()  # identity of a rejected folder when it was checked
         self._seen_ns = -1
         self._names: list[str] = []
 
     def wake_all(self, but: str | None = None) -> None:
-        """Wake every waiter of every process, but for the one of that name."""
+        """Wake every waiter of every process, except the one with name `but`."""
         try:
             folder = self._look()
-        except OSError:  # no other process waits, or it cannot be listed
+        except OSError:  # no other process waits, or the folder is unreadable
             return
         if folder is not None:
             for name in self._names:
@@ -127,7 +126,7 @@ class Waker:
                     self._wake(folder, name)
 
     def _look(self) -> Folder | None:
-        """The folder, if it is one of ours, and in `_names` the sockets in it."""
+        """The folder, if it is acceptable; updates `_names`, the sockets in it."""
         file = os.lstat(self._path)
         folder, inode = self._folder, (file.st_dev, file.st_ino)
         if folder is None or folder.inode != inode:
@@ -136,7 +135,8 @@ class Waker:
         if folder is None:
             return None
         if file.st_mtime_ns != self._seen_ns:
-            # A file made in the same clock tick as the listing would be missed for good: a young listing is read again.
+            # A file made in the same clock tick as the listing would be missed for ever: a recent listing is read
+            # again.
             self._names = folder.sockets()
             changed_ns = os.fstat(folder.fd).st_mtime_ns
             settled = changed_ns == file.st_mtime_ns and changed_ns < time.time_ns() - 50_000_000
@@ -156,13 +156,13 @@ class Waker:
     def _wake(self, folder: Folder, name: str) -> None:
         try:
             self._socket.sendto(b"!", _address(folder, name))
-        except ConnectionRefusedError:  # left behind by a process that was killed
+        except ConnectionRefusedError:  # left by a killed process
             folder.remove_socket(name)
         except OSError:
-            pass  # its buffer is full of wake-ups, it is another user's, or gone; waiters check by themselves
+            pass  # its buffer is full of wake-ups, it is another user's, or gone; waiters poll anyway
 
     def _forget(self) -> None:
-        """It is closed once no thread sends through it any more."""
+        """Drop the folder, which is closed once no thread sends through it."""
         self._folder, self._seen_ns, self._names = None, -1, []
 
     def close(self) -> None:
@@ -171,12 +171,13 @@ class Waker:
 
 
 def _bound(folder: Folder) -> tuple[str, socket.socket]:
-    """A socket in the folder, and its name there. Its mode is set before it has a name, whatever the umask."""
+    """Create a socket in the folder; returns its name and the socket. Its mode is set before it has a name, whatever
+    the umask."""
     name = f"{os.getpid():x}-{secrets.token_hex(3)}"
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         made.setblocking(False)
-        with contextlib.suppress(OSError):  # not everywhere
+        with contextlib.suppress(OSError):  # not supported everywhere
             os.fchmod(made.fileno(), 0o600)
         made.bind(_address(folder, name))
         if folder.shared:
@@ -188,7 +189,7 @@ def _bound(folder: Folder) -> tuple[str, socket.socket]:
 
 
 def _address(folder: Folder, name: str) -> str:
-    """Of a socket in the folder. Raises OSError where its path is too long and there is no way around that."""
+    """The address of a socket in the folder. Raises OSError if its path is too long and descriptors are unavailable."""
     if _HAS_DESCRIPTORS:
         return f"{_DESCRIPTORS}/{folder.fd}/{name}"
     path = str(folder.path / name)
@@ -198,8 +199,8 @@ def _address(folder: Folder, name: str) -> str:
 
 
 def _share(folder: Folder, name: str) -> None:
-    """Let the group write to the socket, which the umask may have forbidden; through its descriptor, as a member of
-    the group could have put something else in its place."""
+    """Let the group write to the socket, which the umask may forbid. Uses a descriptor, as a member of the group could
+    have replaced the file."""
     path_only = getattr(os, "O_PATH", None)
     if path_only is None or not _HAS_DESCRIPTORS:
         return

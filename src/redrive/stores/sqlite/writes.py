@@ -30,14 +30,16 @@ from .groups import SqliteGroups, Touched
 
 
 class Writes:
-    """Works on the connection it is given. Each call is a part of a commit of the caller's."""
+    """Inserts, settles and removes messages. Works on the given connection; each call is part of the caller's
+    commit."""
 
     def __init__(self, statements: Mapping[str, str], groups: SqliteGroups) -> None:
         self._sql, self._groups = statements, groups
 
     def insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[PutResult]:
         puts, rows, groups = [], [], []
-        keyed: dict[tuple[str, str], PutResult] = {}  # by earlier drafts of this batch, whose rows are not written yet
+        # keys of earlier drafts of this batch, whose rows are not written yet
+        keyed: dict[tuple[str, str], PutResult] = {}
         for draft in drafts:
             id = draft.id or new_id(now)
             if draft.key is not None:
@@ -99,7 +101,7 @@ class Writes:
     def _acked(
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int]
     ) -> list[Settled] | None:
-        """All of them acked, or None: then none was."""
+        """Ack all of them, or none and return None."""
         c.execute("savepoint acks")
         if len(fences) == len(settlements) == c.execute(self._sql["ack"], (text(fences),)).rowcount:
             c.execute("release acks")
@@ -122,7 +124,7 @@ class Writes:
         deferrals: list[list[Any]] = []
         drafts: list[Draft] = []
         for s in settlements:
-            # Popped: the same receipt twice is stale the second time.
+            # Popped: the second use of a receipt is stale.
             cancel = held.pop((s.receipt.handle, s.receipt.fence), None)
             if cancel is None or (cells is not None and not cells.try_all(s.swaps)):
                 words.append(Settled.STALE)
@@ -134,7 +136,7 @@ class Writes:
                     kept.append(kept_row(s, s.decision, now))
             elif cancel:
                 moves.append(move_row(s, now))
-                words.append(Settled.CANCELLED)  # its end is not what was decided, so nothing follows from that
+                words.append(Settled.CANCELLED)  # its end is not the one decided, so there are no follow-ups
                 continue
             elif (retry := retry_row(s)) is not None:
                 retries.append(retry)
@@ -161,7 +163,7 @@ class Writes:
         return words
 
     def held(self, c: sqlite3.Connection, fences: dict[int | str, int]) -> dict[tuple[int | str, int], int]:
-        """Those that are the current claim, as (seq, fence), and whether a cancel was asked for."""
+        """The current claims among these as (seq, fence), with 1 if a cancel was requested."""
         rows = msgspec.json.decode(c.execute(self._sql["held_now"], (text(fences),)).fetchone()[0])
         return {(seq, fence): cancel for seq, fence, cancel in rows}
 
@@ -194,7 +196,7 @@ def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
 
 
 def retry_row(s: Settlement) -> list[Any] | None:
-    """A counted retry with its fault, as the statement `retry` takes it; None for every other settlement."""
+    """A counted retry with its fault, as arguments of the statement `retry`; None for every other settlement."""
     decision = s.decision
     if type(decision) is not RetryAt or not decision.counts or decision.held or s.fault is None:
         return None
@@ -204,7 +206,7 @@ def retry_row(s: Settlement) -> list[Any] | None:
 
 
 def defer_row(s: Settlement, now: int) -> list[Any] | None:
-    """A wait that flow control asked for, as the statement `defer` takes it; None for every other settlement."""
+    """A deferral by flow control, as arguments of the statement `defer`; None for every other settlement."""
     decision = s.decision
     if type(decision) is not RetryAt or decision.counts or decision.crashed or s.fault is not None:
         return None
@@ -213,14 +215,14 @@ def defer_row(s: Settlement, now: int) -> list[Any] | None:
 
 
 def kept_row(s: Settlement, ack: Ack, now: int) -> tuple[Any, ...]:
-    """An ack of what is kept, as the statement `keep` takes it."""
+    """An ack that keeps the message, as arguments of the statement `keep`."""
     expires = None if ack.keep_ms is None else now + ack.keep_ms
     reason = None if ack.degraded is None else DEGRADED
     return (now, expires, reason, s.result, *s.receipt)
 
 
 def move_row(s: Settlement, now: int) -> list[Any]:
-    """One settlement that is not an ack, as the statement `settle` takes it."""
+    """A settlement other than an ack, as arguments of the statement `settle`."""
     fault = text(s.fault) if s.fault is not None else None
     fingerprint, error = (s.fault.fingerprint, s.fault.error) if s.fault is not None else (None, None)
     match s.decision:

@@ -1,4 +1,4 @@
-"""The store on AWS SQS; `wire` is how messages are written to SQS.
+"""The store on AWS SQS; `wire` encodes messages for SQS.
 
 Nothing is imported until it is used: the Lambda function that redrives dead messages starts with `wire` alone.
 """
@@ -15,7 +15,7 @@ __all__ = ["SqsStore"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the store at its first use."""
+    """Import the store at first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(".store", __name__), name)

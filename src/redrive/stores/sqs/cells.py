@@ -1,4 +1,4 @@
-"""Dead letters and shared state of a store on SQS, which other engines hold: its triage store and its cells."""
+"""The stores beside SQS: the triage store for dead letters, and the cells for shared state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Resting = TypeVar("Resting")
 
 
 class NoCells:
-    """The cells of a store that has none: always empty."""
+    """The cells of a store without any: always empty."""
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
         return [None] * len(keys)
@@ -44,14 +44,14 @@ class NoCells:
 
 
 class SplitCells:
-    """Cells in two places: those of redrive runs are with the dead letters, all others in `shared`."""
+    """Cells in two places: those of redrive runs beside the dead letters, all others in `shared`."""
 
     def __init__(self, shared: Cells, triage: Cells) -> None:
         self._shared, self._triage = shared, triage
 
     @property
     def requests(self) -> Counter[str]:
-        """Those of the shared cells, where they are billed."""
+        """The requests to the shared cells, if they are billed."""
         counter = getattr(self._shared, "requests", None)
         return counter if isinstance(counter, Counter) else Counter()
 
@@ -76,14 +76,14 @@ class SplitCells:
 
 
 def need(triage: Resting | None) -> Resting:
-    """Return the triage store, or what belongs to it. Raises Unsupported where there is none."""
+    """Return the triage store, or a part of it. Raises Unsupported if there is none."""
     if triage is None:
         raise Unsupported(NO_TRIAGE)
     return triage
 
 
 def check_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
-    """Raises Conflict if a swap would not apply now. Checked before anything is sent, as SQS has no shared commit."""
+    """Raises Conflict if a swap would not apply now. Checked before messages are sent, as SQS has no shared commit."""
     if not swaps:
         return
     current = cells.read([swap.key for swap in swaps])
@@ -93,7 +93,7 @@ def check_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
 
 
 def apply_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
-    """Write these, the audit log last; raises Conflict where one does not apply."""
+    """Apply these swaps, those of the audit log last. Raises Conflict if one does not apply."""
     audit_swaps = [swap for swap in swaps if swap.key.startswith("audit")]
     for some in ([swap for swap in swaps if not swap.key.startswith("audit")], audit_swaps):
         if some and not all(cells.swap(some)):
@@ -106,9 +106,9 @@ StoreOpener = Callable[[str], Store]
 
 
 class BesideStores:
-    """The triage store and the cells of a store on SQS: those given, or those that its URL names.
+    """The triage store and the cells of a store on SQS: those given, or those in its URL.
 
-    `open_store` and `open_cells` open what the URL names. `cells` has none where there are none; `some_cells` is None.
+    `open_store` and `open_cells` open those of the URL. Without cells, `cells` is always empty and `some_cells` None.
     """
 
     def __init__(
@@ -135,19 +135,19 @@ class BesideStores:
             raise ConfigError(f"store URL {at.shown!r}: track=true needs a place for its records. {NO_CELLS}")
 
     def commits(self, swaps: Sequence[Swap]) -> bool:
-        """Whether the triage store holds all these cells, and so can write them in one commit."""
+        """True if the triage store holds all these cells, and so can write them in one commit."""
         return self.triage is not None and (
             self._own is None or all(swap.key.startswith(WITH_TRIAGE) for swap in swaps)
         )
 
     def open(self) -> None:
-        """Open what is opened at its first use. Raises what opening it raises."""
+        """Connect now, not at first use. Raises the errors of connecting."""
         for part in (self.triage, self._own):
             if part is not None:
                 part.connect()
 
     def requests(self) -> Counter[str]:
-        """The calls of the cells, by action."""
+        """The requests to the cells, by action."""
         return Counter() if self._own is None else Counter(self._own.requests)
 
     def doctor(self) -> list[str]:
@@ -160,7 +160,7 @@ class BesideStores:
 
 
 def _open_cells(url: str, region: str, open_store: StoreOpener, open_cells: Callable[[str], OpenCells]) -> OpenCells:
-    """A DynamoDB table is in the queues' region unless its URL names another."""
+    """Open the cells. A DynamoDB table is in the region of the queues unless its URL names another."""
     if not url.startswith("dynamodb://"):
         return CellsOfStore(open_store(url))
     if "region=" not in url:
@@ -170,19 +170,19 @@ def _open_cells(url: str, region: str, open_store: StoreOpener, open_cells: Call
 
 # -- pauses
 
-PAUSES = "sqs/paused"  # a cell: which queues are paused, as SQS cannot say it
+PAUSES = "sqs/paused"  # the cell with the paused queues, as SQS has no pauses
 PAUSES_EVERY_S = 1.0  # how often the cell is read
 
 
 class QueuePauses:
-    """Pauses the queues of one store. Without cells none can be."""
+    """Pauses the queues of one store. Without cells no queue can be paused."""
 
     def __init__(self, cells: Cells | None) -> None:
         self._cells = cells
         self.seen: tuple[float, frozenset[str]] = (-math.inf, frozenset())  # when the cell was read, and its queues
 
     def queues(self) -> frozenset[str]:
-        """The queues that are paused, as of a moment ago."""
+        """The paused queues, at most PAUSES_EVERY_S old."""
         if self._cells is None:
             return frozenset()
         looked_s, names = self.seen
@@ -193,7 +193,7 @@ class QueuePauses:
         return names
 
     def set(self, queue: str, paused: bool) -> None:
-        """Raises Unsupported where there are no cells."""
+        """Pause or resume a queue. Raises Unsupported without cells."""
         if self._cells is None:
             raise Unsupported(f"queue {queue!r} cannot be paused. {NO_CELLS}")
         while True:
@@ -207,7 +207,7 @@ class QueuePauses:
 
 
 def traits_of(at: SqsUrl, *, cells: bool, triage: bool) -> Traits:
-    """The traits of a store; `cells`, `triage`: whether it has them."""
+    """The traits of a store with or without cells and triage store."""
     return Traits(
         name="sqs",
         body_bytes_max=ANY_BODY_MAX,

@@ -1,4 +1,4 @@
-"""Claim messages: what was received becomes deliveries with their state, under leases that can be extended and lost."""
+"""Claim messages: received ones become deliveries with their state, under leases that can be extended and lost."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .track import RECORDS as TRACKS
 from .track import Track, read_record
 from .wire import claimed
 
-FRESH_SHARE = 0.5  # of a lease: a message that waited here longer is hidden again before it is handed out
-WAITED_MS = 5 * 60_000  # for so long a message may have been gathered with others before Lambda handed it over
+FRESH_SHARE = 0.5  # share of a lease: a message buffered for longer is hidden again before its delivery
+WAITED_MS = 5 * 60_000  # how long Lambda may have gathered a message in a batch before it called the function
 
 
 class Claims:
-    """Claims for one store. `tracked`: each message has a record, by which it may have been cancelled."""
+    """Claims for one store. `tracked`: each message has a record, which may show that it was cancelled."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Claims:
         self._tracked, self._now_ms = tracked, now_ms
 
     def claim(self, placed: Sequence[tuple[ClaimRequest, SqsQueue]], *, patient: bool) -> list[Delivery]:
-        """Claim for each ask. Raises the first error if nothing came."""
+        """Claim for each request. Raises the first error if no message was received."""
         deliveries, errors = list[Delivery](), list[StoreError | ConfigError]()
         for (ask, queue), received in zip(placed, self._receivers.ask(placed, patient=patient), strict=True):
             if received:
@@ -61,7 +61,7 @@ class Claims:
         return deliveries
 
     def take(self, ask: ClaimRequest, queue: SqsQueue, received: Sequence[Received]) -> list[Delivery]:
-        """Claim all of these, however long they were buffered and whatever runs in their groups."""
+        """Claim all of these, even if buffered for long or behind others of their groups."""
         return self._deliver(ask, queue, received, self._records_of(ask, received))
 
     def _records_of(self, ask: ClaimRequest, received: Sequence[Received]) -> dict[str, Cell]:
@@ -70,8 +70,8 @@ class Claims:
     def _known(
         self, ask: ClaimRequest, queue: SqsQueue, received: Sequence[Received], errors: list[StoreError | ConfigError]
     ) -> tuple[Sequence[Received], dict[str, Cell]]:
-        """The messages that can be delivered, and their records. Where records cannot be read, the messages that need
-        one wait for the next claim; in a FIFO queue all wait, as they have an order."""
+        """The messages that can be delivered, and their records. If records are unreadable, the messages that need them
+        wait for the next claim; in a FIFO queue all wait, to keep the order."""
         try:
             records = self._records_of(ask, received)
             if any(is_again(one) for one in received):
@@ -120,7 +120,7 @@ class Claims:
         return deliveries
 
     def _hop(self, steps: Sequence[SettleStep]) -> None:
-        """Put messages off. One that fails comes back when its visibility ends, and is put off then."""
+        """Defer messages. One that fails is received again when its visibility ends, and deferred then."""
         self._settling.send(steps)
         self._settling.keep(steps)
         done = [step for step in steps if step.error is None and step.word is Settled.OK]
@@ -129,7 +129,7 @@ class Claims:
 
 
 class SqsLeases:
-    """Leases for one store: how long a message is hidden. They are renewed, and lost where SQS says so."""
+    """The leases of one store: how long a message is hidden. SQS reports lost ones on renewal."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class SqsLeases:
         for at, receipt in enumerate(receipts):
             held = held_by.get(receipt)
             if held is None and self._steps.ended(receipt) is not None:
-                continue  # it is settled; the worker repeats the call for others
+                continue  # settled already; the worker repeats the call for others
             seconds = 0 if held is None else min(math.ceil(lease_ms / 1000), held.stays_s(now))
             if held is None or (held.until_ms <= now and seconds <= 0):
                 words[at] = LeaseStatus.LOST
@@ -163,7 +163,7 @@ class SqsLeases:
                 job, mine = jobs.setdefault(held.queue.url, (BatchJob(HIDE, held.queue.url, []), []))
                 job.entries.append({"ReceiptHandle": held.handle, "VisibilityTimeout": seconds})
                 mine.append(at)
-                if held.group is not None:  # those behind it, best effort
+                if held.group is not None:  # extends the messages behind it too, best effort
                     more = [one.raw["ReceiptHandle"] for one in self._in_flight.fifo.behind(held.group)]
                     if all(self._hide_for(held.queue, more, seconds)):
                         self._in_flight.fifo.renewed(held.group, now + seconds * 1000)
@@ -193,7 +193,7 @@ class SqsLeases:
         self._ending.leave(lost)
 
     def fresh(self, queue: SqsQueue, received: Sequence[Received]) -> Sequence[Received]:
-        """Drop those whose lease ran out here, and renew the leases of those that waited long."""
+        """Drop messages whose lease ran out in the buffer, and renew the leases of those that waited long."""
         now = self._now_ms()
         if all(one.until_ms - now > FRESH_SHARE * (one.until_ms - one.at_ms) for one in received):
             return received
@@ -203,14 +203,14 @@ class SqsLeases:
         return [Received(one.raw, one.at_ms, now + lease_ms) for one, ok in zip(alive, hidden, strict=True) if ok]
 
     def _hide_for(self, queue: SqsQueue, handles: Sequence[str], seconds: int) -> list[bool]:
-        """Hide these for so many seconds more; returns for each whether that worked."""
+        """Hide messages for `seconds` more; returns True for each success."""
         job = BatchJob(HIDE, queue.url, [{"ReceiptHandle": handle, "VisibilityTimeout": seconds} for handle in handles])
         run(self._sqs, [job])
         return [error is None for error in job.answers]
 
 
 class Adopting:
-    """Claims messages that Lambda received for a function, and leaves their deletes to it."""
+    """Claims messages that Lambda received for a function, and leaves their deletion to Lambda."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class Adopting:
         """Claim messages that are hidden for `lease_ms`.
 
         They are settled like any others, except that none is deleted: `let_go` returns those that Lambda may delete. A
-        message whose time has not come is hidden again, and is not among the deliveries.
+        message that is not due yet is hidden again and not among the deliveries.
         """
         sqs_queue, now = self._queues.of(queue), self._now_ms()
         self._deletes.adopt([raw["ReceiptHandle"] for raw in raws])
@@ -239,7 +239,7 @@ class Adopting:
         return self._claims.take(ask, sqs_queue, received)
 
     def let_go(self, handles: Collection[str]) -> set[str]:
-        """Forget these messages; returns those that may be deleted. The others have been hidden."""
+        """Forget these messages; returns those that Lambda may delete. The others have been hidden."""
         self._deletes.flush()
         done = {end.handle for end in self._deletes.over(handles)}
         self._deletes.forget(handles)
@@ -247,14 +247,14 @@ class Adopting:
         return done
 
     def delete(self, handles: Collection[str]) -> set[str]:
-        """Delete those of these messages that may be deleted; returns them. The others stay adopted."""
+        """Delete the settled ones of these messages; returns them. The others stay adopted."""
         ends = self._deletes.over(handles)
         self._deletes.end(ends, last=True)
         return {end.handle for end in ends}
 
 
 def _due_ms(message: Message) -> int:
-    """When a message was due that SQS itself kept back: a retry when its last fault says, any other when it was put."""
+    """When a message delayed by SQS itself was due: a retry by its last fault, any other at its put."""
     fault = message.faults[-1] if message.faults and message.faults[-1].at_ms >= message.life_ms else None
     due_ms: int = message.life_ms if fault is None else fault.at_ms + (fault.delay_ms or 0)
     return due_ms

@@ -1,4 +1,4 @@
-"""Calls of SQS: counted, translated into our errors, and in batches of ten on a bounded number of threads."""
+"""Call SQS: count calls, translate errors, and make batches of ten on a bounded number of threads."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ...awsapi.http import QuickCalls
 from ...errors import ConfigError, StoreError, StoreUnavailable
 
 SEND, DELETE, HIDE = "SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"
-QUICK = (SEND, "ReceiveMessage", DELETE, HIDE)  # called all the time
-THREADS = 12  # calls of one store under way at once, beside those that wait for messages
+QUICK = (SEND, "ReceiveMessage", DELETE, HIDE)  # the frequent calls
+THREADS = 12  # concurrent calls of one store, besides those that wait for messages
 ENTRIES_MAX = 10  # of a batch
 BYTES_MAX = 1024 * 1024  # of a batch, and of a message
-TRIES = 4  # of an entry that failed on AWS's side
-PAUSE_S = 0.05  # before the second try; twice that before each further one
+TRIES = 4  # attempts of an entry that failed on AWS's side
+PAUSE_S = 0.05  # pause before the second attempt, doubled for each further one
 
 
 class Sqs:
-    """A thread-safe client. `requests` counts calls by action, and each try by itself. `boto3`: make every call with
-    boto3, also the frequent ones, as is done behind a proxy anyway."""
+    """A thread-safe client. `requests` counts calls by action, including each attempt. `boto3`: make even the frequent
+    calls with boto3, as is always done behind a proxy."""
 
     def __init__(
         self, region: str, endpoint: str | None = None, *, connections: int = THREADS, boto3: bool = False
@@ -49,7 +49,7 @@ class Sqs:
         self.requests[action] += 1
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """Raises StoreUnavailable, StoreError, ConfigError."""
+        """Make the call; returns its response. Raises StoreUnavailable, StoreError, ConfigError."""
         try:
             if self._quick is None or action not in QUICK:
                 answer: dict[str, Any] = getattr(self._client, method_of(action))(**parameters)
@@ -61,7 +61,7 @@ class Sqs:
         return answer
 
     def all(self, works: Sequence[Callable[[], None]]) -> None:
-        """Do all works, in parallel as far as threads go, and return when they are done. They raise nothing."""
+        """Run all works, as parallel as threads allow, and return when they are done. They must not raise."""
         if len(works) == 1:
             works[0]()
         elif works:
@@ -85,12 +85,12 @@ class Crew:
         self._closed = False
 
     def grow(self, most: int) -> None:
-        """Allow so many threads, if not more already."""
+        """Allow at least this many threads."""
         with self._lock:
             self._most = max(self._most, most)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Do this when a thread is free; after `close` do it on the caller's."""
+        """Run `work` when a thread is free; after `close` on the caller's thread."""
         with self._lock:
             if self._closed:
                 pass
@@ -104,7 +104,7 @@ class Crew:
         work()
 
     def all(self, works: Sequence[Callable[[], None]]) -> None:
-        """Do all works, and return when they are done."""
+        """Run all works, and return when they are done."""
         left, lock, over = [len(works)], threading.Lock(), threading.Event()
 
         def one(work: Callable[[], None]) -> None:
@@ -126,7 +126,7 @@ class Crew:
         while (work := self._works.get()) is not None:
             try:
                 work()
-            except BaseException:  # it ends with its error, and another takes its place
+            except BaseException:  # the thread ends with its error, and another replaces it
                 with self._lock:
                     self._threads -= 1
                 raise
@@ -134,7 +134,7 @@ class Crew:
                 self._idle += 1
 
     def close(self) -> None:
-        """End the threads, each after the work it is at."""
+        """End the threads, each after its current work."""
         with self._lock:
             self._closed = True
             for _ in range(self._threads):
@@ -147,18 +147,18 @@ BatchEntry = dict[str, Any]
 
 
 class BatchJob(Struct):
-    """Entries for one action on one queue. Once it is done, `answers` has None or the error for each."""
+    """Entries for one action on one queue. After `run`, `answers` has None or the error of each."""
 
     action: str
     url: str
     entries: list[BatchEntry]
-    sizes: list[int] = []  # bytes of each, where the action has a bound
+    sizes: list[int] = []  # bytes of each, if the action has a limit
     answers: list[StoreError | ConfigError | None] = []
 
 
 def run(sqs: Sqs, jobs: Sequence[BatchJob]) -> None:
-    """Do all jobs in batches of ten, in parallel as far as threads go, but sends to a FIFO queue in order.
-    Errors are in the answers; nothing is raised."""
+    """Run all jobs in batches of ten, as parallel as threads allow, but sends to a FIFO queue in order. Errors are in
+    the answers; raises nothing."""
     works: list[Callable[[], None]] = []
     for job in jobs:
         job.answers = [None] * len(job.entries)
@@ -170,8 +170,8 @@ def run(sqs: Sqs, jobs: Sequence[BatchJob]) -> None:
 
 
 def _in_order(sqs: Sqs, job: BatchJob) -> None:
-    """Send one batch after another, up to the first that fails, so that no later message overtakes it. Within that
-    batch SQS may have taken entries after the one that it refused."""
+    """Send batch after batch, up to the first failure, so that no later message overtakes it. Within that batch SQS may
+    have accepted entries after the failed one."""
     failed = None
     for part in parts(job):
         if failed is None:
@@ -183,7 +183,7 @@ def _in_order(sqs: Sqs, job: BatchJob) -> None:
 
 
 def parts(job: BatchJob) -> Iterator[range]:
-    """The ranges of entries that make a batch."""
+    """Yield the ranges of entries that form batches."""
     begin = size = 0
     for at in range(len(job.entries)):
         more = job.sizes[at] if job.sizes else 0
@@ -203,7 +203,7 @@ def _batch(sqs: Sqs, job: BatchJob, part: Sequence[int]) -> None:
         entries = [{"Id": str(at), **job.entries[at]} for at in part]
         try:
             failed = sqs.call(job.action, QueueUrl=job.url, Entries=entries).get("Failed") or ()
-        except Exception as error:  # of any kind: an entry without an answer is not done
+        except Exception as error:  # any error: an entry without a response is not done
             answer = error if isinstance(error, StoreError | ConfigError) else StoreUnavailable(f"SQS: {error!r}")
             for at in part:
                 job.answers[at] = answer
@@ -224,4 +224,4 @@ def _entry_error(job: BatchJob, failure: dict[str, Any]) -> StoreError:
 
 
 class EntryRefused(StoreError):
-    """SQS refuses this entry of the batch, and would again."""
+    """SQS rejects this entry, and would again."""

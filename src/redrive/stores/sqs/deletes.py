@@ -1,8 +1,8 @@
 """The last step of settling: delete messages or change their visibility, in batches of ten.
 
 Entries that fill no batch wait a moment for those of the next call, so that a request rarely carries fewer than ten;
-their messages stay hidden meanwhile. A failed entry is tried again until its message's visibility ends. Then SQS
-delivers the message once more, as after a crash.
+their messages stay hidden meanwhile. A failed entry is retried until its message's visibility ends. Then SQS delivers
+the message again, as after a crash.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ...errors import ConfigError, StoreError
 from .client import DELETE, ENTRIES_MAX, HIDE, BatchJob, EntryRefused, Sqs, run
 
 LINGER_S = 0.1
-AGAIN_S = 1.0  # how often what failed is tried again
+AGAIN_S = 1.0  # interval of retries for failed entries
 SECONDS_MAX = 12 * 3600
 
 
 class End(NamedTuple):
-    """A message to delete, or to hide until `until_ms`. Tried until `expires_ms`."""
+    """A message to delete, or to hide until `until_ms`. Retried until `expires_ms`."""
 
     url: str
     handle: str
     expires_ms: int
     until_ms: int | None = None
-    most_s: int = SECONDS_MAX  # for how long it may be hidden
+    most_s: int = SECONDS_MAX  # longest time it may be hidden
 
 
 class Deletes:
@@ -40,11 +40,11 @@ class Deletes:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._adopted, self._undeleted = set[str](), dict[str, End]()  # SQS's receipt handles
-        self._due_s = math.inf  # when what is left goes, full or not
+        self._adopted, self._undeleted = set[str](), dict[str, End]()  # receipt handles of SQS
+        self._due_s = math.inf  # when the remaining entries are sent, even in a partial batch
 
     def end(self, ends: Sequence[End], *, last: bool) -> None:
-        """Do these and those left over, in full batches; all of them if they are the `last` for now."""
+        """Add entries and send full batches; with `last` all entries."""
         with self._changed:
             todo, self._left = [*self._left, *self._without_adopted(ends)], []
         if not last:
@@ -53,13 +53,13 @@ class Deletes:
         self._do(todo)
 
     def flush(self) -> None:
-        """Do all that are left over."""
+        """Send all remaining entries."""
         self.end([], last=True)
 
     # -- messages that Lambda received
 
     def adopt(self, handles: Collection[str]) -> None:
-        """Delete none of these messages, as Lambda does, until they are `over`."""
+        """Do not delete these messages, as Lambda will, until `over` is called for them."""
         self._adopted.update(handles)
 
     def _without_adopted(self, ends: Sequence[End]) -> Sequence[End]:
@@ -70,13 +70,13 @@ class Deletes:
         return [end for end in ends if end.handle not in left]
 
     def over(self, handles: Collection[str]) -> list[End]:
-        """The deletes of these messages that were left out so far."""
+        """Remove and return the withheld deletes of these messages."""
         ends = [self._undeleted.pop(handle) for handle in handles if handle in self._undeleted]
         self._adopted.difference_update(end.handle for end in ends)
         return ends
 
     def forget(self, handles: Collection[str]) -> None:
-        """They are adopted no more."""
+        """End the adoption of these messages."""
         self._adopted.difference_update(handles)
 
     # -- batches
@@ -124,7 +124,8 @@ class Deletes:
         self._again(failed)
 
     def _again(self, failed: Sequence[tuple[End, StoreError | ConfigError]]) -> None:
-        """Try again later, except what SQS refuses: that message was delivered again meanwhile, or is gone."""
+        """Retry failed entries later, except those that SQS rejects: their message was delivered again meanwhile, or is
+        gone."""
         now = self._now_ms()
         again = [end for end, error in failed if not isinstance(error, EntryRefused) and now < end.expires_ms]
         lost = [(end, error) for end, error in failed if end not in again]
@@ -141,7 +142,7 @@ class Deletes:
 
 
 def _full(ends: Sequence[End]) -> tuple[list[End], list[End]]:
-    """Those that fill batches, and the rest."""
+    """Split the entries into those that fill batches, and the rest."""
     kinds: dict[tuple[str, bool], list[End]] = {}
     for end in ends:
         kinds.setdefault((end.url, end.until_ms is None), []).append(end)

@@ -1,4 +1,4 @@
-"""Messages that this process holds: those it claimed, by receipt, and in FIFO queues those that wait behind them."""
+"""The messages in this process: claimed ones by receipt, and in FIFO queues those that wait behind them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .queues import SqsQueue
 from .receive import Received
 from .wire import MessageState
 
-VISIBLE_MAX_S = 12 * 3600  # from the receive on, however often it is extended
-MARGIN_S = 60  # how far we stay below that
-HIDDEN_MAX = 10_000  # waiting messages that are remembered, before those whose time has come are forgotten
+VISIBLE_MAX_S = 12 * 3600  # SQS's limit from the receive on, however often it is extended
+MARGIN_S = 60  # safety margin below it
+HIDDEN_MAX = 10_000  # waiting messages remembered before due ones are dropped
 
-GroupKey = tuple[str, str]  # a queue's URL, and the group
+GroupKey = tuple[str, str]  # URL of a queue, and group
 
 
 class ClaimedMessage(Struct):
-    """A claimed message, and everything that settling it needs."""
+    """A claimed message, and the data to settle it."""
 
     message: Message
-    state: MessageState  # when it was claimed
+    state: MessageState  # at the claim
     queue: SqsQueue
     handle: str  # SQS's own receipt
     sqs_id: str
@@ -33,22 +33,22 @@ class ClaimedMessage(Struct):
     sent_ms: int
     received_ms: int
     until_ms: int
-    version: int = 0  # of its record; 0 where there is none
-    group: GroupKey | None = None  # of a FIFO queue
+    version: int = 0  # of its record; 0 if there is none
+    group: GroupKey | None = None  # in a FIFO queue
 
     def stays_s(self, now_ms: int) -> int:
-        """For how many more seconds SQS may hide it before it has to be received again."""
+        """The seconds for which SQS may hide it further before it must be received again."""
         return VISIBLE_MAX_S - MARGIN_S - math.ceil((now_ms - self.received_ms) / 1000)
 
 
 class InFlightMessages:
-    """Everything that one store holds. Thread-safe; `held` is changed under `lock`."""
+    """The claimed and hidden messages of one store. Thread-safe; `held` is changed under `lock`."""
 
     def __init__(self) -> None:
         self.held: dict[Receipt, ClaimedMessage] = {}
         self.lock = threading.Lock()
         self.fifo = FifoGroups()
-        self._hidden: dict[str, tuple[str, int]] = {}  # by SQS's id: the queue's URL, and until when
+        self._hidden: dict[str, tuple[str, int]] = {}  # by SQS's id: URL of the queue, and the end of the hiding
         self._hidden_max = HIDDEN_MAX
 
     def all(self) -> list[ClaimedMessage]:
@@ -56,23 +56,23 @@ class InFlightMessages:
             return [*self.held.values()]
 
     def is_working(self, now_ms: int) -> bool:
-        """Whether the lease of any of it runs."""
+        """True if any claimed message has a running lease."""
         with self.lock:
             return any(held.until_ms > now_ms for held in self.held.values())
 
     def drop(self, receipts: Sequence[Receipt]) -> list[ClaimedMessage]:
-        """Forget these; returns those that were held."""
+        """Forget these claims; returns the known ones."""
         with self.lock:
             return [held for receipt in receipts if (held := self.held.pop(receipt, None)) is not None]
 
     def drop_earlier(self, sqs_id: str) -> None:
-        """Forget an earlier delivery of the same message: its lease is lost."""
+        """Forget an earlier delivery of the same message, whose lease is lost."""
         with self.lock:
             for receipt in [receipt for receipt, held in self.held.items() if held.sqs_id == sqs_id]:
                 del self.held[receipt]
 
     def drop_handles(self, handles: Collection[str]) -> None:
-        """Forget these, by SQS's own receipts."""
+        """Forget claims by SQS's own receipts."""
         with self.lock:
             for receipt in [receipt for receipt in self.held if receipt.handle in handles]:
                 del self.held[receipt]
@@ -80,40 +80,40 @@ class InFlightMessages:
     # -- hidden until their time
 
     def hide(self, waiting: Sequence[tuple[ClaimedMessage, int]], now_ms: int) -> None:
-        """Remember that each of these is hidden until its time."""
+        """Remember until when each of these messages is hidden."""
         with self.lock:
             if len(self._hidden) > self._hidden_max:
                 self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now_ms}
-                self._hidden_max = max(HIDDEN_MAX, 2 * len(self._hidden))  # each is looked at a few times at most
+                self._hidden_max = max(HIDDEN_MAX, 2 * len(self._hidden))  # so each entry is examined only a few times
             for held, until_ms in waiting:
                 self._hidden[held.sqs_id] = held.queue.url, until_ms
 
     def show(self, sqs_id: str) -> None:
-        """It was delivered again."""
+        """Forget that a message is hidden, since it was delivered again."""
         self._hidden.pop(sqs_id, None)
 
     def hidden_in(self, url: str, now_ms: int) -> int:
-        """How many messages of the queue wait hidden for their time."""
+        """The number of messages of the queue that are hidden until they are due."""
         with self.lock:
             self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now_ms}
             return sum(where == url for where, _ in self._hidden.values())
 
 
 class FifoGroups:
-    """Runs one message of each group of a FIFO queue at a time; the others wait behind it, in order.
+    """Runs one message of each group of a FIFO queue at a time; others wait behind it, in order.
 
-    SQS delivers several messages of a group at once. Run side by side, a retry of the first would come after the
-    second. While one of a group is in flight, SQS delivers no other of it to anyone.
+    SQS delivers several messages of a group at once. Run concurrently, a retry of the first would run after the second.
+    While one of a group is in flight, SQS delivers no other of it to anyone.
     """
 
     def __init__(self) -> None:
         self._behind: dict[GroupKey, deque[Received]] = {}  # by group, while one of its messages runs
-        self._heads: dict[GroupKey, str] = {}  # SQS's id of the one that runs
+        self._heads: dict[GroupKey, str] = {}  # SQS's id of the running message
         self._lock = threading.Lock()
 
     def heads(self, url: str, received: Sequence[Received]) -> list[Received]:
-        """Those that may run now; the others wait. If the message that runs is delivered again, its lease ran out, and
-        so did the leases of those behind it: they are delivered again too."""
+        """The messages that may run now; the others wait. If the running message is delivered again, its lease ran out,
+        as did the leases of those behind it, which are delivered again too."""
         heads = []
         with self._lock:
             for one in received:
@@ -126,20 +126,20 @@ class FifoGroups:
         return heads
 
     def behind(self, group: GroupKey) -> list[Received]:
-        """The messages that wait."""
+        """The messages waiting behind the running one."""
         with self._lock:
             return [*self._behind.get(group, ())]
 
     def renewed(self, group: GroupKey, until_ms: int) -> None:
-        """Those that wait are hidden until then."""
+        """Record that the waiting messages are hidden until this time."""
         with self._lock:
             line = self._behind.get(group, deque())
             for at, one in enumerate(line):
                 line[at] = Received(one.raw, one.at_ms, until_ms)
 
     def over(self, group: GroupKey) -> list[Received]:
-        """End the group's turn; returns the messages that waited, in order. If the one that ran is done they run next;
-        if it will be delivered again they go back to the queue, behind it."""
+        """End the group's turn; returns the waiting messages in order. If the one that ran is done, they run next; if
+        it will be delivered again, they go back to the queue behind it."""
         with self._lock:
             self._heads.pop(group, None)
             return [*self._behind.pop(group, ())]

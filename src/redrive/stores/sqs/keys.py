@@ -1,8 +1,8 @@
 """Send messages under a record and a unique key (`track=true`).
 
 A message's key is taken and its record written before it is sent; after that it is marked as sent. If the process is
-killed in between, another message may take the key over after a minute. If the first one was sent all the same and has
-not run since, two messages share the key.
+killed in between, another message may take the key over after a minute. If the first one was sent after all and has not
+run since, two messages share the key.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from .track import (
 )
 from .wire import RECORD_TTL_MS as TTL_MS
 
-PATIENCE_S, LOOK_S = 1.0, 0.02  # how long a put waits to learn whether the holder of its key is sent
+# how long, and at what intervals, a put waits to learn if the holder of its key was sent
+PATIENCE_S, LOOK_S = 1.0, 0.02
 
 SendResult = str | StoreError | ConfigError | None
 SendMessages = Callable[[Sequence[Message]], Sequence[StoreError | ConfigError | None]]
 
 
 class KeyState(Enum):
-    """Whether a key is held; UNSURE while its holder may be about to be sent."""
+    """The state of a unique key; UNSURE while its holder may be about to be sent."""
 
     FREE = auto()
     HELD = auto()
@@ -69,10 +70,10 @@ class TrackedSends:
         ending: Collection[str] = (),
         keyed: bool = True,
     ) -> list[SendResult]:
-        """Send these. Returns for each None, the id of the message that holds its key, or the error, after which it
+        """Send messages. Returns for each None, the id of the message that holds its key, or the error, after which it
         holds no key.
 
-        The keys of messages `ending` are free. Raises StoreError where the cells cannot be reached: nothing more was
+        The keys of messages in `ending` are free. Raises StoreError if the cells are unreachable: then no more was
         sent.
         """
         results: list[SendResult] = [None] * len(messages)
@@ -116,7 +117,7 @@ class TrackedSends:
         results: list[SendResult],
         begun: set[int],
     ) -> tuple[list[int], list[int]]:
-        """Take keys and write records; returns the messages that may be sent, and those to check again."""
+        """Take keys and write records; returns the messages to send, and those to check again."""
         now, keyed = self._now_ms(), [at for at in left if at in cell_of]
         current = self._cells.read([RECORDS + messages[at].id for at in left] + [cell_of[at] for at in keyed])
         own = dict(zip(left, current, strict=False))
@@ -154,7 +155,7 @@ class TrackedSends:
     def _words(
         self, holds: dict[int, KeyHolder], messages: Sequence[Message], ending: Collection[str], now: int
     ) -> dict[int, KeyState]:
-        """Whether these keys are held, by a message that waits, runs or is dead, or that holds its key longer."""
+        """The states of these keys: held by a message that waits, runs or is dead, or that holds its key longer."""
         ids = [hold.id for hold in holds.values()]
         records = self._track.records(ids) if ids else {}
         unknown = [id for id in ids if id not in records or not records[id][0].sent]
@@ -234,7 +235,7 @@ class TrackedSends:
     # -- keys of dead letters
 
     def blocked(self, messages: Sequence[Message], *, by_others_than: Collection[str] = ()) -> dict[str, str]:
-        """The messages whose key another one holds, with the id of the holder."""
+        """The messages whose key another message holds, with the holder's id."""
         keyed = {at: message for at, message in enumerate(messages) if message.key is not None}
         cells = self._cells.read([key_cell(m.task, m.key or "") for m in keyed.values()])
         holds = {at: read_held(cell.value) for at, cell in zip(keyed, cells, strict=True) if cell}
@@ -246,7 +247,7 @@ class TrackedSends:
         }
 
     def hand_over(self, messages: Sequence[Message], *, key_for_ms: int = 0) -> None:
-        """Make these the holders of their keys; a key that is held for longer still is."""
+        """Make these messages the holders of their keys. A key held for longer keeps that expiry."""
         for message in messages:
             if message.key is None:
                 continue

@@ -37,30 +37,30 @@ from ...message import (
 from ...store import Store
 from ..run_marks import sent_swap
 
-BATCH = 200  # messages that are claimed at once
-LEASE_MS = 60_000  # how long what a killed pump had claimed waits for another
-PAUSE_S = (0.5, 60.0)  # the first and the longest pause of a queue that takes nothing
-LOOK_S = 5.0  # how often the thread checks for new queues, at least
-OWNER = "outbox"  # a cell: whose outbox this triage store is
-SETTLE_S = 1.0  # how long a dead letter waits for the pump that is about to settle its last way back
-UNROUTED = "unrouted"  # the task of a message that has none, as a store requires one
-WIDE = 1000  # places of a group in the outbox, where its order does not matter
+BATCH = 200  # messages claimed at once
+LEASE_MS = 60_000  # how long the claims of a killed pump wait for another
+PAUSE_S = (0.5, 60.0)  # first and longest pause of a queue that accepts nothing
+LOOK_S = 5.0  # longest interval of the thread's checks for new queues
+OWNER = "outbox"  # the cell with the owner of this triage store's outbox
+SETTLE_S = 1.0  # how long a dead letter waits for the pump that is about to settle its last sending
+UNROUTED = "unrouted"  # task of a message without one, as stores require a task
+WIDE = 1000  # width of a group in the outbox if its order does not matter
 
 SendBatch = Callable[[Sequence[Message]], Sequence[Exception | None]]
 Tell = Callable[[str, str], object]
 
 
 def _ignore(name: str, text: str) -> None:
-    """The default of `tell`."""
+    """The default of `tell`: ignore the notice."""
 
 
 class Outbox:
-    """Sends what triage made ready back to SQS. Any number of processes may pump one triage store.
+    """Sends redriven messages back to SQS. Any number of processes may pump one triage store.
 
-    `send` takes messages of one queue, in order. It returns None for each that SQS has, else the error: ConfigError if
-    SQS surely has not got it, EnqueueError for one that SQS never takes, StoreError for all else. It may raise these
-    for all of them. `owner`: the region and prefix that the triage store serves, which is one only. `ordered`: whether
-    the order within the groups of a queue matters.
+    `send` takes messages of one queue, in order. It returns for each None if SQS has accepted it, or the error:
+    ConfigError if SQS surely did not get it, EnqueueError for one that SQS never accepts, otherwise StoreError. It may
+    raise these for all of them. `owner`: the region and prefix that the triage store serves; only one is allowed.
+    `ordered`: True if the order within the groups of a queue matters.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class Outbox:
     ) -> None:
         self._triage, self._send, self._owner, self._ordered, self.tell = triage, send, owner, ordered, tell
         self._owned = False
-        self._wide: set[str] = set()  # queues whose groups have room
-        self._lock = threading.Lock()  # one pump at a time in a process: two would only share the work
-        self._pauses: dict[str, tuple[float, float]] = {}  # by queue: until when it is left alone, and how long
+        self._wide: set[str] = set()  # queues whose groups are widened
+        self._lock = threading.Lock()  # one pump at a time in a process, since two would only share the work
+        self._pauses: dict[str, tuple[float, float]] = {}  # by queue: end of the pause, and its length
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
     def own(self) -> None:
         """Claim the triage store for this outbox. Raises ConfigError if it belongs to another prefix, or has waiting
-        messages of its own, which would be sent to SQS."""
+        messages already, which would be sent to SQS."""
         if self._owned or not self._owner:
             return
         cells, mine = self._triage.cells, self._owner.encode()
@@ -106,8 +106,8 @@ class Outbox:
     # -- pumping
 
     def pump(self, limit: int) -> int:
-        """Send up to `limit` due messages; returns how many SQS took. The others are due again a moment later.
-        Raises StoreError where the triage store cannot be reached, ConfigError as `own`."""
+        """Send up to `limit` due messages; returns the number that SQS accepted. The others are due again a moment
+        later. Raises StoreError if the triage store is unreachable, ConfigError as `own`."""
         with self._lock:
             self.own()
             sent = 0
@@ -127,7 +127,7 @@ class Outbox:
         return [ClaimRequest(name, share, LEASE_MS, worker=OWNER) for name in names]
 
     def _send_on(self, deliveries: Sequence[Delivery]) -> int:
-        """Send, then settle: a kill between the two sends them again once the lease is over."""
+        """Send, then settle. After a kill between the two they are sent again when the lease ends."""
         sent = 0
         for queue, of_queue in groupby(sorted(deliveries, key=_queue_of), key=_queue_of):
             mine = list(of_queue)
@@ -138,7 +138,7 @@ class Outbox:
         return sent
 
     def _sent(self, messages: Sequence[Message], queue: str) -> list[tuple[Decision, Fault | None]]:
-        """Send, and decide what becomes of each message in the outbox."""
+        """Send, and decide the settlement of each message in the outbox."""
         errors = self._errors(messages)
         passing = [error for error in errors if error is not None and not isinstance(error, EnqueueError)]
         if not passing:
@@ -147,7 +147,7 @@ class Outbox:
         return [self._after(error, pause_ms) for error in errors]
 
     def _errors(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
-        """Send; returns the error of each. What one message raises is that message's: the others are sent."""
+        """Send; returns the error of each message. An error raised for one message does not stop the others."""
         try:
             return self._send(messages)
         except (StoreError, ConfigError, EnqueueError) as error:
@@ -163,11 +163,11 @@ class Outbox:
             return Ack(), None
         if isinstance(error, EnqueueError):
             return _refused(error, now_ms)
-        # What may have arrived all the same is counted, so that no undo returns it.
+        # An attempt that may have succeeded is counted, so that no undo returns the message.
         return RetryAt(now_ms + pause_ms, "outbox", counts=not isinstance(error, ConfigError)), None
 
     def _pause(self, queue: str, why: str) -> int:
-        """Leave a queue alone for a while; returns for how many milliseconds."""
+        """Pause a queue; returns the pause in milliseconds."""
         first_s, longest_s = PAUSE_S
         before_s = self._pauses.get(queue, (0.0, 0.0))[1]
         pause_s = min(max(before_s * 2, first_s), longest_s)
@@ -182,13 +182,13 @@ class Outbox:
             swaps = _marks(delivery.message, now_ms) if isinstance(decision, Ack) else ()
             settlements.append(Settlement(delivery.receipt, decision, fault, swaps=swaps))
         words = self._triage.exchange(settlements, []).settled
-        # Stale where the lease ran out: another sends it again. Or it was sent twice, and its mark is there already.
+        # Stale if the lease ran out: another pump sends it again. Or it was sent twice, and its mark exists already.
         marked = [s for s, word in zip(settlements, words, strict=True) if word is Settled.STALE and s.swaps]
         if marked:
             self._triage.exchange([replace(settlement, swaps=()) for settlement in marked], [])
 
     def _make_room(self, queue: str, deliveries: Iterable[Delivery]) -> None:
-        """Widen groups whose order does not matter: in turns, one message of a group would leave per exchange."""
+        """Widen groups whose order does not matter: otherwise only one message of a group would leave per exchange."""
         if queue not in self._wide and any(delivery.message.group for delivery in deliveries):
             self._wide.add(queue)
             if not self._ordered(queue):
@@ -197,8 +197,8 @@ class Outbox:
     # -- the thread beside a worker
 
     def begin(self) -> None:
-        """Pump on a thread of its own until `close`; where the triage store is out, once it is back. Raises ConfigError
-        as `own`."""
+        """Pump on a thread of its own until `close`; while the triage store is unavailable, the thread waits. Raises
+        ConfigError as `own`."""
         if self._thread is None:
             with suppress(StoreError):
                 self.own()
@@ -207,7 +207,7 @@ class Outbox:
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread; what it has claimed it settles."""
+        """End the thread after it has settled its claims."""
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -221,7 +221,7 @@ class Outbox:
                 if not self.pump(BATCH):
                     self._triage.wait(self._asks(BATCH), timeout_ms=int(LOOK_S * 1000))
                 pause_s = 0.0
-            except Exception as error:  # a bug too: without this thread nothing goes back any more
+            except Exception as error:  # even a bug: without this thread no message would be sent back
                 if not pause_s:
                     known = isinstance(error, StoreError | ConfigError)
                     self.tell("outbox_unavailable", str(error) if known else f"{type(error).__name__}: {error}")
@@ -231,7 +231,7 @@ class Outbox:
 
 def fresh(message: Message) -> Message:
     """The message to send: as the redrive left it, without traces of the claim that sends it. Identity, first enqueue,
-    redrives, history and its new life stay. Sent again, it is the same to the last byte."""
+    redrives, history and its new life stay. Sent again, it is identical byte by byte."""
     return replace(
         message,
         fence=message.fence - message.attempt - message.crashes,
@@ -259,7 +259,7 @@ def _marks(message: Message, now_ms: int) -> tuple[Swap, ...]:
 
 
 def _refused(error: EnqueueError, now_ms: int) -> tuple[Decision, Fault | None]:
-    """A message that SQS never takes is dead again, with the reason."""
+    """The settlement of a message that SQS never accepts: dead again, with the reason."""
     name, text = f"redrive.{type(error).__name__}", str(error)
     kind = Kind.PERMANENT
     fault = Fault(kind, name, text, fingerprint(name, text), (name,), at_ms=now_ms)
@@ -270,7 +270,7 @@ def _refused(error: EnqueueError, now_ms: int) -> tuple[Decision, Fault | None]:
 
 
 class LetterEnd(StrEnum):
-    """What became of a dead letter. `left`: it is not in the triage store, so SQS must keep it."""
+    """The result of writing a dead letter. `left`: it is not in the triage store, so SQS must keep it."""
 
     NEW = "new"
     REPLACED = "replaced"  # the row of an earlier life
@@ -279,16 +279,16 @@ class LetterEnd(StrEnum):
 
 
 def bury(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[bool]:
-    """As `lay`; returns for each whether SQS may forget it."""
+    """As `lay`; returns True for each that SQS may forget."""
     return [word is not LetterEnd.LEFT for word in lay(triage, messages, keys=keys)]
 
 
 def lay(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[LetterEnd]:
     """Write dead letters into the triage store; with `keys` each with its unique key, unless another message has it.
 
-    The same death twice is one row; a message that died again after a redrive replaces its older row. One that is on
-    its way out of the outbox waits a moment for the pump that sent it, and is left if that does not settle it. So is
-    one that the store never takes. Raises StoreUnavailable where the store cannot be written: nothing is known then.
+    The same death twice is one row; a message that died again after a redrive replaces its older row. A message still
+    in the outbox waits a moment for the pump that sent it, and is left if that does not settle it, as is one that the
+    store never accepts. Raises StoreUnavailable if the store cannot be written: then the result is unknown.
     """
     letters = [_fitting(message, keys=keys) for message in messages]
     words = [LetterEnd.NEW if word else LetterEnd.LEFT for word in _restored(triage, letters)]
@@ -324,7 +324,7 @@ def _restored(triage: Store, messages: Sequence[Message]) -> list[bool]:
 
 
 def _makes_way(triage: Store, message: Message, row: Message | None) -> bool:
-    """Whether it can be written now: its row is gone, or is of an earlier life and was removed."""
+    """True if it can be written now: its row is gone, or was of an earlier life and is removed here."""
     if row is None:
         return True
     if row.lane in RESTING and row.redrives < message.redrives:
@@ -333,17 +333,18 @@ def _makes_way(triage: Store, message: Message, row: Message | None) -> bool:
 
 
 def _has_death(message: Message, row: Message | None) -> bool:
-    """Whether the row already has this death, or a later life."""
+    """True if the row already has this death, or a later life."""
     if row is None or row.redrives < message.redrives:
         return False
     return row.redrives > message.redrives or row.lane in RESTING
 
 
 def _leaves(row: Message | None) -> bool:
-    """Whether it is on its way out of the outbox, or has just left: then there will be room."""
+    """True if it is in the outbox, or has just left: then it can soon be written."""
     return row is None or row.lane in (Lane.READY, Lane.LEASED)
 
 
 def _fitting(message: Message, *, keys: bool) -> Message:
-    """The message as a store takes it: with a task, and without a unique key unless `keys`, as SQS has none."""
+    """The message in a form that a store accepts: with a task, and without a unique key unless `keys`, as SQS has
+    none."""
     return replace(message, task=message.task or UNROUTED, key=message.key if keys else None)

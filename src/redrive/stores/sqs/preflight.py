@@ -1,7 +1,7 @@
 """Check whether a queue of SQS suits the work that a worker is about to do on it.
 
-A worker refuses to start where the queue would lose messages, move them away before their retries are over, or can
-never work. The doctor warns of what is unsafe, expensive or surprising. Each line states both numbers and the fix.
+A worker refuses to start if the queue would lose messages, move them away before their retries are over, or never work.
+The doctor warns of what is unsafe, expensive or surprising. Each line states both numbers and the remedy.
 
 The rules are pure functions of `QueueFacts`; `Preflight` reads these facts with a few calls that change nothing.
 """
@@ -24,21 +24,21 @@ from .client import Sqs
 from .queues import QueueDirectory, SqsQueue, redrive_policy
 from .url import SqsUrl
 
-DELAY_MAX_S = 900  # of one message, as SQS bounds it
-VISIBILITY_MAX_S = 43_200  # from a receive
-RECEIVES_MAX = 1000  # the largest maxReceiveCount
+DELAY_MAX_S = 900  # SQS's limit for one message
+VISIBILITY_MAX_S = 43_200  # limit from a receive on
+RECEIVES_MAX = 1000  # largest maxReceiveCount
 POLL_MAX_S = 20
-LAMBDA_TIMES = 6  # what AWS advises: the queue's visibility in timeouts of the function
+LAMBDA_TIMES = 6  # AWS's recommendation: the queue's visibility as multiple of the function's timeout
 
 
 class QueueFacts(Struct, frozen=True, kw_only=True):
-    """What GetQueueAttributes says of a queue and of its dead-letter queue.
+    """The facts about a queue and its dead-letter queue, from GetQueueAttributes.
 
     `receives_max`: maxReceiveCount, None without a redrive policy. `dead`: the queue that its policy names, or, without
-    one, the one that the app declares; `dead_declared`: the app's; `dead_retention_s` None: it could not be read.
-    `dead_sources`: names of other queues whose dead letters go there too. `denied`: API actions that were refused when
-    tried. `function_s`: the timeout of the Lambda function that an event source feeds, None for a worker that receives
-    by itself.
+    one, the one that the app declares; `dead_declared`: the app's; `dead_retention_s` None: unreadable. `dead_sources`:
+    names of other queues whose dead letters go there too. `denied`: API actions that were refused when tried.
+    `function_s`: the timeout of the Lambda function that an event source feeds, None for a worker that receives by
+    itself.
     """
 
     queue: str
@@ -64,32 +64,32 @@ class QueueFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """How lines begin."""
+        """The beginning of every line about the queue."""
         return f"queue {self.queue!r} ({self.name})"
 
 
 def sent_by_sns(attributes: Mapping[str, str]) -> bool:
-    """Whether a queue's policy lets SNS send to it: then it may be the dead-letter queue of a subscription."""
+    """True if a queue's policy lets SNS send to it: then it may be the dead-letter queue of a subscription."""
     text = attributes.get("Policy") or "{}"
     statements = json.loads(text).get("Statement") or []
     return "sns.amazonaws.com" in json.dumps(statements) or ":sns:" in json.dumps(statements)
 
 
 def refusals(facts: QueueFacts, works: Sequence[Work]) -> list[str]:
-    """Why these works cannot be done on the queue; empty when they can."""
+    """Why these works cannot be done on the queue; empty if they can."""
     mine = [work for work in works if work.queue == facts.queue]
     return [f"{facts.where}: {line}" for line in _refusals(facts, mine)]
 
 
 def warnings(facts: QueueFacts, works: Sequence[Work] = ()) -> list[str]:
-    """What is unsafe, expensive or surprising about the queue; empty when nothing is."""
+    """Unsafe, expensive or surprising settings of the queue; empty if there are none."""
     mine = [work for work in works if work.queue == facts.queue]
     return [f"{facts.where}: {line}" for line in _warnings(facts, mine)]
 
 
 def receives(work: Work, facts: QueueFacts) -> tuple[int, int]:
-    """How often SQS may have to deliver one message before its policy is through, and how many of these receives are
-    hops: a wait beyond 12 hours takes another receive for each 12 hours, where the message itself waits."""
+    """The number of receives of one message that a policy may need, and how many of them are hops: a wait beyond 12
+    hours needs a receive for each 12 hours, if the message itself waits."""
     if facts.mode == "requeue":
         return work.crash_cap, 0
     hops = 0
@@ -154,7 +154,7 @@ def _received_too_often(facts: QueueFacts, works: Sequence[Work]) -> Iterator[st
 
 
 def _expired(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
-    """In requeue mode each copy is a new message, with its whole retention ahead."""
+    """Warn of messages that expire during retries. In requeue mode each copy is a new message with a full retention."""
     if not works:
         return
     held = show(facts.retention_s)
@@ -275,8 +275,8 @@ def _timing(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
 
 # -- the facts
 
-# Calls that SQS refuses as invalid, unless it refuses them for missing rights first. Where it checks the other way
-# round, a missing right is not noticed here; a right that exists is never reported as missing.
+# Calls that SQS rejects as invalid, unless it first rejects them for missing rights. If SQS checks in the other order,
+# a missing right is not found here; an existing right is never reported as missing.
 _PROBES: tuple[tuple[str, dict[str, object]], ...] = (
     ("SendMessageBatch", {"Entries": [{"Id": "probe", "MessageBody": "\x00"}]}),
     ("ReceiveMessage", {"MaxNumberOfMessages": 11}),
@@ -286,15 +286,15 @@ _PROBES: tuple[tuple[str, dict[str, object]], ...] = (
 
 
 class Preflight:
-    """Checks queues of one prefix. `cells`, `triage`: whether the store has them."""
+    """Checks the queues of one prefix. `cells`, `triage`: True if the store has them."""
 
     def __init__(self, sqs: Sqs, at: SqsUrl, queues: QueueDirectory, *, cells: bool, triage: bool) -> None:
         self._sqs, self._at, self._queues = sqs, at, queues
         self._cells, self._triage = cells, triage
 
     def check(self, works: Sequence[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
-        """Why these works cannot be done, each line with its fix; with `advise` also warnings. `function_s`: the
-        timeout of the Lambda function that does them. Raises ConfigError for a queue that does not exist,
+        """Why these works cannot be done, each line with the remedy; with `advise` also warnings. `function_s`: the
+        timeout of the Lambda function that does the work. Raises ConfigError for a queue that does not exist,
         StoreUnavailable."""
         problems: list[str] = []
         for queue in dict.fromkeys(work.queue for work in works):
@@ -305,14 +305,14 @@ class Preflight:
         return problems
 
     def doctor(self) -> list[str]:
-        """Warnings about every queue under the prefix, and those that the app names. Dead-letter queues of these, which
-        may have any name, are not among them."""
+        """Warnings about every queue under the prefix, and those named by the app, without their dead-letter queues,
+        which may have any name."""
         all_facts = [self.facts(queue, probe=True) for queue in self._queues.names()]
         dead = {facts.dead for facts in all_facts}
         return [line for facts in all_facts if facts.name not in dead for line in warnings(facts)]
 
     def facts(self, queue: str, *, probe: bool = False) -> QueueFacts:
-        """Read the facts of a queue; with `probe` also who else uses its dead-letter queue, and missing rights."""
+        """Read the facts of a queue; with `probe` also the other users of its dead-letter queue, and missing rights."""
         sqs_queue = self._queues.of(queue)
         attributes = self._queues.attributes(sqs_queue.url)
         target, receives_max = redrive_policy(attributes)
@@ -349,7 +349,7 @@ class Preflight:
         try:
             url = str(self._sqs.call("GetQueueUrl", QueueName=facts.dead)["QueueUrl"])
             attributes = self._queues.attributes(url)
-        except (ConfigError, StoreError):  # of another account, perhaps
+        except (ConfigError, StoreError):  # perhaps of another account
             return facts
         return replace(
             facts,
@@ -369,7 +369,7 @@ class Preflight:
         for action, parameters in _PROBES:
             try:
                 self._sqs.call(action, QueueUrl=queue.url, **parameters)
-            except ConfigError:  # of rights: the queue is there
+            except ConfigError:  # missing rights: the queue exists
                 yield action.removesuffix("Batch")
             except StoreError:
                 continue

@@ -1,4 +1,4 @@
-"""Put messages: each is sent to its queue, under its id and its unique key where the store tracks messages."""
+"""Put messages: send each to its queue, with an id and a unique key if the store tracks messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Puts:
         self._traits, self._routes, self._now_ms, self._failpoint = traits, routes, now_ms, failpoint
 
     def check(self, drafts: Sequence[Draft], swaps: bool) -> None:
-        """Refuse drafts and swaps that this store cannot take. Raises EnqueueError, Unsupported."""
+        """Raises EnqueueError or Unsupported for drafts and swaps that this store cannot accept."""
         validation.admit(drafts, self._traits)
         for draft in drafts:
             if (why := self._routes.refusal(draft.queue, draft.task)) is not None:
@@ -76,7 +76,6 @@ class Puts:
         return self._tracked_sends.put(messages, self._send, keys_for_ms=[draft.key_for_ms for draft in drafts])
 
     def _states(self, ids: Sequence[str]) -> dict[str, str]:
-        """The states of messages that hold a key. One that is not stored any more holds its key for longer: it is
-        done."""
+        """The states of messages that hold a key. One that is no longer stored is done, and still holds its key."""
         now, messages = self._now_ms(), self._search.find(ids) if ids else []
         return {id: "done" if one is None else one.state_at(now) for id, one in zip(ids, messages, strict=True)}

@@ -1,4 +1,4 @@
-"""Find redrive's queues in SQS: their URLs and attributes. Missing ones are made where the URL says so.
+"""Find redrive's queues in SQS: their URLs and attributes. Missing ones are created if the URL says so.
 
 A queue has the name that the app gives it (`app.queue(…, sqs=…)`), or `PREFIX-QUEUE`. Its dead-letter queue is the one
 that the app names (`dlq=`), or else the one in its redrive policy, or else `…-dlq`.
@@ -25,42 +25,42 @@ FIFO = ".fifo"
 DEAD, POISON = "-dlq", "-poison"
 NAME_MAX = 80  # of a queue in SQS
 RETENTION_S = 14 * 24 * 3600
-VISIBILITY_S = 300  # the default timeout of a task
-DEFAULT_RETENTION_S = 4 * 24 * 3600  # where SQS does not say
+VISIBILITY_S = 300  # default timeout of a task
+DEFAULT_RETENTION_S = 4 * 24 * 3600  # if SQS does not report it
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 COUNTED = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
 class QueueBounds(Struct, frozen=True):
-    """How often SQS delivers a message before it moves it away (None: without end), and how long it keeps one."""
+    """How often SQS delivers a message before it moves it away (None: unlimited), and how long it keeps one."""
 
     receives_max: int | None
     retention_ms: int
 
 
 class SqsQueue(Struct, frozen=True):
-    """A queue of SQS, and the name that redrive has for it."""
+    """A queue of SQS, and its name in redrive."""
 
-    name: str  # redrive's name
+    name: str  # in redrive
     sqs_name: str
     url: str
     fifo: bool  # by its name
 
 
 class DeclaredNames(Struct, frozen=True):
-    """The names that an app gives a queue and its dead-letter queue in SQS."""
+    """The names in SQS that an app gives a queue and its dead-letter queue."""
 
     sqs: str | None = None
     dlq: str | None = None
 
 
 class QueueDirectory:
-    """Finds queues, and makes those that are missing where the URL says so."""
+    """Finds queues, and creates missing ones if the URL says so."""
 
     def __init__(self, sqs: Sqs, at: SqsUrl) -> None:
         self._sqs, self._at = sqs, at
         self._given: dict[str, DeclaredNames] = {}  # by redrive's name without .fifo
-        self._queues: dict[str, SqsQueue] = {}  # by redrive's name as it was asked for
+        self._queues: dict[str, SqsQueue] = {}  # by redrive's name as requested
         self._resting: dict[tuple[str, Lane], SqsQueue] = {}
         self._bounds: dict[str, QueueBounds] = {}
         self._lock = threading.Lock()
@@ -73,22 +73,21 @@ class QueueDirectory:
             self._resting.clear()
 
     def of(self, queue: str) -> SqsQueue:
-        """The queue of SQS with this queue's messages. Raises ConfigError for a name that SQS cannot have, and for a
+        """The SQS queue of this queue's messages. Raises ConfigError for a name that SQS does not allow, and for a
         queue that does not exist."""
         return self._queues.get(queue) or self._source(queue)
 
     def resting(self, queue: str, lane: Lane) -> SqsQueue:
-        """The queue of SQS for the dead or quarantined messages of a queue. Where there is no poison queue, the
-        dead-letter queue takes the quarantined ones too. Raises ConfigError."""
+        """The SQS queue for the dead or quarantined messages of a queue. Without a poison queue, quarantined ones go to
+        the dead-letter queue. Raises ConfigError."""
         key = queue.removesuffix(FIFO), lane
         if key not in self._resting:
             self._resting[key] = self._dead(queue) if lane is Lane.DEAD else self._poison(queue)
         return self._resting[key]
 
     def all_resting(self, queue: str) -> list[tuple[SqsQueue, Lane]]:
-        """Every queue of SQS that may hold dead or quarantined messages of this one: those of `resting`, the
-        dead-letter queue of its redrive policy, and the one of its name. Raises ConfigError if the queue does not
-        exist."""
+        """Every SQS queue that may hold dead or quarantined messages of this queue: those of `resting`, the dead-letter
+        queue of its redrive policy, and the one by convention. Raises ConfigError if the queue does not exist."""
         source, by_url = self.of(queue), dict[str, tuple[SqsQueue, Lane]]()
         for lane in (Lane.DEAD, Lane.QUARANTINE):
             with suppress(ConfigError):
@@ -100,18 +99,18 @@ class QueueDirectory:
         return [*by_url.values()]
 
     def by_policy(self, queue: str) -> SqsQueue | None:
-        """The dead-letter queue that the queue's redrive policy names; None without a policy. Raises ConfigError."""
+        """The dead-letter queue in the queue's redrive policy; None without a policy. Raises ConfigError."""
         source = self.of(queue)
         target = redrive_policy(self.attributes(source.url, "RedrivePolicy"))[0]
         return None if target is None else self._known(source, target)
 
     def declared_dead(self, queue: str) -> str | None:
-        """SQS's name of the dead-letter queue that the app declares; None if it declares none."""
+        """The SQS name of the dead-letter queue that the app declares; None if it declares none."""
         given = self._given.get(queue.removesuffix(FIFO), DeclaredNames())
         return None if given.dlq is None else _alike(given.dlq, self.of(queue))
 
     def name_of(self, sqs_name: str) -> str | None:
-        """Redrive's name of a queue of SQS; None for one that is neither declared nor under the prefix."""
+        """Redrive's name of an SQS queue; None if it is neither declared nor under the prefix."""
         base, prefix = sqs_name.removesuffix(FIFO), f"{self._at.prefix}-"
         for queue, given in self._given.items():
             if given.sqs is not None and given.sqs.removesuffix(FIFO) == base:
@@ -121,7 +120,7 @@ class QueueDirectory:
     def check_configuration(
         self, queue: str, group_width: int | None, group_order: GroupOrder | str | None, on_dead: OnDead | str | None
     ) -> None:
-        """Raises Unsupported for settings of groups that are not what SQS does anyway."""
+        """Raises Unsupported for group settings other than SQS's behaviour."""
         validation.admit_names(queue)
         validation.admit_width(group_width, 1)
         order = validation.word(GroupOrder, group_order, "group_order")
@@ -185,7 +184,7 @@ class QueueDirectory:
             raise
 
     def _made_all(self, base: str, name: str) -> str:
-        """Make a queue with its dead-letter and poison queues; returns its URL."""
+        """Create a queue with its dead-letter and poison queues; returns its URL."""
         self._check_may_make(name)
         declared = self._given.get(base, DeclaredNames()).dlq
         dead_name = _suffixed(name, DEAD) if declared is None else _alike(declared, _queue(base, name))
@@ -220,19 +219,19 @@ class QueueDirectory:
         return str(self.attributes(url, "QueueArn")["QueueArn"])
 
     def attributes(self, url: str, *names: str) -> dict[str, str]:
-        """The queue's attributes of these names, or all."""
+        """The queue's attributes with these names, or all."""
         answer = self._sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(names) or ["All"])
         values: dict[str, str] = answer.get("Attributes") or {}
         return values
 
     def counts(self, url: str) -> tuple[int, int, int]:
-        """About how many messages of it are visible, in flight and delayed."""
+        """The approximate numbers of visible, in-flight and delayed messages."""
         attributes = self.attributes(url, *COUNTED)
         visible, flying, delayed = (int(attributes.get(name, 0)) for name in COUNTED)
         return visible, flying, delayed
 
     def names(self) -> list[str]:
-        """Redrive's names of all queues under the prefix, and of those elsewhere that the app names and that exist."""
+        """Redrive's names of all queues under the prefix, and of the app's other queues that exist."""
         prefix, names, token = f"{self._at.prefix}-", set[str](), None
         given = [text for each in self._given.values() for text in (each.sqs, each.dlq) if text is not None]
         elsewhere = {text.removesuffix(FIFO) for text in given}
@@ -243,7 +242,7 @@ class QueueDirectory:
                 base = url.rpartition("/")[2].removesuffix(FIFO)
                 name = base.removeprefix(prefix)
                 if not name.endswith((DEAD, POISON)) and base not in elsewhere:
-                    names.add(name + FIFO if name + FIFO in self._queues else name)  # as it was asked for
+                    names.add(name + FIFO if name + FIFO in self._queues else name)  # in the form requested before
             token = answer.get("NextToken")
             if not token:
                 return sorted({*names, *self._declared_that_exist()})
@@ -255,7 +254,7 @@ class QueueDirectory:
 
 
 def redrive_policy(attributes: Mapping[str, str]) -> tuple[str | None, int | None]:
-    """The dead-letter queue's name and maxReceiveCount, from the answer of GetQueueAttributes."""
+    """The dead-letter queue's name and maxReceiveCount, from a response of GetQueueAttributes."""
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")
     target, most = policy.get("deadLetterTargetArn"), policy.get("maxReceiveCount")
     return (None if target is None else str(target).rpartition(":")[2]), (None if most is None else int(most))
@@ -267,12 +266,12 @@ def _queue(name: str, url: str) -> SqsQueue:
 
 
 def _alike(name: str, source: SqsQueue) -> str:
-    """The name as that of a FIFO queue, where the source is one: SQS moves messages between queues of a kind."""
+    """The name with .fifo if the source is a FIFO queue, since SQS moves messages only between queues of one type."""
     return name + FIFO if source.fifo and not name.endswith(FIFO) else name
 
 
 def _kept_long(name: str) -> dict[str, str]:
-    """The attributes that every queue gets."""
+    """The attributes of every new queue."""
     return {"MessageRetentionPeriod": str(RETENTION_S)} | ({"FifoQueue": "true"} if name.endswith(FIFO) else {})
 
 

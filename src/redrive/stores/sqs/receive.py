@@ -1,4 +1,4 @@
-"""Receive messages: threads long-poll SQS for as many as a worker has room for, and buffer them until it claims."""
+"""Receive messages: threads long-poll SQS for as many as a worker has room for, and buffer them until its claims."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ...message import ClaimRequest
 from .client import ENTRIES_MAX, Crew, Sqs
 from .queues import SqsQueue
 
-ANSWER_S = 0.025  # how long a claim waits for a long poll that has just begun, if nothing else was received
-SHORT_ANSWER_S = 10.0  # the same for a short poll, which answers at once
-SHORT_AGAIN_S = 0.02  # how long a waiter pauses between short polls
-ROOM_S = 0.5  # how long a receive for a few messages is put off, as each one is billed
-EARLY = 0.5  # an empty answer before this share of the requested wait is early
-EARLY_PAUSE_S = (0.2, 5.0)  # the first and the longest pause after such answers
-FAILED_PAUSE_S = (0.1, 5.0)  # the same after receives that failed
-PROBE_S = 1  # of the poll that finds out whether a queue can be received from again
-THREADS = 40  # of one store, for all its queues, unless these are more
+ANSWER_S = 0.025  # how long a claim waits for a long poll that has just begun, if no message was received otherwise
+SHORT_ANSWER_S = 10.0  # the same for a short poll, which responds at once
+SHORT_AGAIN_S = 0.02  # pause of a waiter between short polls
+ROOM_S = 0.5  # how long a receive for a few messages is delayed, as each is billed
+EARLY = 0.5  # an empty response before this share of the requested wait counts as early
+EARLY_PAUSE_S = (0.2, 5.0)  # first and longest pause after such responses
+FAILED_PAUSE_S = (0.1, 5.0)  # the same after failed receives
+PROBE_S = 1  # wait of the poll that checks if a queue can be received from again
+THREADS = 40  # threads of one store for all its queues, unless there are more queues
 SYSTEM = [
     "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SentTimestamp", "MessageGroupId",
     "MessageDeduplicationId", "SequenceNumber", "DeadLetterQueueSourceArn", "AWSTraceHeader", "SenderId",
@@ -33,7 +33,7 @@ SYSTEM = [
 
 
 class Received(Struct, frozen=True, gc=False):
-    """A message as SQS delivered it, and until when it is hidden for us."""
+    """A message as SQS delivered it, and until when it is hidden."""
 
     raw: dict[str, Any]
     at_ms: int
@@ -41,29 +41,29 @@ class Received(Struct, frozen=True, gc=False):
 
 
 class QueueInbox:
-    """One queue: its messages that were received and not claimed, and its receives under way."""
+    """One queue: its messages that were received and not claimed, and its receives in progress."""
 
     def __init__(self, queue: SqsQueue) -> None:
         self.queue = queue
         self.buffer: deque[Received] = deque()
-        self.room = 0  # how many messages are wanted beyond those in the buffer
-        self.room_max = 0  # the most that ever were: what an idle worker has room for
-        self.room_since_s = math.inf  # since when there is room that no receive is to fill
+        self.room = 0  # messages wanted beyond those in the buffer
+        self.room_max = 0  # highest value of room: that of an idle worker
+        self.room_since_s = math.inf  # since when there is room that no receive will fill
         self.lease_s = 30
-        self.quiet = False  # what polls under way bring is given back, until the next ask
-        self.dry = False  # the last answer brought nothing, and nothing was settled since
-        self.flying = self.expected = 0  # receives under way, and how many messages they asked for
-        self.most = 1  # receives at once: grows while they bring something
-        self.begun_s = 0.0  # when the last receive began
+        self.quiet = False  # until the next request, messages from polls in progress are given back
+        self.dry = False  # the last response was empty, and nothing was settled since
+        self.flying = self.expected = 0  # receives in progress, and the number of messages they requested
+        self.most = 1  # limit of concurrent receives; grows while they return messages
+        self.begun_s = 0.0  # start of the last receive
         self.error: StoreError | ConfigError | None = None  # of the last receive
-        self.failures = 0  # in a row
-        self.waking = self.reported = False  # the error ends a wait; it was reported by a notice
-        self.early = 0  # empty answers in a row that came too early
+        self.failures = 0  # failures in a row
+        self.waking = self.reported = False  # the error ends a wait; a notice reported it
+        self.early = 0  # early empty responses in a row
         self.not_before_s = 0.0
 
 
 class Receivers:
-    """The inboxes of one store, with one condition for all waiting."""
+    """The inboxes of one store, with one condition variable for all waits."""
 
     def __init__(
         self,
@@ -85,17 +85,18 @@ class Receivers:
         self.received = 0
 
     def ask(self, asks: Sequence[tuple[ClaimRequest, SqsQueue]], *, patient: bool) -> list[list[Received]]:
-        """Take what was received for each ask, and begin receives for the rest of it.
+        """Take received messages for each request, and begin receives for the rest.
 
-        From here on only the queues of these asks are received from. `patient`: wait a moment for answers. Raises the
-        error of a receive if all asked queues have one and nothing came."""
+        From now on only the queues of these requests are received from. `patient`: wait a moment for responses. Raises
+        the error of a receive if all of these queues have one and no message was received.
+        """
         with self._changed:
             inboxes = [self._inbox(queue) for _, queue in asks]
             for inbox in self._inboxes.values():
                 inbox.room = 0
             for inbox in inboxes:
                 inbox.lease_s, inbox.quiet = 1, False
-            for (ask, _), inbox in zip(asks, inboxes, strict=True):  # asks of one queue share the longest lease
+            for (ask, _), inbox in zip(asks, inboxes, strict=True):  # requests for one queue share the longest lease
                 inbox.room, inbox.lease_s = inbox.room + ask.limit, max(inbox.lease_s, math.ceil(ask.lease_ms / 1000))
                 inbox.room_max = max(inbox.room_max, inbox.room)
             for inbox in inboxes:
@@ -111,7 +112,7 @@ class Receivers:
     def _inbox(self, queue: SqsQueue) -> QueueInbox:
         if queue.url not in self._inboxes:
             self._inboxes[queue.url] = QueueInbox(queue)
-            self._crew.grow(len(self._inboxes) + self._most)  # each may be polled, and one be busy beside that
+            self._crew.grow(len(self._inboxes) + self._most)  # each queue may be polled, while one is busy
         return self._inboxes[queue.url]
 
     def _wait_for_answers(self, inboxes: Sequence[QueueInbox]) -> None:
@@ -137,13 +138,13 @@ class Receivers:
         if not errors or len(errors) < len(inboxes):
             return
         for inbox in inboxes:
-            inbox.not_before_s = 0.0  # the caller takes a pause
-        if isinstance(errors[0], ConfigError):  # it was right when the worker began, and may be so again
+            inbox.not_before_s = 0.0  # the caller pauses
+        if isinstance(errors[0], ConfigError):  # it was valid when the worker began, and may be again
             raise StoreUnavailable(str(errors[0])) from errors[0]
         raise errors[0]
 
     def _report_errors(self, inboxes: Sequence[QueueInbox]) -> None:
-        """Report queues that cannot be received from while others can."""
+        """Report queues whose receives fail while others work."""
         for inbox in inboxes:
             if inbox.error is not None and not inbox.reported:
                 inbox.reported = True
@@ -170,7 +171,7 @@ class Receivers:
                 self._changed.wait(min([left_s, *pauses_s]))
 
     def _all_failed(self, inboxes: Sequence[QueueInbox]) -> bool:
-        """Whether no queue can be received from; True once for each failure."""
+        """True if receives fail in all queues; True once per failure."""
         if not inboxes or any(inbox.error is None for inbox in inboxes) or not any(inbox.waking for inbox in inboxes):
             return False
         for inbox in inboxes:
@@ -178,7 +179,7 @@ class Receivers:
         return True
 
     def _pause_s(self, inbox: QueueInbox) -> float:
-        """How long until the next receive may begin."""
+        """The seconds until the next receive may begin."""
         now_s = time.monotonic()
         worth_s = inbox.room_since_s + ROOM_S if inbox.room_since_s < math.inf else 0.0
         return max(SHORT_AGAIN_S, inbox.not_before_s - now_s, worth_s - now_s)
@@ -194,13 +195,13 @@ class Receivers:
             self._changed.notify_all()
 
     def is_dry(self, queue: SqsQueue) -> bool:
-        """Whether the last receive brought nothing and nothing is buffered."""
+        """True if the last receive returned no message and none is buffered."""
         with self._changed:
             inbox = self._inboxes.get(queue.url)
             return inbox is not None and inbox.dry and not inbox.buffer
 
     def put_back(self, queue: SqsQueue, received: Sequence[Received], *, first: bool = True) -> None:
-        """Buffer these messages again: ahead of the others, or behind them."""
+        """Buffer these messages again: before the others, or after them."""
         with self._changed:
             buffer = self._inbox(queue).buffer
             buffer.extendleft(reversed(received)) if first else buffer.extend(received)
@@ -209,7 +210,7 @@ class Receivers:
     # -- receiving
 
     def _fill(self, inbox: QueueInbox) -> None:
-        """Begin as many receives as there is room for. Under the lock."""
+        """Begin as many receives as there is room for. Called under the lock."""
         while (
             not self._closed
             and inbox.flying < inbox.most
@@ -224,8 +225,8 @@ class Receivers:
             self._crew.start(lambda want=want: self._receive(inbox, want))  # type: ignore[misc]
 
     def _worth(self, inbox: QueueInbox, want: int, now_s: float) -> bool:
-        """Whether a receive is worth its price: there is room for a full batch, or for half of what an idle worker
-        takes; or there has been room for anything for a while."""
+        """True if a receive is worth its price: there is room for a full batch, or for half of an idle worker's room;
+        or there has been room for ROOM_S."""
         if not self._poll_s or want >= min(ENTRIES_MAX, inbox.room_max / 2):
             return True
         inbox.room_since_s = min(inbox.room_since_s, now_s)
@@ -250,11 +251,11 @@ class Receivers:
             )
         except (StoreError, ConfigError) as failure:
             error = failure
-        except Exception as odd:  # of any kind: the receive is over
+        except Exception as odd:  # any error: the receive is over
             error = StoreUnavailable(f"SQS ReceiveMessage {inbox.queue.sqs_name}: {odd!r}")
         took_s, now = time.monotonic() - begun_s, self._now_ms()
         if messages and (inbox.quiet or self._closed):  # no claim will take them
-            with suppress(Exception):  # then they come back when their lease ends
+            with suppress(Exception):  # otherwise they return when their lease ends
                 self._give_back(inbox.queue, [Received(raw, now, now + lease_s * 1000) for raw in messages])
                 messages = []
         with self._changed:
@@ -279,8 +280,8 @@ class Receivers:
             self._changed.notify_all()
 
     def _came_early(self, inbox: QueueInbox) -> None:
-        """Pause: SQS answers a long poll at once and with nothing when a queue has all the messages in flight that it
-        may have."""
+        """Pause: SQS responds to a long poll at once without messages when a queue has reached its limit of messages in
+        flight."""
         inbox.early += 1
         first_s, most_s = EARLY_PAUSE_S
         inbox.not_before_s = time.monotonic() + min(most_s, first_s * 2 ** min(inbox.early - 1, 10))
@@ -288,13 +289,13 @@ class Receivers:
             self._tell(inbox.queue.name, "SQS answers at once that there is nothing, though it was asked to wait")
 
     def stir(self, queue: SqsQueue) -> None:
-        """A message of the queue was settled."""
+        """Note that a message of the queue was settled."""
         with self._changed:
             self._inbox(queue).dry = False
 
     def quiesce(self, queues: Collection[str] | None) -> None:
-        """Give messages of these queues (None: of all) back that no claim took, and those of polls under way, until the
-        next ask for the queue."""
+        """Give back unclaimed messages of these queues (None: of all), and those from polls in progress, until the next
+        request for the queue."""
         with self._changed:
             inboxes = [inbox for inbox in self._inboxes.values() if queues is None or inbox.queue.name in queues]
             left = [(inbox.queue, [*inbox.buffer]) for inbox in inboxes if inbox.buffer]
@@ -305,7 +306,7 @@ class Receivers:
             self._give_back(queue, received)
 
     def drop(self) -> list[tuple[SqsQueue, list[Received]]]:
-        """End; returns the messages that no claim took."""
+        """Close the inboxes; returns the unclaimed messages."""
         with self._changed:
             self._closed = True
             left = [(inbox.queue, [*inbox.buffer]) for inbox in self._inboxes.values()]

@@ -1,6 +1,6 @@
 """The state of a message in a cell beside SQS (`sqs/m/SQS-ID`), and received messages with their state.
 
-A record is read only for a message that was delivered before, together with the records of tracked ones (`track.py`).
+A record is read only for a message that was delivered before, together with records of tracked messages (`track.py`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ RECORDS = "sqs/m/"
 
 
 class Records:
-    """The records of one store. Without `cells` there are none."""
+    """The records of one store; none without `cells`."""
 
     def __init__(self, cells: Cells | None, routes: Routes, *, now_ms: Callable[[], int]) -> None:
         self._cells, self._routes, self._now_ms = cells, routes, now_ms
 
     def of(self, received: Sequence[Received], tracked: str | None = None) -> dict[str, Cell]:
-        """The records of messages that were delivered before, by SQS's id. `tracked`, the queue that was asked for:
-        also the tracked records of all, by their keys."""
+        """The records of messages that were delivered before, by SQS's id. `tracked` is the requested queue: read also
+        the tracked records of all messages, by their keys."""
         if self._cells is None:
             return {}
         names = {one.raw["MessageId"]: RECORDS + one.raw["MessageId"] for one in received if is_again(one)}
@@ -44,9 +44,9 @@ class Records:
         return {id: cell for id, cell in zip(names, current, strict=True) if cell is not None}
 
     def held(self, queue: SqsQueue, one: Received, ask: ClaimRequest, record: Cell | None) -> ClaimedMessage:
-        """A received message with the state in its record."""
+        """The claim of a received message, with the state in its record."""
         message, state = read(one.raw, queue=ask.queue, routes=self._routes)
-        if state.reason is not None:  # a dead letter that a move task brought back
+        if state.reason is not None:  # a dead letter that a move task returned
             state = revived(state, int(one.raw["Attributes"]["SentTimestamp"]))
             message = with_state(message, state)
         version = 0
@@ -68,7 +68,7 @@ class Records:
         )
 
     def write(self, held: ClaimedMessage, state: MessageState) -> bool:
-        """Write its record; False where another process was faster."""
+        """Write the record; False if another process was faster."""
         if self._cells is None:
             return False
         swap = record_swap(held, state)
@@ -78,7 +78,7 @@ class Records:
         return True
 
     def checkpoint(self, held: ClaimedMessage | None, progress: bytes) -> bool:
-        """As `Store.checkpoint`. Raises Unsupported where there are no cells."""
+        """As `Store.checkpoint`. Raises Unsupported without cells."""
         if self._cells is None:
             raise Unsupported(f"a checkpoint needs a place to be kept. {NO_CELLS}")
         if held is None or not self.write(held, replace(held.state, progress=progress)):
@@ -87,20 +87,20 @@ class Records:
         return True
 
     def mark_alone(self, held: ClaimedMessage) -> None:
-        """Note that it runs with no other beside it."""
+        """Record that it runs alone."""
         state = held.state
         if self._cells is not None and state.alone < held.receives:
-            before = state.alone > state.receives  # that run ended as a crash: this one is another
+            before = state.alone > state.receives  # that run ended in a crash: this is another
             self.write(held, replace(state, alone=held.receives, crashes_alone=state.crashes_alone + before))
 
     def given_back(self, queue: SqsQueue, received: Sequence[Received]) -> list[End]:
-        """Give messages back that were received and never claimed: returns the ends that show them to others at once.
-        Where there are cells, that costs no attempt."""
+        """Give back messages that were received and not claimed: returns the ends that make them visible at once. With
+        cells, this costs no attempt."""
         if not received:
             return []
         if self._cells is not None:
             ask = ClaimRequest(queue.name, 1, 0)
-            with suppress(StoreError, ConfigError):  # then each counts one crash too many
+            with suppress(StoreError, ConfigError):  # otherwise each counts one crash too many
                 records = self.of(received)
                 in_flight = [self.held(queue, one, ask, records.get(one.raw["MessageId"])) for one in received]
                 self._cells.swap([record_swap(held, replace(held.state, receives=held.receives)) for held in in_flight])
@@ -109,10 +109,10 @@ class Records:
 
 
 def is_again(one: Received) -> bool:
-    """Whether it was delivered before."""
+    """True if it was delivered before."""
     return bool(one.raw["Attributes"]["ApproximateReceiveCount"] != "1")
 
 
 def record_swap(held: ClaimedMessage, state: MessageState) -> Swap:
-    """The swap that writes its record."""
+    """The swap that writes the record."""
     return Swap(RECORDS + held.sqs_id, held.version, record_of(state), RECORD_TTL_MS)

@@ -1,7 +1,7 @@
 """Find, cancel and count the messages of a store on SQS, as far as SQS and the stores beside it allow.
 
-Finds messages that run in this process and those in the triage store, and all others only with `track=true`
-(`track.py`). SQS counts what a queue holds, but not which of it runs and which waits for a retry.
+Finds messages that run in this process, those in the triage store, and with `track=true` (`track.py`) all others. SQS
+counts the messages of a queue, but does not distinguish running ones from those that wait for a retry.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from .queues import QueueDirectory, SqsQueue
 from .receive import Receivers
 from .track import Track
 
-IN_FLIGHT_MAX = 120_000  # of one queue
-NEAR_LIMIT = 0.9  # of that: from here on retries are sent as copies, as a delayed message is not in flight
+IN_FLIGHT_MAX = 120_000  # limit of one queue
+NEAR_LIMIT = 0.9  # share of the limit above which retries are sent as copies, as a delayed message is not in flight
 LOOK_EVERY_S = 10.0
-LOOK_AFTER = 500  # messages received since the last count; with fewer no queue gets near its limit
+LOOK_AFTER = 500  # messages received between two counts; fewer bring no queue near its limit
 
 
 class SqsSearch:
-    """Finds and cancels messages of one store."""
+    """Finds and cancels the messages of one store."""
 
     def __init__(self, in_flight: InFlightMessages, triage: Store | None, track: Track | None) -> None:
         self._in_flight, self._triage, self._track = in_flight, triage, track
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        """As `Store.find`."""
         messages: list[Message | None] = self._triage.find(ids) if self._triage is not None else [None] * len(ids)
         held = self._running()
         messages = [held.get(id, message) for id, message in zip(ids, messages, strict=True)]
@@ -46,13 +45,12 @@ class SqsSearch:
         return {held.message.id: held.message for held in self._in_flight.all()}
 
     def cancel(self, track: Track, ids: Sequence[str]) -> list[Cancel]:
-        """As `Store.cancel`."""
         running = self._running()
         rows = [None] * len(ids) if self._triage is None else self._triage.find(ids)
         lying = {row.id: row.lane for row in rows if row is not None and row.id not in running}
         words = track.cancel([id for id in ids if lying.get(id) in (None, Lane.LEASED)], running)
         waiting = [id for id, lane in lying.items() if words.get(id, Cancel.UNKNOWN) is Cancel.UNKNOWN]
-        if waiting and self._triage is not None:  # or rest; or are just being sent back
+        if waiting and self._triage is not None:  # they wait or rest, or are just being sent back
             words |= zip(waiting, self._triage.cancel(waiting), strict=True)
         return [words[id] for id in ids]
 
@@ -73,7 +71,7 @@ class SqsCounts:
         self._triage, self._now_ms = triage, now_ms
 
     def of(self, queue: str) -> Counts:
-        """Raises StoreUnavailable."""
+        """The counts of a queue. Raises StoreUnavailable."""
         try:
             sqs_queue = self._queues.of(queue)
             ready, leased, scheduled = self._queues.counts(sqs_queue.url)
@@ -83,7 +81,7 @@ class SqsCounts:
             ready = leased = scheduled = 0  # there is no such queue
         else:
             waiting = self._in_flight.hidden_in(sqs_queue.url, self._now_ms())
-            hidden = min(leased, waiting)  # SQS calls in flight what waits for its retry, too
+            hidden = min(leased, waiting)  # SQS counts messages that wait for a retry as in flight
             leased, scheduled = leased - hidden, scheduled + hidden
             if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):  # the visible ones wait behind those
                 ready, scheduled = 0, scheduled + ready
@@ -98,16 +96,16 @@ class SqsCounts:
 
 
 class InFlightLimit:
-    """Which queues come near SQS's limit of messages in flight, beyond which it delivers nothing."""
+    """Detects queues near SQS's limit of messages in flight, beyond which it delivers no more."""
 
     def __init__(self, queues: QueueDirectory, receivers: Receivers, *, tell: Callable[[str, str], None]) -> None:
         self._queues, self._receivers, self._tell = queues, receivers, tell
         self._looks: dict[
             str, tuple[float, int, bool]
-        ] = {}  # by URL: when it was counted, messages received by then, the answer
+        ] = {}  # by URL: time of the count, messages received by then, the result
 
     def is_near(self, queue: SqsQueue) -> bool:
-        """Whether the queue does. Counted every ten seconds at most."""
+        """True if the queue is near the limit. Counted every ten seconds at most."""
         at_s, received, crowded = self._looks.get(queue.url, (-math.inf, 0, False))
         if time.monotonic() - at_s < LOOK_EVERY_S or (not crowded and self._receivers.received - received < LOOK_AFTER):
             return crowded

@@ -1,4 +1,4 @@
-"""Send messages to SQS: as entries of batches, cut to size, and with deduplication ids on FIFO queues."""
+"""Send messages to SQS: in batches, cut to size, and with deduplication ids on FIFO queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .client import BYTES_MAX, SEND, BatchJob, EntryRefused, Sqs, run
 from .queues import SqsQueue
 from .wire import STATE, VERBATIM, is_foreign, size_of, write
 
-DELAY_MAX_S = 900  # of a message that is sent
+DELAY_MAX_S = 900  # longest delay of a sent message
 
 
 class SendRequest(Struct):
@@ -27,13 +27,13 @@ class SendRequest(Struct):
 
 
 class Sender:
-    """Sends messages of one store. Thread-safe. `prefix`: the store's, which the envelope names."""
+    """Sends the messages of one store. Thread-safe. `prefix`: the store's, for the envelope."""
 
     def __init__(self, sqs: Sqs, *, prefix: str, now_ms: Callable[[], int]) -> None:
         self._sqs, self._prefix, self._now_ms = sqs, prefix, now_ms
 
     def sent(self, sends: Sequence[SendRequest]) -> list[StoreError | ConfigError | None]:
-        """Send them; returns the error of each, or None."""
+        """Send messages; returns the error of each, or None."""
         jobs: dict[str, BatchJob] = {}
         sent: list[tuple[BatchJob, int]] = []
         now = self._now_ms()
@@ -51,7 +51,7 @@ class Sender:
         if message.lane is Lane.READY and message.due_ms is not None:
             wait_s = max(0, math.ceil((message.due_ms - now) / 1000))
             if wait_s <= (0 if send.queue.fifo else DELAY_MAX_S):
-                message = replace(message, due_ms=message.enqueued_ms)  # SQS keeps it back long enough
+                message = replace(message, due_ms=message.enqueued_ms)  # SQS delays it long enough
         body, attributes, size = self._written(message)
         entry: dict[str, Any] = {"MessageBody": body}
         if attributes:
@@ -67,7 +67,7 @@ class Sender:
         return entry, size
 
     def _written(self, message: Message) -> tuple[str, dict[str, dict[str, Any]], int]:
-        """The body, the attributes and their size, with less history where it is too large."""
+        """The body, the attributes and their size; with less history if it is too large."""
         body, attributes = write(message, prefix=self._prefix)
         size = size_of(body, attributes)
         if size > BYTES_MAX:
@@ -76,14 +76,15 @@ class Sender:
                 size = size_of(body, attributes)
                 if size <= BYTES_MAX:
                     break
-            if size > BYTES_MAX and message.lane in RESTING:  # a foreign message then goes at least as it came
+            # then a foreign message is sent at least as it was received
+            if size > BYTES_MAX and message.lane in RESTING:
                 attributes = {name: value for name, value in attributes.items() if name not in (STATE, "reason")}
                 size = size_of(body, attributes)
         return body, attributes, size
 
 
 def _smaller(message: Message) -> Iterator[Message]:
-    """The message with less and less history; a foreign one in the end with only the body as it came."""
+    """Yield the message with less and less history; a foreign one finally with only its original body."""
     if message.faults:
         yield (message := replace(message, faults=message.faults[-1:]))
     if is_foreign(message):
@@ -93,19 +94,19 @@ def _smaller(message: Message) -> Iterator[Message]:
 
 
 def is_final(error: StoreError | ConfigError) -> bool:
-    """Whether SQS would refuse the same message again."""
+    """True if SQS would reject the same message again."""
     return isinstance(error, EntryRefused) or "BatchRequestTooLong" in str(error)
 
 
 def _deduplication_id(message: Message) -> str:
-    """The id by which SQS drops a second copy within five minutes. A message dies once in a life, in whichever delivery
-    that happens."""
+    """The id by which SQS drops a second copy within five minutes. For a dead message it depends only on the life,
+    whichever delivery died."""
     once = f"{message.id}/{message.redrives}"
     return once if message.lane in RESTING else f"{once}/{message.fence}"
 
 
 def _group_id(message: Message) -> str:
-    """The group as SQS takes it: up to 128 letters, digits and punctuation. Any other name is replaced by its hash."""
+    """The group in a form that SQS accepts: up to 128 letters, digits and punctuation. Any other name is hashed."""
     group = message.group or message.id
     if len(group) <= 128 and group.isascii() and group.isprintable() and " " not in group:
         return group

@@ -1,9 +1,9 @@
-"""Settle messages in SQS, where nothing is atomic: send first, delete last, and remember what was sent.
+"""Settle messages in SQS, where nothing is atomic: send first, delete last, and remember sent messages.
 
 All settlements of a call go through the same four steps, in batches of ten: *check* their swaps, *send* follow-ups,
 copies and dead letters, *keep* swaps and records, and *end* the messages (delete, or hide until they are due). A crash
-between two steps leaves a duplicate, never a loss: a message that is not deleted comes back when its visibility ends.
-When a call fails half-way the worker repeats it; what it sent is remembered by its receipt and not sent again.
+between two steps leaves a duplicate, never a loss: a message that is not deleted is received again when its visibility
+ends. When a call fails half-way the worker repeats it; sent messages are remembered by receipt and not sent again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .steps import SettleStep, Steps
 from .track import Track
 from .wire import state_of
 
-TRIAGE_PAUSE_S = 5.0  # how long a triage store that was out is left alone
+TRIAGE_PAUSE_S = 5.0  # pause after a failure of the triage store
 
 
 class Settlements:
@@ -54,7 +54,7 @@ class Settlements:
         self._track, self._tracked_sends, self._send = track, tracked_sends, send
 
     def check(self, settlements: Sequence[Settlement]) -> None:
-        """Raises EnqueueError where a follow-up has no queue, before anything is settled."""
+        """Raises EnqueueError if a follow-up's queue does not exist, before anything is settled."""
         for draft in (draft for s in settlements for draft in s.follow_ups):
             try:
                 self._queues.of(draft.queue)
@@ -64,8 +64,8 @@ class Settlements:
                 raise EnqueueError(f"a follow-up of task {draft.task!r}: {error}; nothing was settled") from error
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Settle as far as possible. Raises StoreUnavailable if something could not be sent or kept: the repeated call
-        goes on from there. Messages that the error does not concern end now."""
+        """Settle as far as possible. Raises StoreUnavailable if something could not be sent or stored: a repeated call
+        continues from there. Messages without an error end now."""
         if not settlements:
             return []
         if self._track is not None:
@@ -96,7 +96,7 @@ class Settlements:
         return [Settled.STALE if step is None else _word(step) for _, step in pairs]
 
     def _see_cancels(self, track: Track, settlements: Sequence[Settlement]) -> None:
-        """Mark messages that somebody asked to cancel, unless they are done."""
+        """Mark messages with a requested cancel, unless they are done."""
         undone = [s.receipt for s in settlements if not isinstance(s.decision, Ack)]
         running = [held for receipt in undone if (held := self._in_flight.held.get(receipt)) is not None]
         asked = track.asked([held.message.id for held in running])
@@ -125,7 +125,7 @@ class Settlements:
                 step.error = word
 
     def _refuse(self, pairs: Sequence[tuple[Receipt, SettleStep | None]]) -> None:
-        """Raises EnqueueError for a follow-up that SQS never takes; the repeated call knows what else was sent."""
+        """Raises EnqueueError for a follow-up that SQS never accepts; a repeated call knows what else was sent."""
         errors = [step.refused for _, step in pairs if step is not None and step.refused is not None]
         if errors:
             for receipt, step in pairs:
@@ -138,7 +138,7 @@ class Settlements:
 
 
 class SqsSettling:
-    """Carries steps out. Used by one thread at a time."""
+    """Executes steps. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -156,10 +156,10 @@ class SqsSettling:
         self._steps, self._track = steps, track
         self._failpoint, self._tell = failpoint, tell
         self._triage_out = False
-        self.triage_from_s = 0.0  # when a triage store that was out is tried again
+        self.triage_from_s = 0.0  # when a failed triage store is tried again
 
     def check(self, steps: Sequence[SettleStep]) -> None:
-        """Make steps stale that would send something although their swaps do not apply; nothing of them is done."""
+        """Make steps stale that would send something although their swaps do not apply; nothing of them is executed."""
         cells, taken = self._cells, set[str]()
         risky = [step for step in steps if step.swaps and not step.sent and (step.sends or step.rest is not None)]
         if cells is None or not risky:
@@ -191,7 +191,7 @@ class SqsSettling:
             step.sent = step.error is None
 
     def _go_without(self, step: SettleStep, send: SendRequest, error: StoreError | ConfigError) -> None:
-        """Handle a message that is too large for SQS. A follow-up fails; a retry waits hidden in its queue; a dead
+        """Handle a message that is too large for SQS: a follow-up fails; a retry waits hidden in its queue; a dead
         letter is delivered again until SQS itself moves it away."""
         message = send.message
         if message.id != step.held.message.id:
@@ -208,7 +208,7 @@ class SqsSettling:
             step.hide_until_ms, step.record = in_place.hide_until_ms, in_place.record
 
     def _bury(self, steps: Sequence[SettleStep]) -> None:
-        """Write dead letters to the triage store, or send them to the dead-letter queue while it cannot be reached."""
+        """Write dead letters to the triage store, or send them to the dead-letter queue while it is unreachable."""
         if self._triage is None or not steps:
             return
         self._failpoint("bury")
@@ -217,14 +217,15 @@ class SqsSettling:
             if not is_safe:
                 try:
                     step.sends.append(SendRequest(self._queues.resting(letter.queue, letter.lane), letter))
-                except ConfigError as error:  # there is none: then it has to be the triage store
+                except ConfigError as error:  # there is no dead-letter queue: it has to be the triage store
                     step.error, self.triage_from_s = StoreUnavailable(f"no triage store, and {error}"), 0.0
                     continue
             step.rest = None
         self._failpoint("buried")
 
     def _buried(self, triage: Store, letters: Sequence[Message]) -> list[bool]:
-        """Whether each is in the triage store. One that is out is tried every few seconds, as that may take long."""
+        """True for each letter that is in the triage store. An unreachable store is tried every few seconds, as each
+        attempt may take long."""
         if time.monotonic() < self.triage_from_s:
             return [False] * len(letters)
         try:
@@ -241,7 +242,7 @@ class SqsSettling:
 
     def keep(self, steps: Sequence[SettleStep]) -> None:
         """Write the swaps of the settlements, and the records. A swap that does not apply makes its settlement stale:
-        the message comes back when its lease ends."""
+        the message is received again when its lease ends."""
         going = [step for step in steps if step.error is None and step.word is Settled.OK]
         tracked = [step for step in going if not step.kept] if self._track is not None else []
         todo = [step for step in going if not step.kept and (step.swaps or step.record or tracked)]
@@ -266,7 +267,7 @@ class SqsSettling:
                 step.error = error
             return
         for step in todo:
-            # An outcome that exists is that of a duplicate of this message: the first one counts.
+            # An existing outcome is that of a duplicate of this message: the first one counts.
             applied = [next(answers) or is_verdict(swap) for swap in step.swaps]
             if step.record is not None:
                 applied.append(next(answers))
@@ -278,16 +279,16 @@ class SqsSettling:
 
     def _keep_track(self, tracked: Sequence[SettleStep], written: Sequence[SettleStep]) -> None:
         """Write the records that others changed meanwhile. One that cannot be written is wrong until the next
-        settlement, or until it expires: no reason to do the work again."""
+        settlement or its expiry, which is no reason to repeat the work."""
         assert self._track is not None
         with suppress(StoreError):
             self._track.settle([step.outcome for step in tracked if step.word is Settled.OK and step not in written])
 
 
 class Ending:
-    """Ends steps: a message is held no more, and deleted or hidden; in a FIFO queue its group goes on.
+    """Ends steps: removes claims, deletes or hides messages, and in FIFO queues continues their groups.
 
-    `at_once`: do everything before a call returns.
+    `at_once`: finish everything before a call returns.
     """
 
     def __init__(
@@ -325,7 +326,7 @@ class Ending:
         self._failpoint("ended")
 
     def _next_in_groups(self, steps: Sequence[SettleStep]) -> list[End]:
-        """In FIFO queues, messages behind one that is done run next; those behind one that will be delivered again go
+        """In FIFO queues, run the messages behind a done one next; those behind one that will be delivered again go
         back."""
         back: list[End] = []
         for step in steps:
@@ -340,7 +341,8 @@ class Ending:
         return back
 
     def leave(self, left: Sequence[ClaimedMessage]) -> None:
-        """Let these come again when their lease ends, and in FIFO queues those behind them after them."""
+        """Let these messages be received again when their lease ends, and in FIFO queues those behind them after
+        them."""
         for held in left:
             if held.group is not None:
                 self._deletes.end(
@@ -359,7 +361,7 @@ def _word(step: SettleStep) -> Settled:
 
 
 def unavailable(errors: Sequence[StoreError | ConfigError]) -> StoreError:
-    """One error for what could not be done now."""
+    """One StoreUnavailable for several errors."""
     first = errors[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return StoreUnavailable(f"{first}{more}")

@@ -1,6 +1,6 @@
-"""Decide what settling a message takes: which copies to send, whether to hide or delete it, which record to write.
+"""Decide the steps to settle a message: which copies to send, whether to hide or delete it, which record to write.
 
-Nothing is done here; `settle.py` carries the steps out.
+`settle.py` executes the steps.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from .wire import MessageState, state_of
 
 
 class SettleStep(Struct):
-    """Everything that settling one message takes, and how far it has come."""
+    """The steps to settle one message, and their progress."""
 
     held: ClaimedMessage
     sends: list[SendRequest]
-    rest: Message | None = None  # to be written to the triage store
+    rest: Message | None = None  # to write to the triage store
     hide_until_ms: int | None = None  # None: delete it
     record: MessageState | None = None
     swaps: tuple[Swap, ...] = ()
-    left: Message | None = None  # as it is afterwards; None: it is over
+    left: Message | None = None  # the message afterwards; None: it is over
     cancelled: bool = False
     sent: bool = False
     kept: bool = False
     ended: bool = False
     error: StoreError | ConfigError | None = None
-    refused: StoreError | ConfigError | None = None  # of a follow-up that SQS never takes
+    refused: StoreError | ConfigError | None = None  # of a follow-up that SQS never accepts
     word: Settled = Settled.OK
 
     @property
     def is_over(self) -> bool:
-        """Whether its message leaves the queue for good, without a copy."""
+        """True if its message leaves the queue for good, without a copy."""
         id, queue = self.held.message.id, self.held.queue
         return self.hide_until_ms is None and all(
             send.message.id != id or send.queue is not queue for send in self.sends
@@ -51,17 +51,17 @@ class SettleStep(Struct):
 
     @property
     def outcome(self) -> tuple[Message, Message | None]:
-        """The message as it was, and what is left of it."""
+        """The message before its settlement, and after it (None: it is over)."""
         return self.held.message, self.left
 
     @property
     def gives_key_back(self) -> bool:
-        """Whether its message is done, or cancelled."""
+        """True if its message is done or cancelled, which frees its unique key."""
         return self.left is None or self.left.lane is Lane.DONE
 
 
 class Steps:
-    """Decides the steps of one store's messages. `cells`, `triage`: None where the store has none."""
+    """Decides the steps of one store's messages. `cells`, `triage`: None if the store has none."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class Steps:
 
     @property
     def counts_all(self) -> bool:
-        """Whether every delivery is counted as an attempt: a retry leaves no trace but the receive count."""
+        """True if every delivery counts as an attempt: a retry is recorded only by the receive count."""
         return self._at.mode is Mode.VISIBILITY and self._cells is None
 
     def step(self, held: ClaimedMessage, settlement: Settlement) -> SettleStep:
-        """Decide the step. If an earlier call failed half-way, its step goes on."""
+        """Decide the step. If an earlier call failed half-way, continue its step."""
         begun = self._begun.get(settlement.receipt)
         if begun is not None:
             begun.error = None
@@ -112,12 +112,12 @@ class Steps:
         return SettleStep(held, [SendRequest(held.queue, decided)])
 
     def hidden(self, held: ClaimedMessage, kept: MessageState, until_ms: int) -> SettleStep:
-        """The message waits hidden in its queue; where there are cells a record has its state."""
+        """Hide the message in its queue until `until_ms`; with cells a record has its state."""
         return SettleStep(held, [], hide_until_ms=until_ms, record=kept if self._cells is not None else None)
 
     def _can_stay(self, held: ClaimedMessage, retry: RetryAt, now: int) -> bool:
         if held.queue.fifo:
-            return True  # a copy would come after messages that were sent later
+            return True  # a copy would be delivered after messages sent later
         if self._at.mode is Mode.REQUEUE or self._near_limit(held.queue):
             return False
         if self._is_near_its_end(held, retry.at_ms):
@@ -128,7 +128,8 @@ class Steps:
         return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
 
     def _is_near_its_end(self, held: ClaimedMessage, until_ms: int) -> bool:
-        """Whether SQS would move it away, or let it expire, before its next run is settled. A copy starts afresh."""
+        """True if SQS would move it away, or let it expire, before its next run is settled. A copy restarts both
+        limits."""
         bounds = self._queues.bounds(held.queue)
         often = bounds.receives_max is not None and held.receives + 1 >= bounds.receives_max
         return often or until_ms + VISIBLE_MAX_S * 1000 > held.sent_ms + bounds.retention_ms
@@ -141,7 +142,7 @@ class Steps:
         return SettleStep(held, [SendRequest(self._queues.resting(decided.queue, decided.lane), decided)])
 
     def early(self, held: ClaimedMessage, due_ms: int) -> SettleStep:
-        """A message that was received before its time waits on. This hop costs no attempt."""
+        """Defer a message that was received before it is due. This hop costs no attempt."""
         records = self._at.mode is Mode.VISIBILITY and self._cells is not None
         if held.queue.fifo or (records and not self._is_near_its_end(held, due_ms)):
             record = replace(held.state, receives=held.receives, due_ms=due_ms)
@@ -152,28 +153,28 @@ class Steps:
         return step
 
     def fresh_copy(self, held: ClaimedMessage, claimed: Message) -> SettleStep:
-        """Replace a message that SQS would move away if this run crashed too by a copy with all of its state."""
+        """Replace a message that SQS would move away after another crash by a copy with all of its state."""
         counted = claimed.attempt - 1  # the copy's claim counts it
         copy = replace(claimed, lane=Lane.READY, due_ms=None, attempt=counted)
         return SettleStep(held, [SendRequest(held.queue, copy)], left=copy)
 
     def dropped(self, held: ClaimedMessage) -> SettleStep:
-        """A message that was cancelled while it waited is not delivered."""
+        """End a message that was cancelled while it waited."""
         return SettleStep(held, [], left=lifecycle.cancelled(held.message, self._now_ms()))
 
     def is_last(self, held: ClaimedMessage) -> bool:
-        """Whether SQS delivers it for the last time, which is not the first time."""
+        """True if this is SQS's last delivery of it, unless it is also the first."""
         most = None if held.queue.fifo or held.receives == 1 else self._queues.bounds(held.queue).receives_max
         return most is not None and held.receives >= most
 
     # -- calls that failed half-way
 
     def remember(self, receipt: Receipt, step: SettleStep) -> None:
-        """Keep the step, so that the repeated call goes on from there."""
+        """Keep the step, so that a repeated call continues it."""
         self._begun[receipt] = step
 
     def ended(self, receipt: Receipt) -> SettleStep | None:
-        """The step of a failed call, if it came to its end."""
+        """The step of a failed call, if it has ended."""
         step = self._begun.get(receipt)
         return step if step is not None and step.ended else None
 

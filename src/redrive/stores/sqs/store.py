@@ -1,8 +1,7 @@
 """The store on AWS SQS: messages are in queues of SQS, dead letters and shared state in other engines.
 
-SQS hides a received message for a while: that is the lease. Nothing else commits together with SQS, so whatever has to
-be written elsewhere is sent first, and the message is deleted last. A crash leaves a duplicate, never a loss
-(`settle.py`).
+SQS hides a received message for a while: that is the lease. SQS has no shared commit with other stores, so everything
+else is written first, and the message is deleted last. A crash leaves a duplicate, never a loss (`settle.py`).
 """
 
 from __future__ import annotations
@@ -80,9 +79,9 @@ _UNSEEN = "SQS can look at no message that waits or runs in it"
 class SqsStore(Store):
     """Queues of SQS under one prefix.
 
-    `clock_ms` replaces this machine's clock in tests. `triage` and `cells` are used in place of those that the URL
-    names, and closed with the store; `open_store` and `open_cells` open those of the URL. `requests` counts the calls
-    of SQS by action. Raises ConfigError for a URL that is not valid, or where boto3 is not installed.
+    `clock_ms` replaces this machine's clock in tests. `triage` and `cells` replace those of the URL, and are closed
+    with the store; `open_store` and `open_cells` open those of the URL. `requests` counts the calls of SQS by action.
+    Raises ConfigError for an invalid URL, or if boto3 is not installed.
     """
 
     adopts = True
@@ -98,7 +97,7 @@ class SqsStore(Store):
         open_cells: Callable[[str], OpenCells] | None = None,
     ) -> None:
         self.failpoint: Callable[[str], None] = (
-            no_failpoint  # tests put a function here that kills or fails at a named point
+            no_failpoint  # tests set a function that kills the process or raises at a named point
         )
         self.at = at = SqsUrl.parse(url)
         self._clock_ms = clock_ms or wall_ms
@@ -108,9 +107,9 @@ class SqsStore(Store):
         self.requests: Counter[str] = self._sqs.requests
         self._beside = beside = BesideStores(at, triage, cells, open_store, open_cells)
         self.triage_store, self.cells, self.routes = beside.triage, beside.cells, Routes()
-        self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # its part of a blob storage that others use too
+        self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # its part of a shared blob storage
         self.traits = traits_of(at, cells=beside.some_cells is not None, triage=self.triage_store is not None)
-        self._at_once = at.poll_s == 0  # with short polls a call does all it can before it returns
+        self._at_once = at.poll_s == 0  # with short polls a call finishes all it can before it returns
         self._closed = False
         self.sqs_queues = QueueDirectory(self._sqs, at)
         self._make_parts()
@@ -162,17 +161,17 @@ class SqsStore(Store):
 
     @property
     def sqs(self) -> Sqs:
-        """The client of SQS, for what dead-letter queues need beside the store."""
+        """The client of SQS, for other operations on dead-letter queues."""
         return self._sqs
 
     @property
     def outbox(self) -> Outbox:
-        """Sends redriven messages back to SQS. Raises Unsupported where there is no triage store."""
+        """Sends redriven messages back to SQS. Raises Unsupported without a triage store."""
         return need(self._triage).outbox
 
     @property
     def processed(self) -> int:
-        """How many messages left their queue for good in this process."""
+        """The number of messages that left their queue for good in this process."""
         return self._ending.processed
 
     def usage(self) -> Usage:
@@ -199,7 +198,7 @@ class SqsStore(Store):
             raise Unsupported("SQS has no transactions to write in; enqueue without tx=")
         self._alive()
         if not drafts and swaps and self.triage_store is not None and self._beside.commits(swaps):
-            return self.triage_store.put([], swaps=swaps)  # one commit, as runs need it
+            return self.triage_store.put([], swaps=swaps)  # one commit, as runs require
         return self._puts.put(drafts, swaps)
 
     def _alive(self) -> None:
@@ -228,7 +227,7 @@ class SqsStore(Store):
             except (StoreError, ConfigError):
                 if not settlements:
                     raise
-                return Exchange(settled, [])  # what is settled is settled; the next claim says what is wrong
+                return Exchange(settled, [])  # settled ones stay settled; the next claim raises the error
         except ConfigError as error:
             if not self._receivers.received:
                 raise
@@ -381,7 +380,7 @@ class SqsStore(Store):
         return [*self._preflight.doctor(), *self._beside.doctor()]
 
     def preflight(self, works: Iterable[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
-        """As `Preflight.check`; opens the stores that the URL names."""
+        """As `Preflight.check`; opens the stores in the URL."""
         self._beside.open()
         return self._preflight.check([*works], advise=advise, function_s=function_s)
 

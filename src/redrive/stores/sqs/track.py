@@ -1,8 +1,8 @@
 """Records of messages beside SQS (`track=true`), to find and cancel messages by. SQS cannot look one up.
 
-A record is the cell `sqs/t/ID`. It is written before its message is sent and again by each settlement. A claim reads it
-and writes nothing, so a record does not show if a message is due or runs elsewhere. The holder of a unique key is a
-cell too (`keys.py`).
+A record is the cell `sqs/t/ID`. It is written before its message is sent and again by each settlement. A claim only
+reads it, so a record does not show if a message is due or runs elsewhere. The holder of a unique key is a cell too
+(`keys.py`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ..lifecycle import cancelled
 from .wire import RECORD_TTL_MS as TTL_MS
 
 RECORDS, KEYS = "sqs/t/", "sqs/k/"
-KEY_TTL_MS = 400 * 86_400_000  # more than the longest wait of a message; no cell stays for ever
-CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long, once it is gone from SQS
-UNSENT_MS = 60_000  # after that a message without the mark of being sent counts as gone
-SURELY_WAITS_MS = 2000  # how far ahead its time must be, as clocks differ
+KEY_TTL_MS = 400 * 86_400_000  # longer than the longest wait of a message, so that every cell expires
+CANCELLED_KEPT_MS = 86_400_000  # how long a cancelled message can be looked up after it left SQS
+UNSENT_MS = 60_000  # after this a message not marked as sent counts as gone
+SURELY_WAITS_MS = 2000  # how far in the future its due time must be, as clocks differ
 TRIES = 8
 
-Left = tuple[Message, Message | None]  # a settled message, and what its settlement leaves of it (None: it is over)
+Left = tuple[Message, Message | None]  # a settled message, and its state afterwards (None: it is over)
 
 
 class TrackRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The record of a message: add fields, never rename one."""
+    """The record of a message. Fields may be added but not renamed."""
 
     task: str
     queue: str
@@ -54,14 +54,14 @@ class TrackRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     redrives: int = 0
     run: str | None = None
     sent: bool = True
-    begun_ms: int = 0  # when it was about to be sent
+    begun_ms: int = 0  # time just before it was sent
     cancel: bool = False
     cancelled_ms: int | None = None
 
 
 class KeyHolder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The message that holds a key: since `at_ms` (0: it has been dead or quarantined since then), and until `until_ms`
-    even if it is done before."""
+    """The message that holds a key: since `at_ms` (0: it is dead or quarantined), and until `until_ms` even if it is
+    done before."""
 
     id: str
     at_ms: int = 0
@@ -74,7 +74,7 @@ read_held = msgspec.json.Decoder(KeyHolder).decode
 
 
 def key_cell(task: str, key: str) -> str:
-    """The cell that names the holder of the key."""
+    """The cell with the holder of the key."""
     return KEYS + sha256(f"{len(task)}:{task}{key}".encode()).hexdigest()
 
 
@@ -83,7 +83,7 @@ def hold_swap(name: str, cell: Cell | None, held: KeyHolder, ttl_ms: int = KEY_T
 
 
 def record_of(message: Message, before: TrackRecord | None = None) -> TrackRecord:
-    """The record to write; a requested cancel stays requested."""
+    """The record to write. A cancel requested before stays requested."""
     return TrackRecord(
         task=message.task,
         queue=message.queue,
@@ -104,7 +104,7 @@ def record_of(message: Message, before: TrackRecord | None = None) -> TrackRecor
 
 
 def message_of(id: str, record: TrackRecord) -> Message:
-    """The message without its body, which only SQS has."""
+    """The message of a record, without its body, which only SQS has."""
     message = Message(
         id=id,
         task=record.task,
@@ -140,18 +140,19 @@ class Track:
     # -- settling
 
     def asked(self, ids: Sequence[str]) -> set[str]:
-        """The messages that somebody asked to cancel."""
+        """The ids of messages with a requested cancel."""
         return {id for id, (record, _) in self.records(ids).items() if record.cancel}
 
     def settle(self, left: Sequence[Left]) -> None:
-        """Write what settlements leave of these messages."""
+        """Write the records and keys of settled messages."""
         for _ in range(TRIES):
             swaps = self.changes(left)
             if not swaps or all(self._cells.swap(swaps)):
                 return
 
     def changes(self, left: Sequence[Left]) -> list[Swap]:
-        """The swaps that write what settlements leave. Versions are read now, so they apply unless others race."""
+        """The swaps that write the records and keys of settled messages. Versions are read now, so they apply unless
+        other processes change them."""
         now, messages = self._now_ms(), [message for message, _ in left]
         names = [key_cell(m.task, m.key) if m.key is not None else None for m in messages]
         keyed = [name for name in names if name is not None]
@@ -168,7 +169,7 @@ class Track:
     # -- looking, and cancelling
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        """Each message by its record; None for one that may never have been sent."""
+        """Each message from its record; None for one that may never have been sent."""
         now, records = self._now_ms(), self.records(ids)
         by_id = {
             id: message_of(id, record)
@@ -178,8 +179,8 @@ class Track:
         return [by_id.get(id) for id in ids]
 
     def cancel(self, ids: Sequence[str], running: Mapping[str, Message]) -> dict[str, Cancel]:
-        """Cancel these messages. `running`: those that this process holds. One that may run is asked to end; one that
-        surely waits is cancelled, though SQS delivers it once more at its time."""
+        """Cancel these messages. `running`: those in this process. One that may be running is asked to stop; one that
+        surely waits is cancelled, though SQS delivers it once more when due."""
         words, left = dict[str, Cancel](), list(dict.fromkeys(ids))
         for _ in range(TRIES):
             now, records, swaps, names = self._now_ms(), self.records(left), list[Swap](), list[str]()
@@ -236,8 +237,8 @@ def _record_change(
 
 
 def _key_change(left: Message | None, id: str, name: str, cell: Cell | None, now: int) -> list[Swap]:
-    """Free the key of a message that is over, unless it is held for longer. A dead or quarantined message keeps it,
-    marked as no longer about to be sent."""
+    """Free the key of a message that is over, unless it is held for longer. A dead or quarantined message keeps its
+    key, marked as no longer about to be sent."""
     held = read_held(cell.value) if cell else None
     if held is None or held.id != id or (left is not None and left.lane not in (*RESTING, Lane.DONE)):
         return []

@@ -27,7 +27,7 @@ from .keys import SendMessages, TrackedSends
 from .outbox import Outbox, Tell
 from .wire import ANY_BODY_MAX
 
-OLDEST_OF = 100  # messages of the outbox that are read to find the oldest
+OLDEST_OF = 100  # outbox messages read to find the oldest
 
 
 class SqsTriage:
@@ -55,7 +55,7 @@ class SqsTriage:
         self.outbox = Outbox(store, self._send_back, owner=owner, ordered=ordered, tell=tell)
 
     def judge(self, handles: Sequence[Handle], verdict: Verdict, swaps: Sequence[Swap]) -> list[bool]:
-        """As `Store.triage`."""
+        """Apply the verdict, as `Store.triage`."""
         if not isinstance(verdict, Redrive | Replace):
             return self._store.triage(handles, verdict, swaps=swaps)
         self.outbox.own()
@@ -63,7 +63,7 @@ class SqsTriage:
             words = self._replace(self._tracked_sends, handles, verdict, swaps)
         else:
             words = self._store.triage(handles, verdict, swaps=swaps)
-        with suppress(StoreError, ConfigError):  # it is in the outbox, and the next pump takes it
+        with suppress(StoreError, ConfigError):  # it is in the outbox, and the next pump sends it
             self.outbox.pump(len(handles))
         return words
 
@@ -83,7 +83,6 @@ class SqsTriage:
         return words
 
     def outgoing(self) -> dict[str, Counts]:
-        """As `Store.outgoing`."""
         by_queue = self._store.counts_by_queue()
         return {
             queue: replace(counts, oldest_age_s=self._waits_s(queue))
@@ -92,14 +91,13 @@ class SqsTriage:
         }
 
     def _waits_s(self, queue: str) -> float:
-        """How long ago the first of its messages in the outbox was redriven."""
+        """The time in seconds since the redrive of the queue's first message in the outbox."""
         lanes = Lane.READY, Lane.LEASED
         firsts = [self._store.peek(lane, where=Filter(queue=queue), limit=OLDEST_OF).messages for lane in lanes]
         since_ms = min((message.life_ms for some in firsts for message in some), default=self._now_ms())
         return max(0, self._now_ms() - since_ms) / 1000
 
     def restore(self, messages: Sequence[Message], swaps: Sequence[Swap]) -> list[bool]:
-        """As `Store.restore`."""
         if self._tracked_sends is None:
             return self._store.restore(messages, swaps=swaps)
         blocked = self._tracked_sends.blocked(messages)
@@ -112,7 +110,7 @@ class SqsTriage:
     # -- the way back
 
     def _send_back(self, messages: Sequence[Message]) -> list[Exception | None]:
-        """Send; returns the error of each, EnqueueError for one that SQS would refuse again."""
+        """Send messages; returns the error of each: EnqueueError for one that SQS would reject again."""
         errors: list[Exception | None] = [_too_large(message) for message in messages]
         going = [at for at, error in enumerate(errors) if error is None]
         for at, error in zip(going, self._sent([messages[at] for at in going]), strict=True):

@@ -19,7 +19,7 @@ EXPECTED = "expected sqs://REGION/PREFIX, such as sqs://eu-central-1/shop"
 
 
 class Mode(StrEnum):
-    """How a message waits for its next run: `visibility` in its queue, hidden; `requeue` as a delayed copy."""
+    """Where a message waits for its next run: `visibility` hidden in its queue; `requeue` as a delayed copy."""
 
     VISIBILITY = "visibility"
     REQUEUE = "requeue"
@@ -28,23 +28,23 @@ class Mode(StrEnum):
 class SqsUrl(Struct, frozen=True, kw_only=True):
     """The region, prefix and options of a store on SQS."""
 
-    shown: str  # for people: without passwords
+    shown: str  # for display: without passwords
     region: str
     prefix: str
     mode: Mode = Mode.VISIBILITY
-    cells: str | None = None  # the URL of the cells
-    triage: str | None = None  # the URL of the store for dead letters
+    cells: str | None = None  # URL of the cells
+    triage: str | None = None  # URL of the store for dead letters
     endpoint: str | None = None
-    poll_s: int = POLL_S  # how long SQS waits for a message before it answers that there is none
-    receivers: int = RECEIVERS  # receives under way at once, of one queue
-    create: bool = False  # make the queues that are missing
-    max_receives: int = RECEIVES  # of those that it makes
-    boto3: bool = False  # make every call with it, also those that are made all the time
-    track: bool = False  # keep a record of each message in the cells, to find, cancel and deduplicate it by
+    poll_s: int = POLL_S  # how long SQS waits for a message before an empty response
+    receivers: int = RECEIVERS  # concurrent receives of one queue
+    create: bool = False  # create missing queues
+    max_receives: int = RECEIVES  # maxReceiveCount of created queues
+    boto3: bool = False  # make every call with boto3, even the frequent ones
+    track: bool = False  # keep a record of each message in the cells, for find, cancel and deduplication
 
     @classmethod
     def parse(cls, url: str) -> SqsUrl:
-        """Raises ConfigError for another URL, an unknown option or a value out of bounds."""
+        """Parse the URL. Raises ConfigError for another URL, an unknown option or a value out of bounds."""
         parts = split(url)
         region, prefix = parts.hosts, parts.path.removeprefix("/")
         known = parts.scheme == "sqs" and parts.user is None

@@ -1,4 +1,4 @@
-"""How messages are written to SQS and read back: our envelope, foreign messages, and the mutable state beside them."""
+"""Encode messages for SQS and decode them: redrive's envelope, foreign messages, and the mutable state beside them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The envelope of our own messages in SQS: a structured CloudEvent 1.0, which any other consumer can read too.
+"""The envelope of redrive's messages in SQS: a structured CloudEvent 1.0, which other consumers can read too.
 
 The event holds the immutable part of a message; the mutable state is in the attribute `redrive` (`message_state.py`). A
 JSON body is the event's data, byte for byte. Any other body, and one with characters that SQS refuses, is base64.
 Extension attributes are written only where they differ from the default, except `rdversion`, which marks an event as
-ours.
+redrive's.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from ....ids import is_id
 from ....message import NORMAL, PRIORITIES, Message
 from ...validation import INT_MAX
 
-TOPIC = "aws-sns-topic"  # the header that names the topic
-VERBATIM = "aws-verbatim"  # a header: the message goes back verbatim; its value has the types of the attributes
-SOURCE = "aws-dead-letter-source"  # a header: the ARN of the queue in which it died
+TOPIC = "aws-sns-topic"  # header with the ARN of the topic
+VERBATIM = "aws-verbatim"  # header of a message that goes back verbatim; its value has the types of the attributes
+SOURCE = "aws-dead-letter-source"  # header with the ARN of the queue in which it died
 STATE = "redrive"  # the message attribute with the mutable state
-ATTEMPT = "x-redrive-attempt"  # an attribute: how often a re-driver moved the message, ours or not
-BYTES_MAX = 1024 * 1024  # of a message in SQS, body and attributes
-ENVELOPE_BYTES = 64 * 1024 + 32 * 1024  # for everything but the body: history, names, headers
-ANY_BODY_MAX = (BYTES_MAX - ENVELOPE_BYTES) // 4 * 3  # any bytes: base64 makes four of three
-UNROUTED_TYPE = "redrive.unrouted"  # the type of an event whose message has no task: it must have one
+ATTEMPT = "x-redrive-attempt"  # attribute with the number of a re-driver's moves, also on foreign messages
+BYTES_MAX = 1024 * 1024  # limit of a message in SQS, body and attributes
+ENVELOPE_BYTES = 64 * 1024 + 32 * 1024  # reserved for everything but the body: history, names, headers
+ANY_BODY_MAX = (BYTES_MAX - ENVELOPE_BYTES) // 4 * 3  # limit of any body: base64 makes four bytes of three
+UNROUTED_TYPE = "redrive.unrouted"  # type of an event whose message has no task, since an event must have a type
 
 _JSON, _BYTES = "application/json", "application/octet-stream"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _LAST_MS = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _MS
-_EXACT_MS = 2**41  # below it a float of seconds is exact to less than half a microsecond
-_INT_MAX = 2**31 - 1  # of a CloudEvents Integer
-_DEEP = 200  # brackets that a body may hold before its depth is looked at
-_ROOM = 400  # levels of nesting that a reader's own stack may take of Python's limit
-_NOT_IN_SQS = ("\ufffe".encode(), "\uffff".encode())  # the only ones that JSON lets through unescaped
+_EXACT_MS = 2**41  # below this a float of seconds is exact to less than half a microsecond
+_INT_MAX = 2**31 - 1  # limit of a CloudEvents Integer
+_DEEP = 200  # brackets in a body up to which its depth is not checked
+_ROOM = 400  # levels of nesting that a reader's own stack may use of Python's limit
+_NOT_IN_SQS = ("\ufffe".encode(), "\uffff".encode())  # the only ones that JSON does not escape
 _PLANES = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
 _NOT_IN_EVENTS = re.compile(f"[\0-\x1f\x7f-\x9f\ufdd0-\ufdef{_PLANES}]")  # CloudEvents 1.0.2, 3.1: String
 
@@ -67,12 +67,12 @@ class CloudEvent(msgspec.Struct, omit_defaults=True, gc=False):
     rdpriority: int = NORMAL
     rdgroup: str | None = None
     rdkey: str | None = None
-    rddeadline: str | None = None  # in milliseconds: a CloudEvents Integer has 32 bits
+    rddeadline: str | None = None  # in milliseconds, as text: a CloudEvents Integer has 32 bits
     rdkeep: str | None = None  # in milliseconds
     rdproducer: str | None = None
-    rdheaders: str | None = None  # JSON text: an attribute's value cannot be an object
-    rdtopic: str | None = None  # it was published to that topic, so that each queue gets a copy of its own
-    rdexact: str | None = None  # JSON text of those attributes that hold what an attribute of an event cannot
+    rdheaders: str | None = None  # JSON text, as an attribute's value cannot be an object
+    rdtopic: str | None = None  # the topic it was published to, so each queue has a copy of its own
+    rdexact: str | None = None  # JSON of the attributes' exact texts, if an event attribute cannot hold them
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     data_base64: str | msgspec.UnsetType = msgspec.UNSET
 
@@ -143,8 +143,8 @@ def _put_data(event: CloudEvent, body: bytes, content: str) -> None:
 
 
 def _is_plain_json(body: bytes) -> bool:
-    """Whether an event can hold the body as it is: JSON without space around it, made of characters that SQS accepts,
-    and not nested too deeply for readers."""
+    """True if an event can hold the body unchanged: JSON without surrounding space, of characters that SQS accepts, and
+    not nested too deeply for readers."""
     try:
         if len(bytes(_skip(body))) != len(body):
             return False
@@ -162,7 +162,7 @@ def sqs_text(written: bytes) -> str:
     """JSON as text, with escapes for characters that SQS refuses."""
     if not written.isascii():
         for odd, escape in zip(_NOT_IN_SQS, (rb"\ufffe", rb"\uffff"), strict=True):
-            written = written.replace(odd, escape)  # it can only be inside a string
+            written = written.replace(odd, escape)  # inside a string in any case
     return written.decode()
 
 
@@ -203,7 +203,7 @@ def _source(prefix: str, queue: str) -> str:
 
 
 def own(body: str, queue: str, routes: Routes | None = None) -> Message | None:
-    """Read our own envelope; None for anything else. A copy that a topic sent is routed by its queue."""
+    """Decode redrive's own envelope; None for anything else. A copy that a topic sent is routed by its queue."""
     try:
         event = _decode_event(body)
         if event.rdexact is not None:
@@ -252,12 +252,12 @@ def _message(event: CloudEvent, queue: str) -> Message | None:
 
 
 def _headers(written: str) -> dict[str, str]:
-    """The headers of an envelope, without those of dead letters, which never travel in one."""
+    """The headers of an envelope, without those of dead letters, which are never sent in one."""
     return {name: text for name, text in _decode_texts(written).items() if name not in (VERBATIM, SOURCE)}
 
 
 def _copy(message: Message, topic: str, routes: Routes | None) -> Message:
-    """The copy that one queue got of an event: it has an id and a task of its own."""
+    """One queue's copy of an event: it has its own id and task."""
     task = message.task
     if routes is not None:
         task, _ = routes.task_of(message.queue, value_of(message.body), message.headers, task)

@@ -2,11 +2,11 @@
 
 A foreign message may be plain JSON, text, a notification of SNS, an event of S3, anything. It becomes a message with
 its body as it came and content "raw". Its id is derived from the one that SQS gave it, so every delivery yields the
-same message. Its attributes become headers, under other names where redrive would take them for its own; `aws-…`
-headers say where it came from.
+same message. Its attributes become headers, renamed if redrive could mistake them for its own; `aws-…` headers contain
+its origin.
 
 A dead letter of another consumer goes back *verbatim*: the same body, byte for byte, and the same attributes, as that
-consumer may not understand our envelope. The state that redrive adds travels in the one attribute `redrive`.
+consumer may not understand redrive's envelope. The only addition is the attribute `redrive` with its state.
 """
 
 from __future__ import annotations
@@ -184,19 +184,19 @@ def _whole(text: Any) -> int:
 # -- dead letters of other consumers
 
 ATTRIBUTES_MAX = 10
-_OURS = (STATE, "reason", "error", "fingerprint")  # of redrive's own dead letters
+_OURS = (STATE, "reason", "error", "fingerprint")  # attributes of redrive's dead letters
 _ABOUT = (VERBATIM, SOURCE, MESSAGE_ID, RECEIVES, FIRST_RECEIVED, TOPIC, SUBJECT, SNS_ID, UNROUTED)
 
 Attributes = dict[str, dict[str, Any]]
 
 
 def is_foreign(message: Message) -> bool:
-    """Whether another program wrote it."""
+    """True if another program wrote it."""
     return MESSAGE_ID in message.headers
 
 
 def as_it_came(message: Message, raw: Mapping[str, Any]) -> Message:
-    """The message with its body and attributes exactly as they are in SQS, also inside a notification of SNS."""
+    """The message with its original body and attributes as in SQS, also inside a notification of SNS."""
     given: Mapping[str, Mapping[str, Any]] = raw.get("MessageAttributes") or {}
     kept = {name: value for name, value in given.items() if name not in _OURS}
     types = {name: str(value.get("DataType", "String")) for name, value in kept.items()}
@@ -208,7 +208,8 @@ def as_it_came(message: Message, raw: Mapping[str, Any]) -> Message:
 
 
 def write_verbatim(message: Message) -> tuple[str, Attributes]:
-    """The body and the attributes with which such a message goes back. Never raises: a person may have edited it."""
+    """The original body and attributes of such a message, with which it goes back. Never raises, as a person may have
+    edited it."""
     types = _types(message.headers[VERBATIM])
     sent = ((sent_name(name), text) for name, text in message.headers.items() if name not in _ABOUT)
     attributes = {name: _written(types.get(name, "String"), text) for name, text in sent if text}

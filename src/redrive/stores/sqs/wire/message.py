@@ -1,6 +1,6 @@
-"""Write a message to SQS, and read it back from whatever a queue holds.
+"""Encode a message for SQS, and decode any message in a queue.
 
-Our own messages are envelopes (`envelope.py`). Messages that another program wrote, and its dead letters on their way
+Redrive's own messages are envelopes (`envelope.py`). Messages that another program wrote, and its dead letters on their way
 back, keep their own form (`foreign.py`).
 """
 
@@ -25,13 +25,13 @@ def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[s
     """Return the body and the attributes to send for a message, without characters that SQS refuses.
 
     The attribute `task` names the task, and `traceparent` is the sender's context. A message that has been received,
-    retried or redriven carries its state in the attribute `redrive`; a dead one says why in `reason`, `error` and
-    `fingerprint`. `topic`: the topic that it is published to, where each subscribed queue makes its own copy.
+    retried or redriven has its state in the attribute `redrive`; a dead one has the cause in `reason`, `error` and
+    `fingerprint`. `topic`: the topic that it is published to, from which each subscribed queue gets its own copy.
     """
     if VERBATIM in message.headers:
         return write_verbatim(message)
     attributes = {TASK: attribute(message.task)} if message.task else {}
-    if message.traceparent and topic is None:  # where other programs expect it; ours read the envelope
+    if message.traceparent and topic is None:  # for other programs; redrive reads it from the envelope
         attributes[TRACEPARENT] = attribute(message.traceparent)
     if not _is_fresh(message):
         attributes[STATE] = {"DataType": "String", "StringValue": sqs_text(encode(state_of(message)))}
@@ -41,10 +41,10 @@ def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[s
 
 
 def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> tuple[Message, MessageState]:
-    """Read the message in one entry of ReceiveMessage's answer, and the state that it carries (FRESH without one).
+    """Read the message in one entry of ReceiveMessage's response, and its state (FRESH without one).
 
-    The state is applied to the message already. Reads our envelope, our envelope inside a notification of SNS, and
-    anything that another program sent (`read_foreign`). Never raises.
+    The state is already applied to the message. Reads redrive's envelope, also inside a notification of SNS, and any
+    message of another program (`read_foreign`). Never raises.
     """
     body: str = raw.get("Body") or ""
     attributes = raw.get("MessageAttributes")
@@ -59,7 +59,7 @@ def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> tuple[Message
 
 
 def _is_fresh(m: Message) -> bool:
-    """Whether the envelope alone holds everything, as the message was never claimed."""
+    """True if the envelope alone holds everything, as the message was never claimed."""
     return (
         m.lane is Lane.READY
         and m.due_ms == m.enqueued_ms == m.life_ms
@@ -86,12 +86,12 @@ def _with_state(message: Message, written: Mapping[str, Any]) -> tuple[Message, 
         state = decode(written["StringValue"])
         whole = with_state(message, state)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return message, FRESH  # another program's attribute of that name
+        return message, FRESH  # another program's attribute with that name
     return (message, FRESH) if unstorable(whole) else (whole, state)
 
 
 def _counted(message: Message, written: Mapping[str, Any]) -> tuple[Message, MessageState]:
-    """Count the redrives of a foreign message that a re-driver moved: without the count they would never end."""
+    """Count the redrives of a foreign message by a re-driver, so that they end."""
     count = str(written.get("StringValue"))
     if not (count.isascii() and count.isdigit() and len(count) < 10):
         return message, FRESH

@@ -1,6 +1,6 @@
-"""The mutable state of a message in SQS, which cannot change a message once it is sent.
+"""The mutable state of a message in SQS, where a sent message cannot change.
 
-The state travels in one of two ways. A *copy* of the message carries it in an attribute; the copy is sent before the
+The state is kept in one of two ways. A *copy* of the message has it in an attribute; the copy is sent before the
 message is deleted. Or a *record*, a cell beside SQS, holds it; the record is written before the message's visibility
 changes. Records are read only for messages that were received before, so a first run costs no read.
 """
@@ -14,16 +14,16 @@ from ....fault import Fault
 from ....message import ClaimRequest, Deferral, Lane, Message
 
 FAULTS_BYTES_MAX = 64 * 1024  # of a message's history; see `trimmed`
-PROGRESS_BYTES_MAX = 240 * 1024  # of a checkpoint: a record with it and a history fits an item of DynamoDB, in base64
+PROGRESS_BYTES_MAX = 240 * 1024  # of a checkpoint: a record with it and a history, in base64, fits a DynamoDB item
 RECORD_BYTES_MAX = 396 * 1024
-RECORD_TTL_MS = 15 * 24 * 3600 * 1000  # SQS keeps a message 14 days at most
+RECORD_TTL_MS = 15 * 24 * 3600 * 1000  # SQS keeps a message for at most 14 days
 
 
 class MessageState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The mutable part of a message, stored as JSON: add fields, never rename one.
+    """The mutable part of a message, stored as JSON: fields may be added but not renamed.
 
-    `receives`: how often SQS had delivered the message when its record was written; 0 in a copy, as SQS counts its
-    receives from one again. `alone`: the receive in which the message was marked to run alone.
+    `receives`: how often SQS had delivered the message when its record was written; 0 in a copy, for which SQS starts
+    counting again. `alone`: the receive in which the message was marked to run alone.
     """
 
     attempt: int = 0
@@ -35,7 +35,7 @@ class MessageState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     enqueued_ms: int = 0
     life_ms: int = 0
     held_ms: int = 0
-    due_ms: int | None = None  # it does not run before
+    due_ms: int | None = None  # it does not run before this time
     deadline_ms: int | None = None
     attempts_allowed: int | None = None
     run: str | None = None
@@ -46,7 +46,7 @@ class MessageState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     faults: tuple[Fault, ...] = ()
     receives: int = 0
     alone: int = 0
-    id: str | None = None  # of a message that another program wrote: its body has none
+    id: str | None = None  # of another program's message, whose body has none
 
 
 encode = msgspec.json.Encoder().encode
@@ -80,7 +80,7 @@ def state_of(message: Message, *, receives: int = 0, alone: int = 0) -> MessageS
 
 
 def record_of(state: MessageState) -> bytes:
-    """Encode the state for a cell. Faults, then progress, are left out where it would be too large."""
+    """Encode the state for a cell. If it would be too large, faults and then progress are left out."""
     written = encode(state)
     for less in ({"faults": state.faults[-1:]}, {"faults": state.faults[-1:], "progress": None}):
         if len(written) > RECORD_BYTES_MAX:
