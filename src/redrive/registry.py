@@ -329,13 +329,17 @@ class Registry:
         declared = self.dependencies[name] = Dependency(name, budget, breaker, as_rate(rate), concurrency, per, parent)
         return declared
 
+    @property
+    def queue_names(self) -> set[str]:
+        """The queues that the app declares, or its tasks and schedules name."""
+        return {t.queue for t in self.tasks.values()} | {s.queue for s in self.schedules.values()} | set(self.queues)
+
     def queues_of(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
         """The queues that a worker works for these names; without names, the queues of all tasks and schedules. Raises
         ConfigError."""
         if isinstance(queues, str):
             raise ConfigError(f"queues={queues!r}: expected a list of names, such as [{queues!r}]")
-        named = {t.queue for t in self.tasks.values()} | {s.queue for s in self.schedules.values()} | set(self.queues)
-        names = list(queues) if queues else sorted(named) or ["default"]
+        names = list(queues) if queues else sorted(self.queue_names) or ["default"]
         sizes = queues if isinstance(queues, Mapping) else {}
         known = [self.queues.get(name) or Queue(name) for name in names]
         return [q if (n := sizes.get(q.name)) is None else replace(q, concurrency=n) for q in known]

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
@@ -27,18 +27,14 @@ from click.shell_completion import (
     add_completion_class,
 )
 
-from ..app import App
 from ..config import settings
-from ..store import Store
+from ..present.names import NAMES_MAX, NamedThing, declared_names, stored_names
 from ..stores import open_store
 from ..stores.upkeep import is_there
 from .opening import load_app
 
 WAIT_S = 1.0  # seconds for the app and the store; names read by then are offered
-NAMES_MAX = 200
-PLANS_MAX = 20  # the most plans offered: each takes a read
 _SAFE = re.compile(r"[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]*")  # names that a shell inserts without quoting
-NamedParameter = tuple[str, str]  # a name, and its description
 _BY_OPTION = {"queue": "queues", "queues": "queues", "task": "tasks", "of_lines": "tasks", "fingerprint": "failures"}
 _BY_ARGUMENT = {
     ("queue", "names"): "queues",
@@ -88,7 +84,7 @@ def _kind(context: click.Context, asked: click.Command | click.Parameter) -> str
     return _BY_ARGUMENT.get((first[0] if first else "", asked.name)) or _BY_OPTION.get(asked.name)
 
 
-def _found(kind: str, context: click.Context, prefix: str) -> list[NamedParameter]:
+def _found(kind: str, context: click.Context, prefix: str) -> list[NamedThing]:
     names: dict[str, str] = {}
 
     def look() -> None:
@@ -103,61 +99,21 @@ def _found(kind: str, context: click.Context, prefix: str) -> list[NamedParamete
     return list(names.copy().items())
 
 
-def _look(kind: str, given: dict[str, Any]) -> Iterator[NamedParameter]:
+def _look(kind: str, given: dict[str, Any]) -> Iterator[NamedThing]:
     """Yield names that the app declares, then those in its store."""
     spec, url = given.get("app") or given.get("app_argument"), given.get("url")
     chosen = settings({"app": spec, "url": url})
     app = load_app(chosen.app, chosen.folder) if chosen.app and (spec or not url) else None
     if app is not None:
-        yield from _DECLARED[kind](app) if kind in _DECLARED else ()
+        yield from declared_names(kind, app)
     where = url or (chosen.url if app is None else app.url)
-    if kind not in _STORED or where is None or not is_there(where):
+    if where is None or not is_there(where):
         return
     store = open_store(where)
     try:
-        yield from _STORED[kind](store)
+        yield from stored_names(kind, store)
     finally:
         store.close()
-
-
-def _queues(app: App) -> Iterable[NamedParameter]:
-    return ((queue.name, "") for queue in app.queues_of(None))
-
-
-def _stored_queues(store: Store) -> Iterable[NamedParameter]:
-    return ((name, "") for name in store.queues())
-
-
-def _failures(store: Store) -> Iterable[NamedParameter]:
-    return ((group.fingerprint, f"{group.count:,} of {group.task}: {group.error}") for group in store.failure_groups())
-
-
-def _plans(store: Store) -> Iterable[NamedParameter]:
-    from ..triage.redrive.records import read_plan, recent_plans
-
-    for id in recent_plans(store.cells)[:PLANS_MAX]:
-        if (plan := read_plan(store.cells, id)) is not None:
-            yield id, f"{plan.total:,} messages"
-
-
-def _runs(store: Store) -> Iterable[NamedParameter]:
-    from ..triage.redrive.run import views
-
-    return ((view.id, view.state) for view in views(store, NAMES_MAX))
-
-
-_DECLARED: dict[str, Callable[[App], Iterable[NamedParameter]]] = {
-    "queues": _queues,
-    "tasks": lambda app: ((name, "") for name in sorted(app.tasks)),
-    "dependencies": lambda app: ((name, "") for name in sorted(app.dependencies)),
-    "schedules": lambda app: ((name, "") for name in sorted(app.schedules)),
-}
-_STORED: dict[str, Callable[[Store], Iterable[NamedParameter]]] = {
-    "queues": _stored_queues,
-    "failures": _failures,
-    "plans": _plans,
-    "runs": _runs,
-}
 
 
 @contextmanager

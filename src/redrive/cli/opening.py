@@ -42,6 +42,11 @@ class OpenedStore(NamedTuple):
     app: App | None
     url: str  # for display, without a password
 
+    @property
+    def declared_queues(self) -> set[str]:
+        """The queues that the app declares; none without an app."""
+        return self.app.queue_names if self.app is not None else set()
+
 
 def output_option(command: F) -> F:
     """Add `-o FORM`, and `-v`, which an `Output` reads from the context."""
@@ -318,14 +323,9 @@ def _where(url: str) -> str:
     return str(Path(sqlite_path(url)).absolute()) if engine_of(url) == "sqlite" else shown(url)
 
 
-def declared_queues(opened: OpenedStore) -> set[str]:
-    """Return the queues that the app and its tasks declare."""
-    return {task.queue for task in opened.app.tasks.values()} | set(opened.app.queues) if opened.app else set()
-
-
 def note_unknown_queues(opened: OpenedStore, names: Sequence[str]) -> None:
     """Note which of these queues neither the store nor the app has, with the nearest known name."""
-    known = sorted({*opened.store.queues(), *declared_queues(opened)})
+    known = sorted({*opened.store.queues(), *opened.declared_queues})
     for name in names:
         if name not in known:
             near = near_miss(name, known)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from ..errors import near_miss
 from ..message import Counts, Filter
-from ..present.commands import completed, onward, program
-from ..present.failure import DONE, FAILED, REFUSED, Failure
+from ..present.commands import onward, program
+from ..present.failure import DONE, FAILED, Failure
 from ..present.formats import seconds
 from ..present.holds import hold_record
 from ..present.queues import LANES, queue_record
-from ..redact import one_line, redact
 from ..triage.select.terms import as_node
-from .opening import OpenedStore, at_store, declared_queues, note_unknown_queues
-from .selecting import here, signature, stated
+from .opening import OpenedStore, at_store, note_unknown_queues
+from .selecting import confirmed, here, signature, stated
 from .subcommands import Subcommands
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output, bar
@@ -56,7 +54,7 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     from ..status import Reasons
     from .dlq.sqs import note_outside
 
-    paused, declared = opened.store.paused(), declared_queues(opened)
+    paused, declared = opened.store.paused(), opened.declared_queues
     by_queue = dict.fromkeys(declared, Counts())
     # SQS FIFO queues have two names, with the suffix and without: list them under the declared one.
     by_queue |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
@@ -172,7 +170,8 @@ def purge(
         return DONE
     if not any(waiting.values()):
         raise _nothing_waits(opened, names)
-    if not yes and not _agreed(waiting, opened):
+    said = ", ".join(f"{count:,} of queue '{name}'" for name, count in waiting.items())
+    if not confirmed(f"Cancel what waits in {opened.url}: {said}?", f"messages wait: {said}", yes):
         note("nothing was cancelled")
         return FAILED
     done: dict[str, Purged] = {}
@@ -195,12 +194,3 @@ def _nothing_waits(opened: OpenedStore, names: Sequence[str]) -> Failure:
     waiting = ", ".join(f"{name} {count:,}" for name, count in there.items() if count)
     what = f"nothing was cancelled: nothing waits in queue{'s' * (len(names) > 1)} {', '.join(names)}"
     return Failure(what, f"what waits: {waiting}" if waiting else "nothing waits in any queue", onward("queue list"))
-
-
-def _agreed(waiting: Mapping[str, int], opened: OpenedStore) -> bool:
-    """Ask for confirmation. Raises Failure without a terminal."""
-    said = ", ".join(f"{count:,} of queue '{name}'" for name, count in waiting.items())
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        why = "without a terminal to ask on, --yes must say so"
-        raise Failure(f"messages wait: {said}", why, completed("--yes"), REFUSED)
-    return click.confirm(one_line(redact(f"Cancel what waits in {opened.url}: {said}?")), err=True)

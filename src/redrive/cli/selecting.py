@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -137,14 +137,13 @@ def stated(reason: str, option: str = "--reason") -> str:
     return reason
 
 
-def confirmed(question: str, what: str, yes: bool, *, words: Sequence[str], reason: str) -> bool:
+def confirmed(question: str, what: str, yes: bool) -> bool:
     """Ask a person at a terminal, unless `yes`; return the answer. Raises Failure without a terminal: it says `what`
-    would be done, and its next command has `words` and --yes."""
+    would be done, and its next command has --yes."""
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        next = again(shlex.join([*words, "--reason", reason, "--yes"]))
-        raise Failure(what, "there is no terminal to ask on, so --yes is needed", next, REFUSED)
+        raise Failure(what, "there is no terminal to ask on, so --yes is needed", completed("--yes"), REFUSED)
     return click.confirm(one_line(redact(question)), err=True)
 
 

@@ -70,7 +70,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
 
 def _queues(store: Store, app: Registry | None, reasons: Reasons) -> tuple[QueueStatus, ...]:
     """Return the queues of the store and of the app; first the one whose oldest due message has waited longest."""
-    declared = {task.queue for task in app.tasks.values()} | set(app.queues) if app is not None else set[str]()
+    declared = app.queue_names if app is not None else ()
     counts = dict.fromkeys(sorted(declared), Counts()) | store.counts_by_queue()
     counts = with_claimed(counts, reasons.workers)
     paused, holds = store.paused(), reasons.of_queues(counts)

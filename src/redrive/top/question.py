@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from ..audit.actor import REASON_MAX
-from ..triage.actions import CONFIRM_ABOVE
+from ..present.confirm import is_number, needs_number
 from .lines import Lines
 from .texts import line
 
@@ -30,7 +30,7 @@ class Question(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
             yield Lines(id="question", style=Style(bold=True))
-            if self._count > CONFIRM_ABOVE:
+            if needs_number(self._count):
                 yield Input(id="count", placeholder=f"type {self._count} to confirm", max_length=20, compact=True)
             why = "why: the audit log keeps it" + (" (or nothing)" if self._optional else "")
             yield Input(id="reason", placeholder=why, max_length=REASON_MAX, compact=True)
@@ -46,7 +46,7 @@ class Question(ModalScreen[str | None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         typed = {box.id: box.value.strip() for box in self.query(Input)}
-        if "count" in typed and typed["count"].replace(",", "") != str(self._count):
+        if "count" in typed and not is_number(typed["count"], self._count):
             self._missing("count", f"not done: type {self._count} to confirm")
         elif not typed["reason"] and not self._optional:
             self._missing("reason", "not done: say why")

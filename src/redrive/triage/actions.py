@@ -24,7 +24,6 @@ from .export import Exported, ExportFile, Imported, export, import_lines
 from .reveal import reveal as record_reveal
 from .selection import Selection
 
-CONFIRM_ABOVE = 100  # above this number of messages, a person must type the number to confirm
 BATCH = 500  # messages of one commit, or one read
 
 

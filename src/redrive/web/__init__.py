@@ -8,7 +8,7 @@ browsers that something changed.
 
 from __future__ import annotations
 
-from .access import ALL, Permission, User
+from ..present.permissions import ALL, Permission, User
 from .site import Site
 
 __all__ = ["ALL", "Permission", "Site", "User"]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from enum import StrEnum
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from hashlib import pbkdf2_hmac
 from inspect import isawaitable
 from ipaddress import ip_address
 from typing import Any
 
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..errors import ConfigError, near_miss
+from ..errors import ConfigError
+from ..present.permissions import Denied, User, as_permissions
 from .tries import WRONG_BY_PROXY_MAX, WRONG_MAX, LoginTries
 
 SESSION = "redrive_session"
@@ -33,49 +32,7 @@ _FORWARDED = (
 _OLD = ("0.9", "1.0")
 
 
-class Permission(StrEnum):
-    """What a user may do. `view` is needed for every page; `view_bodies` shows bodies, headers and results."""
-
-    VIEW = "view"
-    VIEW_BODIES = "view_bodies"
-    RETRY = "retry"
-    REDRIVE = "redrive"
-    EDIT = "edit"
-    DISCARD = "discard"
-    PAUSE = "pause"
-    FLOW = "flow"
-    APPROVE = "approve"
-    ADMIN = "admin"
-
-
-ALL = frozenset(Permission)
-
-
-class User(Struct, frozen=True):
-    """An authenticated user: the name for the audit log (empty: the process's own user), and the permissions."""
-
-    name: str = ""
-    permissions: frozenset[Permission] = ALL
-
-    def may(self, permission: str) -> bool:
-        return Permission(permission) in self.permissions
-
-    def need(self, permission: str) -> None:
-        """Raise Denied without this permission."""
-        if not self.may(permission):
-            name = self.name or "you"
-            raise Denied(403, f"{name} may not do this", f"it needs the permission '{permission}'", "ask who grants it")
-
-
 Authorize = Callable[[Request], Any]
-
-
-class Denied(Exception):
-    """A request is refused: its user is unknown (401), or lacks a permission (403)."""
-
-    def __init__(self, status: int, what: str, why: str, next: str) -> None:
-        super().__init__(what)
-        self.status, self.what, self.why, self.next = status, what, why, next
 
 
 class Answered(Exception):
@@ -105,18 +62,6 @@ def user_of(answer: Any) -> User | None:
     raise ConfigError(
         f"authorize returned a {type(answer).__name__}; expected a User, a name, (name, permissions), True, or None"
     )
-
-
-def as_permissions(given: Iterable[str]) -> frozenset[Permission]:
-    """Return the permissions with these names, and `view`. Raises ConfigError for an unknown one."""
-    known = [str(permission) for permission in Permission]
-    names = [given] if isinstance(given, str) else list(given)
-    for name in names:
-        if name not in known:
-            near = near_miss(str(name), known)
-            meant = f"; did you mean {near!r}?" if near else ""
-            raise ConfigError(f"there is no permission {name!r}{meant} Known: {', '.join(known)}")
-    return frozenset(map(Permission, names)) | {Permission.VIEW}
 
 
 class Access:

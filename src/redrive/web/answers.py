@@ -28,9 +28,9 @@ from ..errors import (
     Unreadable,
     Unsupported,
 )
+from ..present.permissions import Denied, User
 from ..redact import redact, redact_record
 from ..redact.visible import in_json
-from .access import Denied, User
 from .ask import PageAnswer, Problem, SiteParts
 from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
 from .requests import wants_json

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ..audit.actor import user as system_user
 from ..duration import milliseconds
 from ..errors import ConfigError
+from ..present.confirm import is_number, needs_number
 from ..present.formats import timestamp
-from ..triage.actions import CONFIRM_ABOVE
+from ..present.permissions import Permission, User
 from ..triage.dlq import DeadLetters
-from .access import Permission, User
 from .sums import OLD_S, WAITED_S
 
 TEXT_MAX, SELECTOR_MAX = 4_000, 100_000  # characters of a field, and of a selector
@@ -217,10 +217,8 @@ class PageRequest:
 
     def confirm(self, count: int) -> None:
         """Raise Problem for more than a hundred messages, unless the user typed their number."""
-        if count <= CONFIRM_ABOVE:
-            return
-        typed = self.text("count").replace(",", "").replace(" ", "")
-        if typed != str(count):
+        typed = self.text("count")
+        if needs_number(count) and not is_number(typed, count):
             said = f"'{typed}' was typed" if typed else "it was not typed"
             why = f"this concerns {count:,} messages, and {said}"
             raise Problem("nothing was done: type the number of messages", why, "go back and type the number", 409)

@@ -12,7 +12,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .access import Denied, cookies, is_loopback
+from ..present.permissions import Denied
+from .access import cookies, is_loopback
 
 CSRF = "redrive_csrf"
 SAID = "redrive_said"  # cookie with the result of the last action, shown once

@@ -22,10 +22,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ..config import page_address
 from ..errors import ConfigError, RedriveError
+from ..present.permissions import Permission, User
 from ..redact.visible import one_line
 from ..urls import shown
 from . import answers
-from .access import SESSION, SESSION_S, Access, Answered, Authorize, Permission, User, client_of, cookies
+from .access import SESSION, SESSION_S, Access, Answered, Authorize, client_of, cookies
 from .ask import Done, Download, MenuPage, PageAnswer, PageRequest, Problem, Record
 from .guard import (
     CSRF,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from .access import Permission
+from ..present.permissions import Permission
 from .ask import Done, Download, PageAnswer, PageRequest, Record
 from .requests import BODY_MAX, FORM_MAX
 

@@ -199,7 +199,7 @@ def test_what_is_asked_again_can_be_pasted(cli: Cli, ids: list[str]) -> None:
     code, _, err = cli("discard", "age:<6h", "task:push", "--reason", "nobody's", where=where)
     words = shlex.split(err.splitlines()[-1].partition(" dlq ")[2])
     assert code == 4
-    assert words == ["discard", "age:<6h", "task:push", "--reason", "nobody's", "--yes", "--url", "sqlite:///work.db"]
+    assert words == ["discard", "age:<6h", "task:push", "--reason", "nobody's", "--url=sqlite:///work.db", "--yes"]
     Path("my dead.jsonl").write_text("{}\n")
     code, _, err = cli("import", "my dead.jsonl", "--reason", "to look", where=where)
     words = shlex.split(err.splitlines()[-1].partition(" dlq ")[2])

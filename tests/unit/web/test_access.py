@@ -13,8 +13,9 @@ from tests.support.sites import HERE, JSON, Browser
 
 from redrive import App
 from redrive.errors import ConfigError
+from redrive.present.permissions import as_permissions
 from redrive.web import ALL, Permission, User
-from redrive.web.access import Access, as_permissions, is_loopback, user_of
+from redrive.web.access import Access, is_loopback, user_of
 from redrive.web.tries import CLIENTS_MAX, WRONG_MAX, LoginTries
 
 TOKEN = "correct-horse-battery-staple"

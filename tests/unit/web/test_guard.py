@@ -11,8 +11,8 @@ from starlette.responses import Response
 from tests.support.sites import FP, Browser
 
 from redrive import App
+from redrive.present.permissions import Denied
 from redrive.web import guard
-from redrive.web.access import Denied
 
 TOKEN = "x" * 43
 FORM = "application/x-www-form-urlencoded"

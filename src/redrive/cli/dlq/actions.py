@@ -55,7 +55,7 @@ def discard(
         raise here(opened).matched(selected, "discarded")
     what = f"{count:,} dead messages would be discarded" if count > 1 else "a dead message would be discarded"
     asked = f"Discard {count:,} dead {'messages' if count > 1 else 'message'} of {opened.url} for good?"
-    if not confirmed(asked, what, yes, words=words or ("--all",), reason=reason):
+    if not confirmed(asked, what, yes):
         note("nothing was discarded")
         return FAILED
     with bar(count, "discarding") as tick:

@@ -181,7 +181,7 @@ def rule(
         dead = f"{count:,} dead {'message' if count == 1 else 'messages'}"
         asked = f"Let workers discard the {dead} of {fingerprint}, and all to come?"
         what = f"workers would discard {dead}, and all to come"
-        if not confirmed(asked, what, yes, words=(fingerprint, "discard"), reason=reason):
+        if not confirmed(asked, what, yes):
             note("no rule was set")
             return FAILED
     with understood():

@@ -16,7 +16,7 @@ from ...present.commands import onward
 from ...present.failure import DONE, PARTIAL, USAGE, Failure
 from ...present.formats import timestamp
 from ...triage.pauses import tell
-from ..opening import OpenedStore, at_store, declared_queues
+from ..opening import OpenedStore, at_store
 from ..selecting import signature
 from ..terminal.output import Column, Output, bar
 from ..terminal.stderr import note
@@ -45,7 +45,7 @@ def note_outside(opened: OpenedStore) -> None:
 
     store = sqs_of(opened.store)
     with suppress(StoreError, ConfigError):
-        names = sorted(declared_queues(opened)) or store.sqs_queues.names()
+        names = sorted(opened.declared_queues) or store.sqs_queues.names()
         count = sum(sum(store.sqs_queues.counts(source.url)) for source in sources(store, names))
         if count:
             way = f"take them in: {onward('dlq ingest')}"
@@ -101,7 +101,7 @@ def _of_all(opened: OpenedStore, store: SqsStore) -> list[DeadLetterSource]:
     """Return the dead-letter sources of the app's queues, or of all under the prefix if SQS allows listing them."""
     from ...aws.dead_letters import sources
 
-    declared = sorted(declared_queues(opened))
+    declared = sorted(opened.declared_queues)
     known: list[DeadLetterSource] = []
     for queue in declared:
         try:

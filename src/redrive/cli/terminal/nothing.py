@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...errors import ConfigError, Unsupported, near_miss
+from ...errors import Unsupported, near_miss
 from ...message import RESTING, Filter, Lane
 from ...present.commands import command, corrected, onward
 from ...present.failure import FAILED, USAGE, Failure
+from ...present.names import queue_names
 from ...triage.select.terms import REASONS, And, Node, Or, Pattern, Term, as_node
 from ...triage.selection import Selection
 
@@ -82,13 +83,8 @@ class Here:
         )
 
     def queues(self) -> list[str]:
-        """The queues with messages, and those that the app declares."""
-        app = self.app
-        declared = set() if app is None else {task.queue for task in app.tasks.values()} | set(app.queues)
-        try:
-            return sorted({*self.store.queues(), *declared})
-        except ConfigError:  # SQS denies listing them, so no name is known to be wrong
-            return []
+        """Return the queues with messages, and those that the app declares."""
+        return queue_names(self.store, self.app)
 
     def _tasks(self) -> list[str]:
         resting = {group.task for group in self.store.failure_groups()}

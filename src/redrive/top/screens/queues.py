@@ -46,7 +46,7 @@ def counted(model: Model) -> QueueCounts:
     from ...status.workers import worker_reports
 
     app = model.app
-    declared = {task.queue for task in app.tasks.values()} | set(app.queues) if app is not None else set[str]()
+    declared = app.queue_names if app is not None else ()
     counts = dict.fromkeys(sorted(declared), Counts()) | model.store.counts_by_queue()
     counts = with_claimed(counts, worker_reports(model.store))
     return QueueCounts(counts, model.store.paused())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...errors import near_miss
+from ...present.names import queue_names
 from ...triage import pauses
 from ...triage.purge import purge as purge_queue
 from ..ask import Done, PageRequest, Problem
@@ -11,8 +12,7 @@ from ..ask import Done, PageRequest, Problem
 def pause(ask: PageRequest) -> Done:
     """Pause a queue. Raises Problem for an unknown name, as a pause would create the queue."""
     name = ask.needed("queue")
-    declared = [] if ask.registry is None else [queue.name for queue in ask.registry.queues_of(None)]
-    known = {*ask.store.queues(), *declared}
+    known = queue_names(ask.store, ask.registry)
     if name not in known:
         near = near_miss(name, known)
         why = f"did you mean {near!r}?" if near else "nothing was ever enqueued in it, and no task names it"

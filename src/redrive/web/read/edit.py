@@ -11,12 +11,12 @@ from markupsafe import escape
 from ...codec import is_json
 from ...errors import BlobsUnavailable, ConfigError, EnqueueError, Refused, Unreadable
 from ...message import Message
+from ...present.permissions import Permission
 from ...present.schemas import schema_of, schema_text
 from ...redact import HIDDEN, redact_value
 from ...redact.visible import in_json, one_line
 from ...triage.edit import Editor, Prepared
 from .. import exact, schemas
-from ..access import Permission
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..hidden import Veiled
 from . import fields

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...errors import SelectorError, Unsupported
 from ...message import Filter
 from ...present.messages import dead_message_row
+from ...present.names import NAMES_MAX
 from ...triage.select.terms import ARGS, fields_of
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
@@ -51,7 +52,7 @@ def _bare(ask: PageRequest, **known: object) -> Record:
         "count_age_s": 0.0,
         "lanes": list(STATES),
         "completions": selecting.completions(ask),
-        "queues": selecting.queue_names(ask)[: selecting.NAMES_MAX],
+        "queues": selecting.queue_names(ask)[:NAMES_MAX],
         "command": fields.command(ask, *words, *([ask.text("q")] if ask.text("q") else [])),
         **known,
     }

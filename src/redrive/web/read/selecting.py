@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from ...errors import Misread, Unsupported
 from ...ids import first_and_last, is_id
 from ...message import Counts, FailureGroup
+from ...present.names import selector_terms
+from ...present.permissions import Permission
 from ...triage.lookup import BEGIN_MIN, message_ids
 from ...triage.select.parser import parse
-from ...triage.select.terms import ARGS, FIELDS, REASONS, Node, exactly, fields_of
+from ...triage.select.terms import ARGS, Node, fields_of
 from ...triage.selection import Selection
-from ..access import Permission
 from ..ask import PageRequest, Record
 from ..sums import KeptValue
 from .waiting import counts_by_queue
 
 COUNTED_MAX = 5_000  # messages read for a count without an index
-NAMES_MAX = 200  # names of each kind offered as completions
 
 
 def understood(ask: PageRequest, text: str) -> Node:
@@ -79,24 +79,11 @@ def queue_names(ask: PageRequest) -> list[str]:
     return ask.kept("queue-names", lambda: sorted(ask.store.queues())).value
 
 
-def completions(ask: PageRequest) -> list[str]:
+def completions(ask: PageRequest) -> Sequence[str]:
     """Return terms of selectors with names from the store and the app, for the search box."""
     groups = failure_groups(ask)
     tasks = {group.task for group in groups} | set(ask.registry.tasks if ask.registry is not None else ())
-    named = {
-        "queue": queue_names(ask),
-        "task": sorted(tasks),
-        "error": sorted({group.error for group in groups}),
-        "reason": REASONS,
-        "lane": ("dead", "quarantine", "done"),
-        "failed": ("failed:<1h", "failed:<6h", "failed:<24h", "failed:>7d"),
-    }
-    words = [
-        name if field == "failed" else str(exactly(field, name))
-        for field, names in named.items()
-        for name in names[:NAMES_MAX]
-    ]
-    return words + [f"{field}:" for field in FIELDS if field not in named and field != "args"] + [ARGS]
+    return selector_terms(queue_names(ask), sorted(tasks), sorted({group.error for group in groups}))
 
 
 def failure_groups(ask: PageRequest) -> Sequence[FailureGroup]:

@@ -13,10 +13,10 @@ from ...config import sources
 from ...errors import Unsupported
 from ...presence import WorkerInfo
 from ...present.formats import setting_value
+from ...present.permissions import Permission
 from ...schedule import warning
 from ...status.cells import problems
 from ...worker.preflight import advice
-from ..access import Permission
 from ..ask import PageRequest, Record
 from . import fields
 

@@ -1,0 +1,65 @@
+"""The names that an app declares and its store holds: for completion, near misses, and terms of selectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from ..errors import ConfigError
+from ..registry import Registry
+from ..store import Store
+from ..triage.select.terms import ARGS, FIELDS, REASONS, exactly
+
+NAMES_MAX = 200  # of each kind
+PLANS_MAX = 20  # each plan takes a read
+NamedThing = tuple[str, str]  # a name, and its description
+_TIMES = ("failed:<1h", "failed:<6h", "failed:<24h", "failed:>7d")
+
+
+def queue_names(store: Store, app: Registry | None) -> list[str]:
+    """Return the queues with messages, and those that the app declares. Empty if the store cannot list its own: then no
+    name is known to be wrong."""
+    try:
+        return sorted({*store.queues(), *(() if app is None else app.queue_names)})
+    except ConfigError:  # SQS denies listing them
+        return []
+
+
+def declared_names(kind: str, app: Registry) -> Iterator[NamedThing]:
+    """Yield the app's names of a kind: queues, tasks, dependencies, schedules; nothing for others."""
+    named: Mapping[str, Iterable[str]] = {
+        "queues": sorted(app.queue_names),
+        "tasks": sorted(app.tasks),
+        "dependencies": sorted(app.dependencies),
+        "schedules": sorted(app.schedules),
+    }
+    return ((name, "") for name in named.get(kind, ()))
+
+
+def stored_names(kind: str, store: Store) -> Iterator[NamedThing]:
+    """Yield the store's names of a kind: queues, failures, plans, runs; nothing for others. Raises StoreError."""
+    from ..triage.redrive.records import read_plan, recent_plans
+    from ..triage.redrive.run import views
+
+    match kind:
+        case "queues":
+            yield from ((name, "") for name in store.queues())
+        case "failures":
+            for group in store.failure_groups():
+                yield group.fingerprint, f"{group.count:,} of {group.task}: {group.error}"
+        case "plans":
+            for id in recent_plans(store.cells)[:PLANS_MAX]:
+                if (plan := read_plan(store.cells, id)) is not None:
+                    yield id, f"{plan.total:,} messages"
+        case "runs":
+            yield from ((view.id, view.state) for view in views(store, NAMES_MAX))
+        case _:
+            pass
+
+
+def selector_terms(queues: Iterable[str], tasks: Iterable[str], errors: Iterable[str]) -> Sequence[str]:
+    """Return the terms of selectors by these names, which match nothing else, and then the other fields."""
+    named = {"queue": queues, "task": tasks, "error": errors, "reason": REASONS, "lane": ("dead", "quarantine", "done")}
+    terms = [str(exactly(field, name)) for field, names in named.items() for name in islice(names, NAMES_MAX)]
+    fields = [f"{field}:" for field in FIELDS if field not in (*named, "failed", "args")]
+    return [*terms, *_TIMES, *fields, ARGS]
