@@ -1,6 +1,6 @@
 """Encode a message for SQS, and decode any message in a queue.
 
-Redrive's own messages are envelopes (`envelope.py`). Messages that another program wrote, and its dead letters on their way
+Redrive's own messages are envelopes (`envelope.py`). Messages of other programs, and their dead letters on their way
 back, keep their own form (`foreign.py`).
 """
 
