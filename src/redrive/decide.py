@@ -250,8 +250,7 @@ def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
 
 
 def _check(decision: Any) -> Decision:
-    """Check the decision that the policy's override returned. Raises TypeError or ValueError if no store could keep
-    it."""
+    """Check the decision that the policy's override returned. Raises TypeError or ValueError if it is invalid."""
     match decision:
         case RetryAt(at_ms=at_ms):
             if type(at_ms) is not int or not 0 <= at_ms <= AT_MAX_MS:
@@ -281,8 +280,7 @@ def _steer(fault: Fault, now_ms: int) -> Decision | None:
 
 
 def _asked_until_ms(message: Message, retry: Retry) -> int:
-    """The time until which the last fault of this life asked to wait, if that wait exceeds `max_retry_after`; otherwise
-    0."""
+    """The end of the wait that the last fault of this life asked for, if it exceeds `max_retry_after`; otherwise 0."""
     if not message.faults:  # the usual case
         return 0
     last = _last_failure(message)
@@ -305,8 +303,7 @@ def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff, n: 
 
 
 def _wait_s(fault: Fault, retry: Retry, backoff: Backoff, n: int, u: float, previous_s: float | None) -> float:
-    """The delay in seconds: max(backoff, r + U(0, 0.2·r)), where r is the requested delay, at most
-    `max_retry_after`."""
+    """The delay in seconds: max(backoff, r + U(0, 0.2·r)), with r the requested delay, at most `max_retry_after`."""
     delay_s = backoff.seconds(n, u, previous_s, fault)
     if fault.retry_after_s is None:
         return delay_s

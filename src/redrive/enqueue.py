@@ -49,8 +49,7 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(TaskSpec, Generic[P, R]):
-    """A handler with a stable name, a queue and a policy. Made by `@app.task(…)`; calling it calls the handler
-    directly."""
+    """A handler with a stable name, a queue and a policy. Made by `@app.task(…)`; a call calls the handler directly."""
 
     app: Registry
 

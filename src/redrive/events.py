@@ -76,8 +76,7 @@ class Notify(Protocol):
 
 
 class LineLog(ABC):
-    """Base class of observers that write a line for each event to a stream. `Events.warn` logs nothing while one is
-    subscribed."""
+    """Base class of observers that write a line per event to a stream. While one is subscribed, `warn` logs nothing."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.stream = stream

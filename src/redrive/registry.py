@@ -111,7 +111,7 @@ class Queue(Struct, frozen=True):
             _check_sqs_name(self.name, what, getattr(self, what))
 
     def apply(self, store: Store) -> None:
-        """Write the declared group settings to the store, and give it the names on SQS and the route for foreign
+        """Write the declared group settings to the store, with the queue's names on SQS and the route of foreign
         messages."""
         if self.sqs is not None or self.dlq is not None:
             store.give_names(self.name, sqs=self.sqs, dlq=self.dlq)
@@ -156,8 +156,7 @@ class Registry:
         self._wraps: list[Any] = []  # redrive.worker.middleware.Opener: wraps every handler call
         self.events = Events()
         self.tracing: Tracing | None = None  # set by `App.instrument`
-        # True if a scheduler runs here, or the program that started this process has checked for one
-        self.schedules_watched = False
+        self.schedules_watched = False  # a scheduler runs here, or the program has checked for one
         self.spec: str | None = None  # MODULE:APP, if a command imported the app
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
         self.recycle_after = recycle_after

@@ -32,8 +32,7 @@ _AGAIN = ("RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete"
           "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
           "TooManyRequestsException", "BandwidthLimitExceeded", "LimitExceededException")  # fmt: skip
 _CONTENT = "application/x-amz-json-"
-# services that had another protocol before report their old error code in this header
-_QUERY_ERROR = "x-amzn-query-error"
+_QUERY_ERROR = "x-amzn-query-error"  # has the error codes of services' older protocols
 _encode = msgspec.json.Encoder().encode  # bytes as base64, as the protocol requires
 _decode = msgspec.json.Decoder().decode
 

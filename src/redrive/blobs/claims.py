@@ -84,8 +84,7 @@ class ClaimCheck(StoreWrapper):
         self._opened: Blobs | None = None
         self._lock = threading.Lock()
         self._complained_s = float("-inf")
-        # tests set a function that kills the process at a named point
-        self.failpoint: Callable[[str], None] = no_failpoint
+        self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process at a named point
 
     # -- where the blobs are
 
@@ -115,8 +114,7 @@ class ClaimCheck(StoreWrapper):
         name = new_id(self.inner.now_ms())
         self._open_place(name).make()
         try:
-            # if another process won the swap, its name is used
-            self.inner.cells.swap([Swap(PLACE_CELL, 0, name.encode())])
+            self.inner.cells.swap([Swap(PLACE_CELL, 0, name.encode())])  # another process may win: its name is used
         except StoreUnavailable as error:
             raise BlobsUnavailable(
                 f"the place for this store's blobs cannot be noted in it: {error}; where the first large body ever is "
@@ -275,8 +273,7 @@ class ClaimCheck(StoreWrapper):
         return done
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """As `Store.restore`; bodies over the threshold go to blobs. Raises also BlobsUnavailable; then nothing was
-        written."""
+        """As `Store.restore`; large bodies go to blobs. Raises also BlobsUnavailable; then nothing was written."""
         admit_restored(messages, self.traits)
         bodies: dict[str, bytes] = {}
         deposited = [self._split_large(message, bodies) for message in messages]

@@ -27,8 +27,7 @@ class Cleaner:
         self._thread.start()
 
     def settled(self, messages: Sequence[Message]) -> None:
-        """Queue the blobs of these acked messages for removal. Never blocks or raises; the hourly sweep removes the
-        rest."""
+        """Queue the blobs of acked messages for removal. Never blocks or raises; the hourly sweep removes the rest."""
         for message in messages:
             if message.content == BLOB and self._settled.qsize() < PENDING_MAX:
                 self._settled.put(message)

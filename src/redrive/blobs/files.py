@@ -83,8 +83,7 @@ class FileBlobs:
     def copy(self, key: str, to: str) -> bool:
         with _translate(f"cannot copy blob {key} in {self.folder}"):
             try:
-                # the bytes stay until both names are deleted
-                os.link(self._path(key), self._path(to), follow_symlinks=False)
+                os.link(self._path(key), self._path(to), follow_symlinks=False)  # deleted with the last name
             except FileNotFoundError:
                 self._require_folder()
                 return False

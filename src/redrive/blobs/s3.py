@@ -142,8 +142,7 @@ def _client_errors() -> tuple[type[Exception], ...]:
 
 
 def from_url(url: str, parts: SplitResult, place: str) -> S3Blobs:
-    """The blobs of `s3://BUCKET/PREFIX?region=…&endpoint=…`, restricted to the part named `place`. Raises
-    ConfigError."""
+    """The blobs of `s3://BUCKET/PREFIX?region=…&endpoint=…`, only the part named `place`. Raises ConfigError."""
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(options.keys() - set(OPTIONS))
     if unknown:

@@ -16,8 +16,7 @@ from ..errors import ConfigError
 
 
 def argument_types(name: str, handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
-    """The type of each argument; Any for one without annotation. Raises ConfigError for an annotation that cannot be
-    resolved."""
+    """The type of each argument; Any without annotation. Raises ConfigError for an unresolvable annotation."""
     types: dict[str, Any] = {}
     for each in parameters:
         try:

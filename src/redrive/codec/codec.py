@@ -177,8 +177,7 @@ class Codec:
         return self._leading(named), named
 
     def has_nothing(self, body: bytes) -> bool:
-        """Return True if a foreign body has nothing for this handler: the test event of S3, if the handler takes S3
-        objects."""
+        """Return True if a foreign body has nothing for this handler: S3's test event, if it takes S3 objects."""
         return "key" in self._names and is_s3_test(body)
 
     def _take(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -277,13 +276,11 @@ class Codec:
         try:
             kind = Any if annotation is inspect.Signature.empty else resolve_type(self._handler, "return", annotation)
             return msgspec.json.Decoder(kind, dec_hook=load).decode
-        # not an error at declaration, since most results are never stored
-        except (TypeError, ValueError, NameError, AttributeError):
+        except (TypeError, ValueError, NameError, AttributeError):  # most results are never stored
             return msgspec.json.Decoder().decode
 
     def _leading(self, named: dict[str, Any]) -> tuple[Any, ...]:
-        """Take the positional-only arguments out of `named`. A missing one before a given one is filled with its
-        default."""
+        """Take the positional-only arguments out of `named`. A missing one before a given one gets its default."""
         count = max((at for at, name in enumerate(self._only_positional, 1) if name in named), default=0)
         return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
 

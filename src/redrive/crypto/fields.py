@@ -26,8 +26,7 @@ ERROR_HEADER = "redrive-dead-error"
 
 
 def sealed_draft(box: Box, draft: Draft, now_ms: Callable[[], int]) -> Draft:
-    """Encrypt a draft for the store, giving it an id if it has none. One whose body is still encrypted keeps it
-    unchanged."""
+    """Encrypt a draft for the store, giving it an id if it has none. A body that is still encrypted is kept."""
     id = draft.id or new_id(now_ms())
     headers = _header_sealed(box, draft.headers, id, draft.task)
     if draft.content.startswith(SEALED):

@@ -15,8 +15,7 @@ PARTS = ("bodies", "results", "checkpoints", "texts", "blobs")
 
 
 class Use(Struct, frozen=True):
-    """The number of stored parts that a key encrypts, by kind. `writes`: it encrypts new data; `here`: this process has
-    it."""
+    """The number of stored parts that a key encrypts, by kind. `writes`: for new data; `here`: in this process."""
 
     key: str
     writes: bool

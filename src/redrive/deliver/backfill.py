@@ -89,8 +89,7 @@ class Drafts:
 
 
 class Backfill(LineIngest):
-    """Enqueues the lines that the record does not count yet. `known` counts those whose message was already stored, by
-    id or key."""
+    """Enqueues the lines that the record does not count yet. `known` counts those already stored, by id or key."""
 
     known = 0
 

@@ -18,8 +18,7 @@ class Pacer:
         self._stopped = asyncio.Event()
 
     async def slot(self) -> None:
-        """Wait for a slot. Raises Snooze once the pacer is stopped: the message is given back without spending an
-        attempt."""
+        """Wait for a slot. Raises Snooze once the pacer is stopped: the message is given back, no attempt spent."""
         if not self._every_s:
             return
         now = asyncio.get_running_loop().time()

@@ -169,8 +169,7 @@ def reopen(record: FileRecord, held: int) -> FileRecord:
 @contextlib.contextmanager
 def _alone(folder: Path | None, queue: str) -> Iterator[None]:
     """Hold the delivery's lock, which the kernel releases when the process ends. Raises Refused if it is held."""
-    # no folder on this machine: the record's version prevents two processes from enqueuing a line twice
-    if folder is None:
+    if folder is None:  # then the record's version prevents enqueuing a line twice
         yield
         return
     try:

@@ -43,8 +43,7 @@ _MARGIN_S = 60.0
 
 
 class UrlTarget(Struct, frozen=True, kw_only=True):
-    """The target of the lines, and the form of a request. `timeout_s` bounds a request up to the last byte of the
-    response."""
+    """The target of the lines, and the form of a request. `timeout_s` bounds it up to the response's last byte."""
 
     url: str
     headers: Mapping[str, str] = {}
@@ -115,8 +114,7 @@ class Poster:
 def delivery_app(
     store: Store, queue: str, poster: Poster, retry: Retry, timeout_s: float, breaker: Breaker | None = None
 ) -> App:
-    """An app with one task, the poster's, on `queue`. With a breaker, the task calls a dependency with the queue's
-    name."""
+    """An app with one task, the poster's, on `queue`. With a breaker, it calls a dependency with the queue's name."""
     app = App(store=store)
     if breaker is not None:
         app.dependency(queue, breaker=breaker, budget=None)

@@ -80,16 +80,14 @@ def summarize(store: Store, record: FileRecord) -> Summary:
 
 
 def close(ledger: Ledger, summary: Summary) -> None:
-    """Record the number of dead messages at the end of a run, so that those removed by hand later do not count as
-    delivered."""
+    """Record the dead messages at the end of a run, so that those removed by hand later do not count as delivered."""
     if ledger.record is not None and summary.finished:
         resting = summary.dead + summary.quarantined
         ledger.write(replace(ledger.record, resting=resting, removed=summary.removed, cancelled=summary.cancelled))
 
 
 def remove(store: Store, queue: str) -> tuple[int, int]:
-    """Remove all messages of a delivery from the store; returns (cancelled, discarded). Running ones are asked to
-    stop."""
+    """Remove all messages of a delivery from the store: (cancelled, discarded). Running ones are asked to stop."""
     cancelled = discarded = 0
     for lane in (Lane.READY, Lane.LEASED):
         for messages in pages(store, lane, Filter(queue=queue)):

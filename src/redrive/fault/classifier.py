@@ -59,8 +59,7 @@ def _fault(exception: BaseException, rules: Sequence[Rule], now: datetime | None
 
 
 class Classification(Struct, frozen=True):
-    """The kind of one exception with its causes and members. `steer` names the control exception of the handler, if
-    any."""
+    """The kind of one exception with its causes and members. `steer` names the handler's control exception, if any."""
 
     kind: Kind | None
     retry_after_s: float | None = None

@@ -200,8 +200,7 @@ def _added_by(text: str, stack: Stack) -> tuple[str, ...]:
 
 
 def fingerprint_of(inspection: Inspection, chain: list[ExceptionFacts], stack: Stack, depth: int = 0) -> str:
-    """Return the fingerprint of an exception and its causes; for a group, also of its members, in any order and
-    number."""
+    """Return the fingerprint of an exception and its causes; of a group also its members, in any order and number."""
     seen, *causes = chain
     cls = type(seen.exception)
     text = generalize(seen.text, stack.templates, cls)

@@ -118,8 +118,7 @@ _HTTP_PERMANENT = frozenset({501, 505, 511})
 
 
 def kind_of_status(status: int, retry_after_s: float | None) -> Kind | None:
-    """Return the kind of an HTTP status from 400 to 599, otherwise None. A 503 with a Retry-After counts as
-    throttled."""
+    """Return the kind of an HTTP status from 400 to 599, else None. A 503 with a Retry-After counts as throttled."""
     if status in _HTTP_THROTTLED or (status == 503 and retry_after_s is not None):
         return Kind.THROTTLED
     if status in _HTTP_TRANSIENT or (500 <= status <= 599 and status not in _HTTP_PERMANENT):

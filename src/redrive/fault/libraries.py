@@ -23,8 +23,7 @@ def is_library(filename: str) -> bool:
 
 
 def package(filename: str, qualname: str) -> str:
-    """Return the library that a file belongs to. Files within a library are not distinguished, as releases split and
-    join them."""
+    """Return the library of a file. Its files are not distinguished, since releases split and join them."""
     if filename.endswith((".pyx", ".pxi", ".pxd")) or re.match(r"[/\\<]|[A-Za-z]:", filename) is None:
         return qualname.partition(".")[0]  # Cython: its names are fully qualified, and its files may be anywhere
     if filename[0] == "<":

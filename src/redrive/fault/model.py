@@ -73,8 +73,7 @@ class Crash(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A classified failure. Texts are bounded and can be encoded as UTF-8; the worker sets `at_ms` and the fields after
-    it."""
+    """A classified failure. Texts are bounded and valid UTF-8; the worker sets `at_ms` and the fields after it."""
 
     kind: Kind
     error: str = ""  # qualified class name; builtins without the module

@@ -46,8 +46,7 @@ def stand_in(error: str, text: str, traceback: str) -> ExcInfo:
 
     Its first item is the exception's own class, so that filters by class work, if this process has that class.
     """
-    # the first cause, the line that links it to the next exception, that exception, …
-    sections = _BETWEEN.split(traceback)
+    sections = _BETWEEN.split(traceback)  # cause, line that links it to the next exception, that exception, …
     value = StandIn()
     for at in range(0, len(sections), 2):
         places, end = _read(sections[at])

@@ -257,8 +257,7 @@ def _by_braces(text: str, names: list[str]) -> Iterator[str | tuple[str]]:
 
 
 def _template(pieces: _Pieces) -> Template | None:
-    """A template of the pieces, with adjacent values merged; None without a value, or without words around the
-    values."""
+    """A template of the pieces, adjacent values merged; None without a value, or without words around the values."""
     texts, holes = [""], list[str]()
     for piece in pieces:
         if isinstance(piece, str):

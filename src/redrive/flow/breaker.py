@@ -203,8 +203,7 @@ def look(state: State, breaker: Breaker, now_ms: int) -> State:
         return _turned(state, "half_open", min(now_ms, state.until_ms), **_UNTRIED)
     if state.status == "half_open" and state.probes:
         first = min(state.probes, key=lambda lease: lease.until_ms)
-        # the failure counts at that time, so the breaker may have opened then, and be half-open again
-        if first.until_ms <= now_ms:
+        if first.until_ms <= now_ms:  # as of that time: it may have opened, and be half-open again
             ended = _probe_ended(give_back(state, first.owner), breaker, Call.FAILURE, first.until_ms)
             return look(_judged_so_far(ended, breaker, first.until_ms), breaker, now_ms)
     if state.ramp is not None:

@@ -94,8 +94,7 @@ def note(
         seen.repeated += 1
     elif message.attempt > 1 and word in ("success", "failure"):
         setattr(seen, f"retry_{word}", getattr(seen, f"retry_{word}") + 1)
-    # slow calls count for first attempts and retries alike
-    elif word in ("success", "failure", "slow", "slow_failure"):
+    elif word in ("success", "failure", "slow", "slow_failure"):  # slow: for first attempts and retries
         setattr(seen, word, getattr(seen, word) + 1)
     if word in ("success", "slow"):
         seen.well_ms = now_ms

@@ -149,8 +149,7 @@ def calm(state: DependencyState, d: Dependency, now_ms: int) -> bool:
 
 
 def shut(state: DependencyState, d: Dependency, message: Message, now_ms: int) -> bool:
-    """True if this message may not call it, regardless of other controls: it is in cool-down, or its breaker is
-    open."""
+    """True if this message may not call it, whatever other controls say: a cool-down, or an open breaker."""
     if state.cool.until_ms + state.cool.spread_ms > now_ms and _cool_ms(state, message) > now_ms:
         return True
     return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in OPEN
@@ -165,8 +164,7 @@ def _ask_for_tokens(
     now_ms: int,
     tokens: int,
 ) -> tuple[DependencyState, int]:
-    """Ask budget, then rate, for all of `going` at once; writes refusals in place. Returns also the number of tokens
-    used."""
+    """Ask budget, then rate, for all of `going` at once; refuses in place. Returns also the number of tokens used."""
     if d.budget is not None:
         spent = state.budget
         for at in going:

@@ -14,8 +14,7 @@ from .message import Deferral, Draft, Message
 
 T = TypeVar("T")
 D = TypeVar("D")
-# raised when decoding damaged bytes, or bytes in another format
-UNREADABLE = (MsgspecError, ValueError, RecursionError)
+UNREADABLE = (MsgspecError, ValueError, RecursionError)  # by decoding bytes that are damaged or in another format
 SKIP_LOOKED = 1000  # due messages of a priority that a claim with `skip` examines
 
 
@@ -46,8 +45,7 @@ class ClaimRequest(Struct, frozen=True):
 
 
 class Receipt(NamedTuple):
-    """Proof of one claim: the store's own handle of the message, and the fence of the claim. Opaque outside the
-    store."""
+    """Proof of one claim: the store's own handle of the message, and the claim's fence. Opaque outside the store."""
 
     handle: int | str
     fence: int
@@ -120,8 +118,7 @@ class RetryAt(Struct, frozen=True, gc=False):
 
 
 class DeadLetter(Struct, frozen=True, gc=False):
-    """The message goes to the dead lane. `reason` is a fixed word (exhausted, permanent, …), `why` explains it to
-    people."""
+    """The message goes to the dead lane. `reason` is a fixed word (exhausted, permanent, …), `why` is for people."""
 
     reason: str
     why: str = ""
@@ -153,8 +150,7 @@ class Swap(Struct, frozen=True, gc=False):
 
 
 class Cell(Struct, frozen=True, gc=False):
-    """A cell as read: its bytes and its version, which is above 0, rises with every swap of the key and is never
-    reused."""
+    """A cell as read: its bytes and its version, which is above 0, rises with every swap and is never reused."""
 
     version: int
     value: bytes

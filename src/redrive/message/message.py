@@ -94,8 +94,7 @@ class Damage(Struct, frozen=True, gc=False):
 
 
 class Handle(NamedTuple):
-    """A dead, quarantined or done message as it was read. A triage action on the handle is refused once the message has
-    moved."""
+    """A dead, quarantined or done message as read. A triage action on it is refused once the message has moved."""
 
     id: str
     redrives: int

@@ -200,8 +200,7 @@ class Replace(Struct, frozen=True):
 
 
 class Before(Struct, frozen=True):
-    """The fields that a redrive run or an isolation overwrites, stored with the message so that they can be
-    restored."""
+    """The fields that a redrive run or an isolation overwrites, stored with the message to be restored."""
 
     lane: Lane
     redrives: int

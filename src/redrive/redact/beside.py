@@ -108,7 +108,7 @@ class NameContext:
         return match.span() if match and not is_said_already(match[0]) else None
 
     def _after_space(self) -> Span | None:
-        """Match `PASSWORD 'abc'` of SQL, `requirepass abc` of Redis, `login ann password abc` of .netrc, `ENV TOKEN
+        """Match `PASSWORD 'abc'` (SQL), `requirepass abc` (Redis), `login ann password abc` (.netrc), `ENV TOKEN
         abc`."""
         match = _SPACED.match(self.text, self.end)
         if match is None or self.in_code:

@@ -31,8 +31,7 @@ _HARMLESS = re.compile(
 FIELDS = "session|sig|signature|bearer|csrf|xsrf|dsn|iban|card[_-]?(?:number|no)"
 _FIELD = re.compile(rf"(?:^|[^a-z])(?:{FIELDS})$")
 _DRAWN = re.compile(r"(?![\w.]+\()(?:(?=[^\d]*\d)\S{8,}|\S{16,})|[A-Z]{2}\d\d[ -][A-Z0-9 -]{10,34}|[\d -]{12,30}")
-# plurals with a number as value are counts
-_COUNTED = re.compile(r"(?:token|secret|key|cookie|password|credential|otp)s$")
+_COUNTED = re.compile(r"(?:token|secret|key|cookie|password|credential|otp)s$")  # a number under a plural is a count
 
 
 @lru_cache(maxsize=4096)

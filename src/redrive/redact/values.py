@@ -12,8 +12,7 @@ from .formats import HIDDEN
 from .names import counts, is_secret_value, telling
 from .text import redact
 
-# fields that name the value beside them: {"name": …, "value": …}
-_NAMED_BY = frozenset(("name", "key", "header", "field", "variable", "parameter"))
+_NAMED_BY = frozenset(("name", "key", "header", "field", "variable", "parameter"))  # {"name": …, "value": …}
 _VALUES = frozenset(("value", "values", "stringvalue"))
 
 

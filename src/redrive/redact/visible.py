@@ -21,8 +21,8 @@ _UNSEEN_IN_JSON = re.compile(f"[\x7f{_UNSEEN_ABOVE_ASCII}]")
 def one_line(text: str) -> str:
     """Escape invisible characters and line breaks: the text cannot act on a terminal or forge a line.
 
-    >>> print(one_line("a\nb\x1b[2J \u202egpj.exe \U000e0041"))
-    a\nb\x1b[2J \u202egpj.exe \U000e0041
+    >>> print(one_line("a\\nb\\x1b[2J \\u202egpj.exe \\U000e0041"))
+    a\\nb\\x1b[2J \\u202egpj.exe \\U000e0041
     """
     if text.isascii() and text.isprintable():
         return text
@@ -37,8 +37,8 @@ def many_lines(text: str) -> str:
 def in_json(text: str) -> str:
     """Escape invisible characters in JSON, as JSON does: the value stays the same.
 
-    >>> print(in_json('["a\u200bb\U000e0041"]'))
-    ["a\u200bb\udb40\udc41"]
+    >>> print(in_json('["a\\u200bb\\U000e0041"]'))
+    ["a\\u200bb\\udb40\\udc41"]
     """
     if text.isascii() and "\x7f" not in text:
         return text

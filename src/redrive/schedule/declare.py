@@ -96,8 +96,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         self._set(True, self._entry("pause", reason, actor))
 
     def resume(self, *, reason: str = "", actor: str | None = None) -> None:
-        """Resume a paused schedule. The ticks meanwhile are missed, and `missed=` applies to them. Otherwise as
-        `pause`."""
+        """Resume a paused schedule. `missed=` applies to the ticks missed meanwhile. Otherwise as `pause`."""
         self._set(False, self._entry("resume", reason, actor))
 
     def _set(self, paused: bool, entry: Entry) -> None:

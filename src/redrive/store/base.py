@@ -61,11 +61,9 @@ class StoreBase(ABC):
     state_dir: Path | None = None  # directory for the identities of workers on this machine; None: workers have none
     box: Any = None  # the `crypto.Box` that encrypts payloads; None: no encryption
     large_bodies: LargeBodies | None = None  # None: no blob storage
-    # prefix of this store in a shared blob storage; None: the prefix is stored in a cell
-    blobs_place: str | None = None
+    blobs_place: str | None = None  # prefix in a shared blob storage; None: it is stored in a cell
     adopts: bool = False  # whether `adopt` takes messages that a service received for this process
-    # in tests: works until the condition is true
-    drive: Callable[[Callable[[], bool], float | None], None] | None = None
+    drive: Callable[[Callable[[], bool], float | None], None] | None = None  # in tests: works until true
 
     def usage(self) -> Usage | None:
         """The calls so far to a service that bills by the request; None if there is no such service."""

@@ -44,8 +44,7 @@ class OpenCells(Cells, Protocol):
         ...
 
     def swap_all(self, swaps: Sequence[Swap]) -> None:
-        """Write all of the swaps or none, in one commit. Raises Conflict if one does not apply; then nothing was
-        written."""
+        """Write all of the swaps or none, in one commit. Raises Conflict, writing nothing, if one does not apply."""
         ...
 
     def doctor(self) -> list[str]:

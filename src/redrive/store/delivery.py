@@ -91,8 +91,7 @@ class DeliveryOperations(StoreBase):
         return 0, 0
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
-        """Store `state` with the message, if the receipt is current; False if it is stale. Raises Unsupported without
-        `traits.cells`."""
+        """Store `state` with the message; False if the receipt is stale. Raises Unsupported without `traits.cells`."""
         raise Unsupported(f"{self.traits.name} keeps no checkpoints")
 
     # -- what a store may leave out
@@ -102,8 +101,7 @@ class DeliveryOperations(StoreBase):
         until the next claim."""
 
     def on_notice(self, notify: Callable[[str, str], None]) -> None:
-        """Call `notify` with a name and a text for problems that no call can raise, such as those in a thread of the
-        store."""
+        """Call `notify` with a name and a text for problems that no call can raise, as in a thread of the store."""
 
     def route(self, queue: str, route: str | tuple[str, ...] | Callable[[Any, Mapping[str, str]], str | None]) -> None:
         """Route messages of this queue that other programs wrote to a task: its name, the names that a sender may

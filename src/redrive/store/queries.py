@@ -92,10 +92,9 @@ class QueryOperations(StoreBase):
         raise Unsupported(f"{self.traits.name} has no access to dead messages")
 
     def groups(self, queue: str) -> list[Group]:
-        """The queue's groups that have waiting messages or a width of their own, by name. Raises Unsupported without
-        `traits.widths`."""
+        """The queue's groups with waiting messages or a width of their own, by name. Needs `traits.widths`
+        (Unsupported)."""
         raise Unsupported(f"{self.traits.name} does not list groups")
 
     def paused(self) -> frozenset[str]:
-        """The queues that are paused."""
         return frozenset()

@@ -14,8 +14,7 @@ class Traits(Struct, frozen=True):
     blob_threshold: int | None = None  # larger bodies go to blob storage; None: no blob storage
     inline_bytes_max: int | None = None  # limit for data that is always stored with the message; None: as for a body
     delay_ms_max: int | None = None  # longest delay; None: unlimited
-    # limit of queue and group together, and of task and key together; None: unlimited
-    names_bytes_max: int | None = None
+    names_bytes_max: int | None = None  # of queue and group, and of task and key, together; None: unlimited
     durable: bool = True  # an acknowledged put survives kill -9 of every process
     one_machine: bool = False  # all processes that use it are on this machine, so a power cut ends them with it
     shared: bool = True  # several processes may use it at once
@@ -25,8 +24,7 @@ class Traits(Struct, frozen=True):
     unique: bool = True
     exact_counts: bool = True  # False: counts and queue names are approximate, or delayed
     cells: bool = True  # False: reads find nothing; swaps, checkpoints and pauses raise Unsupported
-    # False: finds only messages at rest and those claimed by this handle; cannot list or cancel others
-    finds: bool = True
+    finds: bool = True  # False: finds only messages at rest and own claims; cannot list or cancel others
     cancels: bool = True  # without `finds`: waiting and running messages are found by id, without body, and cancelled
     triages: bool = True  # False: dead messages are inaccessible: failure groups, triage and restore raise Unsupported
     groups_by: tuple[str, ...] | None = None  # fields by which failure groups are indexed; None: all fields of a filter

@@ -72,8 +72,7 @@ def _open_beside(url: str) -> Store:
 
 @contextlib.contextmanager
 def driver_of(engine: str, extra: str) -> Iterator[None]:
-    """A context for importing an engine's modules. Raises ConfigError, which names the extra, if the driver is
-    missing."""
+    """A context for importing an engine's modules. Raises ConfigError, naming the extra, if the driver is missing."""
     try:
         yield
     except ImportError as error:

@@ -16,8 +16,7 @@ from ..message import GroupOrder, Lane, Message, OnDead
 
 GroupName = tuple[str, str]  # (queue, group)
 PRIORITY_SHIFT = 56  # a turn is the priority (if it counts) shifted above the joining number
-# least number of waiting messages that an exchange lets join their lines: more than a small request claims
-WOKEN_MIN = 100
+WOKEN_MIN = 100  # least number of waiting messages that an exchange lets join their lines
 PLACE = 0  # turn of a message with a place; parked ones have higher turns, others None
 
 
@@ -86,8 +85,8 @@ def settled(message: Message, settings: QueueSettings, now_ms: int) -> int | Non
 
 
 def admitted(message: Message, parked_ms: int, now_ms: int) -> Message:
-    """The message with a place. It is due when it was admitted, which makes groups take turns. The time since it was
-    due counts as held."""
+    """The message with a place: due at its admission, so that groups take turns. The time since it was due counts as
+    held."""
     held_ms = message.held_ms + max(0, now_ms - max(parked_ms, message.due_ms or 0))
     return replace(message, due_ms=max(now_ms, message.due_ms or 0), held_ms=held_ms)
 

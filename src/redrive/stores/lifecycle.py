@@ -30,8 +30,7 @@ from ..message import (
 
 
 def later(now_ms: int, delay_ms: int) -> int:
-    """When a delay ends, in ms. One ms is added for the current one, which has partly passed: no message may be
-    early."""
+    """When a delay ends, in ms. One is added, since the current ms has partly passed: no message may be early."""
     return now_ms + delay_ms + (delay_ms > 0)
 
 
@@ -60,8 +59,7 @@ def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
 
 
 def leased(message: Message, ask: ClaimRequest, alone: bool, now_ms: int) -> Message:
-    """The message as claimed; the claim counts before it runs. A lease that ran out counts as a crash, not as an
-    attempt. `alone`: it had run alone."""
+    """The message as claimed. A lease that ran out counts as a crash, not as an attempt. `alone`: it had run alone."""
     ran_out = message.lane is Lane.LEASED
     return replace(
         message,

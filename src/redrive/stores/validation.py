@@ -137,16 +137,14 @@ def values_of(where: Filter, *fields: str) -> dict[str, tuple[str, ...]]:
 
 
 def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Message]:
-    """The messages, each with its lane as a Lane. Raises TooLarge or EnqueueError for the first one that cannot be
-    restored."""
+    """The messages, each with its lane as a Lane. Raises TooLarge or EnqueueError for one that cannot be restored."""
     for message in messages:
         if message.lane not in RESTING:
             raise EnqueueError(
                 f"message {message.id[:100]!a} lies in lane {str(message.lane)!r}; only what is dead or in quarantine "
                 "can be restored; nothing was written"
             )
-        # not bounded, as messages that died in SQS, or long ago, must be accepted
-        admit([draft_of(message)], traits, bounded=False)
+        admit([draft_of(message)], traits, bounded=False)  # unbounded: messages that died in SQS must be accepted
         why = _counters(message) or _unwritable([message.reason, message.worker, *_found_by(message)])
         if why is not None:
             raise EnqueueError(f"message {message.id} is refused: {why}; nothing was written")
@@ -216,8 +214,7 @@ def read_cursor(cursor: str | None) -> tuple[int, int]:
 
 
 def begin(where: Filter, lane: Lane | None, after: tuple[int, int]) -> tuple[Filter, tuple[int, int]]:
-    """Merge the filter's lower time bound into the place after which a page begins, so that an index needs only one
-    bound."""
+    """Merge the filter's lower time bound into the place after which a page begins, so that one bound suffices."""
     if where.since_ms is None or lane not in RESTED:
         return where, after
     return replace(where, since_ms=None), max(after, (where.since_ms, -1))

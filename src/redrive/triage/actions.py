@@ -148,8 +148,8 @@ class Actions:
         actor: str | None = None,
         tick: Tick | None = None,
     ) -> ActionResult:
-        """Move quarantined messages back to the dead lane. Otherwise as `discard`; selectors name them by
-        `lane:quarantine`."""
+        """Move quarantined messages back to the dead lane. Otherwise as `discard`; use `lane:quarantine` in
+        selectors."""
         return self._do("readmit", Readmit(reason), ids, select, reason, actor, tick)
 
     def _do(

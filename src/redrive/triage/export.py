@@ -66,8 +66,7 @@ class Damaged(Struct, frozen=True):
 
 
 class Inspected(Struct, frozen=True):
-    """The content of a file: the number of importable messages, the number of bad lines, and the first DAMAGED_MAX of
-    these."""
+    """The content of a file: the numbers of importable messages and bad lines, and the first DAMAGED_MAX of these."""
 
     count: int = 0
     bad: int = 0
@@ -329,8 +328,7 @@ class Importer:
         return Imported(tuple(ids), tuple(held), tuple(damaged[:DAMAGED_MAX]))
 
     def _restore(self, batch: list[Message], actor: str, reason: str) -> list[bool]:
-        """Import a batch. Its entry lists all messages until it is corrected; a crash before that leaves it
-        uncorrected."""
+        """Import a batch. Its entry lists all messages until corrected; a crash before that leaves it uncorrected."""
         audit = Audit(self._store)
         entry = audit.entry("import", actor, reason, ids=[m.id for m in batch], about=self.name)
         done = audit.commit(entry, lambda swaps: self._store.restore(batch, swaps=swaps))

@@ -113,5 +113,4 @@ def paused_by(store: Store, queues: Sequence[str]) -> dict[str, Pause]:
 
 
 def cell_of(queue: str) -> str:
-    """The cell with the pause of a queue."""
     return f"pause/{queue}"

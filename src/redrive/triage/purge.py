@@ -112,7 +112,6 @@ def purge_behind(store: Store, message: Message) -> PurgeNote | None:
 
 
 def cell_of(queue: str) -> str:
-    """The cell with the purges of a queue."""
     return f"redrive:purges:{queue}"
 
 

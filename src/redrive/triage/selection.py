@@ -120,7 +120,6 @@ class Selection:
         return islice((message for message, _ in self._matches()), limit)
 
     def ids(self, limit: int | None = None) -> Iterator[str]:
-        """The ids of `messages(limit)`."""
         return (message.id for message in self.messages(limit))
 
     def page(self, limit: int = 50, cursor: str | None = None) -> Page:
@@ -151,8 +150,7 @@ class Selection:
         return sum(group.count for group in self._indexed(self.where)) if self._is_indexed(self.where) else None
 
     def count_unnamed(self, lane: Lane) -> int:
-        """The number of messages of the lane that the selector would match if it named that lane; 0 if it names any
-        lane."""
+        """The number of messages of the lane that the selector would match if it named it; 0 if it names any lane."""
         node = unnamed(self.node, lane)
         if node == NONE:
             return 0

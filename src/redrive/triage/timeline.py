@@ -44,8 +44,7 @@ def ended_by(store: Store, id: str) -> Entry | None:
 
 def timeline(message: Message, entries: Sequence[Entry] = ()) -> list[Moment]:
     """The events of a message, oldest first. Pure."""
-    # the sort is stable: ties keep their order
-    moments = sorted(_moments(message, entries), key=lambda moment: moment.at_ms)
+    moments = sorted(_moments(message, entries), key=lambda moment: moment.at_ms)  # stable: ties keep their order
     return [
         Moment(m.at_ms, m.what, m.text, m.at_ms - before.at_ms if before else None, m.fault, m.entry)
         for before, m in zip([None, *moments], moments, strict=False)

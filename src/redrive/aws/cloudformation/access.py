@@ -60,8 +60,7 @@ FIFO_GRANTS: dict[str, Grants] = {
     "redriver": {"dlq": (_HIDE,)},
     **{role: {"plain": (_FIND,)} for role in ("worker", "producer", "triage")},
 }
-# additional actions with approval by a person
-APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}
+APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}  # additionally, with approval by a person
 EVENT_SOURCE = (_COUNT, *_DRAIN)  # rights that Lambda needs on a queue that it polls for a function (AWS documentation)
 _PREFIXES = {"stepfunctions": "states"}
 _OF_BATCH = {
@@ -87,8 +86,7 @@ def iam_actions(service: str, call: str, parameters: Mapping[str, Any]) -> set[s
 
 
 def grants(role: str, *, fifo: bool = False, approval: bool = False) -> dict[str, tuple[str, ...]]:
-    """The actions of a role by resource, on standard or FIFO queues, with or without approval of redrives by a
-    person."""
+    """The actions of a role by resource, on standard or FIFO queues, with or without a person's approval."""
     actions_on = {on: tuple(actions) for on, actions in GRANTS[role].items()}
     for more, holds in ((FIFO_GRANTS, fifo), (APPROVAL_GRANTS, approval)):
         for on, actions in (more.get(role, {}) if holds else {}).items():

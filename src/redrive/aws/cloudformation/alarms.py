@@ -156,8 +156,7 @@ def _alarm(of: Named, name: str, says: str, given: Json) -> Json:
 
 
 def _described(says: str, page: str) -> Json:
-    """The description of an alarm: its meaning and the URL of its runbook, in the source or as published by the stack's
-    owner."""
+    """The description of an alarm: its meaning and the URL of its runbook, in the source or as published."""
     ending = {"E": either("HasRunbookUrl", ".html", ".md")}
     return {"Fn::Sub": [f"{says} Runbook: ${{RunbookUrl}}/{page}${{E}}", ending]}
 
@@ -272,8 +271,7 @@ def _graphs(of: Named) -> Iterator[tuple[str, list[list[Any]], str]]:
 
 
 def _shorter(metrics: list[list[Any]]) -> list[list[Any]]:
-    """The metrics in CloudWatch's short form: "." for a word equal to that of the metric before, "..." for all but the
-    last word."""
+    """The metrics in CloudWatch's short form: "." for a word of the metric before, "..." for all but the last word."""
     rows, before = [], list[str]()
     for metric in metrics:
         names = [part for part in metric if isinstance(part, str)]

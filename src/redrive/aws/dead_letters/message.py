@@ -41,8 +41,7 @@ RawDeadLetter = Mapping[str, Any]
 
 
 class Letter(NamedTuple):
-    """A dead letter. `untold`: no run of its present life was settled, so its redrive run does not have its outcome
-    yet."""
+    """A dead letter. `untold`: no run of its present life was settled, so its redrive run lacks the outcome."""
 
     message: Message
     untold: bool
@@ -96,8 +95,7 @@ def _fault(raw: RawDeadLetter, message: Message, now_ms: int) -> Fault:
         text = f"queue {source} delivered it {often}, and no consumer deleted it"
         if first_ms:
             text += f"; the first time at {_time(first_ms)}"
-        # redrive's consumers settle every message that does not kill them
-        kind = Kind.DEFAULT if MESSAGE_ID in message.headers else Kind.CRASHED
+        kind = Kind.DEFAULT if MESSAGE_ID in message.headers else Kind.CRASHED  # redrive settles unless it crashes
         return Fault(kind, TOO_OFTEN, text, fingerprint(TOO_OFTEN, source), (TOO_OFTEN,), at_ms=now_ms, attempt=count)
     text = "a program put it into the dead-letter queue, and says not why"
     return Fault(Kind.DEFAULT, PUT_THERE, text, fingerprint(PUT_THERE, text), (PUT_THERE,), at_ms=now_ms)

@@ -39,7 +39,7 @@ def ingest_of(store: SqsStore) -> DeadLetterIngest:
 
 
 def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) -> Ingesting:
-    """Make the worker's service that ingests the dead letters of these queues. Raises Unsupported, ConfigError,
+    """The worker's service that ingests the dead letters of queues. Raises Unsupported, ConfigError,
     StoreUnavailable."""
     sqs = sqs_of(store)
     return Ingesting(ingest_of(sqs), sources(sqs, queues), notice)

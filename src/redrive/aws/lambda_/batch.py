@@ -98,8 +98,7 @@ class Batches:
             runner.close()
 
     def _called(self, name: str) -> str:
-        """redrive's name of an SQS queue: as declared in the app, which may include .fifo or a name outside the
-        prefix."""
+        """redrive's name of an SQS queue: as declared in the app, perhaps with .fifo or a name outside the prefix."""
         for declared in self._app.queues.values():
             if declared.sqs is not None and declared.sqs.removesuffix(".fifo") == name.removesuffix(".fifo"):
                 return declared.name

@@ -133,8 +133,7 @@ def _failed(execution: Execution) -> bool:
 
 
 def _leave_behind(execution: Execution) -> None:
-    """Give a timeout fault to an execution that did not stop when asked. It is not awaited: its further work is lost or
-    repeated."""
+    """Give a timeout fault to an execution that did not stop when asked. Its further work is lost or repeated."""
     execution.end("timeout")
     execution.cause = "timeout"
     execution.fault = fault_of(execution, TimeoutError())

@@ -16,8 +16,7 @@ from .settings import RedriverSettings
 from .steps import DELAY_MAX_S
 
 HEALTH_S = 60  # when to check a failed health URL again
-# limit of a health check; connecting may take 5 s, and a server that only trickles bytes counts as down
-HEALTH_WITHIN_S = 6.0
+HEALTH_WITHIN_S = 6.0  # of a check; 5 s to connect; a server that trickles bytes counts as down
 FORCED_S = 60  # when to check a breaker again that a person holds open
 
 

@@ -45,8 +45,8 @@ _Fits = Callable[[int], bool]  # returns True if a second has room
 
 
 class Wish(Struct, frozen=True):
-    """The second wanted for a message: `at_s`, or the next free one up to `last_s`; otherwise an earlier one, from
-    `first_s` on."""
+    """The second wanted for a message: `at_s` or the next free one up to `last_s`, else an earlier one from
+    `first_s`."""
 
     first_s: int
     at_s: int

@@ -40,8 +40,8 @@ class Continuation(Struct, frozen=True):
 
 
 class RedriverReport(Struct):
-    """The report of one run of the re-driver. `again_s`: the delay of the next run, None if nothing is left; `why` is
-    its reason."""
+    """The report of a run of the re-driver. `again_s`: delay of the next run, None if nothing is left; `why`: its
+    reason."""
 
     redriven: int = 0
     isolated: int = 0
@@ -230,8 +230,7 @@ class Redriver:
     def _with_room(
         self, going: Sequence[tuple[Raw, RedriveStep]], now_ms: int
     ) -> tuple[list[tuple[Raw, RedriveStep]], list[Raw]]:
-        """Split by the room of the rate: steps to take now, and messages in excess. Later messages of a group are in
-        excess too."""
+        """Split by the room of the rate: steps to take now, and messages in excess, with later ones of their groups."""
         free = self._pace.go_now(sum(isinstance(step, MoveStep) for _, step in going), now_ms)
         stuck: set[str] = set()
         gone: list[tuple[Raw, RedriveStep]] = []

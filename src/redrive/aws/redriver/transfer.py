@@ -36,8 +36,7 @@ class MoveFailure(Struct, frozen=True):
 
 
 class MoveOutcome(Struct, frozen=True):
-    """The outcome of some steps: how many messages went back, how many were isolated, which were left, and which
-    `moved`."""
+    """The outcome of some steps: the numbers redriven and isolated, the failures, and the messages `moved`."""
 
     redriven: int = 0
     isolated: int = 0
@@ -50,8 +49,7 @@ class MoveOutcome(Struct, frozen=True):
 
 
 def receive(call: SqsCall, url: str, limit: int, *, visibility_s: int, wait_s: int = 1) -> list[Raw]:
-    """Receive at most ten messages, with all attributes that `steps` needs. A wait of one second asks all of SQS's
-    servers."""
+    """Receive at most ten messages, with the attributes for `steps`. A wait of one second asks all of SQS's servers."""
     answer = call(
         "ReceiveMessage",
         QueueUrl=url,

@@ -133,8 +133,7 @@ class Trigger(Struct, frozen=True):
 
 
 def trigger_of(event: Any) -> Trigger:
-    """Read the trigger in an event. Never raises: an unknown event counts as a call, which costs little if no message
-    is dead."""
+    """Read the trigger in an event. Never raises: an unknown event is a call, which costs little if none is dead."""
     if not isinstance(event, Mapping):
         return Trigger("a call")
     records = event.get("Records")

@@ -300,8 +300,7 @@ def topic_of(app: Registry, name: str, bytes_max: int) -> Topic:
 
 
 def _arn_of(name: str, at: SqsUrl, client: Any) -> str:
-    """The ARN of the topic with this name in the account of the credentials. The topic is created if the app's URL says
-    so."""
+    """The ARN of the topic with this name in the credentials' account. Created if the app's URL says so."""
     try:
         if at.create:
             attributes = {"FifoTopic": "true"} if name.endswith(FIFO) else {}

@@ -93,8 +93,7 @@ def gap_s(chunk: PageChunk, auto: AutoRedrive) -> float:
 
 
 def ends_s(waits_s: Sequence[int], concurrency: int) -> list[int]:
-    """When the wait of each batch ends at the latest, in seconds, if a Map runs them in this order, `concurrency` at
-    once."""
+    """When the wait of each batch ends at the latest, in seconds, if a Map runs `concurrency` at once in this order."""
     free_s = [0] * concurrency
     ends = []
     for wait_s in waits_s:
@@ -105,8 +104,7 @@ def ends_s(waits_s: Sequence[int], concurrency: int) -> list[int]:
 
 
 def _jittered_s(chunk: PageChunk, auto: AutoRedrive) -> float:
-    """The wait with the jitter of its first message, in seconds. A long wait has passed elsewhere except for this last
-    part."""
+    """The wait with the jitter of its first message, in seconds. Only the last part of a long wait is spent here."""
     raw, step = chunk.moves[0]
     return chunk.wait_s * (1 + auto.jitter * (2 * draw(raw["MessageId"], step.attempt, 0) - 1))
 

@@ -21,8 +21,7 @@ class PageBatch(Struct, kw_only=True):
 
 
 class BatchResult(Struct, kw_only=True):
-    """The outcome of a batch. `put_back`: messages left in the queue, as the breaker was open or the health check
-    failed."""
+    """The outcome of a batch. `put_back`: messages left in the queue, as the breaker or the health check required."""
 
     key: str
     redriven: int = 0

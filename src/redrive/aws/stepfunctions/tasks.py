@@ -116,7 +116,7 @@ class Tasks:
     # -- a turn
 
     def _hold_lock(self, chain: str, seconds: int, *, force: bool = False) -> bool:
-        """Take or extend the lock of a chain of executions; False if another chain has it. The lock of a stopped chain
+        """Take or extend the lock of a chain of executions; False if another chain has it. A stopped chain's lock
         expires."""
         for _ in range(3):
             cell = self._cells.read([self._lock])[0]
@@ -166,8 +166,7 @@ class Tasks:
         return list(raws.values())
 
     def _units(self, raws: Sequence[Raw], now_ms: int) -> tuple[list[Unit], int]:
-        """The units that can be moved now, soonest first; and when the next message that must wait in the queue is due
-        (0: none)."""
+        """The units to move now, soonest first; and when the next message that waits in the queue is due (0: none)."""
         steps = self._long_waits([(raw, next_step(raw, now_ms, self._settings.auto)) for raw in raws], now_ms)
         groups: dict[str, list[tuple[Raw, RedriveStep]]] = {}
         for raw, step in steps:

@@ -57,8 +57,7 @@ def check(swaps: Sequence[Swap]) -> None:
 
 
 def merged(swaps: Sequence[Swap]) -> list[Swap]:
-    """Merge swaps of the same key, since a transaction of DynamoDB may not have two. Raises Conflict if both cannot
-    apply."""
+    """Merge swaps of one key, as a transaction of DynamoDB may not have two. Raises Conflict if both cannot apply."""
     by_key: dict[str, Swap] = {}
     for swap in swaps:
         before = by_key.get(swap.key)

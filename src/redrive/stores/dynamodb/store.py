@@ -153,8 +153,7 @@ class DynamoCells:
                 self._calls.call(
                     "TransactWriteItems",
                     TransactItems=[{"Put": put} for put in puts],
-                    # a retry of a call that succeeded returns its response without effect
-                    ClientRequestToken=str(uuid4()),
+                    ClientRequestToken=str(uuid4()),  # makes retries of the call idempotent
                 )
                 return
             except Unmet as unmet:

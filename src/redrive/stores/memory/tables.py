@@ -54,15 +54,13 @@ class Tables:
         self.settings: dict[str, QueueSettings] = {}  # by queue
         self.own_widths: dict[tuple[str, str | None], int] = {}  # by queue and group; None: all groups of the queue
         self.groups: dict[GroupName, GroupLine] = {}
-        # by queue: (due_ms, seq) of messages that wait without a place
-        self._waiting: dict[str, list[tuple[int, int]]] = {}
+        self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) without a place
         self._touched: set[GroupName] = set()  # groups that may have a free place, or a new message
         self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: all messages that can become due
         self._retries: dict[str, tuple[Retries, ...]] = {}  # by queue, then priority: those that have failed before
         self._holders: dict[tuple[str, str], Holder] = {}  # by (task, key)
         self._cells: dict[str, CellRow] = {}
-        # a heap of (expires_ms, key), including entries of cells changed since
-        self._expiring: list[tuple[int, str]] = []
+        self._expiring: list[tuple[int, str]] = []  # heap of (expires_ms, key), some of cells changed since
         self._version_gone = 0  # highest version of a removed cell
         self._undo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._next_seq = count(1)
@@ -122,7 +120,7 @@ class Tables:
         self._touch_all(queue)
 
     def _reorder(self, queue: str, now_ms: int) -> None:
-        """Reorder the lines after a change of order. A message that is not due yet has a turn only if the order is
+        """Reorder the lines after a change of order. A message that is not due has a turn only if the order is
         strict."""
         rules = self.rules(queue)
         for seq, kept in [*self.kept.items()]:
@@ -242,8 +240,8 @@ class Tables:
         return None if seq is None else self.kept[seq].message
 
     def held(self, receipt: Receipt) -> Message | None:
-        """The message leased under this receipt; None if it is stale. After a lease runs out the receipt stays valid
-        until the next claim."""
+        """The message leased under this receipt; None if it is stale. An expired lease is valid until the next
+        claim."""
         kept = self.kept.get(receipt.handle)
         if kept is None or kept.message.lane is not Lane.LEASED or kept.message.fence != receipt.fence:
             return None

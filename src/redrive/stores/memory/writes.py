@@ -61,8 +61,7 @@ def put(tables: Tables, draft: Draft, now: int) -> PutResult:
 
 
 def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: int) -> bool:
-    """Claim messages into `deliveries`. Returns True if it claimed fewer than requested, and more are due than it
-    examined."""
+    """Claim messages into `deliveries`. True if it claimed fewer than requested, and more are due than it examined."""
     if ask.limit <= 0:
         return False
     tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)

@@ -57,8 +57,7 @@ class Aim(Enum):
 
 
 class FloorLook(NamedTuple):
-    """A search for the first message in a part of the index, which also measures the cost of reaching it. `number`
-    identifies it."""
+    """A search for the first message in a part of the index, which also measures its cost. `number` identifies it."""
 
     aim: Aim
     low: IndexPlace

@@ -157,8 +157,7 @@ class Floors:
             self._expects = self.kept or any(floor.asks for floor in known)
 
     def expect(self, queue: str, spots: Sequence[DueSpan]) -> None:
-        """Record that messages with due times in these ranges were or may have been written; an empty name means any
-        queue."""
+        """Record that messages may have been written with due times in these ranges; an empty name means any queue."""
         if self._expects and spots:
             with self._lock:
                 for name in [queue] if queue else [*self._queues]:

@@ -269,8 +269,8 @@ class Listener:
         return threading.Thread(target=self._keep, args=given, name="redrive-listen", daemon=True)
 
     def _keep(self, ended: threading.Event, called: threading.Event) -> None:
-        """Take notifications even while no thread waits: otherwise they accumulate in the server until no transaction
-        can notify."""
+        """Take notifications while no thread waits: otherwise they fill the server's queue, and no transaction can
+        notify."""
         while not ended.is_set():
             if self._attends:
                 self._listen(inf)

@@ -20,8 +20,7 @@ from ...message import Draft, Lane, Message
 from ..meta import NO_META, encode, meta_of, read_deferral, read_meta
 
 TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # the server's numbers of these types
-# header of an array: one dimension, with nulls or not, element type, length, first index 1
-_head = struct.Struct(">iiIii").pack
+_head = struct.Struct(">iiIii").pack  # one dimension, nulls, element type, length, first index 1
 _length = struct.Struct(">i").pack
 _NULL = _length(-1)
 _bigint = struct.Struct(">q").pack
@@ -60,16 +59,14 @@ class Array(bytes):
     """An array in the server's format. One subclass per element type, since the driver selects by class."""
 
 
-class Texts(Array):
-    """An array of texts."""
+class Texts(Array): ...
 
 
 class Byteas(Array):
     """An array of byte strings."""
 
 
-class UuidArray(Array):
-    """An array of UUIDs."""
+class UuidArray(Array): ...
 
 
 class Ints(Array):
@@ -367,8 +364,7 @@ SEQ = slice(ID + 1, ID + 17)
 
 
 def hex_of(seq: int) -> str:
-    """A message's seq in the form of handles; negative ones, which no version of redrive writes, as two's
-    complement."""
+    """A message's seq in the form of handles. Negative ones, which redrive never writes, are in two's complement."""
     return f"{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
 

@@ -70,8 +70,8 @@ def migrations(parts: dict[str, str]) -> list[Migration]:
 
 
 def open_schema(link: Session, parts: dict[str, str] | None = None) -> Version:
-    """Migrate the schema, unless the URL says `migrate=off`; returns its version. Raises SchemaError if this program
-    cannot use it."""
+    """Migrate the schema, unless the URL says `migrate=off`; returns its version. Raises SchemaError if it is
+    unusable."""
     known = migrations(statements() if parts is None else parts)
     at, last = version_of(link), known[-1].number
     _require_released(link, at, known)
@@ -110,8 +110,7 @@ def version(url: str) -> int:
 
 
 def sql(url: str, *, since: int = 0) -> str:
-    """The DDL that redrive would run on an empty database (or on one at version `since`), for an administrator to
-    run."""
+    """The DDL that redrive would run on an empty database, or one at version `since`, for an administrator to run."""
     schema = parse(url).schema
     known = migrations(statements())
     head = f"-- redrive: schema {schema!r}, from version {since} to {known[-1].number}. A worker needs no more than:\n"
@@ -238,8 +237,7 @@ def _step(c: Connection, url: PostgresUrl, known: list[Migration]) -> Version | 
 
 
 def _wait_turn(c: Connection, schema: str) -> None:
-    """Wait for the advisory lock by polling, since lock_timeout would end a blocking wait while another process
-    migrates."""
+    """Wait for the advisory lock by polling: lock_timeout would end a blocking wait during another's migration."""
     digest = hashlib.blake2b(f"redrive:{schema}".encode(), digest_size=8).digest()
     key = int.from_bytes(digest, "big", signed=True)
     while True:

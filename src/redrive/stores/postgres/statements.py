@@ -74,8 +74,7 @@ Cursor = psycopg.RawCursor[tuple[Any, ...]]
 
 
 class Statements:
-    """Runs the statements of statements.sql by name. Their `now` is null, so the server's clock is used, unless tests
-    set one."""
+    """Runs the statements of statements.sql by name. Their `now` is null: the server's clock, unless tests set one."""
 
     def __init__(
         self, sql: dict[str, str], now_ms: Callable[[], int], clock_ms: Callable[[], int] | None = None

@@ -51,8 +51,8 @@ from .statements import AnyConnection, Cursor, Statements
 def insert_all(
     st: Statements, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
 ) -> list[PutResult]:
-    """Write these drafts with these ids, except those whose key is held. Their groups are locked before, and admitted
-    to afterwards."""
+    """Write these drafts, except those whose key is held. Their groups are locked before, and admitted to
+    afterwards."""
     if len(set(given)) < len(given):
         raise EnqueueError("two of these messages have the same id; nothing was written")
     held: dict[int, PutResult] = {}
@@ -173,8 +173,7 @@ def is_later(draft: Draft, now_ms: int) -> bool:
 
 
 def plain_acks(settlements: Sequence[Settlement]) -> list[Receipt] | None:
-    """The receipts, if all settlements are acks that delete messages without key and group: most batches of a healthy
-    queue."""
+    """The receipts, if all settlements are acks that delete messages without key and group, as most batches are."""
     receipts, given = [], set[str]()
     for s in settlements:
         decision, receipt = s.decision, s.receipt

@@ -29,8 +29,7 @@ _CLASSES: tuple[tuple[type[ex.RedisError], str], ...] = (
 )
 # Redis 6.2 wraps the error of a command in a script: "ERR Error running script (…): @user_script:3: … -OOM command …"
 _WITHIN = re.compile(r"(?:: -|: )(OOM|READONLY|MISCONF|NOPERM|MOVED|ASK|TRYAGAIN|CLUSTERDOWN|NOREPLICAS)\b")
-# versions differ in the text for a script
-_NOPERM = ("NOPERM", "ACL failure in script", "The user executing the script can't")
+_NOPERM = ("NOPERM", "ACL failure in script", "The user executing the script can't")  # texts by version
 _AGAIN = {LOST, "LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "ASK", "CLUSTERDOWN", "BUSY", "NOSCRIPT"}
 _ELSEWHERE = {LOST, SLOW, "LOADING", "READONLY", "MASTERDOWN", "NOAUTH"}
 _SETTINGS = {"NOAUTH", "WRONGPASS", "NOPERM", "MOVED"}

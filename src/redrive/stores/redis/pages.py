@@ -133,8 +133,7 @@ class RedisSearch:
     def _pages(
         self, next_places: Callable[[RestPlace], tuple[list[RestPlace], RestPlace | None]], after: RestPlace
     ) -> Iterator[tuple[RestPlace, WithFault]]:
-        """Yield messages and places, page by page. `next_places` returns also the place up to which it searched, None
-        at the end."""
+        """Yield messages and places by page. `next_places` returns also where its search stopped, None at the end."""
         while True:
             places, looked = next_places(after)
             for place, stored in zip(
@@ -195,8 +194,7 @@ class RedisSearch:
     def _at_rest(
         self, keys: Sequence[tuple[str, str]], where: Filter, after: RestPlace, limit: int, look: int
     ) -> tuple[list[RestPlace], RestPlace | None]:
-        """The next places of messages at rest, the oldest first; and the place up to which it searched, None at the
-        end."""
+        """The next places of messages at rest, the oldest first; and where the search stopped, None at the end."""
         since = max(after[0], where.since_ms or 0)
         until = _LAST_MS if where.until_ms is None else where.until_ms - 1
         member = after[1] if since == after[0] else b""

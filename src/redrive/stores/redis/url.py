@@ -22,8 +22,6 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")  # no brace: the namespace is 
 
 
 class Address(Struct, frozen=True):
-    """The address of one server."""
-
     host: str
     port: int
 

@@ -39,8 +39,7 @@ AWAY_MS = 24 * 3600_000  # a store further ahead when the machine starts was wri
 SAVE_EVERY_MS = 60_000
 LOOK_EVERY_MS = 1000  # how often a process checks if another changed the mark
 QUIET_EVERY_MS = 10_000  # how often it checks if no message is leased, while it waits for that
-# counts on while the machine sleeps, as macOS's monotonic clock does
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts on during sleep, as macOS's does
 
 
 class Host(Protocol):
@@ -169,8 +168,7 @@ class HeldClock:
         """The store's time at this time of the wall clock."""
         ahead, left = self.ahead_ms(), wall_ms - self._wall_s() * 1000
         if ahead < 0:
-            # by then the store's time will have followed
-            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms
+            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms  # it will have followed by then
         return wall_ms + int(ahead - max(0.0, min(ahead, left * SLOWER)))
 
     def _wait_ms(self) -> float:

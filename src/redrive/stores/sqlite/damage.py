@@ -149,7 +149,7 @@ _ALIKE = (
 
 
 def read_each(read: Read, seqs: Sequence[int]) -> Iterator[tuple[int, Message]]:
-    """Yield these messages in order, each row read separately: from a damaged one the readable parts, with its
+    """Yield these messages in order, reading each row separately: of a damaged one the readable parts and the
     damage."""
     for seq in seqs:
         stored = look(read, seq)

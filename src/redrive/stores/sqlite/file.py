@@ -124,15 +124,14 @@ class FileWriter:
         return self._connection
 
     def _set_sync(self, c: sqlite3.Connection, synced: bool) -> None:
-        """Set the sync mode. A commit without sync is synced by the next one with it, as both append to the same
-        log."""
+        """Set the sync mode. A commit without sync is synced by the next one with it: both append to the same log."""
         wanted = self._synchronous if synced else "normal"
         if wanted != self._now_synchronous:
             c.execute(f"pragma synchronous={wanted}")
             self._now_synchronous = wanted
 
     def _do(self, c: sqlite3.Connection, work: _Work) -> None:
-        """Run one of several parts: errors of the caller undo only its own part, errors of the engine the whole
+        """Run one of several parts. Errors of the caller undo only its own part, errors of the engine the whole
         group."""
         c.execute("savepoint work")
         try:
@@ -165,8 +164,7 @@ class FileWriter:
 
 
 class SqliteFile(Store):
-    """The parts that all of the store shares. Damaged rows that a write meets are quarantined, and the write is
-    repeated without them."""
+    """The common parts of the store. Damaged rows that a write meets are quarantined, and the write is repeated."""
 
     traits = Traits(name="sqlite", one_machine=True)
 
@@ -274,8 +272,7 @@ class SqliteFile(Store):
         return c
 
     def _connect_reader(self) -> sqlite3.Connection:
-        """Connect a reader that accepts text that is not UTF-8, with its bytes escaped: a listing must not stop
-        there."""
+        """Connect a reader that accepts text that is not UTF-8, escaping its bytes, so that a listing does not stop."""
         if self._writer.closed:
             raise StoreError("this SQLite store is closed; open another")
         c = self._connect()

@@ -139,8 +139,7 @@ class SqliteGroups:
         self.admit(c, touched, now)
 
     def admit(self, c: sqlite3.Connection, touched: Touched, now: int) -> None:
-        """Give the free places of these groups to parked messages, in order. The time they were parked counts as
-        held."""
+        """Give the free places of these groups to parked messages, in order. Time spent parked counts as held."""
         for queue in {queue for queue, _ in touched}:
             rules = self.rules(c, queue)
             names = text([group for of, group in touched if of == queue])

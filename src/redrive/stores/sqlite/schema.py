@@ -72,8 +72,7 @@ def version(ask: SchemaQuery) -> int:
 
 
 def require_known(ask: SchemaQuery, path: Path) -> None:
-    """Raises SchemaError for a file that this version must not use: of a newer version, or of one before any
-    release."""
+    """Raises SchemaError for a file that this version must not use, of a newer version or from before any release."""
     at, first, last = needed(ask), MIGRATIONS[0], MIGRATIONS[-1]
     if at > last:
         raise SchemaError(f"{path} has schema {at}, this redrive knows up to {last}; upgrade redrive")

@@ -171,8 +171,8 @@ class Waker:
 
 
 def _bound(folder: Folder) -> tuple[str, socket.socket]:
-    """Create a socket in the folder; returns its name and the socket. Its mode is set before it has a name, whatever
-    the umask."""
+    """Create a socket in the folder; returns name and socket. Its mode is set before it has a name, whatever the
+    umask."""
     name = f"{os.getpid():x}-{secrets.token_hex(3)}"
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:

@@ -30,16 +30,14 @@ from .groups import SqliteGroups, Touched
 
 
 class Writes:
-    """Inserts, settles and removes messages. Works on the given connection; each call is part of the caller's
-    commit."""
+    """Inserts, settles and removes messages on the given connection. Each call is part of the caller's commit."""
 
     def __init__(self, statements: Mapping[str, str], groups: SqliteGroups) -> None:
         self._sql, self._groups = statements, groups
 
     def insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[PutResult]:
         puts, rows, groups = [], [], []
-        # keys of earlier drafts of this batch, whose rows are not written yet
-        keyed: dict[tuple[str, str], PutResult] = {}
+        keyed: dict[tuple[str, str], PutResult] = {}  # by earlier drafts of this batch, whose rows are not written yet
         for draft in drafts:
             id = draft.id or new_id(now)
             if draft.key is not None:

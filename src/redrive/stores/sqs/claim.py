@@ -146,7 +146,6 @@ class SqsLeases:
         self._steps, self._ending, self._track, self._now_ms = steps, ending, track, now_ms
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool) -> list[LeaseStatus]:
-        """As `Store.extend`."""
         now, words, held_by = self._now_ms(), [LeaseStatus.HELD] * len(receipts), self._in_flight.held
         jobs: dict[str, tuple[BatchJob, list[int]]] = {}
         for at, receipt in enumerate(receipts):

@@ -345,6 +345,5 @@ def _leaves(row: Message | None) -> bool:
 
 
 def _fitting(message: Message, *, keys: bool) -> Message:
-    """The message in a form that a store accepts: with a task, and without a unique key unless `keys`, as SQS has
-    none."""
+    """The message in a form that a store accepts: with a task, and without a unique key unless `keys`."""
     return replace(message, task=message.task or UNROUTED, key=message.key if keys else None)

@@ -47,7 +47,6 @@ class Puts:
             raise Unsupported(NO_CELLS)
 
     def put(self, drafts: Sequence[Draft], swaps: Sequence[Swap]) -> list[PutResult]:
-        """As `Store.put`."""
         self.check(drafts, bool(swaps))
         now = self._now_ms()
         messages = [lifecycle.enqueued(draft, draft.id or new_id(now), now) for draft in drafts]

@@ -280,7 +280,7 @@ class Receivers:
             self._changed.notify_all()
 
     def _came_early(self, inbox: QueueInbox) -> None:
-        """Pause: SQS responds to a long poll at once without messages when a queue has reached its limit of messages in
+        """Pause: SQS responds to a long poll at once, without messages, when a queue has its limit of messages in
         flight."""
         inbox.early += 1
         first_s, most_s = EARLY_PAUSE_S

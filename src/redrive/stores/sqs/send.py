@@ -76,8 +76,7 @@ class Sender:
                 size = size_of(body, attributes)
                 if size <= BYTES_MAX:
                     break
-            # then a foreign message is sent at least as it was received
-            if size > BYTES_MAX and message.lane in RESTING:
+            if size > BYTES_MAX and message.lane in RESTING:  # then a foreign message is sent at least unchanged
                 attributes = {name: value for name, value in attributes.items() if name not in (STATE, "reason")}
                 size = size_of(body, attributes)
         return body, attributes, size

@@ -326,8 +326,8 @@ class Ending:
         self._failpoint("ended")
 
     def _next_in_groups(self, steps: Sequence[SettleStep]) -> list[End]:
-        """In FIFO queues, run the messages behind a done one next; those behind one that will be delivered again go
-        back."""
+        """In FIFO queues, run the messages behind a done one next, and return those behind one to be delivered
+        again."""
         back: list[End] = []
         for step in steps:
             held = step.held
@@ -341,7 +341,7 @@ class Ending:
         return back
 
     def leave(self, left: Sequence[ClaimedMessage]) -> None:
-        """Let these messages be received again when their lease ends, and in FIFO queues those behind them after
+        """Let these messages be received again when their lease ends, and those behind them in FIFO queues after
         them."""
         for held in left:
             if held.group is not None:

@@ -128,7 +128,7 @@ class Steps:
         return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
 
     def _is_near_its_end(self, held: ClaimedMessage, until_ms: int) -> bool:
-        """True if SQS would move it away, or let it expire, before its next run is settled. A copy restarts both
+        """True if SQS would move it away, or let it expire, before its next run is settled. A copy resets both
         limits."""
         bounds = self._queues.bounds(held.queue)
         often = bounds.receives_max is not None and held.receives + 1 >= bounds.receives_max

@@ -60,8 +60,7 @@ class TrackRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class KeyHolder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The message that holds a key: since `at_ms` (0: it is dead or quarantined), and until `until_ms` even if it is
-    done before."""
+    """The message that holds a key: since `at_ms` (0: it is dead or quarantined), and at least until `until_ms`."""
 
     id: str
     at_ms: int = 0

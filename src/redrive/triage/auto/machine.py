@@ -86,8 +86,7 @@ def decode(cell: Cell | None, scope: str) -> Machine:
 
 
 def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) -> list[Swap]:
-    """The swaps that store a machine, whose cell was read as `cell`, with these lines in its story. Raises
-    StoreError."""
+    """The swaps that store a machine, read as `cell`, and these lines in its story. Raises StoreError."""
     scope = after.scope
     kept = [Swap(state_cell(scope), version_of(cell), _encode(replace(after, story=())), KEPT_MS)]
     if lines:
@@ -103,8 +102,7 @@ def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) ->
 
 
 def machines(store: Store, scope: str | None = None) -> list[Machine]:
-    """All machines, or the one with this scope, each with its story. Raises ConfigError for an unknown scope,
-    StoreError."""
+    """All machines, or that with this scope, each with its story. Raises ConfigError if it is unknown, StoreError."""
     known = all_scopes(store)
     scopes = known if scope is None else [_known(scope, known)]
     result: list[Machine] = []

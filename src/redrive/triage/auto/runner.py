@@ -61,8 +61,7 @@ MachineCount = Literal["isolated", "discarded"]  # fields of Machine
 
 
 class Assignment(NamedTuple):
-    """The task in a scope: redrive by `auto`, or (None) discard. Messages of the fingerprints `ruled` are left to their
-    own rules."""
+    """The task in a scope: redrive by `auto`, or (None) discard. Fingerprints in `ruled` have rules of their own."""
 
     scope: str
     where: Filter
@@ -108,8 +107,7 @@ class AutoRunner:
     def tick(self) -> None:
         """Do the steps that are due now, or some of them. Call it about once a second. Raises StoreError."""
         assignments, now_ms = self._assignments(), self._store.now_ms()
-        # the clock was set back: remembered times are in the future
-        set_back, self._ticked_ms = now_ms < self._ticked_ms - LATE_MS, now_ms
+        set_back, self._ticked_ms = now_ms < self._ticked_ms - LATE_MS, now_ms  # remembered times are in the future
         for scope in self._memories.keys() - assignments.keys():
             self._end(self._memories.pop(scope))
         for scope, assignment in assignments.items():

@@ -119,8 +119,7 @@ class Scan:
             walk.saw(page)
 
     def _sort(self, messages: Sequence[Message], got: _Pass) -> None:
-        """Sort the messages by their next step. All are remembered until they are gone, including due ones, as the
-        redrive may fail."""
+        """Sort the messages by their next step. All are remembered until they are gone, as even a redrive may fail."""
         got.read += len(messages)
         due: list[Message] = []
         for message in self._not_ruled(messages, got.ruled):

@@ -83,8 +83,7 @@ class SplitDependencies:
         return bool(self._rules)
 
     def first_held(self, handles: Sequence[Handle], now_ms: int) -> tuple[int, str] | None:
-        """The index of the first message that may not be moved now, and the reason; None if all may. Raises
-        StoreError."""
+        """The index of the first message that may not be moved now, and why; None if all may. Raises StoreError."""
         self._read_keys([handle.id for handle in handles])
         abouts = [self._abouts[handle.id] or "" for handle in handles]
         reasons = _reasons(self._app, sorted({*abouts} - {""}), now_ms)

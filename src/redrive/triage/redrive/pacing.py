@@ -111,8 +111,7 @@ def _grown(speed: Speed, rate: float | None, now_ms: int) -> Speed:
     since_ms = min(speed.since_ms + (away_ms if stalled else 0), now_ms)
     steps = (now_ms - since_ms) // STEP_MS if speed.per_s < top else 0
     per_s = min(top, speed.per_s * 2.0 ** min(steps, 60))
-    # a slot further ahead is from before the clock was set back
-    slot_ms = min(speed.slot_ms, now_ms + 2 * 1000 / per_s)
+    slot_ms = min(speed.slot_ms, now_ms + 2 * 1000 / per_s)  # further ahead: the clock was set back
     return replace(speed, per_s=per_s, since_ms=since_ms + steps * STEP_MS, slot_ms=slot_ms, looked_ms=now_ms)
 
 

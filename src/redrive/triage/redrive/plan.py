@@ -114,7 +114,6 @@ class PlanHandle:
             yield from read_chunk(self._store.cells, self.id, n)
 
     def ids(self) -> Iterator[str]:
-        """The ids of the messages."""
         return (handle.id for handle in self.handles())
 
     def check(self, *, reason: str, max_age: Duration | None = MAX_AGE) -> None:

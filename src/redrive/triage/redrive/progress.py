@@ -44,8 +44,7 @@ LOST_EVERY_MS = 5000  # interval of searches for messages that ended without an 
 CHUNKS_KEPT = 4  # chunks cached
 MARKS_READ = 100  # marks cells read at once
 OUTCOME_LATE_MS = 10_000  # how long after its death a message's outcome may arrive, if they are two commits
-# when the run stops waiting for a message that cannot be looked up: SQS keeps none for longer
-AWAY_MS = 15 * 86_400_000
+AWAY_MS = 15 * 86_400_000  # when to stop waiting for a message that cannot be looked up: SQS keeps none longer
 
 
 class UnitOfWork:
@@ -129,8 +128,7 @@ class Progress:
         self._open: dict[int, int] | None = None  # messages without an outcome, by chunk; None: not read yet
         self._turn = 0  # counter that selects the next older chunk
         self._searched_ms = self._lost_at = 0  # time of the last search for lost messages, and position of the next one
-        # end of the last batch, and for each of its messages if it was moved
-        self._tried: tuple[int, list[bool]] | None = None
+        self._tried: tuple[int, list[bool]] | None = None  # end of the last batch, and which messages it moved
 
     def forget(self) -> None:
         """Drop the memory: everything is read again."""

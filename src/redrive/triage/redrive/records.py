@@ -191,8 +191,7 @@ def sealed(chunks: hashlib._Hash, plan: Plan) -> str:
 
 
 class RunStatus(StrEnum):
-    """The status of a run. It is stopped by its own rule and cancelled by a person; stopped, cancelled and done are
-    final."""
+    """The status of a run: stopped by its own rule, cancelled by a person. Stopped, cancelled and done are final."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -248,8 +247,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def last_tick(self) -> tuple[object, ...]:
-        """The fields that only runners write, and that change with every commit: unchanged if no other runner
-        ticked."""
+        """The fields that only runners write, which change with every commit: unchanged if no other runner ticked."""
         counts = self.at, self.known, self.moved, self.done, self.failed, self.changed, self.ended, self.returned
         return self.owner, self.until_ms, *counts
 

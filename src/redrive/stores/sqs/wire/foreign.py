@@ -208,8 +208,7 @@ def as_it_came(message: Message, raw: Mapping[str, Any]) -> Message:
 
 
 def write_verbatim(message: Message) -> tuple[str, Attributes]:
-    """The original body and attributes of such a message, with which it goes back. Never raises, as a person may have
-    edited it."""
+    """The original body and attributes, with which the message goes back. Never raises: a person may have edited it."""
     types = _types(message.headers[VERBATIM])
     sent = ((sent_name(name), text) for name, text in message.headers.items() if name not in _ABOUT)
     attributes = {name: _written(types.get(name, "String"), text) for name, text in sent if text}

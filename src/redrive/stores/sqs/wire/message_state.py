@@ -54,7 +54,6 @@ decode = msgspec.json.Decoder(MessageState).decode
 
 
 def state_of(message: Message, *, receives: int = 0, alone: int = 0) -> MessageState:
-    """The state of a message as it is now."""
     return MessageState(
         attempt=message.attempt,
         crashes=message.crashes,
@@ -89,7 +88,6 @@ def record_of(state: MessageState) -> bytes:
 
 
 def with_state(message: Message, state: MessageState) -> Message:
-    """Apply the state to its message."""
     if state.id is not None:
         own = message.correlation_id == message.id
         message = replace(message, id=state.id, correlation_id=state.id if own else message.correlation_id)
@@ -142,8 +140,7 @@ def claimed(
 
 
 def revived(state: MessageState, now_ms: int) -> MessageState:
-    """The state of a dead letter that a move task or a person moved back to its queue: a fresh life, as after a
-    redrive."""
+    """The state of a dead letter moved back by a move task or a person: a fresh life, as after a redrive."""
     return replace(
         state,
         attempt=0,
