@@ -22,7 +22,7 @@ PARK_LOOK_MS = 10_000  # longest wait before a parked message checks again for a
 PARK_LOOK_FIRST_MS = 500  # first wait of a parked message; each later one is half of the time parked so far
 ASKED_SPREAD = 0.2  # a message that must wait for r is retried within [r, 1.2·r]
 
-AT_MAX_MS = 2**62  # stores keep 64-bit integers
+AT_MAX_MS = 2**62  # largest time: stores keep 64-bit integers
 SNOOZE_MIN_MS = 100  # keeps a message that always snoozes from occupying a worker
 WAIT_MAX_MS = 2**61
 
@@ -69,7 +69,7 @@ class Signals(Struct, frozen=True):
     park_ms: int = 0
     locked: str | None = None  # its encryption key is missing here, so no decision about its content is possible
     tampered: str | None = None
-    unfetched: str | None = None  # its blob cannot be read at present
+    unfetched: str | None = None  # why its blob cannot be read at present
     refusal: Refusal | None = None
     known_ms: int = 0
     again_ms: int | None = None
@@ -281,7 +281,7 @@ def _steer(fault: Fault, now_ms: int) -> Decision | None:
 
 def _asked_until_ms(message: Message, retry: Retry) -> int:
     """The end of the wait that the last fault of this life asked for, if it exceeds `max_retry_after`; otherwise 0."""
-    if not message.faults:  # the usual case
+    if not message.faults:
         return 0
     last = _last_failure(message)
     if last is None or last.retry_after_s is None or last.retry_after_s <= retry.max_retry_after_s:

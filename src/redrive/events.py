@@ -34,10 +34,10 @@ class DeliveryEvent(Struct, frozen=True, kw_only=True):
     age_ms: int = 0  # time since its present life began
     degraded: str | None = None  # features that a done message had to do without
     duplicate_of: str | None = None  # the message or call whose stored result was used instead of a run
-    fault: str | None = None  # kind of the fault
+    fault: str | None = None
     error: str | None = None
     text: str | None = None  # text of the fault, or why the message is dead without one
-    reason: str | None = None  # reason of the death
+    reason: str | None = None  # why it died, as a fixed word
     fingerprint: str | None = None  # fingerprint of the fault it died of
     crash: Crash | None = None  # evidence of the last crash, where known
     causes: tuple[str, ...] = ()  # causes of all its crashes, if this outcome ends its life; "" where unknown
@@ -62,7 +62,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     at_ms: int = 0
     text: str = ""
     about: str = ""  # the dependency, with `/KEY` where it is per key; the run's id; the scope of an auto-redrive
-    count: int = 1  # the number of messages or requests
+    count: int = 1  # number of messages or requests
 
 
 Event = DeliveryEvent | Notice

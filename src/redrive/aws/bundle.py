@@ -26,7 +26,7 @@ from ..files import output
 
 RUNTIMES = ("3.11", "3.12", "3.13")
 MACHINES = {"arm64": "aarch64", "x86_64": "x86_64"}
-PURE = ("cronsim",)  # pure Python; for apps with schedules
+PURE = ("cronsim",)  # pure-Python dependencies, for apps with schedules
 COMPILED = ("msgspec",)
 LEFT_OUT = (
     "cli",

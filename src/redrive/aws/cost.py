@@ -70,7 +70,7 @@ def bill(
     if not 0 < body_bytes <= BATCH_BYTES_MAX:
         raise ConfigError(f"{body_bytes=}: expected 1 to {BATCH_BYTES_MAX}; larger bodies lie in S3 (App(blobs=…))")
     fill = max(1.0, min(fill, BATCH_BYTES_MAX // body_bytes))
-    chunks = ceil(fill * body_bytes / CHUNK_BYTES)  # for a batch with bodies
+    chunks = ceil(fill * body_bytes / CHUNK_BYTES)  # chunks of a batch with bodies
     batches, again = messages / fill, messages * retries / fill
     made = {
         "SendMessage": (batches + (again if requeue else 0), chunks),

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from .._version import __version__
 from ..errors import ConfigError, StoreError, StoreUnavailable
 
-READ_TIMEOUT_S = 35.0  # a long poll takes 20 s
+READ_TIMEOUT_S = 35.0  # longer than a long poll, which takes 20 s
 CONNECT_TIMEOUT_S = 5.0
 TRIES = 3  # attempts of one call, on network errors, throttling and 5xx
 REFUSED = "AWS refuses it"

@@ -33,7 +33,7 @@ _AGAIN = ("RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete"
           "TooManyRequestsException", "BandwidthLimitExceeded", "LimitExceededException")  # fmt: skip
 _CONTENT = "application/x-amz-json-"
 _QUERY_ERROR = "x-amzn-query-error"  # has the error codes of services' older protocols
-_encode = msgspec.json.Encoder().encode  # bytes as base64, as the protocol requires
+_encode = msgspec.json.Encoder().encode  # bytes become base64, as the protocol requires
 _decode = msgspec.json.Decoder().decode
 
 
@@ -129,7 +129,7 @@ class QuickCalls:
     def close(self) -> None:
         """Close idle connections now, and those in use after their calls."""
         self._closed = True
-        with suppress(IndexError):  # none left
+        with suppress(IndexError):  # no idle connection is left
             while True:
                 self._idle.pop().close()
 

@@ -37,7 +37,7 @@ class FileBlobs:
                     if self._shared:
                         path.chmod(GROUP_FOLDER)
                 _sync(path.parent)
-            self.folder.mkdir(exist_ok=True)  # raises if it is not a folder
+            self.folder.mkdir(exist_ok=True)  # raises if it exists and is not a folder
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
         with _translate(f"cannot write a blob into {self.folder}"):

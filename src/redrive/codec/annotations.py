@@ -37,7 +37,7 @@ def first_type(handler: Callable[..., Any]) -> tuple[str, Any]:
         return first.name, Any
     try:
         type_ = resolve_type(handler, first.name, first.annotation)
-    except Exception:  # imported for type checkers only
+    except Exception:  # the name is imported for type checkers only
         return first.name, Any
     return first.name, typing.get_origin(type_) or type_
 

@@ -88,7 +88,7 @@ def whole(body: bytes, name: str, kind: Any, load: Callable[[Any, Any], Any]) ->
         if _fields(body).keys() == {name}:
             raise ValueError(f"it names {name!r} itself")
     except (msgspec.DecodeError, UnicodeDecodeError):
-        pass  # not a JSON object
+        pass  # the body is not a JSON object
     if kind is bytes:
         return body
     if kind is str:

@@ -57,7 +57,7 @@ def load(kind: Any, value: Any) -> Any:
             raise ValueError(f"{kind.__name__}: {_errors(error)}") from None
     if isinstance(kind, type) and issubclass(kind, PurePath) and isinstance(value, str):
         return kind(value)
-    return value  # the decoder rejects it
+    return value  # unchanged: the decoder rejects it
 
 
 def unwrap(value: Any) -> Any:

@@ -48,7 +48,7 @@ def key_uses(store: Store) -> tuple[list[Use], list[str]]:
 
 
 def _of_messages(store: Store, counts: dict[str, dict[str, int]]) -> list[str]:
-    store = store.engine  # reads messages without decryption
+    store = store.engine  # the engine returns messages undecrypted
     unseen = []
     for lane in [None] if store.traits.finds else list(Lane):
         try:

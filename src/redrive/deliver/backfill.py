@@ -96,7 +96,7 @@ class Backfill(LineIngest):
     def __init__(self, drafts: Drafts, app: Registry, ledger: Ledger, *read: Any) -> None:
         super().__init__(app, ledger, *read)
         self._drafts = drafts
-        self.queues: set[str] = set()  # queues of the messages
+        self.queues: set[str] = set()
 
     def write(self, batch: Sequence[FileLine], swap: Swap) -> None:
         drafts = self._unknown([self._drafts.of(line.body) for line in batch])

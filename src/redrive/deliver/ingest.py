@@ -36,14 +36,14 @@ class FileRecord(msgspec.Struct, frozen=True):
     file: str
     to: str
     queue: str
-    total: int  # valid lines
-    bad: int  # invalid lines, which are left out
+    total: int  # number of valid lines
+    bad: int  # number of invalid lines, which are left out
     started_ms: int
-    done: int = 0  # lines that are enqueued
+    done: int = 0  # number of lines enqueued so far
     number: int = 0  # number of the last one, including blank and bad lines
-    offset: int = 0  # its end in bytes
+    offset: int = 0  # end of the last enqueued line, in bytes
     resting: int | None = None  # messages dead at the end of the last run; None during a run
-    removed: int = 0  # of those, messages removed by hand since, thus not delivered
+    removed: int = 0  # messages in `resting` that were removed by hand since
     cancelled: int = 0
 
     @property

@@ -31,7 +31,7 @@ _check = msgspec.json.Decoder(msgspec.Raw).decode
 class FileLine(msgspec.Struct, frozen=True, gc=False):
     """A line that is not blank. For a bad one, `why` has the reason and `body` is empty. Offsets are in bytes."""
 
-    number: int  # from 1, blank lines counted
+    number: int  # line number from 1, counting blank lines
     start: int
     end: int
     body: bytes

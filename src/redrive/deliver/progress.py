@@ -25,8 +25,8 @@ class OutcomeTally:
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
-        self.put = 0  # messages enqueued
-        self.delivered_later = 0  # done after the first attempt
+        self.put = 0  # messages enqueued by this run
+        self.delivered_later = 0  # messages done after their first attempt
         self._retrying = 0
         self._base = 0  # messages that were waiting when this process started
         self.last_error = ""

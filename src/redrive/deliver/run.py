@@ -150,7 +150,7 @@ class FileDelivery:
         try:
             waiting = self._waiting()[0]
         except StoreError:
-            return False  # the worker waits for the store too
+            return False  # keep waiting, as the worker does
         self.tally.correct(waiting)
         return waiting == 0
 
@@ -169,7 +169,7 @@ def reopen(record: FileRecord, held: int) -> FileRecord:
 @contextlib.contextmanager
 def _alone(folder: Path | None, queue: str) -> Iterator[None]:
     """Hold the delivery's lock, which the kernel releases when the process ends. Raises Refused if it is held."""
-    if folder is None:  # then the record's version prevents enqueuing a line twice
+    if folder is None:  # the record's version prevents enqueuing a line twice
         yield
         return
     try:

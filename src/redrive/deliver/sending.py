@@ -37,7 +37,7 @@ ANSWER_MAX = 256 * 1024  # bytes read of a response so that its connection can b
 NOTE_MAX = 300
 OWN_HEADERS = frozenset(
     {"idempotency-key", "webhook-id", "webhook-timestamp", "webhook-signature", "host"}
-    | {"content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"}  # the client sets these itself
+    | {"content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"}  # set by the client itself
 )
 _MARGIN_S = 60.0
 
@@ -141,7 +141,7 @@ def new_client(target: UrlTarget, concurrency: int) -> httpx.AsyncClient:
     lanes = Lanes(concurrency, lambda: httpx.AsyncHTTPTransport(verify=trusted, limits=limits, proxy=proxy))
     return httpx.AsyncClient(
         headers=headers, timeout=None, transport=lanes
-    )  # timeout: the whole request is timed instead
+    )  # no timeout here: the whole request is timed
 
 
 class Lanes(httpx.AsyncBaseTransport):

@@ -128,4 +128,4 @@ def _sweep(folder: Path) -> None:
         except (ProcessLookupError, ValueError):
             partial.unlink(missing_ok=True)
         except OSError:
-            pass  # another user's live process
+            pass  # the partial copy is of another user's live process

@@ -18,7 +18,7 @@ LINES_SHOWN_MAX = 5
 class DeadGroup(Struct, frozen=True):
     """Messages that died for the same reason."""
 
-    lane: str  # dead or quarantine
+    lane: str
     reason: str
     error: str
     text: str

@@ -71,7 +71,7 @@ _GRAVITY = (
     Kind.PERMANENT, Kind.UNREADABLE, Kind.UNROUTABLE, Kind.CRASHED, Kind.QUOTA, Kind.THROTTLED, Kind.TIMEOUT,
     Kind.TRANSIENT, Kind.INTERRUPTED, Kind.DEFAULT,
 )  # fmt: skip
-_STEERS = ("quarantine", "reject", "retry_after", "snooze")  # gravest first
+_STEERS = ("quarantine", "reject", "retry_after", "snooze")  # control exceptions, the gravest first
 
 
 def _classify(

@@ -42,7 +42,7 @@ def _unquote(match: re.Match[str]) -> str:
         return quoted
     if before[-1:] == "[" and _in_brackets(quoted, before, text[end : end + 1]):
         return quoted
-    if quoted.isidentifier() and text.startswith((": [", ": {", " object"), end):  # `{'email': ['Not a valid …']}`
+    if quoted.isidentifier() and text.startswith((": [", ": {", " object"), end):
         return quoted
     word = re.search(r"(?<!\w)(\w++)(\W{0,4}+)\Z", before)
     if word is None:
@@ -50,7 +50,7 @@ def _unquote(match: re.Match[str]) -> str:
     if f" {word[1]} " in _NAMERS and match[1].replace(".", "_").isidentifier():
         return match[0]
     in_a_body = f" {word[1]} " in _TELLERS and ":" in word[2]
-    beside_a_code = before == f"({word[1]}, "  # `(1213, 'Deadlock found …')`
+    beside_a_code = before == f"({word[1]}, "  # as in `(1213, 'Deadlock found …')`
     in_an_error = word[2] == "(" and word[1].endswith(("Error", "Exception")) and " " in quoted
     return quoted if in_a_body or beside_a_code or in_an_error else "<q>"
 
@@ -127,7 +127,7 @@ _NORMAL: tuple[tuple[str, str, str, _Replacement], ...] = (
     (")=(", "", r"\)=\([^()]*\)", ")=<q>"),
     ("", r"\d", r"(?<![A-Za-z0-9])[A-Za-z]*+\d[A-Za-z0-9]*+", _unvalue),
     ("<v>", r"[-+]<v>|<v>(?:[-+.,:_/ ]|e[-+])<v>", r"(?:(?<![\w>])[-+])?<v>(?:(?:[-+.,:_/ ]|e[-+])<v>)*+", "<v>"),
-    ("-<v>", "", r"(?<![\w-])[A-Z]{1,4}-<v>", "<v>"),  # `SKU-17`
+    ("-<v>", "", r"(?<![\w-])[A-Z]{1,4}-<v>", "<v>"),  # identifiers such as `SKU-17`
     (">, <", "", r"(<\w+>(?:: <\w+>)?)(?:, <\w+>(?:: <\w+>)?)+", r"\1"),
 )
 _Step: TypeAlias = tuple[str, re.Pattern[str] | None, re.Pattern[str], _Replacement]
@@ -214,6 +214,6 @@ def fingerprint_of(inspection: Inspection, chain: list[ExceptionFacts], stack: S
         return fingerprint(_class(seen.known.name), text, places, related)
     members = members_of(seen.exception)[:MEMBERS_MAX]
     prints = {fingerprint_of(inspection, inspection.chain(each), stack_of(each), depth + 1) for each in members}
-    text = storable(message_of(seen.exception), TEXT_MAX)  # without the number of members
+    text = storable(message_of(seen.exception), TEXT_MAX)  # `message` omits the number of members
     text = generalize(text, stack.templates, cls)
     return fingerprint(_class(seen.known.name), text, places, (*related, *sorted(prints)))

@@ -28,7 +28,7 @@ MEMBERS_MAX = 16  # members read of an exception group
 _REMEMBERED_MAX = 256  # exceptions cached of one failure
 HEADER_MAX = 256
 BODY_MAX = 4_096  # bytes read of a response
-CLASSES_MAX = 64  # names in Fault.errors
+CLASSES_MAX = 64  # class names in Fault.errors
 _CLASSES_REMEMBERED_MAX = 4_096
 NAME_MAX = 200  # characters of a class's qualified name, of a service's code
 WORD_MAX = 500  # length up to which a word is dropped whole at a cut; a longer one is cut
@@ -68,8 +68,8 @@ class KnownClass(Struct, frozen=True):
     program_error: bool
     group: bool
     steer: bool
-    telling: frozenset[str]  # informative attribute names that its classes define
-    namespaces: tuple[Mapping[str, object], ...]  # of the classes that can change
+    telling: frozenset[str]  # informative attribute names of its classes
+    namespaces: tuple[Mapping[str, object], ...]  # namespaces of those classes that can change
     sizes: tuple[int, ...]  # sizes of the namespaces when they were read
 
 
@@ -80,7 +80,7 @@ class Inspection:
 
     def __init__(self, now: datetime | None) -> None:
         self._now = now
-        self._seen: dict[int, ExceptionFacts] = {}  # by id, which is unique while the exception is referenced here
+        self._seen: dict[int, ExceptionFacts] = {}  # by id, unique while the exception is referenced here
 
     def see(self, exception: BaseException) -> ExceptionFacts:
         """Return the facts of the exception, read once."""
@@ -119,7 +119,7 @@ def _inner(seen: ExceptionFacts) -> BaseException | None:
     cause = cause_of(seen.exception)
     if cause is not None or seen.known.plain or "reason" not in seen.telling:
         return cause
-    reason = get(seen.exception, "reason")  # urllib's URLError, urllib3's MaxRetryError
+    reason = get(seen.exception, "reason")  # of URLError (urllib) and MaxRetryError (urllib3)
     return reason if _is_exception(reason) else None
 
 
@@ -158,7 +158,7 @@ _read_class_once: Callable[[type], KnownClass] = lru_cache(maxsize=_CLASSES_REME
 def _telling_of(mro: tuple[type, ...]) -> frozenset[str]:
     names: set[str] = set()
     for each in mro:
-        if each is not BaseException and each is not object:  # their __getattribute__ is the ordinary one
+        if each is not BaseException and each is not object:  # both have the ordinary __getattribute__
             defined = call((_TELLING | _ANSWERING).intersection, namespace_of(each))
             names |= _ANSWERING if defined is None else defined
     return _TELLING if names & _ANSWERING else frozenset(names)
@@ -232,7 +232,7 @@ def _read_http(exception: BaseException, now: datetime | None) -> tuple[int | No
     Does not touch `response.text` and similar attributes, which may read from the network.
     """
     response = get(exception, "response")
-    if isinstance(response, dict):  # botocore
+    if isinstance(response, dict):  # a response of botocore
         meta, error = response.get("ResponseMetadata"), response.get("Error")
         code = string(_item(error, "Code"))[:NAME_MAX]
         return _status(_item(meta, "HTTPStatusCode")), code, _asked_s(exception, _item(meta, "HTTPHeaders"), now)

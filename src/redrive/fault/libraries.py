@@ -6,7 +6,7 @@ import os
 import re
 from functools import lru_cache
 
-_FILES_MAX = 4_096  # cached files
+_FILES_MAX = 4_096  # file names whose library is cached
 
 _STDLIB = os.__file__.rpartition(os.sep)[0] + os.sep
 # Code compiled by Cython has a relative file name, code made at run time a name in angle brackets.

@@ -60,9 +60,9 @@ class Crash(Struct, frozen=True, gc=False, omit_defaults=True):
     """
 
     cause: str = ""
-    signal: str = ""  # name of the signal
-    code: int | None = None  # exit code
-    peak_bytes: int | None = None  # peak memory of the process
+    signal: str = ""
+    code: int | None = None
+    peak_bytes: int | None = None
     run_s: float | None = None
     alone: bool = False  # nothing else ran in the process, so the message caused the crash
     started: tuple[str, ...] = ()
@@ -78,8 +78,8 @@ class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     kind: Kind
     error: str = ""  # qualified class name; builtins without the module
     text: str = ""
-    fingerprint: str = ""  # 16 hex digits
-    errors: tuple[str, ...] = ()  # its classes without object, most derived first
+    fingerprint: str = ""
+    errors: tuple[str, ...] = ()  # names of its classes, most derived first, without object
     traceback: str = ""
     retry_after_s: float | None = None  # delay requested by the failing side or the handler
     steer: str = ""  # retry_after, snooze, reject or quarantine: the handler decided
@@ -87,8 +87,8 @@ class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     attempt: int = 0
     worker: str = ""
     delay_ms: int | None = None
-    ran_ms: int = 0  # duration of the run
+    ran_ms: int = 0  # duration of the run in ms
     tried_ms: int = 0  # time tried in this life: failed runs plus the delays between them
-    crash: Crash | None = None  # if the process died
+    crash: Crash | None = None  # set if the process died
     due_ms: int = 0  # when the message was first due in this life, if later than the start of the life
     traceparent: str = ""  # span of the run, if traced: the next attempt links to it

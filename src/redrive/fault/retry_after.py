@@ -16,9 +16,9 @@ _ZONE = r"(?:GMT|UTC|[+-]0000)"
 # Days and hours of one digit, a missing weekday and other words for GMT are unambiguous. A missing zone is not, except
 # in asctime's format.
 _HTTP_DATES = (
-    rf"(?ai)(?:{_DAY},? )? ?{_DATE} (?P<b>[a-z]{{3}}) (?P<y>[0-9]{{4}}) {_CLOCK} {_ZONE}",  # IMF-fixdate
+    rf"(?ai)(?:{_DAY},? )? ?{_DATE} (?P<b>[a-z]{{3}}) (?P<y>[0-9]{{4}}) {_CLOCK} {_ZONE}",  # format of IMF-fixdate
     rf"(?ai)(?:{_DAY},? )?{_DATE}-(?P<b>[a-z]{{3}})-(?P<y>[0-9]{{2}}|[0-9]{{4}}) {_CLOCK} {_ZONE}",  # RFC 850
-    rf"(?ai){_DAY} (?P<b>[a-z]{{3}})  ?{_DATE} {_CLOCK} (?P<y>[0-9]{{4}})",  # asctime
+    rf"(?ai){_DAY} (?P<b>[a-z]{{3}})  ?{_DATE} {_CLOCK} (?P<y>[0-9]{{4}})",  # format of asctime
 )
 
 
@@ -69,7 +69,7 @@ def http_date(text: str, now: datetime | None) -> datetime | None:
     clock = (int(match["H"]), int(match["M"]), second)
     try:
         return datetime(_year(match["y"], now), month, int(match["d"]), *clock, tzinfo=UTC)
-    except ValueError:  # such as 31 February
+    except ValueError:  # an impossible date such as 31 February
         return None
 
 

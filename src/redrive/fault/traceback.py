@@ -38,13 +38,13 @@ NOTES_MAX = 5
 FRAMES_WALKED_MAX = 100_000
 FRAMES_HEAD, FRAMES_TAIL = 8, 24  # frames shown of one exception: its outermost and its innermost
 LINE_MAX = 200  # characters of a source line
-PLACES_MAX = 5  # functions in a fingerprint
+PLACES_MAX = 5  # functions that count for a fingerprint
 STACKS_MAX = 512
 _LINES_MAX = 4_096  # cached lines of code
 
 _HEADER = "Traceback (most recent call last):\n"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib is not imported elsewhere
-_OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # redrive's own frames, useless to users
+_OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # redrive's own frames are useless to users
 _INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # frames only before Python 3.12
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -65,7 +65,7 @@ class Stack(Struct, frozen=True):
     shown: str  # as Python prints them, with header; empty without frames
     raised: str  # the library function that raised; empty if the user's code did
     places: tuple[str, ...]  # the library that raised, if any, then the user's functions that led there
-    all_places: tuple[str, ...]  # all functions, sorted
+    all_places: tuple[str, ...]  # all functions of the stack, sorted
     names: frozenset[str]  # words that are literals in the user's innermost function
     templates: tuple[Template, ...]  # message templates in the user's functions
     codes: tuple[CodeType, ...]  # keeps the code objects alive, so their ids stay unique

@@ -104,7 +104,7 @@ class BudgetState(Struct, frozen=True, array_like=True):
     window_ms: int = 0  # fixed form: start of the last window with a grant
     granted: int = 0  # fixed form: grants in that window
     ended_ms: int = 0  # start of the last sub-window in which a first attempt ended
-    ended: tuple[float, ...] = ()  # per sub-window, flat: credit earned, successes, failures
+    ended: tuple[float, ...] = ()  # flat, per sub-window: credit earned, successes, failures
 
 
 def deposit(state: BudgetState, budget: Budget, firsts: int, now_ms: int) -> BudgetState:
@@ -169,7 +169,7 @@ def _live(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[f
     Computed from times, so that a state stored under another `life` can be read.
     """
     part_ms = max(1, int(budget.life * 1000 / PARTS))
-    head_ms = max(now_ms, state.head_ms)  # setting the clock back prolongs nothing
+    head_ms = max(now_ms, state.head_ms)  # so setting the clock back prolongs nothing
     head_ms -= head_ms % part_ms
     passed = min(PARTS, (head_ms - state.head_ms) // part_ms)
     tokens = ((0.0,) * PARTS + state.tokens + (0.0,) * passed)[-PARTS:]
@@ -244,7 +244,7 @@ def _ask_fixed(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetS
     if granted >= most:
         window_ms, granted = window_ms + per_ms, 0
     at_ms = now_ms
-    if window_ms > now_ms or state.tat_ms > now_ms:  # behind the waiting ones, evenly spread
+    if window_ms > now_ms or state.tat_ms > now_ms:  # behind waiting retries, evenly spread
         at_ms = max(now_ms, window_ms + granted * per_ms // most)
     return replace(state, tat_ms=float(at_ms), window_ms=window_ms, granted=granted + 1), at_ms
 

@@ -89,7 +89,7 @@ class PendingEvidence(Struct):
     asked_s: float = 0.0
     unused: int = 0  # tokens from `take` that were not used
     waited: bool = False  # all tokens from `take` were used, so more messages may wait
-    here: bool = False  # this worker shares in the concurrency
+    here: bool = False  # True if this worker shares in the concurrency
     probes: dict[str, str] = {}
 
     def __bool__(self) -> bool:

@@ -31,7 +31,7 @@ Check = Callable[[], Any]  # def or async def; returns a true value if healthy, 
 
 class _Answer(NamedTuple):
     at_s: float
-    why: str | None  # None: healthy
+    why: str | None  # None: the check is healthy
 
 
 class HealthChecks:

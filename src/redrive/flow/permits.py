@@ -193,7 +193,7 @@ def _ask_for_tokens(
 def _tat_ms(state: DependencyState, d: Dependency, rate: Rate, now_ms: int) -> float:
     """The rate's arrival time. Without reserved slots it is at most a burst ahead; if further, the rate was changed or
     the clock set back, and it starts again."""
-    most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # clocks differ a little
+    most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # tolerance, as clocks differ a little
     return state.tat_ms if d.per is not None or state.tat_ms <= most_ms else 0.0
 
 
@@ -232,7 +232,7 @@ def _ask_one(
     if refusals[0] is not None or d.breaker is None:
         return state, refusals[0], False, used
     if tokens and state.breaker.status in CLOSED:
-        return state, None, False, 1  # the token covers the ramp too
+        return state, None, False, 1  # its one token covers the ramp too
     passes = (*_passes(message, now_ms), *used_of(d, message))
     return *_ask_breaker(state, d, d.breaker, message, passes, now_ms), used
 

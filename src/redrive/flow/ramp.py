@@ -34,7 +34,7 @@ class Ramp(Struct, frozen=True, array_like=True):
     second: int = 0
     calls: int = 0
     bad: int = 0
-    gone: int = 0  # calls that started
+    gone: int = 0  # number of calls that started
     tat_ms: float = 0.0  # when the next call may start at the latest (GCRA)
     late_ms: float = 0.0  # when the next early or late caller may ask again
 

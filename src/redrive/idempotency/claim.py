@@ -58,7 +58,7 @@ class Claim(Struct, eq=False):
     record: KeyRecord
     committed: bool = False
     done: KeyRecord | None = None  # the cell's record of the completion, read after the run
-    box: Any = None  # encrypts the stored result
+    box: Any = None  # the `crypto.Box` that encrypts the stored result
 
     @property
     def key(self) -> str:

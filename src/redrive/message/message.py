@@ -50,7 +50,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     content: str = "json"
     id: str | None = None  # a UUIDv7; the store makes one if None
     delay_ms: int = 0
-    due_ms: int | None = None  # absolute, wins over delay_ms
+    due_ms: int | None = None  # absolute due time, which overrides delay_ms
     priority: int = NORMAL
     key: str | None = None  # unique per (task, key) while the message is not done, cancelled or discarded
     key_for_ms: int = 0  # minimum time that the key stays unique
@@ -113,7 +113,7 @@ class Message(Struct, frozen=True, gc=False):
     task: str
     queue: str
     body: bytes
-    correlation_id: str  # its own id unless another was given
+    correlation_id: str  # the message's own id, unless another was given
     lane: Lane = Lane.READY
     priority: int = NORMAL
     due_ms: int | None = None  # None at rest; for a parked message None or the earliest time
@@ -146,7 +146,7 @@ class Message(Struct, frozen=True, gc=False):
     keep_ms: int = 0
     deferral: Deferral | None = None  # of its present wait; a claim keeps it, every settlement replaces it
     parked: bool = False  # it has no place in its group and waits for its time or turn
-    faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
+    faults: tuple[Fault, ...] = ()  # faults, oldest first: the first and last ten
     damage: Damage | None = None  # set if its row is, or was, unreadable: the other fields hold the readable parts
 
     @property

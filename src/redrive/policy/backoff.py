@@ -195,7 +195,7 @@ class Backoff:
             asked_s = math.inf
         except (TypeError, ValueError) as error:
             raise TypeError(f"custom backoff gave {answer!r} for retry {n}; expected seconds") from error
-        return max(0.0, asked_s) if asked_s < self.cap else self.cap  # NaN is below nothing: the cap
+        return max(0.0, asked_s) if asked_s < self.cap else self.cap  # NaN is not below the cap
 
     def _bounds(self, term_s: float) -> tuple[float, float]:
         share_s = self.share * term_s

@@ -26,7 +26,7 @@ class Poison:
     """
 
     crashes: int
-    within: float | None  # seconds
+    within: float | None
 
     def __init__(self, crashes: int = 3, within: Duration | None = None) -> None:
         if type(crashes) is not int or not 1 <= crashes <= CRASHES_MAX:

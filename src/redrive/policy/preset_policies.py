@@ -31,13 +31,17 @@ def _critical() -> Retry:
     return _preset(5, Backoff("2s", 2, "10s", "additive", 0.2), transient=quick, default=quick)
 
 
-#: Ready policies by name. Unless stated otherwise: base 2 s, cap 1 h, full jitter, max elapsed 24 h. : : -
-#: `standard_api`: 50 attempts, factor 3, additive 10 %, 2 s to 60 s (throttled 60 s to 300 s, quota 120 s to 600 s), :
-#: max elapsed 500 s, which end it after about 11 retries (2 if throttled or out of quota): its 50 attempts and the :
-#: caps of 300 s and 600 s are never reached. : - `high_volume`: 10 attempts, factor 2, cap 30 s. : - `critical`: 5
-#: attempts, factor 2, cap 10 s, additive 20 % (transient and default 1 s to 5 s). : - `webhooks`: 6 attempts, base 5 s,
-#: factor 2, symmetric 10 %. : - `emails`: 4 attempts, base 2 s, factor 2, symmetric 10 %. : - `payments`: 3 attempts,
-#: 60 s apart, no jitter. : - `orchestration`: 5 attempts, base 0.5 s, factor 2, symmetric 30 %.
+#: Ready policies by name. Unless stated otherwise: base 2 s, cap 1 h, full jitter, max elapsed 24 h.
+#:
+#: - `standard_api`: 50 attempts, factor 3, additive 10 %, 2 s to 60 s (throttled 60 s to 300 s, quota 120 s to 600 s),
+#:   max elapsed 500 s, which end it after about 11 retries (2 if throttled or out of quota): its 50 attempts and the
+#:   caps of 300 s and 600 s are never reached.
+#: - `high_volume`: 10 attempts, factor 2, cap 30 s.
+#: - `critical`: 5 attempts, factor 2, cap 10 s, additive 20 % (transient and default 1 s to 5 s).
+#: - `webhooks`: 6 attempts, base 5 s, factor 2, symmetric 10 %.
+#: - `emails`: 4 attempts, base 2 s, factor 2, symmetric 10 %.
+#: - `payments`: 3 attempts, 60 s apart, no jitter.
+#: - `orchestration`: 5 attempts, base 0.5 s, factor 2, symmetric 30 %.
 presets: Mapping[str, Retry] = MappingProxyType(
     {
         "standard_api": _standard_api(),

@@ -70,8 +70,8 @@ class Retry:
         self,
         max_attempts: int = 25,
         max_elapsed: Duration | None = "24h",
-        backoff: Backoff | None = None,  # None: Backoff()
-        on: Mapping[Any, Backoff | Retry] = MappingProxyType({}),  # FaultKey; a Mapping's key type is invariant
+        backoff: Backoff | None = None,
+        on: Mapping[Any, Backoff | Retry] = MappingProxyType({}),  # by FaultKey; a Mapping's key type is invariant
         never: Iterable[FaultKey] = (),
         only: Iterable[FaultKey] = (),
         override: Override | None = None,
@@ -186,7 +186,7 @@ def _name(key: FaultKey, what: str) -> str:
         return text
     known = getattr(builtins, text, None)
     if isinstance(known, type) and issubclass(known, BaseException):
-        return known.__qualname__  # IOError is OSError
+        return known.__qualname__  # resolves aliases: IOError is OSError
     raise ValueError(_unknown(text, what))
 
 

@@ -73,7 +73,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("clojars_", r"(?i:clojars)_[a-z0-9]{40,}+"),
     ("oy2", rf"{_BEGIN}oy2[a-z0-9]{{43}}{_END}"),
     ("hrku-", r"HRKU-[\w-]{30,}+"),
-    # Clouds and infrastructure
+    # Clouds, infrastructure
     *((f"{word}_v1_", rf"{word}_v1_[a-f0-9]{{32,}}+") for word in ("doo", "dop", "dor")),
     ("ltai", rf"{_BEGIN}LTAI[A-Za-z0-9]{{12,26}}{_END}"),
     ("dapi", rf"{_BEGIN}dapi[a-f0-9]{{32}}(?:-\d)?{_END}"),
@@ -99,7 +99,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("nr", rf"{_BEGIN}NR(?:AK|II|JS|RA|BR|SP|AA)-[A-Za-z0-9-]{{16,}}+"),
     ("dt0c01.", r"dt0c01\.[A-Za-z0-9]{16,}+(?:\.[A-Za-z0-9]{16,}+)?"),
     ("sntry", r"sntry[su]_[\w+/=]{20,}+"),
-    # Shops, payments, mail
+    # Shops, payments and mail
     *((f"{word}_", rf"{word}_[a-fA-F0-9]{{24,}}+") for word in ("shpat", "shpca", "shppa", "shpss", "shptka")),
     ("sq0", rf"{_BEGIN}sq0(?:atp|csp|idp)-[\w-]{{20,}}+"),
     ("eaaa", rf"{_BEGIN}EAAA[\w-]{{50,}}+"),

@@ -7,7 +7,7 @@ import re
 _LITERAL_WORDS = "none null nil true false undefined empty nan str int bool bytes float object string"
 LITERALS = frozenset(_LITERAL_WORDS.split())
 PLACEHOLDER = re.compile(
-    r"\*{2,}\d{0,6}[^\w\s]{0,8}"  # redrive's own
+    r"\*{2,}\d{0,6}[^\w\s]{0,8}"  # redrive's own replacement
     r"|[\w.-]{0,24}\*{3,}[\w.-]{0,6}"  # as services abbreviate a key: sk_live_****cdef
     r"|<?\[?\(?(?:redacted|hidden|masked|filtered|removed|secret hidden)\)?\]?>?|x{3,}|\w{0,6}_?…|\.{2,}"
     r"|\$\w+|\$?\{{1,2} ?[\w.!:()\[\]]* ?\}{0,2}|%\(\w+\)[a-z]|%[a-z]|%\w+%|\?|:[a-z_]+"  # templates

@@ -12,7 +12,7 @@ _SCHEMES = (
     "aws4-hmac-sha256|aws4-ecdsa-p256-sha256|aws|signature|scram-sha-1|scram-sha-256|sharedkey|sharedkeylite|"
     "sharedaccesssignature|hmac-sha256|bot|jwt|secret|splunk|user|client"
 )
-SCHEME = re.compile(rf"(?:{_SCHEMES})[ \t]{{1,4}}(?=\S)", re.I)  # after the name of the header
+SCHEME = re.compile(rf"(?:{_SCHEMES})[ \t]{{1,4}}(?=\S)", re.I)  # a scheme, after the header's name
 _PARAMETER = r"[ \t]{0,4}[\w-]{1,64}[ \t]?=(?!=)[ \t]?(?:\\{0,7}\"[^\"\\\r\n]*+\\{0,7}\"|'[^'\r\n]*+'|[^\s,\"'\\]++)"
 PARAMETERS = re.compile(rf",?{_PARAMETER}(?:,{_PARAMETER})*+")
 CREDENTIAL = re.compile(r"[^\s\"'`,;<>)\]}\\]++")
@@ -23,7 +23,7 @@ COOKIES = re.compile(rf"(?:[^\s;,\"'=\\]{{1,256}}=[^\s;,\"'\\]*+(?:;[ \t]{{0,4}}
 _ALONE_WORDS = ("bearer", "basic", "token", "apikey", "api-key", "geniekey", "negotiate", "ntlm", "dpop", "ssws")
 _ALONE = re.compile(rf"(?:{'|'.join(_ALONE_WORDS)})(?:[ \t]{{1,4}}|%20|\+|\\t)")
 _ALONE_VALUE = re.compile(r"[^\s\"'`,;<>(){}\[\]\\]{6,16384}+")
-_LEAST = {"token": 16}  # shortest value; 6 characters for the others
+_LEAST = {"token": 16}  # shortest credential after a word; 6 characters after others
 _WITH_PARAMETERS = re.compile(
     r"(?<![\w-])(?:digest|hawk|oauth|signature|mac|aws4-hmac-sha256|scram-sha-256)[ \t]{1,4}(?=[A-Za-z])", re.I
 )

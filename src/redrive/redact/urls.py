@@ -53,7 +53,7 @@ _BARE_SIGNED = re.compile(
 )
 _NO_CODE = re.compile(r"\w{1,3}|[A-Za-z]{2}[-_][A-Za-z]{2}|\{[^}]*\}|%[a-z]")
 
-_S = r"(?:\\{0,7}/|%(?:25){0,4}2f)"  # a slash
+_S = r"(?:\\{0,7}/|%(?:25){0,4}2f)"  # a slash, escaped or percent-encoded
 _REST = r"(?!\*\*\*)[^\s\"'<>`,;)\]}]+"
 _HOOKS = tuple(
     (word, re.compile(rf"({form})({_REST})", re.I))

@@ -39,7 +39,7 @@ class Times(Struct, frozen=True):
     """The ticks of a schedule. `spec` is its normalized form: two schedules with the same spec have the same ticks."""
 
     spec: str
-    shown: str  # as declared
+    shown: str  # the times as declared
     tz: str
     zone: tzinfo
 

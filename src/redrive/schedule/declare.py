@@ -36,7 +36,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     missed: Missed = Missed.LAST
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
-    options: Mapping[str, Any] = {}  # of task.using
+    options: Mapping[str, Any] = {}  # options for `task.using`
     jitter_ms: int = 0
 
     @property
@@ -77,7 +77,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         entry = replace(entry, ids=(draft.id or "",), count=1)
         audit = Audit(self.task.app.store)
         (put,) = audit.beside(entry, lambda swaps: self.task.app.put([draft], swaps=swaps))
-        if put.duplicate:  # nothing was put
+        if put.duplicate:  # nothing was enqueued
             audit.amend(entry)
         return Ref(put.id, draft.task, draft.queue, put.duplicate, self.task.app)
 

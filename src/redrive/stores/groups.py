@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ..errors import ConfigError
 from ..message import GroupOrder, Lane, Message, OnDead
 
-GroupName = tuple[str, str]  # (queue, group)
+GroupName = tuple[str, str]
 PRIORITY_SHIFT = 56  # a turn is the priority (if it counts) shifted above the joining number
 WOKEN_MIN = 100  # least number of waiting messages that an exchange lets join their lines
 PLACE = 0  # turn of a message with a place; parked ones have higher turns, others None

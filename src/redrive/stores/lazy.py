@@ -13,7 +13,7 @@ from ..store.wrapper import StoreWrapper
 class LazyStore(StoreWrapper):
     """A store that is opened at the first call. That call raises the errors of opening, and the next one retries."""
 
-    def __init__(self, open_store: Callable[[], Store]) -> None:  # without super(): it would open the store
+    def __init__(self, open_store: Callable[[], Store]) -> None:  # super().__init__ would open the store
         self._open = open_store
         self._lock = threading.Lock()
         self._opened: Store | None = None

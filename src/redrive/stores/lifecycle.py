@@ -240,7 +240,7 @@ def died_of(faults: Sequence[Fault], fingerprint: str | None, error: str | None)
     if fingerprint is None:
         return None
     names = fingerprint, error or ""
-    unknown = Fault(Kind.DEFAULT, names[1], fingerprint=fingerprint)  # dropped from the history by later faults
+    unknown = Fault(Kind.DEFAULT, names[1], fingerprint=fingerprint)  # that fault was dropped from a long history
     return next((fault for fault in reversed(faults) if (fault.fingerprint, fault.error) == names), unknown)
 
 

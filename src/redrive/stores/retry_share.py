@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..message import PRIORITIES, ClaimRequest
 
-QueuePlace = tuple[int, int]  # (priority, seq)
+QueuePlace = tuple[int, int]
 
 
 def chosen(retries: Iterable[QueuePlace], backlog: Iterable[QueuePlace], ask: ClaimRequest) -> list[int]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ..message import Cell, Swap
 
-SENT_TTL_MS = 30 * 86_400_000  # longer than any run reads it
+SENT_TTL_MS = 30 * 86_400_000  # marks outlive every run that reads them
 
 
 class SentMark(Struct, frozen=True, array_like=True):

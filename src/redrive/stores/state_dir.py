@@ -36,7 +36,7 @@ def _root() -> Path | None:
         return named / "redrive"
     try:
         return Path.home() / ".local" / "state" / "redrive"
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # a user without a home directory
         return None
 
 

@@ -34,7 +34,7 @@ _USE_BLOBS = (
 )
 _RAISE_MAX = "blob_max (REDRIVE_BLOB_MAX) bounds what blob storage takes"
 INT_MAX = 2**62  # stores use 64-bit integers, less a reserve for sums
-COUNT_MAX = 2**31 - 1  # and four-byte counters if possible
+COUNT_MAX = 2**31 - 1  # stores use four-byte counters if possible
 WIDTH_MAX = 100_000
 # Limits of names, and of data besides the body: about those of SQS.
 NAME_MAX = 255  # characters of a name of a task, a queue or a group
@@ -245,7 +245,7 @@ def _too_long(draft: Draft) -> str | None:
     for text in (draft.group, draft.key, draft.correlation_id, draft.causation_id, draft.producer, draft.traceparent):
         if text:
             size += len(text)
-    why = _longest(draft) if size > NAME_MAX else None  # otherwise no single one can be
+    why = _longest(draft) if size > NAME_MAX else None  # otherwise all are within it
     return why if why or not draft.headers else _headers(draft.headers)
 
 

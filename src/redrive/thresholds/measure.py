@@ -20,7 +20,7 @@ from ..status.workers import worked, worker_reports
 from ..store import Store
 from .rule import AlertRule
 
-WINDOW_MS = 15 * MINUTE_MS  # of error rates and percentiles
+WINDOW_MS = 15 * MINUTE_MS  # window of error rates and percentiles
 RUNS_MIN = 20  # fewer runs in the window give no share and no percentile
 NAMES_MAX = 200  # queues and tasks whose history is read, the most recently active ones
 

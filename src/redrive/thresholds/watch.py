@@ -131,7 +131,7 @@ class Watching:
         try:
             watched.tell(alert)
         except NotSent:
-            self._unsent = [*self._unsent, (watched, alert)][-UNSENT_MAX:]  # sent at the next check
+            self._unsent = [*self._unsent, (watched, alert)][-UNSENT_MAX:]  # retried at the next check
         except Exception:
             complain(f"{watched.channel} on an alert:\n{traceback.format_exc()}")
 

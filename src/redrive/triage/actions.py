@@ -24,7 +24,7 @@ from .export import Exported, ExportFile, Imported, export, import_lines
 from .reveal import reveal as record_reveal
 from .selection import Selection
 
-BATCH = 500  # messages of one commit, or one read
+BATCH = 500  # messages of one commit, or of one read
 
 
 class ActionResult(Struct, frozen=True):

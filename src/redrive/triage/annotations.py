@@ -23,10 +23,10 @@ from ..store import Store
 from .auto.rules import RULES, Rule, RuleKind, encode, read_rules, readable_rules, rules
 
 RULES_MAX = 1000
-NOTE_MAX, OWNER_MAX = 2000, 200  # characters
+NOTE_MAX, OWNER_MAX = 2000, 200  # characters of a note, and of an owner
 FINGERPRINT_MAX = 64
 ONE_YEAR_MS = 366 * 86_400_000
-READ_AT_ONCE = 500  # cells
+READ_AT_ONCE = 500  # cells read at once
 
 
 class Annotation(Struct, frozen=True, omit_defaults=True):

@@ -44,7 +44,7 @@ _TEXTS = (
 )  # fmt: skip
 _DEFAULTS = dict(
     zip(reversed(Message.__struct_fields__), reversed(Message.__struct_defaults__), strict=False)
-)  # names of the last fields
+)  # default values of the last fields
 
 ExportFile = str | Path | IO[bytes]
 
@@ -189,7 +189,7 @@ def export(
     if not isinstance(file, str | Path):
         return _streamed(store, selection, file, log, reveal)
     path = Path(file)
-    if path.exists() and not path.is_file():  # such as /dev/stdout
+    if path.exists() and not path.is_file():  # a device or pipe, such as /dev/stdout
         with path.open("wb") as out:
             return _streamed(store, selection, out, log, reveal)
     with output(path, shared=is_shared()) as out:
@@ -291,7 +291,7 @@ class Importer:
         self.name = str(file) if isinstance(file, str | Path) else getattr(file, "name", "a stream")
 
     def __enter__(self) -> Importer:
-        if not isinstance(self._file, str | Path):  # a pipe cannot be read again
+        if not isinstance(self._file, str | Path):  # a pipe cannot be read a second time
             spool = self._stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(self._file, spool)
             self._spool: IO[bytes] = spool

@@ -21,8 +21,8 @@ from .search import fitting
 PAGE = 500  # messages cancelled in one commit
 # Messages of one page, as the size of their bodies allows: a store may read its whole lane for each page.
 LOOK_MAX = 20_000
-NOTES_MAX = 20  # of one queue
-KEPT_MS = 24 * 3600 * 1000  # as long as a cancelled message is kept
+NOTES_MAX = 20  # notes kept per queue
+KEPT_MS = 24 * 3600 * 1000  # notes are kept as long as cancelled messages
 
 
 class PurgeNote(Struct, frozen=True):

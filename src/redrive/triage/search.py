@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from ..message import RESTING, Filter, Lane, Message
 from ..store import Store
 
-PAGE, FIRST_PAGE = 500, 100  # messages of a page
-PAGE_BYTES = 16 * 1024 * 1024  # about the total size of their bodies
+PAGE, FIRST_PAGE = 500, 100  # messages of a page, and of the first one
+PAGE_BYTES = 16 * 1024 * 1024  # about the total size of a page's bodies
 
 
 def pages(store: Store, lane: Lane, where: Filter) -> Iterator[list[Message]]:

@@ -137,14 +137,14 @@ class RedriveService(Service):
     def _finish(self) -> None:
         try:
             self._autos.close()
-        except Exception as error:  # as below
+        except Exception as error:  # close must not fail: the lease expires
             self._failed(error)
         for runner in self._runners.values():
             try:
                 runner.tick()
                 runner.tick()
                 runner.release()
-            except Exception as error:  # its lease expires
+            except Exception as error:  # the run's lease expires
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:

@@ -14,7 +14,7 @@ from ..store import Store
 from .edit import REPLACES
 
 READ_MAX = 20_000  # entries of the audit log that are read
-GONE = ("discard", "edit")  # actions that remove a message
+GONE = ("discard", "edit")  # audit actions that remove a message
 
 
 class Moment(Struct, frozen=True):

@@ -41,7 +41,7 @@ GRANTS: dict[str, Grants] = {
         "poison": (_FIND, *_DRAIN, _HIDE),
         "queue": (_FIND, _COUNT, _SEND),
     },
-    # The re-driver Lambda.
+    # For the re-driver Lambda.
     "redriver": {
         "dlq": (_COUNT, *_DRAIN),
         "queue": (_SEND,),
@@ -49,7 +49,7 @@ GRANTS: dict[str, Grants] = {
         "work": (_COUNT, _SEND),
         "cells": (_READ, _SWAP),
     },
-    # The functions of the state machine's states.
+    # For the functions of the state machine's states.
     "check_breaker": {"cells": (_READ, _SWAP)},
     "fetch": {"dlq": (_COUNT, _DRAIN[0], _HIDE), "cells": (_READ, _SWAP)},
     "redrive": {"dlq": (_DRAIN[1], _HIDE), "queue": (_SEND,), "poison": (_SEND,), "cells": (_READ, _SWAP)},
@@ -60,7 +60,7 @@ FIFO_GRANTS: dict[str, Grants] = {
     "redriver": {"dlq": (_HIDE,)},
     **{role: {"plain": (_FIND,)} for role in ("worker", "producer", "triage")},
 }
-APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}  # additionally, with approval by a person
+APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}  # additionally, for approvals by a person
 EVENT_SOURCE = (_COUNT, *_DRAIN)  # rights that Lambda needs on a queue that it polls for a function (AWS documentation)
 _PREFIXES = {"stepfunctions": "states"}
 _OF_BATCH = {

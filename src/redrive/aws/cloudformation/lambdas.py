@@ -22,7 +22,7 @@ from .names import (
 TIMEOUT_S = 120
 MEMORY_MIB = 256
 AT_ONCE = 5  # concurrent re-drivers of one queue
-_OF = {"queue": "Queue", "dlq": "Dlq", "poison": "Poison", "work": "Work"}  # logical names after the queue's
+_OF = {"queue": "Queue", "dlq": "Dlq", "poison": "Poison", "work": "Work"}  # suffixes of logical names
 
 
 def redriver(of: Named) -> Resources:
@@ -168,7 +168,7 @@ def gathered(statements: Sequence[Json]) -> list[Json]:
 
 # The rights on the stack's key that are needed to read and write data encrypted with it.
 USES_KEY = with_key({"Effect": "Allow", "Action": ["kms:Decrypt", "kms:GenerateDataKey"], "Resource": ref("KmsKey")})
-WAITS, PACE, GATE = "waits", "pace", "gate"  # optional parts of a redriving handler's environment
+WAITS, PACE, GATE = "waits", "pace", "gate"  # parts of a redriving handler's environment
 
 
 def environment(of: Named, *parts: str) -> dict[str, Any]:

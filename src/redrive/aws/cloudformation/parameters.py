@@ -8,7 +8,7 @@ from .names import Json, ref
 
 DAY_S = 86_400
 RUNTIMES = ("python3.11", "python3.12", "python3.13")
-RUNBOOKS = "docs/runbooks"  # path in the source
+RUNBOOKS = "docs/runbooks"  # path of the runbooks in the source
 LOG_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 180, 365)
 
 

@@ -130,7 +130,7 @@ def _resources(names: Sequence[Named], settings: Settings, keep: bool) -> Resour
             raise ConfigError(f"queue {of.queue!r}: {min(taken)} is the logical name of another resource; rename it")
         resources |= own
     resources |= {f"{name}Access": _policy(name.lower(), names) for name in ("Worker", "Producer", "Triage")}
-    if (count := len(resources) + 1) > RESOURCES_MAX:  # plus the dashboard
+    if (count := len(resources) + 1) > RESOURCES_MAX:  # plus one for the dashboard
         raise ConfigError(
             f"{len(names)} queues make {count} resources, and CloudFormation takes {RESOURCES_MAX}; make "
             "several stacks, each with a prefix of its own"

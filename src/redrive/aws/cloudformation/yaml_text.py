@@ -53,7 +53,7 @@ def _list(items: Sequence[Any], indent: str) -> Iterator[str]:
         if tag or not (isinstance(inner, Mapping) and inner) or (_row(item) and len(row) <= _LINE_MAX):
             yield from _under(f"{indent}-", item, indent)
             continue
-        lines = _mapping(inner, indent + "  ")  # indented after the dash
+        lines = _mapping(inner, indent + "  ")  # indented after the list item's dash
         yield f"{indent}- {next(lines).lstrip()}"
         yield from lines
 

@@ -26,7 +26,7 @@ from .message import dead_letter
 HIDDEN_S = 120  # how long received messages are hidden from others while they are written
 THREADS = 4  # threads that drain one queue
 EMPTY_S = 3  # how long a queue is polled before it counts as empty
-POLL_S = 20  # longest poll
+POLL_S = 20  # longest poll, in seconds
 PAUSE_S = (1.0, 60.0)  # first and longest pause after a failure to drain a queue
 CLOSE_S = 1.0  # how long `close` waits for the threads
 RECORDS = "sqs/m/"  # prefix of cells, followed by SQS's message id
@@ -85,7 +85,7 @@ class DeadLetterIngest:
         messages stay in the queue.
         """
         raws = self._receive(source, EMPTY_S if wait_s is None else wait_s)
-        if raws and not wanted():  # ended during the poll
+        if raws and not wanted():  # the ingest ended during the poll
             self._show_again(source, raws)
             return IngestCounts()
         if not raws:
@@ -173,7 +173,7 @@ class DeadLetterIngest:
         try:
             self._sqs.call("ChangeMessageVisibilityBatch", QueueUrl=source.url, Entries=entries)
         except Exception:
-            return  # they become visible after HIDDEN_S
+            return  # the messages become visible after HIDDEN_S
 
 
 class Ingesting(Service):

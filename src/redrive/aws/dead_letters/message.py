@@ -35,7 +35,7 @@ _SAID = (
     ("ErrorCode", "ErrorMessage"),
     ("error", "error_message"),
     ("exception", "message"),
-)  # Lambda's, and other common ones
+)  # attributes with a cause of death: Lambda's and other common ones
 
 RawDeadLetter = Mapping[str, Any]
 
@@ -60,14 +60,14 @@ def dead_letter(
         message = with_state(message, state)
     message = replace(message, queue=queue, lane=lane, due_ms=None, redrives=max(state.redrives, _redrives(raw)))
     reason = state.reason or ("" if _source(raw) else _text(raw, "reason"))
-    if message.headers.get(MESSAGE_ID) == raw.get("MessageId"):  # another program wrote it
+    if message.headers.get(MESSAGE_ID) == raw.get("MessageId"):  # a foreign message
         message = as_it_came(message, raw)
         headers = {**message.headers, **_about(raw)}
         message = replace(message, headers=headers)
     if reason:
         return Letter(replace(message, reason=reason, rested_ms=message.rested_ms or now_ms), False)
     fault = _fault(raw, message, now_ms)
-    since = max(1, receives(raw) - 1 - state.receives)  # runs without a settlement
+    since = max(1, receives(raw) - 1 - state.receives)  # runs that ended without a settlement
     message = replace(
         message,
         reason="exhausted" if lane is Lane.DEAD else "poison",

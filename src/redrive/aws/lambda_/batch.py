@@ -110,7 +110,7 @@ class Batches:
         """Run the preflight checks of a worker, at the first event of a queue. Raises Refused."""
         if queue in self._vetted:
             return
-        with contextlib.suppress(StoreUnavailable):  # repeated at the next event
+        with contextlib.suppress(StoreUnavailable):  # the checks are repeated at the next event
             for refused in self._store.preflight(works(self._app, [queue]), function_s=function_s):
                 raise Refused(refused)
             self._vetted.add(queue)
@@ -155,7 +155,7 @@ class Batches:
         try:
             for lane in odd:
                 self._alone(queue, lane, end_s)
-        except StoreError as error:  # the others are settled
+        except StoreError as error:  # the other messages are settled
             self._reporter.notice("store_unavailable", f"messages that may be poison come again, as {error}")
         return gone
 
@@ -215,7 +215,7 @@ class Batches:
                 self._flow.left(execution)
         self._flow.tick()
         self._flow.close()
-        with contextlib.suppress(StoreError):  # otherwise its run decides
+        with contextlib.suppress(StoreError):  # unknown: the run's own result decides
             KeyClaims(self._app.tasks, self._store, 0.0, 0.0).look_committed(executions)
         outcomes = self._deposited(
             [self._outcome(execution, execution in left_behind, now_ms) for execution in executions]

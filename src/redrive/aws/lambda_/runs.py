@@ -80,7 +80,7 @@ class LaneRunner:
         for execution in lane:
             if (
                 execution.over or execution.decision is not None or execution.fault is not None
-            ):  # it ended before it started
+            ):  # the execution ended before it started
                 if _failed(execution):
                     return
                 continue
@@ -104,7 +104,7 @@ class LaneRunner:
 
     def _end_later(self, executions: Sequence[Execution]) -> None:
         """As `_ended`, from any thread. The loop may have stopped already."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._ended, executions)
 
     def _ended(self, executions: Sequence[Execution]) -> None:

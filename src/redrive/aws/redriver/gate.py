@@ -51,7 +51,7 @@ class Gate:
     def _down(self) -> Shut | None:
         if self._health is None:
             return None
-        from ...flow.health import HealthChecks  # most deployments have no health URL
+        from ...flow.health import HealthChecks  # imported late: most deployments have no health URL
 
         # Made each time: a Lambda is frozen between calls, so a check in the background would not proceed.
         why = HealthChecks(first_s=HEALTH_WITHIN_S).down(self._health)

@@ -37,8 +37,8 @@ ROOM_S = 60  # when to check again if there was no room
 TRIES = 20  # attempts at the swap of the cell
 TTL_MS = 3_600_000
 KEPT_S = 2  # how long a past second is remembered
-TENTHS = 10  # of a second
-_BYTES_MAX = 100_000  # of encoded slots
+TENTHS = 10  # parts of a second
+_BYTES_MAX = 100_000  # bytes of encoded slots
 
 PaceSlots = Mapping[int, int]  # messages by tenth of a second of the epoch
 _Fits = Callable[[int], bool]  # returns True if a second has room

@@ -70,11 +70,11 @@ class Redriver:
         self._call, self._settings, self._work, self._said = call, settings, work, said
         self._left_s, self._now_ms = left_s, now_ms
         known = known or Known()
-        self._known = known if cells is None else None  # None: they are in cells
+        self._known = known if cells is None else None  # None: `cells` hold the slots
         self._pace = Pace(settings.auto, known if cells is None else Shared(cells, settings.dead))
         self._chain = Chain(call, work.url, now_ms, self._known)
         self._gate, self._asked_ms = Gate(settings, cells, now_ms), 0
-        self._later: Shut | None = None  # why no more may be moved now
+        self._later: Shut | None = None  # why no more messages may be moved now
         self.carried = RedriverReport()
 
     def run(self, *, trigger: bool) -> RedriverReport:
@@ -187,7 +187,7 @@ class Redriver:
         steps: list[tuple[Raw, RedriveStep]] = [(raw, next_step(raw, now_ms, auto)) for raw in messages]
         try:
             steps = self._waited(steps, now_ms) if self._settings.fifo else self._placed(steps, now_ms)
-        except StoreError as error:  # of the cells
+        except StoreError as error:  # the cells failed
             self._later = Shut(ROOM_S, f"how much room its rate has is not known: {error}")
             return False
         done = send(self._call, self._settings, steps, now_ms) if steps else MoveOutcome()

@@ -23,7 +23,7 @@ WHY: Final = "x-redrive-why"  # attribute with the reason of an isolation, if it
 DELAY_MAX_S = 900  # longest delay of SQS
 ATTRIBUTES_MAX = 10
 _OF_DEATH = ("reason", "error", "fingerprint")  # attributes of redrive's dead letters
-_OWN = re.compile(r'"rdversion"\s*:')  # marks redrive's envelope
+_OWN = re.compile(r'"rdversion"\s*:')  # matches redrive's envelope
 
 Raw = Mapping[str, Any]  # an entry of ReceiveMessage's response, with all attributes
 

@@ -21,9 +21,7 @@ from .steps import MoveStep, Raw, RedriveStep, entry_of, group_of
 BATCH_MAX = 10
 _REFUSED = ("InvalidMessageContents", "InvalidParameterValue", "InvalidAttributeValue", "MessageTooLong")
 
-SqsCall = Callable[
-    ..., dict[str, Any]
-]  # call("SendMessageBatch", QueueUrl=…, Entries=…); raises StoreError, ConfigError
+SqsCall = Callable[..., dict[str, Any]]
 
 
 class MoveFailure(Struct, frozen=True):

@@ -266,7 +266,7 @@ class Topic:
         for a filter that SNS would refuse, or a missing queue.
         """
         if filter is not None:
-            filter_policy(filter, scope)  # raises before any call of AWS
+            filter_policy(filter, scope)  # raises for an invalid filter before any call of AWS
         if self.at is None:
             raise ConfigError(
                 f"{self!r} has no queues: subscribe with app.topic(…) of an app on SQS, whose queues have the prefix"

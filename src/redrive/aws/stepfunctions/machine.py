@@ -29,7 +29,7 @@ EVENTS_MAX = 25_000  # limit of Step Functions for the history of one execution
 EVENTS_USED = 20_000  # an execution ends before that, and another one continues
 CONCURRENCY_MAX = 40  # limit of an inline Map
 BATCHES_MAX = 100  # batches of a page, about 20 KB of the 256 KiB that pass between states
-RETRIES = 3  # of a task whose function failed
+RETRIES = 3  # retries of a task whose function failed
 TASK_S = 90  # timeout of a task
 WAIT_MAX_S = 99_999_999  # limit of Step Functions for a Wait
 APPROVAL_MAX_S = 30 * 86_400
@@ -155,7 +155,7 @@ def _events(states: Mapping[str, Any], items: int) -> int:
 
 
 def _events_of(state: Mapping[str, Any], items: int) -> int:
-    entered = 2  # StateEntered, StateExited
+    entered = 2  # events StateEntered and StateExited
     if state["Type"] == "Map":  # MapStateStarted and -Succeeded; MapIterationStarted and -Succeeded of each
         return entered + 2 + items * (2 + _events(state["ItemProcessor"]["States"], 0))
     if state["Type"] == "Task":  # Scheduled, Started, Submitted, Succeeded or Failed

@@ -26,7 +26,7 @@ from ...store import Cells
 from ..redriver import MoveStep, Raw, RedriveStep
 from .machine import TASK_S
 
-PART_BYTES = 300 * 1024  # of a cell; DynamoDB stores 400 KB
+PART_BYTES = 300 * 1024  # bytes of one cell; DynamoDB stores 400 KB
 _WANTED = ("MessageId", "ReceiptHandle", "Body", "Attributes", "MessageAttributes")
 
 

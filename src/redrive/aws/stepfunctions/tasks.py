@@ -41,7 +41,7 @@ from .machine import RETRIES, TASK_S, batches_max
 from .pages import PageChunk, Pages, Unit, chunks, ends_s, gap_s, spaced
 from .state import BatchResult, MachineState, PageBatch, state_of
 
-PAGE_MAX = 500  # messages
+PAGE_MAX = 500  # messages of one page
 PAGE_BYTES = 8 * 1024 * 1024
 POLL_S = 1  # a long poll asks all of SQS's servers
 MARGIN_S = (RETRIES + 1) * TASK_S + 240  # time for a batch's task with all retries and pauses

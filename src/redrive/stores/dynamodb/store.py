@@ -40,8 +40,8 @@ from .items import (
     was_it_mine,
 )
 
-READ_MAX = 100  # keys of one BatchGetItem
-ALL_MAX = 100  # writes of one TransactWriteItems
+READ_MAX = 100  # most keys of one BatchGetItem
+ALL_MAX = 100  # most writes of one TransactWriteItems
 KEEP_S = 86_400  # least time between an item's expiry and its removal
 READY_WITHIN_S = 60.0
 THREADS = 16
@@ -222,7 +222,7 @@ class DynamoCells:
             item["v"] = {"B": swap.value}
             if left_ms is not None:
                 item["e"] = {"N": str(now_ms + left_ms)}
-        if left_ms is not None:  # by the wall clock, like DynamoDB
+        if left_ms is not None:  # `ttl` is by the wall clock, as DynamoDB's removal is
             item["ttl"] = {"N": str(wall_us() // 1_000_000 + left_ms // 1000 + 1 + KEEP_S)}
         values = {":now": {"N": str(now_ms)}}
         if swap.version:
@@ -298,7 +298,7 @@ class DynamoCells:
     def _make(self) -> None:
         name = self._table
         self._calls.call_unless(
-            "ResourceInUseException",  # the table exists
+            "ResourceInUseException",  # the table already exists
             "CreateTable",
             TableName=name,
             KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
@@ -312,7 +312,7 @@ class DynamoCells:
             self._calls.pause(5)
         if not self._is_tidied():
             self._calls.call_unless(
-                "ValidationException",  # another process was faster
+                "ValidationException",  # another process has set it already
                 "UpdateTimeToLive",
                 TableName=name,
                 TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},

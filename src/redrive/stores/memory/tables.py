@@ -49,16 +49,16 @@ class Tables:
     """The data without locks. A caller that changes it ends with `commit` or `undo`."""
 
     def __init__(self) -> None:
-        self.kept: dict[int | str, StoredMessage] = {}  # by seq, which is the receipt's handle and never reused
-        self.seqs: dict[str, int] = {}  # by id
-        self.settings: dict[str, QueueSettings] = {}  # by queue
-        self.own_widths: dict[tuple[str, str | None], int] = {}  # by queue and group; None: all groups of the queue
+        self.kept: dict[int | str, StoredMessage] = {}  # rows by seq, which is the receipt's handle and never reused
+        self.seqs: dict[str, int] = {}  # seqs by message id
+        self.settings: dict[str, QueueSettings] = {}
+        self.own_widths: dict[tuple[str, str | None], int] = {}  # by queue and group (None: all groups of the queue)
         self.groups: dict[GroupName, GroupLine] = {}
-        self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) without a place
+        self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq), no place
         self._touched: set[GroupName] = set()  # groups that may have a free place, or a new message
-        self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: all messages that can become due
-        self._retries: dict[str, tuple[Retries, ...]] = {}  # by queue, then priority: those that have failed before
-        self._holders: dict[tuple[str, str], Holder] = {}  # by (task, key)
+        self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: messages that can become due
+        self._retries: dict[str, tuple[Retries, ...]] = {}  # by queue, then priority: those that failed before
+        self._holders: dict[tuple[str, str], Holder] = {}  # holders by (task, key)
         self._cells: dict[str, CellRow] = {}
         self._expiring: list[tuple[int, str]] = []  # heap of (expires_ms, key), some of cells changed since
         self._version_gone = 0  # highest version of a removed cell

@@ -68,7 +68,7 @@ class PostgresAdmin(PostgresDatabase):
 
         def work(c: AnyConnection) -> list[bool]:
             words = judge(self._st, c, handles, verdict, swaps, wakes, self._st.now())
-            if self._st.by_server:  # so that a selection made next contains the messages moved here
+            if self._st.by_server:  # a selection made next then contains the moved messages
                 sent_s = time.monotonic()
                 ((server_ms,),) = self._st.rows(c, "time")
                 self._link.saw_clock(server_ms, sent_s)
@@ -137,7 +137,7 @@ class PostgresAdmin(PostgresDatabase):
         if not same or swaps:
             self._link.run(work, wake=[queue], again=not swaps)
         elif set_now[0][4] is None:
-            return  # usual at the start of an app
+            return  # no change: usual when an app starts
         self._admit_all(queue)
 
     def configure_group(

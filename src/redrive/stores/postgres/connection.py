@@ -56,7 +56,7 @@ class Whole(psycopg.Pipeline):
 class Connection(psycopg.Connection[TupleRow]):
     """A connection whose waits end at `deadline_s`."""
 
-    deadline_s: float = inf  # by time.monotonic()
+    deadline_s: float = inf  # deadline by time.monotonic()
     committing = False  # the commit was sent, so it is unknown if it took place
     commit_sent: psycopg.Cursor[TupleRow] | None = None  # the cursor of the commit
     began_ms = 0  # start of the transaction, by the store's clock

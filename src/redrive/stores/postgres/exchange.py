@@ -146,7 +146,7 @@ class _One:
             self._names |= {name for s in settlements for name in names_of(s.follow_ups)}
         self.waking = False
         self.words: list[Settled] = []
-        self.deliveries: list[list[Delivery]] = []  # by request
+        self.deliveries: list[list[Delivery]] = []  # deliveries by claim request
         self.clogged = set[str]()
         self.bad: list[tuple[Any, ...]] = []  # unreadable rows of COLUMNS
         self.now_ms = 0
@@ -172,7 +172,7 @@ class _One:
         st, now = self._st, self._st.now()
         self._sent: list[tuple[list[Receipt], Cursor]] = []
         self._swapping: list[Settlement] = []
-        self._decided: list[tuple[Receipt, Settled]] | None = None  # settled one by one
+        self._decided: list[tuple[Receipt, Settled]] | None = None  # results, if settled one by one
         self._claims: list[Cursor] = []
         queues = [ask.queue for ask in self.asks]
         parts = self._floors.parts(queues, st.now_ms)
@@ -233,7 +233,7 @@ class _One:
             return words_of(self._settlements, self._sent)
         if not self._swapping:
             return [word for _, word in self._decided]
-        words = dict(self._decided)  # no message is here twice
+        words = dict(self._decided)  # no message is in both
         acked = words_of(self._swapping, self._sent[:1])
         words.update(zip([s.receipt for s in self._swapping], acked, strict=True))
         return [words[s.receipt] for s in self._settlements]
@@ -285,7 +285,7 @@ class _One:
                 self.groups_seen = True
             else:
                 end = queue
-            handle = f"{id}{mark}{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}{end}"  # `hex_of`, inlined
+            handle = f"{id}{mark}{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}{end}"  # `hex_of(seq)`, inlined
             deliveries.append(Delivery(message, _tuple(Receipt, (handle, fence)), until, due or 0))
         return deliveries
 

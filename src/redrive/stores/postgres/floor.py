@@ -23,15 +23,15 @@ from typing import NamedTuple
 
 IndexPlace = tuple[int, str, int]  # (due_ms, lane, seq), the order of the due index
 DueSpan = tuple[int, int]  # the first and last due time, in ms, of messages that may have been written
-FIRST: IndexPlace = (-(2**63), "", 0)  # before every message
+FIRST: IndexPlace = (-(2**63), "", 0)  # the place before every message
 NEVER_MS = 2**63 - 1
 LATE_MS = 500  # a floor is at least this long before now: most transactions are shorter
 WORTH_MS = 1.0  # a floor is kept once reading up to the first message costs the server this much
-FREE_MS = 0.25  # and dropped once everything below costs less
+FREE_MS = 0.25  # a floor is dropped once everything below costs less
 OPEN_EVERY_S = 1.0  # how often that cost is measured while there is no floor
 FRONT_EVERY_S = 0.2  # how often a floor is raised
 BEHIND_EVERY_S = 1.0  # how often everything below is read, at most
-SHARE = 0.05  # of the time, for scans below floors
+SHARE = 0.05  # share of one process's time for scans below floors
 SAVED_MS = 40.0  # how much of the share can be saved up
 PIECE_MS = 8.0  # cost at which a piece is cut
 PIECES_MAX = 4096
@@ -243,7 +243,7 @@ class Pieces:
 
     def __init__(self, top_ms: int, cost_ms: float, at_s: float) -> None:
         self._bounds: list[int] = []  # where one piece ends and the next begins
-        self._costs = [cost_ms]  # of each piece at its last scan
+        self._costs = [cost_ms]  # cost of each piece at its last scan
         self._next, self._pass_s, self._cut_s = 0, at_s, at_s
         if cost_ms > PIECE_MS:
             self._cut(0, top_ms)
@@ -256,7 +256,7 @@ class Pieces:
         if at_s is not None and at_s >= self._cut_s + CUT_EVERY_S and grown:
             self._cut_s = at_s
             self._bounds.append(top_ms)
-            self._costs.append(PIECE_MS / 2)  # until it is measured
+            self._costs.append(PIECE_MS / 2)  # assumed until it is measured
             if len(self._bounds) > PIECES_MAX:
                 for at in range(len(self._bounds) - 2, 0, -2):
                     self._join(at)
@@ -332,7 +332,7 @@ def _from(due_ms: int) -> IndexPlace:
     return due_ms, "", 0
 
 
-SPOTS_MAX = 16  # spots in one notification
+SPOTS_MAX = 16
 NAME_MAX = 2000  # bytes of a queue's name; for a longer one the payload names no queue. The server accepts 8000
 NAMED_MAX = 8
 SLACK_MS = 100  # how far the estimate of the server's clock may be ahead

@@ -18,7 +18,7 @@ from .floors import NO_PARTS, IndexParts, wake_ms
 from .rows import ids, ints, numbers, texts
 from .statements import AnyConnection, Cursor, Statements
 
-GroupNames = set[tuple[str, str]]  # (queue, group)
+GroupNames = set[tuple[str, str]]
 STEP = 500  # messages admitted in one commit after a change of settings
 
 
@@ -140,7 +140,7 @@ def admit_step(st: Statements, c: AnyConnection, queue: str, now: int | None) ->
     step = {(queue, name) for name in names}
     lock(st, c, step, (), now)
     admitted = admit(st, c, step, now, STEP)
-    if admitted is None or admitted.rowcount < STEP:  # otherwise one of them may have room for more
+    if admitted is None or admitted.rowcount < STEP:  # otherwise a group may have more room
         st.do(c, "admitted_to", queue, names[-1])
     return True
 

@@ -27,7 +27,7 @@ LOOK_EVERY_S = 2.0
 POLL_EVERY_S = 0.2
 CONNECT_AGAIN_S = (0.1, 0.5, 2.0, 10.0)
 TEND_EVERY_S = 5.0  # how often notifications are read while no thread waits for them
-HEAR_EVERY_S = 0.25  # and while `attend` was called recently
+HEAR_EVERY_S = 0.25  # how often they are read after a recent `attend`
 
 
 class _Waiter:
@@ -46,7 +46,7 @@ class _Waiter:
 
     def poke(self) -> None:
         """Make the thread check for work, even if there may be none."""
-        with contextlib.suppress(OSError):  # full of pokes already, or closed
+        with contextlib.suppress(OSError):  # the pipe is full of pokes, or closed
             os.write(self._write, b"!")
 
     def sleep(self, timeout_s: float, socket: int | None) -> bool:
@@ -129,7 +129,7 @@ class Listener:
                 self._spare.append(waiter)
             other = next(iter(self._waiting.values()), None)
         if other is not None:
-            other.poke()  # it may have to read the connection from now on
+            other.poke()  # this waiter may have to read the connection now
 
     def _is_over(self, waiter: _Waiter, due_ms: float | None, end_s: float) -> bool:
         """Sleep until the wait is over (True), or the next check is due (False)."""

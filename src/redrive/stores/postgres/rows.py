@@ -19,7 +19,7 @@ from ...fault import Fault
 from ...message import Draft, Lane, Message
 from ..meta import NO_META, encode, meta_of, read_deferral, read_meta
 
-TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # the server's numbers of these types
+TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # type numbers of the server
 _head = struct.Struct(">iiIii").pack  # one dimension, nulls, element type, length, first index 1
 _length = struct.Struct(">i").pack
 _NULL = _length(-1)
@@ -123,7 +123,8 @@ def byteas(values: Sequence[bytes | None]) -> Byteas:
 
 
 def _array(of: int, values: Sequence[bytes | None]) -> bytes:
-    if values and values[0] is not None and values.count(values[0]) == len(values):  # as in most columns of a batch
+    # most columns of a batch have one value
+    if values and values[0] is not None and values.count(values[0]) == len(values):
         first = values[0]
         return _start(of, len(values)) + (_length(len(first)) + first) * len(values)
     parts = [_start(of, len(values))]
@@ -140,7 +141,7 @@ def ids(values: Sequence[str]) -> UuidArray:
     """An array of UUIDs. A text that is not an id becomes an id that no message has."""
     if not values:
         return UuidArray(_start(UUID, 0))
-    try:  # at once: each after its length, in hex
+    try:  # all ids at once, each after its length, in hex
         raw = bytes.fromhex("00000010" + "00000010".join(values).replace("-", ""))
     except ValueError:
         raw = b""
@@ -243,7 +244,7 @@ def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
 # -- what is read
 
 
-_BigCount = Annotated[int, msgspec.Meta(ge=0)]  # other numbers are damage
+_BigCount = Annotated[int, msgspec.Meta(ge=0)]  # other numbers in a row are damage
 
 
 class RareColumns(msgspec.Struct, array_like=True, gc=False):

@@ -44,9 +44,9 @@ from .rows import (
 )
 
 LOOKED = 10_000  # index entries counted to find how selective a field is
-_FIELDS = ("fingerprint", "error", "task", "reason", "queue")  # the most selective first
+_FIELDS = ("fingerprint", "error", "task", "reason", "queue")  # fields, the most selective first
 _LIVE = (Lane.READY, Lane.LEASED)
-_DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # as in the definition of the indexes
+_DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # the terms of the index definitions
 
 
 class Path(NamedTuple):
@@ -185,7 +185,7 @@ def _page_of_queue(
 ) -> list[tuple[Any, ...]]:
     """Waiting or running messages of a queue in the order of puts, for which there is no index. The seqs come from
     other indexes (with a due time, waiting to join a group, parked), so only the page is read."""
-    if after[0] > 0:  # a position among messages at rest
+    if after[0] > 0:  # the cursor is of messages at rest
         return []
     first = "seq > $3::bigint order by seq limit $4::bigint"
     due = f"queue = $1::text and due_ms is not null and lane = $2::text and {first}"

@@ -61,7 +61,7 @@ class PostgresServer(Struct, frozen=True):
     pooled: bool  # True if a pooler is in between
     now_ms: int
     standby: bool
-    version: int  # 150004 means 15.4
+    version: int  # server version: 150004 means 15.4
     encoding: str
 
 

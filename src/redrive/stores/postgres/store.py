@@ -61,7 +61,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         def work(c: AnyConnection, pipeline: psycopg.Pipeline) -> list[PutResult]:
             nonlocal tries
             tries += 1
-            if tries > 1 and changes.was_put(self._st, c, drafts, given):  # it was committed, and the reply lost
+            if tries > 1 and changes.was_put(self._st, c, drafts, given):  # the put was committed, and its reply lost
                 held = changes.holders(self._st, c, drafts, given, self._st.now(), take=False)
                 return changes.puts_of(self._st, drafts, given, held)
             return self._write(c, drafts, given, swaps)

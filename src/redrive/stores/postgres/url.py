@@ -35,7 +35,7 @@ class PostgresUrl(Struct, frozen=True, kw_only=True):
     prepare: str = "auto"  # if statements are prepared on the server; auto: unless through a pooler
     listen: str = ""  # another URL to listen on, "off", or empty: the same server
     fsync: bool = True  # False: a server without fsync is accepted
-    migrate: bool = True  # True: opening migrates the schema
+    migrate: bool = True  # True: opening the store migrates the schema
 
     def __repr__(self) -> str:
         return f"PostgresUrl({self.shown!r}, schema={self.schema!r})"

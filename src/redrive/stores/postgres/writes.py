@@ -262,7 +262,7 @@ class SettlementBatch:
 
 
 def _named(receipt: Receipt) -> str:
-    return str(receipt[0])  # it begins with the id
+    return str(receipt[0])  # a handle begins with the message id
 
 
 def named(receipts: Sequence[Receipt]) -> tuple[bytes, bytes, bytes]:
@@ -281,7 +281,7 @@ def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
     faults = [s.fault for s in moves]
     retries = [s.decision if isinstance(s.decision, RetryAt) else None for s in moves]
     crashes = [_crash(s) for s in moves]
-    last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # the fault that it died of
+    last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # fault it died of
     return (
         texts(lanes),
         numbers(dues),

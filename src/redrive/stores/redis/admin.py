@@ -40,7 +40,7 @@ from .preflight import about, findings
 from .rows import LETTERS, id_bytes, id_text
 
 CHECKED_MAX = 100  # damaged messages that `check` lists
-ODD_MAX = 20  # and set members without a message
+ODD_MAX = 20  # set members without a message that `check` lists
 
 
 _CANCELS = (Cancel.UNKNOWN, Cancel.CANCELLED, Cancel.REQUESTED, Cancel.TOO_LATE)

@@ -80,7 +80,7 @@ class Connection:
 
 
 def _open(url: RedisUrl, address: Address | None) -> Any:
-    driver: Any = redis  # its constructors have no types
+    driver: Any = redis  # untyped: redis-py's connection classes lack types
     options: dict[str, Any] = {
         "db": url.db,
         "username": url.username,
@@ -94,7 +94,7 @@ def _open(url: RedisUrl, address: Address | None) -> Any:
     options |= {
         "host": address.host,
         "port": address.port,
-        "socket_connect_timeout": url.timeout_s / 2,  # a name may have two addresses
+        "socket_connect_timeout": url.timeout_s / 2,  # half, as a name may have two addresses
         "socket_keepalive": True,
         "socket_keepalive_options": {
             getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)

@@ -45,7 +45,7 @@ class RedisSettling:
     def __init__(self, settlements: Sequence[Settlement], traits: Traits, now_ms: Callable[[], int]) -> None:
         self.arguments = Arguments()
         self._words = [Settled.OK] * len(settlements)
-        self._zones: dict[tuple[int, str], int] = {}  # of follow-ups
+        self._zones: dict[tuple[int, str], int] = {}  # zones of follow-ups
         # By priority and queue, and whether each ack swaps a cell.
         self._acks: dict[tuple[str, bool], tuple[list[int], list[str], list[int], list[Swap]]] = {}
         self._retries: dict[str, tuple[list[int], list[str], list[int], list[int], list[bytes]]] = {}

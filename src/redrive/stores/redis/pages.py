@@ -51,7 +51,7 @@ def with_faults(call: RunScript, ids: Sequence[bytes]) -> list[WithFault | None]
 def _with_places(call: RunScript, ids: Sequence[bytes]) -> list[tuple[RestPlace, WithFault] | None]:
     """As `with_faults`, with the place of each message."""
     entries: list[tuple[RestPlace, WithFault] | None] = []
-    while True:  # as many at a time as fit into a reply
+    while True:  # as many messages at a time as fit into a reply
         some = ids[len(entries) : len(entries) + FIND_AT_ONCE]
         _, messages, states, *beside = call("find", None, b"".join(some))
         if some and not messages:

@@ -100,7 +100,7 @@ def _only_looks(link: Session, error: ConfigError) -> bool:
     if not isinstance(refused, redis.RedisError) or code_of(refused) != "NOPERM" or _may_write(link):
         return False
     link.add("look_probe", _LOOK_PROBE)
-    for verb in ("EVALSHA_RO", "EVALSHA"):  # the first exists from Redis 7 on
+    for verb in ("EVALSHA_RO", "EVALSHA"):  # EVALSHA_RO exists from Redis 7 on
         link.only_look(f"user {link.url.username or 'default'!r} may only look: it has no right to write", verb=verb)
         try:
             link.call("look_probe", [])
@@ -113,7 +113,7 @@ def _only_looks(link: Session, error: ConfigError) -> bool:
 def _may_write(link: Session) -> bool:
     def ask(c: Connection) -> bool:
         try:
-            c.run("DEL", link.root + b"-")  # the key does not exist
+            c.run("DEL", link.root + b"-")  # no such key exists
         except redis.RedisError as error:
             if code_of(error) == "NOPERM":
                 return False

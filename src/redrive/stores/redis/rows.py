@@ -26,7 +26,7 @@ from ...message import (
 from ..lifecycle import died_of
 from ..meta import read_deferral
 
-KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # flags of a state
+KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # flags of a message's state
 PLACE = 0
 NO_NAME = "\0"  # the worker of a lease requested without a name; an empty one means no worker
 LANES = {b"R": Lane.READY, b"L": Lane.LEASED, b"D": Lane.DEAD, b"Q": Lane.QUARANTINE, b"K": Lane.DONE}
@@ -163,7 +163,7 @@ def _to_message(
     lane, attempt, crashes, alone, redrives, life, held = Lane.READY, 0, 0, 0, 0, 0, 0
     if state is not None:
         letter, fence, flags, attempt, crashes, alone, redrives, _, due, life, held = _HEAD.unpack_from(state)
-        lane = LANES.get(letter) or Lane(f"lane-{letter.decode().lower()}")  # a newer version's lane
+        lane = LANES.get(letter) or Lane(f"lane-{letter.decode().lower()}")  # a lane of a newer version
         if flags & COLD:
             cold = _cold(state[_HEAD.size :])
             worker = cold.worker

@@ -163,7 +163,7 @@ class Session:
                 if not (moved or passes(error)) or not tries.another(at_once=moved):
                     raise self._typed(error) from error
             except BaseException:
-                if c is not None:  # perhaps between a command and its reply
+                if c is not None:  # the connection may be between a command and its reply
                     place.lose(c)
                 raise
             else:

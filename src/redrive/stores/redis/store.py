@@ -130,7 +130,7 @@ class RedisStore(RedisQueries, RedisAdmin):
         released = lapsed = 0
         for priority, queue in self._leased():
             cursor = "0"
-            while True:  # one page of leases at a time
+            while True:  # one page of leases per call
                 asked = (worker or NO_NAME, priority, queue, cursor, started is not None, None if fault is None else 4)
                 next_cursor, given_back, run_out = self._call("release", asked, packed, *died)
                 released, lapsed, cursor = released + given_back, lapsed + run_out, next_cursor.decode()

@@ -34,7 +34,7 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
 
     shown: str  # for display: without the password
     addresses: tuple[Address, ...] = ()
-    path: str = ""  # of a Unix socket, instead of addresses
+    path: str = ""  # path of a Unix socket, instead of addresses
     cluster: bool = False
     tls: bool = False
     tls_options: dict[str, Any] = {}

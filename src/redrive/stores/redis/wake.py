@@ -120,7 +120,7 @@ class RedisWaiter:
 
     def nudged(self, wake: Wake) -> bool:
         """True if there were nudges since the last call."""
-        with contextlib.suppress(OSError):  # no more data
+        with contextlib.suppress(OSError):  # the socket has no more data
             while self._near.recv(64):
                 pass
         # Counted after the socket is emptied: a nudge in between is counted twice, not lost.
@@ -128,7 +128,7 @@ class RedisWaiter:
         return before != self._nudges
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # full of nudges already, or closed
+        with contextlib.suppress(OSError):  # the socket is full of nudges, or closed
             self._far.send(b"!")
 
     # -- listening

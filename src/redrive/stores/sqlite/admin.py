@@ -103,7 +103,7 @@ class SqliteAdmin(SqliteFile):
         said = (paused, group_width, order, dead)
         set_now = self._read("select paused, group_width, group_order, on_dead from queue where name = ?", queue)
         if set_now and not swaps and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
-            return  # usual at the start of an app
+            return  # no change: usual when an app starts
 
         def work(c: sqlite3.Connection) -> None:
             now = self._clock_ms()
@@ -154,7 +154,7 @@ class SqliteAdmin(SqliteFile):
                 problems.append(f"and {more:,} more messages that are damaged")
         except StoreUnavailable:
             raise
-        except StoreError as error:  # too damaged to be scanned
+        except StoreError as error:  # the file is too damaged to be scanned
             return [str(error)]
         return [line for line in problems if line != "ok"]
 

@@ -36,7 +36,7 @@ class Swaps:
         self._c, self._sql, self._now = c, sql, now
         self._gone, stored = c.execute(sql["cells_now"], (text([swap.key for swap in swaps]), now)).fetchone()
         rows = msgspec.json.decode(stored)
-        self._last: dict[str, int] = {key: version for key, version, _ in rows}  # of every row, live or not
+        self._last: dict[str, int] = {key: version for key, version, _ in rows}  # versions of all rows, live or expired
         self._live: dict[str, int] = {key: version for key, version, live in rows if live}
         self._new: dict[str, Swap] = {}
 

@@ -39,7 +39,7 @@ AWAY_MS = 24 * 3600_000  # a store further ahead when the machine starts was wri
 SAVE_EVERY_MS = 60_000
 LOOK_EVERY_MS = 1000  # how often a process checks if another changed the mark
 QUIET_EVERY_MS = 10_000  # how often it checks if no message is leased, while it waits for that
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts on during sleep, as macOS's does
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts during sleep, as macOS's clock does
 
 
 class Host(Protocol):
@@ -129,7 +129,7 @@ class HeldClock:
         self._host = host or MachineClocks()
         self._steady_s, self._wall_s = self._host.steady_s, self._host.wall_s
         self._looked_ms = self._asked_ms = float("-inf")
-        self._good_until_ms = float("-inf")  # by the steady clock: no commit before this needs `sync`
+        self._good_until_ms = float("-inf")  # on the steady clock: no commit before needs `sync`
         self._was_set = False  # True if the wall clock was set since the mark
         self._unsaved: tuple[ClockMark | None] | None = None  # the mark before an uncommitted one
         self._take(None)

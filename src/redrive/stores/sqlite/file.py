@@ -72,7 +72,7 @@ class FileWriter:
         self.waiting: deque[_Work] = deque()
         self._connection: sqlite3.Connection | None = None
         self.closed = False
-        self.read_only = ""  # why writes are impossible
+        self.read_only = ""  # why writes are impossible; empty if possible
 
     def run(self, do: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
         """Run `do`; returns its value once its writes are committed and, if `synced`, on the disk. Raises the errors of

@@ -16,7 +16,7 @@ from ...message import Group, GroupOrder, OnDead
 from ..groups import PRIORITY_SHIFT, WOKEN_MIN, refuse
 from ..meta import text
 
-Touched = set[tuple[str, str]]  # (queue, group)
+Touched = set[tuple[str, str]]
 
 
 class GroupSpot(NamedTuple):

@@ -111,7 +111,7 @@ def to_message(row: CompactRow) -> Message:
     if cold is None:
         parked = due is None and lane is Lane.READY
         return Message(id, task, queue, bytes.fromhex(body), id, *head, held_ms=held, group=group, parked=parked)
-    if cold.wake_ms is not None:  # it has no place in its group
+    if cold.wake_ms is not None:  # the message has no place in its group
         head = (lane, priority, cold.wake_ms, *row[7:13])
     meta = NO_META if cold.meta is None else read_meta(cold.meta)
     return Message(

@@ -57,7 +57,7 @@ MANY = 60_000  # matches beyond which they are not listed to test membership
 NEAR = 5_000  # rows of the table that are read to see if a page is among them
 VALUES_MAX = 50  # values of a field that are merged in order
 LISTED_MAX = 4  # values for which the messages of other fields are listed
-_FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # the indexed fields, the most selective first
+_FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # indexed fields, the most selective first
 
 
 def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:

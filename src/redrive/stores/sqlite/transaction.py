@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import EnqueueError, Unsupported
 from ..sqlalchemy import driver_connection, is_of
 
-_WAITING = "redrive: calls after the commit"  # key in the info of a session
+_WAITING = "redrive: calls after the commit"  # key in `info` of a SQLAlchemy session
 
 
 def connection_of(tx: Any) -> sqlite3.Connection:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...config import is_shared
 
 FREE_LEAST = 512 * 2**20
-WAL_MOST = 64 * 2**20  # a checkpoint starts at 4 MB
+WAL_MOST = 64 * 2**20  # the log is checkpointed from 4 MB on
 MOUNTS = Path("/proc/self/mounts")
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "virtiofs", "fuse")
 _LOST = {
@@ -71,7 +71,7 @@ def file_system(path: Path) -> str:
         mounts = [line.split(" ") for line in MOUNTS.read_text(errors="replace").splitlines()]
     except OSError:
         return ""
-    places = {_plain(place): kind for _, place, kind, *_ in mounts}  # of two mounts at one place the later one counts
+    places = {_plain(place): kind for _, place, kind, *_ in mounts}  # the later mount counts
     whole = path.resolve()
     return next((places[str(above)] for above in (whole, *whole.parents) if str(above) in places), "")
 

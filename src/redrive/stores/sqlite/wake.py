@@ -52,7 +52,7 @@ class SqliteWaiter:
         for left in reversed(range(_BIND_TRIES)):
             try:
                 folder = Folder(path, make=True)
-            except FileNotFoundError:  # the last waiter removed it meanwhile
+            except FileNotFoundError:  # the last waiter removed the folder meanwhile
                 if not left:
                     raise
                 continue
@@ -83,7 +83,7 @@ class SqliteWaiter:
 
     def nudge(self) -> None:
         """Wake the waiter, from another thread of this process."""
-        with contextlib.suppress(OSError):  # its buffer is full of nudges already
+        with contextlib.suppress(OSError):  # the socket's buffer is full of nudges already
             self._far.send(b"!")
 
     def leave(self) -> None:
@@ -97,7 +97,7 @@ class SqliteWaiter:
         if self._folder is not None:
             self._folder.remove_socket(self.name)
             if self._folder.is_there():
-                with contextlib.suppress(OSError):  # others wait there
+                with contextlib.suppress(OSError):  # other waiters still use the folder
                     self._folder.path.rmdir()
         self.leave()
 
@@ -156,7 +156,7 @@ class Waker:
     def _wake(self, folder: Folder, name: str) -> None:
         try:
             self._socket.sendto(b"!", _address(folder, name))
-        except ConnectionRefusedError:  # left by a killed process
+        except ConnectionRefusedError:  # the socket of a killed process
             folder.remove_socket(name)
         except OSError:
             pass  # its buffer is full of wake-ups, it is another user's, or gone; waiters poll anyway
@@ -177,7 +177,7 @@ def _bound(folder: Folder) -> tuple[str, socket.socket]:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         made.setblocking(False)
-        with contextlib.suppress(OSError):  # not supported everywhere
+        with contextlib.suppress(OSError):  # fchmod on sockets is not supported everywhere
             os.fchmod(made.fileno(), 0o600)
         made.bind(_address(folder, name))
         if folder.shared:

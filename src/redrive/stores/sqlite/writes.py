@@ -166,7 +166,7 @@ class Writes:
         return {(seq, fence): cancel for seq, fence, cancel in rows}
 
     def retain(self, c: sqlite3.Connection, lane: Lane, queue: str, keep: Keep, now: int) -> int:
-        ends: list[tuple[int, int]] = []  # messages before one of these are removed
+        ends: list[tuple[int, int]] = []  # retention removes messages before these ends
         if keep.count is not None:
             newest = c.execute(self._sql["nth_newest"], (lane, queue, max(0, keep.count - 1))).fetchone()
             if newest is not None:

@@ -171,7 +171,7 @@ def _open_cells(url: str, region: str, open_store: StoreOpener, open_cells: Call
 # -- pauses
 
 PAUSES = "sqs/paused"  # the cell with the paused queues, as SQS has no pauses
-PAUSES_EVERY_S = 1.0  # how often the cell is read
+PAUSES_EVERY_S = 1.0  # how often the cell of pauses is read
 
 
 class QueuePauses:

@@ -17,10 +17,10 @@ from ...awsapi.http import QuickCalls
 from ...errors import ConfigError, StoreError, StoreUnavailable
 
 SEND, DELETE, HIDE = "SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"
-QUICK = (SEND, "ReceiveMessage", DELETE, HIDE)  # the frequent calls
+QUICK = (SEND, "ReceiveMessage", DELETE, HIDE)  # actions called frequently
 THREADS = 12  # concurrent calls of one store, besides those that wait for messages
-ENTRIES_MAX = 10  # of a batch
-BYTES_MAX = 1024 * 1024  # of a batch, and of a message
+ENTRIES_MAX = 10  # entries of one batch
+BYTES_MAX = 1024 * 1024  # bytes of a batch, and of a message
 TRIES = 4  # attempts of an entry that failed on AWS's side
 PAUSE_S = 0.05  # pause before the second attempt, doubled for each further one
 

@@ -28,7 +28,7 @@ class End(NamedTuple):
     handle: str
     expires_ms: int
     until_ms: int | None = None
-    most_s: int = SECONDS_MAX  # longest time it may be hidden
+    most_s: int = SECONDS_MAX  # longest time the message may be hidden, in seconds
 
 
 class Deletes:
@@ -40,7 +40,7 @@ class Deletes:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._adopted, self._undeleted = set[str](), dict[str, End]()  # receipt handles of SQS
+        self._adopted, self._undeleted = set[str](), dict[str, End]()  # by receipt handle of SQS
         self._due_s = math.inf  # when the remaining entries are sent, even in a partial batch
 
     def end(self, ends: Sequence[End], *, last: bool) -> None:

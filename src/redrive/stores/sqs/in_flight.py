@@ -15,7 +15,7 @@ from .receive import Received
 from .wire import MessageState
 
 VISIBLE_MAX_S = 12 * 3600  # SQS's limit from the receive on, however often it is extended
-MARGIN_S = 60  # safety margin below it
+MARGIN_S = 60  # safety margin below VISIBLE_MAX_S
 HIDDEN_MAX = 10_000  # waiting messages remembered before due ones are dropped
 
 GroupKey = tuple[str, str]  # URL of a queue, and group
@@ -25,7 +25,7 @@ class ClaimedMessage(Struct):
     """A claimed message, and the data to settle it."""
 
     message: Message
-    state: MessageState  # at the claim
+    state: MessageState  # its state at the claim
     queue: SqsQueue
     handle: str  # SQS's own receipt
     sqs_id: str
@@ -33,8 +33,8 @@ class ClaimedMessage(Struct):
     sent_ms: int
     received_ms: int
     until_ms: int
-    version: int = 0  # of its record; 0 if there is none
-    group: GroupKey | None = None  # in a FIFO queue
+    version: int = 0  # version of its record; 0 without record
+    group: GroupKey | None = None  # its group in a FIFO queue
 
     def stays_s(self, now_ms: int) -> int:
         """The seconds for which SQS may hide it further before it must be received again."""
@@ -84,7 +84,7 @@ class InFlightMessages:
         with self.lock:
             if len(self._hidden) > self._hidden_max:
                 self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now_ms}
-                self._hidden_max = max(HIDDEN_MAX, 2 * len(self._hidden))  # so each entry is examined only a few times
+                self._hidden_max = max(HIDDEN_MAX, 2 * len(self._hidden))  # bounds how often entries are examined
             for held, until_ms in waiting:
                 self._hidden[held.sqs_id] = held.queue.url, until_ms
 
@@ -107,8 +107,8 @@ class FifoGroups:
     """
 
     def __init__(self) -> None:
-        self._behind: dict[GroupKey, deque[Received]] = {}  # by group, while one of its messages runs
-        self._heads: dict[GroupKey, str] = {}  # SQS's id of the running message
+        self._behind: dict[GroupKey, deque[Received]] = {}  # waiting messages by group, while one of it runs
+        self._heads: dict[GroupKey, str] = {}  # by group: SQS's id of the running message
         self._lock = threading.Lock()
 
     def heads(self, url: str, received: Sequence[Received]) -> list[Received]:

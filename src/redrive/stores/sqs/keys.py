@@ -167,7 +167,7 @@ class TrackedSends:
             since_ms = hold.at_ms if record is None else record.begun_ms
             if hold.id in resting:
                 words[at] = KeyState.HELD
-            elif record.sent if record is not None else hold.at_ms == 0:  # it was sent, and may be done
+            elif record.sent if record is not None else hold.at_ms == 0:  # the holder was sent, and may be done
                 works = record is not None and record.cancelled_ms is None and hold.id not in ending
                 words[at] = KeyState.HELD if works or hold.until_ms > now else KeyState.FREE
             elif hold.id == messages[at].id or now - since_ms >= UNSENT_MS:
@@ -188,7 +188,7 @@ class TrackedSends:
         for at, error in zip(ats, errors, strict=True):
             results[at] = error
         self.forget([message for message, error in zip(messages, errors, strict=True) if error is not None])
-        with suppress(StoreError):  # it is sent, and the next settlement marks it
+        with suppress(StoreError):  # the message is sent; the next settlement marks it
             self._mark([message.id for message, error in zip(messages, errors, strict=True) if error is None])
 
     def _mark(self, ids: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ from ...message import (
 from ...store import Store
 from ..run_marks import sent_swap
 
-BATCH = 200  # messages claimed at once
+BATCH = 200  # messages that a pump claims at once
 LEASE_MS = 60_000  # how long the claims of a killed pump wait for another
 PAUSE_S = (0.5, 60.0)  # first and longest pause of a queue that accepts nothing
 LOOK_S = 5.0  # longest interval of the thread's checks for new queues
@@ -74,7 +74,7 @@ class Outbox:
     ) -> None:
         self._triage, self._send, self._owner, self._ordered, self.tell = triage, send, owner, ordered, tell
         self._owned = False
-        self._wide: set[str] = set()  # queues whose groups are widened
+        self._wide: set[str] = set()  # queues whose groups have a wide width
         self._lock = threading.Lock()  # one pump at a time in a process, since two would only share the work
         self._pauses: dict[str, tuple[float, float]] = {}  # by queue: end of the pause, and its length
         self._thread: threading.Thread | None = None
@@ -273,7 +273,7 @@ class LetterEnd(StrEnum):
     """The result of writing a dead letter. `left`: it is not in the triage store, so SQS must keep it."""
 
     NEW = "new"
-    REPLACED = "replaced"  # the row of an earlier life
+    REPLACED = "replaced"  # it replaced the row of an earlier life
     KNOWN = "known"
     LEFT = "left"
 

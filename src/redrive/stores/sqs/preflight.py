@@ -24,9 +24,9 @@ from .client import Sqs
 from .queues import QueueDirectory, SqsQueue, redrive_policy
 from .url import SqsUrl
 
-DELAY_MAX_S = 900  # SQS's limit for one message
-VISIBILITY_MAX_S = 43_200  # limit from a receive on
-RECEIVES_MAX = 1000  # largest maxReceiveCount
+DELAY_MAX_S = 900  # longest delay that SQS allows for one message
+VISIBILITY_MAX_S = 43_200  # longest visibility timeout, counted from the receive
+RECEIVES_MAX = 1000  # largest maxReceiveCount of a redrive policy
 POLL_MAX_S = 20
 LAMBDA_TIMES = 6  # AWS's recommendation: the queue's visibility as multiple of the function's timeout
 
@@ -349,7 +349,7 @@ class Preflight:
         try:
             url = str(self._sqs.call("GetQueueUrl", QueueName=facts.dead)["QueueUrl"])
             attributes = self._queues.attributes(url)
-        except (ConfigError, StoreError):  # perhaps of another account
+        except (ConfigError, StoreError):  # perhaps a queue of another account
             return facts
         return replace(
             facts,

@@ -23,10 +23,10 @@ from .url import SqsUrl
 
 FIFO = ".fifo"
 DEAD, POISON = "-dlq", "-poison"
-NAME_MAX = 80  # of a queue in SQS
+NAME_MAX = 80  # characters of a queue's name in SQS
 RETENTION_S = 14 * 24 * 3600
-VISIBILITY_S = 300  # default timeout of a task
-DEFAULT_RETENTION_S = 4 * 24 * 3600  # if SQS does not report it
+VISIBILITY_S = 300  # visibility timeout for the default timeout of a task
+DEFAULT_RETENTION_S = 4 * 24 * 3600  # retention if SQS does not report it
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 COUNTED = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
@@ -41,10 +41,10 @@ class QueueBounds(Struct, frozen=True):
 class SqsQueue(Struct, frozen=True):
     """A queue of SQS, and its name in redrive."""
 
-    name: str  # in redrive
+    name: str  # the queue's name in redrive
     sqs_name: str
     url: str
-    fifo: bool  # by its name
+    fifo: bool  # True if its name ends with .fifo
 
 
 class DeclaredNames(Struct, frozen=True):
@@ -59,8 +59,8 @@ class QueueDirectory:
 
     def __init__(self, sqs: Sqs, at: SqsUrl) -> None:
         self._sqs, self._at = sqs, at
-        self._given: dict[str, DeclaredNames] = {}  # by redrive's name without .fifo
-        self._queues: dict[str, SqsQueue] = {}  # by redrive's name as requested
+        self._given: dict[str, DeclaredNames] = {}  # declared names by redrive's name without .fifo
+        self._queues: dict[str, SqsQueue] = {}  # queues by redrive's name as requested
         self._resting: dict[tuple[str, Lane], SqsQueue] = {}
         self._bounds: dict[str, QueueBounds] = {}
         self._lock = threading.Lock()
@@ -242,7 +242,7 @@ class QueueDirectory:
                 base = url.rpartition("/")[2].removesuffix(FIFO)
                 name = base.removeprefix(prefix)
                 if not name.endswith((DEAD, POISON)) and base not in elsewhere:
-                    names.add(name + FIFO if name + FIFO in self._queues else name)  # in the form requested before
+                    names.add(name + FIFO if name + FIFO in self._queues else name)  # the name as requested before
             token = answer.get("NextToken")
             if not token:
                 return sorted({*names, *self._declared_that_exist()})

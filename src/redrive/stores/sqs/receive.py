@@ -22,8 +22,8 @@ SHORT_ANSWER_S = 10.0  # the same for a short poll, which responds at once
 SHORT_AGAIN_S = 0.02  # pause of a waiter between short polls
 ROOM_S = 0.5  # how long a receive for a few messages is delayed, as each is billed
 EARLY = 0.5  # an empty response before this share of the requested wait counts as early
-EARLY_PAUSE_S = (0.2, 5.0)  # first and longest pause after such responses
-FAILED_PAUSE_S = (0.1, 5.0)  # the same after failed receives
+EARLY_PAUSE_S = (0.2, 5.0)  # first and longest pause after early responses
+FAILED_PAUSE_S = (0.1, 5.0)  # first and longest pause after failed receives
 PROBE_S = 1  # wait of the poll that checks if a queue can be received from again
 THREADS = 40  # threads of one store for all its queues, unless there are more queues
 SYSTEM = [
@@ -55,7 +55,7 @@ class QueueInbox:
         self.flying = self.expected = 0  # receives in progress, and the number of messages they requested
         self.most = 1  # limit of concurrent receives; grows while they return messages
         self.begun_s = 0.0  # start of the last receive
-        self.error: StoreError | ConfigError | None = None  # of the last receive
+        self.error: StoreError | ConfigError | None = None  # error of the last receive
         self.failures = 0  # failures in a row
         self.waking = self.reported = False  # the error ends a wait; a notice reported it
         self.early = 0  # early empty responses in a row
@@ -138,8 +138,8 @@ class Receivers:
         if not errors or len(errors) < len(inboxes):
             return
         for inbox in inboxes:
-            inbox.not_before_s = 0.0  # the caller pauses
-        if isinstance(errors[0], ConfigError):  # it was valid when the worker began, and may be again
+            inbox.not_before_s = 0.0  # no pause, as the caller pauses
+        if isinstance(errors[0], ConfigError):  # settings were valid when the worker began
             raise StoreUnavailable(str(errors[0])) from errors[0]
         raise errors[0]
 
@@ -251,11 +251,11 @@ class Receivers:
             )
         except (StoreError, ConfigError) as failure:
             error = failure
-        except Exception as odd:  # any error: the receive is over
+        except Exception as odd:  # any error: the receive has ended
             error = StoreUnavailable(f"SQS ReceiveMessage {inbox.queue.sqs_name}: {odd!r}")
         took_s, now = time.monotonic() - begun_s, self._now_ms()
-        if messages and (inbox.quiet or self._closed):  # no claim will take them
-            with suppress(Exception):  # otherwise they return when their lease ends
+        if messages and (inbox.quiet or self._closed):  # no claim will take the messages
+            with suppress(Exception):  # otherwise the messages return when their lease ends
                 self._give_back(inbox.queue, [Received(raw, now, now + lease_s * 1000) for raw in messages])
                 messages = []
         with self._changed:

@@ -90,7 +90,7 @@ class Records:
         """Record that it runs alone."""
         state = held.state
         if self._cells is not None and state.alone < held.receives:
-            before = state.alone > state.receives  # that run ended in a crash: this is another
+            before = state.alone > state.receives  # that run crashed: this is another
             self.write(held, replace(state, alone=held.receives, crashes_alone=state.crashes_alone + before))
 
     def given_back(self, queue: SqsQueue, received: Sequence[Received]) -> list[End]:
@@ -100,7 +100,7 @@ class Records:
             return []
         if self._cells is not None:
             ask = ClaimRequest(queue.name, 1, 0)
-            with suppress(StoreError, ConfigError):  # otherwise each counts one crash too many
+            with suppress(StoreError, ConfigError):  # otherwise each message counts one crash too many
                 records = self.of(received)
                 in_flight = [self.held(queue, one, ask, records.get(one.raw["MessageId"])) for one in received]
                 self._cells.swap([record_swap(held, replace(held.state, receives=held.receives)) for held in in_flight])

@@ -19,7 +19,7 @@ from .queues import QueueDirectory, SqsQueue
 from .receive import Receivers
 from .track import Track
 
-IN_FLIGHT_MAX = 120_000  # limit of one queue
+IN_FLIGHT_MAX = 120_000  # messages of one queue that SQS lets be in flight
 NEAR_LIMIT = 0.9  # share of the limit above which retries are sent as copies, as a delayed message is not in flight
 LOOK_EVERY_S = 10.0
 LOOK_AFTER = 500  # messages received between two counts; fewer bring no queue near its limit
@@ -78,12 +78,13 @@ class SqsCounts:
         except ConfigError as error:
             if REFUSED in str(error):
                 raise StoreUnavailable(str(error)) from error
-            ready = leased = scheduled = 0  # there is no such queue
+            ready = leased = scheduled = 0  # the queue does not exist
         else:
             waiting = self._in_flight.hidden_in(sqs_queue.url, self._now_ms())
             hidden = min(leased, waiting)  # SQS counts messages that wait for a retry as in flight
             leased, scheduled = leased - hidden, scheduled + hidden
-            if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):  # the visible ones wait behind those
+            # visible messages wait behind hidden ones
+            if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):
                 ready, scheduled = 0, scheduled + ready
         rest = Counts() if self._triage is None else self._triage.counts(queue)
         return Counts(

@@ -15,7 +15,7 @@ from .client import BYTES_MAX, SEND, BatchJob, EntryRefused, Sqs, run
 from .queues import SqsQueue
 from .wire import STATE, VERBATIM, is_foreign, size_of, write
 
-DELAY_MAX_S = 900  # longest delay of a sent message
+DELAY_MAX_S = 900  # longest delay that SQS allows for a sent message
 
 
 class SendRequest(Struct):

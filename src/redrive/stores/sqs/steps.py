@@ -28,17 +28,17 @@ class SettleStep(Struct):
 
     held: ClaimedMessage
     sends: list[SendRequest]
-    rest: Message | None = None  # to write to the triage store
-    hide_until_ms: int | None = None  # None: delete it
+    rest: Message | None = None  # the dead letter to write to the triage store
+    hide_until_ms: int | None = None  # None: delete the message
     record: MessageState | None = None
     swaps: tuple[Swap, ...] = ()
-    left: Message | None = None  # the message afterwards; None: it is over
+    left: Message | None = None  # the message after settlement; None: it is over
     cancelled: bool = False
     sent: bool = False
     kept: bool = False
     ended: bool = False
     error: StoreError | ConfigError | None = None
-    refused: StoreError | ConfigError | None = None  # of a follow-up that SQS never accepts
+    refused: StoreError | ConfigError | None = None  # error of a follow-up that SQS never accepts
     word: Settled = Settled.OK
 
     @property
@@ -75,7 +75,7 @@ class Steps:
     ) -> None:
         self._at, self._queues, self._cells, self._triage = at, queues, cells, triage
         self._now_ms, self._near_limit = now_ms, near_limit
-        self._begun: dict[Receipt, SettleStep] = {}  # of calls that failed half-way
+        self._begun: dict[Receipt, SettleStep] = {}  # steps of calls that failed half-way
 
     @property
     def counts_all(self) -> bool:
@@ -135,7 +135,7 @@ class Steps:
         return often or until_ms + VISIBLE_MAX_S * 1000 > held.sent_ms + bounds.retention_ms
 
     def _resting(self, held: ClaimedMessage, decided: Message) -> SettleStep:
-        if decided.lane is Lane.DONE:  # it was cancelled
+        if decided.lane is Lane.DONE:  # the message was cancelled
             return SettleStep(held, [])
         if self._triage is not None:
             return SettleStep(held, [], rest=decided)
@@ -154,7 +154,7 @@ class Steps:
 
     def fresh_copy(self, held: ClaimedMessage, claimed: Message) -> SettleStep:
         """Replace a message that SQS would move away after another crash by a copy with all of its state."""
-        counted = claimed.attempt - 1  # the copy's claim counts it
+        counted = claimed.attempt - 1  # the copy's claim counts this attempt
         copy = replace(claimed, lane=Lane.READY, due_ms=None, attempt=counted)
         return SettleStep(held, [SendRequest(held.queue, copy)], left=copy)
 

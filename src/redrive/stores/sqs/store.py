@@ -198,7 +198,7 @@ class SqsStore(Store):
             raise Unsupported("SQS has no transactions to write in; enqueue without tx=")
         self._alive()
         if not drafts and swaps and self.triage_store is not None and self._beside.commits(swaps):
-            return self.triage_store.put([], swaps=swaps)  # one commit, as runs require
+            return self.triage_store.put([], swaps=swaps)  # runs require one commit
         return self._puts.put(drafts, swaps)
 
     def _alive(self) -> None:
@@ -231,7 +231,7 @@ class SqsStore(Store):
         except ConfigError as error:
             if not self._receivers.received:
                 raise
-            raise StoreUnavailable(str(error)) from error  # it was valid when the worker began, and may be again
+            raise StoreUnavailable(str(error)) from error  # was valid when the worker began
 
     def _claim(self, asks: Sequence[ClaimRequest], *, patient: bool) -> list[Delivery]:
         if asks and self._triage is not None:

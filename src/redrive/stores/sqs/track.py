@@ -31,7 +31,7 @@ from .wire import RECORD_TTL_MS as TTL_MS
 RECORDS, KEYS = "sqs/t/", "sqs/k/"
 KEY_TTL_MS = 400 * 86_400_000  # longer than the longest wait of a message, so that every cell expires
 CANCELLED_KEPT_MS = 86_400_000  # how long a cancelled message can be looked up after it left SQS
-UNSENT_MS = 60_000  # after this a message not marked as sent counts as gone
+UNSENT_MS = 60_000  # from then on an unsent message counts as gone
 SURELY_WAITS_MS = 2000  # how far in the future its due time must be, as clocks differ
 TRIES = 8
 
@@ -54,7 +54,7 @@ class TrackRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     redrives: int = 0
     run: str | None = None
     sent: bool = True
-    begun_ms: int = 0  # time just before it was sent
+    begun_ms: int = 0  # time just before the message was sent
     cancel: bool = False
     cancelled_ms: int | None = None
 

@@ -63,7 +63,7 @@ class SqsTriage:
             words = self._replace(self._tracked_sends, handles, verdict, swaps)
         else:
             words = self._store.triage(handles, verdict, swaps=swaps)
-        with suppress(StoreError, ConfigError):  # it is in the outbox, and the next pump sends it
+        with suppress(StoreError, ConfigError):  # the message is in the outbox: the next pump sends it
             self.outbox.pump(len(handles))
         return words
 

@@ -24,7 +24,7 @@ from ...store import Store
 from ..redrive.records import Line
 
 INDEX = "autos"
-STORY_MAX = 200  # lines; older ones are dropped
+STORY_MAX = 200  # lines of a story; older ones are dropped
 KEPT_MS = 400 * 86_400_000  # expiry of a machine that no worker runs
 READ_AT_ONCE = 200
 QUEUE, FINGERPRINT = "queue/", "fingerprint/"
@@ -111,7 +111,7 @@ def machines(store: Store, scope: str | None = None) -> list[Machine]:
         cells = store.cells.read([*map(state_cell, some), *map(story_cell, some)])
         for cell, stored in zip(cells, cells[len(some) :], strict=False):
             machine = decoded(cell, _decode, None)
-            if machine is not None:  # it may have expired, or be unreadable
+            if machine is not None:  # the machine may have expired, or be unreadable
                 result.append(replace(machine, story=decoded(stored, _lines, ())))
     return result
 

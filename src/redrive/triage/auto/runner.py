@@ -57,7 +57,7 @@ ASK_MS = 1000  # interval of checks of a gate, or of the run
 DISCARD_MAX = 100  # messages discarded in one commit
 TICK_S = 0.25  # a tick starts no further step after this time; the next one continues
 
-MachineCount = Literal["isolated", "discarded"]  # fields of Machine
+MachineCount = Literal["isolated", "discarded"]  # counters of Machine, by field name
 
 
 class Assignment(NamedTuple):
@@ -78,8 +78,8 @@ class Memory:
 
     def __init__(self, app: Registry, assignment: Assignment) -> None:
         self.assignment, self.scan, self.wake_ms = assignment, Scan(app, assignment.where), 0
-        self.held: Sequence[str] = ()  # the dependencies that hold all due messages
-        self.release_ms = 0  # when to read the held messages again
+        self.held: Sequence[str] = ()  # dependencies that hold all due messages
+        self.release_ms = 0  # when held messages are read again
         self.shut_until_ms = 0  # until then only the gates are checked, and no messages read
 
 
@@ -228,7 +228,8 @@ class AutoRunner:
             )
         if machine.phase != "paused":
             after = replace(after, phase="looking")
-            if run is not None and run.status is RunStatus.CANCELLED:  # by a person: do not start another run at once
+            # a person cancelled it: start no other run at once
+            if run is not None and run.status is RunStatus.CANCELLED:
                 after = replace(after, phase="paused", why=f"run {machine.run} was cancelled: {run.why}")
                 line += "; paused until it is resumed"
         self._commit(cell, after, [line], now_ms)
@@ -371,7 +372,7 @@ class AutoRunner:
         return swaps(self._store, cell, replace(machine, until_ms=until_ms), [Line(now_ms, line) for line in lines])
 
     def _try(self, cell: Cell, machine: Machine, lines: list[Line]) -> None:
-        with suppress(Conflict):  # another process has it
+        with suppress(Conflict):  # another process has the machine
             self._store.put([], swaps=swaps(self._store, cell, machine, lines))
 
 

@@ -57,7 +57,7 @@ class Scan:
         self._known: dict[str, int] = {}  # due times of waiting messages, the soonest ones
         self._lost_ms = math.inf  # when the first waiting message is due that was not remembered
         self._held: set[str] = set()  # known messages that a dependency holds
-        self._why: dict[str, str] = {}  # the reason, by dependency
+        self._why: dict[str, str] = {}  # reasons of holds, by dependency
         self._walk, self._tail = Walk(where, going=True), Walk(where)
         self._walk_from_ms = 0  # when the last walk through the whole lane began, and when the next one does
         self._walk_ms = math.inf
@@ -106,7 +106,7 @@ class Scan:
         for at in range(0, len(ready), PAGE):
             ids = [id for _, id in ready[at : at + PAGE]]
             page = self._store.peek(Lane.DEAD, where=replace(self._where, ids=tuple(ids)), limit=len(ids))
-            for id in {*ids} - {message.id for message in page.messages}:  # the message was moved
+            for id in {*ids} - {message.id for message in page.messages}:  # the message was moved meanwhile
                 self._known.pop(id, None)
             self._sort(page.messages, got)
             if got.full:
@@ -178,7 +178,7 @@ class _Pass:
 
     def __init__(self, auto: AutoRedrive, ruled: Set[str], now_ms: int, breakers: Breakers | None) -> None:
         self.auto, self.ruled, self.now_ms, self.breakers = auto, ruled, now_ms, breakers
-        self.due: dict[str, tuple[int, Message]] = {}  # each with its due time
+        self.due: dict[str, tuple[int, Message]] = {}  # due messages by id, each with its due time
         self.poison: dict[str, Message] = {}
         self.read = 0
 

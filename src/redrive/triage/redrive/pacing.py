@@ -20,14 +20,14 @@ from msgspec.structs import replace
 from ...errors import StopError, near_miss
 from ...flow import limits
 
-MAX_PER_S = 500.0  # for a run without a rate
+MAX_PER_S = 500.0  # speed of a run without a rate
 STEP_MS = 10_000  # how long a speed lasts before it doubles
 BAD_SHARE = 0.1  # a second with a larger share of failures halves the speed
 # Half of the tenth of a second that a run may be ahead of its rate; the other half is for slow commits, as a move
 # becomes visible only with its commit.
 LATE_MS = 50
 STALL_MS = 3000  # a runner that paused for longer saw no outcomes, so the speed does not grow for that time
-OUTCOMES_MIN = 20  # a share of fewer is not significant
+OUTCOMES_MIN = 20  # a share of fewer outcomes is not significant
 
 GO_ON: Final = "go on"
 WAIT: Final = "wait"
@@ -87,7 +87,7 @@ def with_outcomes(speed: Speed, rate: float | None, done: int, failed: int, now_
     if second == speed.second:
         return replace(speed, done=speed.done + done, failed=speed.failed + failed)
     if not (speed.done or speed.failed or done or failed):
-        return speed  # avoids a write every second
+        return speed  # an unchanged speed is not written every second
     if halve and speed.failed > BAD_SHARE * (speed.done + speed.failed):
         speed = replace(speed, per_s=max(min(1.0, _top(rate)), speed.per_s / 2), since_ms=now_ms)
     return replace(speed, second=second, done=done, failed=failed)
@@ -176,7 +176,7 @@ class StopRule(Struct, frozen=True):
         return f"{failed:,} of {outcomes:,} failed ({percent(failed, outcomes)}): the run stops at {self}"
 
 
-CANARY_STOP: Final = StopRule(20.0)  # for a canary whose stop rule is not a share
+CANARY_STOP: Final = StopRule(20.0)  # stop rule of a canary, if the run's is not a share
 # The defaults of a plan, for every surface.
 CANARY: Final = 5
 SLOW_START: Final = True
@@ -204,7 +204,7 @@ def percent(part: int, whole: int) -> str:
 
 def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
     match = pattern.match(text, at)
-    assert match is not None  # it matches even an empty text
+    assert match is not None  # the pattern matches even an empty text
     return match
 
 

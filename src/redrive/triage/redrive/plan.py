@@ -38,7 +38,7 @@ from .run import Run, begin
 
 MAX_AGE = "24h"
 NAMES_MAX, OTHERS = 1000, "…"  # queues, or tasks, that are counted by name
-AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # since death
+AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # ranges of time since death
 _AGES_MS = [hours * 3_600_000 for hours in (1, 6, 24, 7 * 24, 30 * 24)]
 CANARY_S = 1.0  # assumed time until the outcomes of a canary
 
@@ -206,7 +206,7 @@ class _Counts:
         self.now_ms = now_ms
         self.queues: Counter[str] = Counter()
         self.tasks: Counter[str] = Counter()
-        self.ages: Counter[int] = Counter()  # by index in AGES
+        self.ages: Counter[int] = Counter()  # messages per index in AGES
 
     def add(self, messages: Sequence[Message]) -> None:
         self.queues.update(m.queue for m in messages)

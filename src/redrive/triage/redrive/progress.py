@@ -39,7 +39,7 @@ from .records import (
     story_cell,
 )
 
-FIND_MAX = 200  # messages read at once
+FIND_MAX = 200  # messages looked up at once
 LOST_EVERY_MS = 5000  # interval of searches for messages that ended without an outcome
 CHUNKS_KEPT = 4  # chunks cached
 MARKS_READ = 100  # marks cells read at once
@@ -60,7 +60,7 @@ class UnitOfWork:
         self.more: list[Swap] = []
         self.removed: set[str] = set()  # keys of the cells that `more` removes
         self.failures: list[Failure] = []
-        self.done = 0  # good outcomes in this tick
+        self.done = 0  # good outcomes counted in this tick
         self.notices: list[tuple[str, str]] = []
         self._lines: list[Line] = []
         self.ttl_ms = KEPT_MS
@@ -126,7 +126,7 @@ class Progress:
         self._store, self.id = store, id
         self._chunks: OrderedDict[int, list[Handle]] = OrderedDict()
         self._open: dict[int, int] | None = None  # messages without an outcome, by chunk; None: not read yet
-        self._turn = 0  # counter that selects the next older chunk
+        self._turn = 0  # selects the next older chunk in turn
         self._searched_ms = self._lost_at = 0  # time of the last search for lost messages, and position of the next one
         self._tried: tuple[int, list[bool]] | None = None  # end of the last batch, and which messages it moved
 

@@ -56,8 +56,8 @@ class RedriveSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     canary: int = 0  # messages moved first; the rest after their outcomes
     slow_start: bool = False
     halve_on_failures: bool = False
-    stop_if: str = ""  # "failed>20%"; empty: never
-    attempts: int | None = None  # of the new life; None: the policy's
+    stop_if: str = ""  # such as "failed>20%"; empty: never
+    attempts: int | None = None  # attempts of the new life; None: the policy's
     to_queue: str | None = None
     delay_ms: int = 0
     spread_ms: int = 0  # each message is due up to this much later, at random
@@ -206,13 +206,13 @@ FINAL = frozenset({RunStatus.STOPPED, RunStatus.CANCELLED, RunStatus.DONE})
 class PlanMark(StrEnum):
     """The mark of one message of a plan."""
 
-    LEFT = "."  # not tried yet
-    WAITING = "w"  # moved; its first run has not settled
+    LEFT = "."  # the run has not tried the message yet
+    WAITING = "w"  # moved, but its first run has not settled
     DONE = "d"
     FAILED = "f"
     CHANGED = "c"  # not moved, as it had changed since the plan
     ENDED = "s"  # moved, then ended by a person: cancelled, removed, redriven
-    RETURNED = "u"  # returned by undo
+    RETURNED = "u"  # an undo returned the message
 
 
 class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -220,7 +220,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     those before `known` are marked as moved or not. Times are ms of the store's clock."""
 
     status: RunStatus = RunStatus.RUNNING
-    phase: str = "starting"  # present activity, in words
+    phase: str = "starting"  # present activity of the run, in words
     why: str = ""  # reason of the status or of the wait
     actor: str = ""
     reason: str = ""
@@ -243,7 +243,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     approved_by: str = ""
     owner: str = ""  # the runner with the lease, until `until_ms`
     until_ms: int = 0
-    closed: bool = False  # no runner is needed any more
+    closed: bool = False  # True once the run needs no runner
 
     @property
     def last_tick(self) -> tuple[object, ...]:

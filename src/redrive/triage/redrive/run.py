@@ -309,7 +309,7 @@ def change(store: Store, id: str, act: RunChange, action: str, text: str, actor:
             Swap(state_cell(id), version_of(cell), encode(changed), KEPT_MS),
             Swap(story_cell(id), version_of(story), encode(longer_story), KEPT_MS),
         ]
-        if state.closed and not changed.closed:  # a runner is needed again
+        if state.closed and not changed.closed:  # the run needs a runner again
             swaps.append(_opened(opened, id))
         store.put([], swaps=[*swaps, *audited])
         return changed

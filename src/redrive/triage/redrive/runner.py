@@ -49,11 +49,11 @@ from .records import (
 )
 
 BATCH = 250  # messages moved in one commit
-SETTLING_S, IDLE_S = 0.25, 1.0  # between two ticks
+SETTLING_S, IDLE_S = 0.25, 1.0  # seconds between two ticks: while outcomes arrive, and idle
 ROOM_S = 0.05  # least time between two ticks while outcomes make room for more
 QUIET_MAX = 20  # ticks in a row without an outcome before the pause becomes IDLE_S
 UNASKED_MS = 5000  # how long a run waits for a worker with its health check before it reports that it waits
-AWAITING = "awaiting approval"  # a phase
+AWAITING = "awaiting approval"  # name of a phase
 OUTCOMES_WAITED_MS = 7 * 86_400_000  # how long a finished run waits for outcomes
 
 
@@ -66,11 +66,11 @@ class Runner:
     def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: Registry | None = None) -> None:
         self._store, self.id, self._owner, self._notice, self._app = store, id, owner, notice, app
         self._plan: Plan | None = None
-        self._split: SplitDependencies | None = None  # dependencies that hold messages by key
+        self._split: SplitDependencies | None = None  # split dependencies, which hold messages by key
         self._progress = Progress(store, id)
         self._last_tick: tuple[object, ...] | None = None  # the part of the state that its last commit wrote
         self._refused: set[str] = set()  # messages that a worker claimed before they were returned
-        self._quiet = 0  # ticks in a row without news
+        self._quiet = 0  # ticks in a row without anything to write
         self.carries = False  # True if it had the lease at its last tick
         self.moves = False  # True if it has messages left to move, now or after outcomes
         self._canary_queues: Collection[str] = ()  # the queues of its canary while it waits for the outcomes
@@ -197,7 +197,7 @@ class Runner:
         if settings.canary and not state.canary_over:
             tried = state.moved + state.ended
             if state.waiting or (state.at < state.total and tried < settings.canary):
-                return None  # not all outcomes are known
+                return None  # some outcomes are not known yet
             work.state = replace(state, canary_over=True)
             word = pacing.canary(state.moved, stop, state.done, state.failed) if state.moved else pacing.GO_ON
             if word != pacing.GO_ON:
@@ -272,7 +272,7 @@ class Runner:
         handles = self._progress.chunk(n)[k : k + wanted]
         speed, count = pacing.grant(state.speed, settings.rate, work.now_ms, len(handles))
         held = self._split.first_held(handles[:count], work.now_ms) if self._split else None
-        if held is not None:  # move only the messages before it
+        if held is not None:  # move only the messages before the held one
             speed, count = pacing.grant(state.speed, settings.rate, work.now_ms, held[0])
         # A tick that moves nothing needs no commit, unless a clock was set back: otherwise the run would wait again.
         if count or replace(speed, looked_ms=state.speed.looked_ms) != state.speed:
@@ -290,7 +290,7 @@ class Runner:
         if state.status is not RunStatus.RUNNING or state.at >= state.total or state.speed is None:
             return tick_s
         rate, at_once = (None, None) if self._plan is None else (self._plan.settings.rate, self._plan.settings.at_once)
-        if at_once is not None and _under_way(state) >= at_once:  # outcomes make room
+        if at_once is not None and _under_way(state) >= at_once:  # the run waits for outcomes to make room
             return min(max(at_once / (rate or pacing.MAX_PER_S) / 2, ROOM_S), tick_s)
         return min(max(pacing.next_ms(state.speed, rate, work.now_ms) - work.now_ms, 10) / 1000, tick_s)
 
@@ -330,7 +330,7 @@ class Runner:
         if state.waiting and work.now_ms < state.over_ms + OUTCOMES_WAITED_MS:
             self._commit(work)
             return IDLE_S
-        with contextlib.suppress(PlanRefused):  # it has expired
+        with contextlib.suppress(PlanRefused):  # the plan has expired
             keep(self._store.cells, plan, OVER_KEPT_MS)
         for numbers in batched(plan):
             prolong(self._store.cells, [marks_cell(self.id, n) for n in numbers], OVER_KEPT_MS)
@@ -353,7 +353,7 @@ class Runner:
             prolong(cells, [state_cell(id), story_cell(id), failures_cell(id)], UNNAMED_KEPT_MS)
             for numbers in batched(plan):
                 prolong(cells, [marks_cell(id, n) for n in numbers], UNNAMED_KEPT_MS)
-            with contextlib.suppress(PlanRefused):  # as above
+            with contextlib.suppress(PlanRefused):  # the plan has expired
                 keep(cells, plan, UNNAMED_KEPT_MS)
 
 

@@ -30,7 +30,7 @@ from ...validation import INT_MAX
 TOPIC = "aws-sns-topic"  # header with the ARN of the topic
 VERBATIM = "aws-verbatim"  # header of a message that goes back verbatim; its value has the types of the attributes
 SOURCE = "aws-dead-letter-source"  # header with the ARN of the queue in which it died
-STATE = "redrive"  # the message attribute with the mutable state
+STATE = "redrive"  # message attribute with the mutable state
 ATTEMPT = "x-redrive-attempt"  # attribute with the number of a re-driver's moves, also on foreign messages
 BYTES_MAX = 1024 * 1024  # limit of a message in SQS, body and attributes
 ENVELOPE_BYTES = 64 * 1024 + 32 * 1024  # reserved for everything but the body: history, names, headers
@@ -42,7 +42,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _LAST_MS = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _MS
 _EXACT_MS = 2**41  # below this a float of seconds is exact to less than half a microsecond
-_INT_MAX = 2**31 - 1  # limit of a CloudEvents Integer
+_INT_MAX = 2**31 - 1  # largest Integer in a CloudEvent
 _DEEP = 200  # brackets in a body up to which its depth is not checked
 _ROOM = 400  # levels of nesting that a reader's own stack may use of Python's limit
 _NOT_IN_SQS = ("\ufffe".encode(), "\uffff".encode())  # the only ones that JSON does not escape
@@ -67,8 +67,8 @@ class CloudEvent(msgspec.Struct, omit_defaults=True, gc=False):
     rdpriority: int = NORMAL
     rdgroup: str | None = None
     rdkey: str | None = None
-    rddeadline: str | None = None  # in milliseconds, as text: a CloudEvents Integer has 32 bits
-    rdkeep: str | None = None  # in milliseconds
+    rddeadline: str | None = None  # milliseconds as text: a CloudEvents Integer has 32 bits
+    rdkeep: str | None = None  # milliseconds to keep it once done
     rdproducer: str | None = None
     rdheaders: str | None = None  # JSON text, as an attribute's value cannot be an object
     rdtopic: str | None = None  # the topic it was published to, so each queue has a copy of its own
@@ -162,7 +162,7 @@ def sqs_text(written: bytes) -> str:
     """JSON as text, with escapes for characters that SQS refuses."""
     if not written.isascii():
         for odd, escape in zip(_NOT_IN_SQS, (rb"\ufffe", rb"\uffff"), strict=True):
-            written = written.replace(odd, escape)  # inside a string in any case
+            written = written.replace(odd, escape)  # it can only be inside a string
     return written.decode()
 
 

@@ -31,7 +31,7 @@ def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[s
     if VERBATIM in message.headers:
         return write_verbatim(message)
     attributes = {TASK: attribute(message.task)} if message.task else {}
-    if message.traceparent and topic is None:  # for other programs; redrive reads it from the envelope
+    if message.traceparent and topic is None:  # for other programs; redrive reads the envelope
         attributes[TRACEPARENT] = attribute(message.traceparent)
     if not _is_fresh(message):
         attributes[STATE] = {"DataType": "String", "StringValue": sqs_text(encode(state_of(message)))}
@@ -86,7 +86,7 @@ def _with_state(message: Message, written: Mapping[str, Any]) -> tuple[Message, 
         state = decode(written["StringValue"])
         whole = with_state(message, state)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return message, FRESH  # another program's attribute with that name
+        return message, FRESH  # the attribute is another program's
     return (message, FRESH) if unstorable(whole) else (whole, state)
 
 

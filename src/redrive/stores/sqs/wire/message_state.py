@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ....fault import Fault
 from ....message import ClaimRequest, Deferral, Lane, Message
 
-FAULTS_BYTES_MAX = 64 * 1024  # of a message's history; see `trimmed`
+FAULTS_BYTES_MAX = 64 * 1024  # bytes of a message's history; see `trimmed`
 PROGRESS_BYTES_MAX = 240 * 1024  # of a checkpoint: a record with it and a history, in base64, fits a DynamoDB item
 RECORD_BYTES_MAX = 396 * 1024
 RECORD_TTL_MS = 15 * 24 * 3600 * 1000  # SQS keeps a message for at most 14 days
@@ -35,7 +35,7 @@ class MessageState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     enqueued_ms: int = 0
     life_ms: int = 0
     held_ms: int = 0
-    due_ms: int | None = None  # it does not run before this time
+    due_ms: int | None = None  # the message does not run before this time
     deadline_ms: int | None = None
     attempts_allowed: int | None = None
     run: str | None = None
@@ -46,7 +46,7 @@ class MessageState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     faults: tuple[Fault, ...] = ()
     receives: int = 0
     alone: int = 0
-    id: str | None = None  # of another program's message, whose body has none
+    id: str | None = None  # id of another program's message, whose body has none
 
 
 encode = msgspec.json.Encoder().encode
