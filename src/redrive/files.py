@@ -143,7 +143,7 @@ class Folder:
         if fd >= 0:
             os.close(fd)
 
-    __del__ = close  # so that the last thread that uses it closes it
+    __del__ = close  # close the descriptor when no thread refers to the folder
 
     def __enter__(self) -> Folder:
         return self

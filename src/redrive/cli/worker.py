@@ -152,7 +152,7 @@ def worker(
         loaded.recycle_memory = chosen.recycle_memory
     tell_warnings(chosen.log, quiet=child)
     loaded.schedules_watched = child  # the parent has warned of missing schedulers
-    if not child and (chosen.drain or not chosen.burst):  # not for a burst, which cron or the like starts again
+    if not child and (chosen.drain or not chosen.burst):  # a burst does not wait, as cron or the like starts it again
         wait_for_store(loaded)
     if child or not loaded.store.traits.shared:
         return _work(loaded, chosen, metrics_dir, child)
@@ -162,7 +162,7 @@ def worker(
     preflight(loaded, loaded.store, [queue.name for queue in loaded.queues_of(_sizes(loaded, chosen.queues))])
     code = _supervise(loaded, chosen, url)
     if chosen.burst and loaded.url is not None:
-        with contextlib.closing(open_store(loaded.url)) as store:  # the app has closed its own
+        with contextlib.closing(open_store(loaded.url)) as store:  # the worker has closed the app's store
             note_left(store, loaded, [queue.name for queue in loaded.queues_of(_sizes(loaded, chosen.queues))])
     return code
 

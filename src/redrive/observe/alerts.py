@@ -87,7 +87,7 @@ class Watch:
         self._piles: dict[AlertSubject, Pile] = {}
         self._look_s: dict[AlertSubject, float] = {}  # when to check whether an alert may be sent
         self._sent_s: dict[AlertSubject, float] = {}  # when this process last sent an alert, used if the store fails
-        self._hurry: dict[AlertSubject, None] = {}  # to send at once, in this order; a dict keeps it
+        self._hurry: dict[AlertSubject, None] = {}  # subjects to send at once; a dict keeps their order
         self._busy = False
         self._thread: threading.Thread | None = None
 

@@ -21,7 +21,7 @@ from .directory import RENEW_S, ProcessCell
 from .figures import TRIPS, RateMeter, percentile, rss_bytes
 from .record import WorkerInfo
 
-SECOND_S = 1.0  # when the second record is written: a worker writes the first before it has claimed anything
+SECOND_S = 1.0  # seconds until the second record, as a worker writes its first before it claims anything
 CLOSE_S = 1.0  # how long the end of a process waits for its last write
 
 

@@ -15,7 +15,7 @@ from .commands import as_module, command, completed, corrected, program
 
 DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
-FIELDS_BESIDE = {"PRESET": "--task"}  # by argument: the option that fits another value that people give for it
+FIELDS_BESIDE = {"PRESET": "--task"}  # by argument: the option for another kind of value that people give for it
 REASON = "CRM-77: why you do it"  # the placeholder in a command line that lacks a reason
 _EXTRAS = {
     "httpx": "http",

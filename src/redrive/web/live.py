@@ -148,7 +148,7 @@ class Live:
         self._wake()
 
     async def _watch(self) -> None:
-        thread = ThreadPoolExecutor(1, "redrive-live")  # one thread, to which a store's wait belongs
+        thread = ThreadPoolExecutor(1, "redrive-live")  # one thread, as a store's wait belongs to its caller's
         last, looks, woken = b"", 0, False
         try:
             while self.watchers:

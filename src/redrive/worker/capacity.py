@@ -24,7 +24,7 @@ class RetryShares:
 
     def __init__(self, queues: Sequence[Queue]) -> None:
         self._shares = {q.name: q.retry_share for q in queues}
-        self._owed: dict[str, float] = {}  # by queue with a backlog: retries still owed, below one
+        self._owed: dict[str, float] = {}  # by queue: the fraction of a retry still owed
 
     def take(self, queue: str, limit: int) -> int:
         owed = self._owed.get(queue)
@@ -63,7 +63,7 @@ class Capacity:
         self._most = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
         together = sum(self._most.values())
         self.capacity = min(together, total * 2 if prefetch is None else total + prefetch)
-        self._shares = [self._most]  # by queue, how many each may hold, in the order in which they are filled
+        self._shares = [self._most]  # by queue, the most messages it may hold; the mappings are filled in order
         if any(q.weight != 1 for q in queues):
             weights = sum(q.weight for q in queues)
             self._shares.insert(0, {q.name: math.ceil(self.capacity * q.weight / weights) for q in queues})
@@ -143,7 +143,7 @@ class Capacity:
     def note(self, asks: Sequence[ClaimRequest], deliveries: Sequence[Delivery], clogged: frozenset[str]) -> set[str]:
         """Record the claimed messages; return the queues that gave fewer than requested."""
         if self._flow is not None:
-            clogged -= self._flow.looking  # in these, messages of known tasks may wait, too
+            clogged -= self._flow.looking  # these were searched for unknown tasks, so known ones may wait in them
         if clogged and self._left:
             self._left.note(clogged)
         given, asked = Counter(delivery.message.queue for delivery in deliveries), Counter[str]()

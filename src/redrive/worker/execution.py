@@ -54,15 +54,15 @@ class Execution(Struct, gc=False, eq=False):
     limit: QueueLimit[Execution]
     until_s: float  # time.monotonic() at which the lease ends
     slot: int = -1  # in the crash ledger
-    task: Any = None  # the TaskSpec; set by admission, as the arguments
+    task: Any = None  # the TaskSpec; set by admission, like the arguments
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
-    guards: tuple[LimitState, ...] = ()  # set by flow control, as the fields up to `counted`
+    guards: tuple[LimitState, ...] = ()  # set by flow control, like the next fields up to `counted`
     refusal: Refusal | None = None
     granted: tuple[str, ...] = ()  # the passes that flow control has granted so far
     probes: tuple[LimitState, ...] = ()  # the guards for whose breakers it is a probe
     counted: bool = False  # whether it takes one of its dependency's concurrent calls
-    claim: Claim | None = None  # the claim of its key; set by idempotency.py, as the fields up to `over`
+    claim: Claim | None = None  # the claim of its key; set by idempotency.py, like the next fields up to `over`
     stored: KeyRecord | None = None  # the stored result of its key, used instead of a run
     over: bool = False  # whether it has ended without a run
     decision: Decision | None = None  # set if it was not admitted

@@ -15,10 +15,10 @@ from ..events import Notify
 
 PAUSE_S = (0.05, 2.0)  # the first and the longest pause, in seconds
 HEADWAY_S = 0.25  # seconds after a write of ours in which writes of others that waited get through
-SLOW_S = 1.0  # a write that took longer met an outage
+SLOW_S = 1.0  # a write that took longer counts as an outage
 BACK_WITHIN_S = PAUSE_S[1] + 0.5  # seconds in which other workers notice the end of an outage
 RENEWS_MS = 2000  # a lease that expired so soon after a write of ours could have been renewed then
-RENEWS_SHARE = 0.6  # of a lease, at most: holders renew after a third of it
+RENEWS_SHARE = 0.6  # the share of a lease that bounds RENEWS_MS: holders renew after a third of it
 
 
 class Outage:

@@ -17,7 +17,7 @@ from .flow.local_state import controls, is_rate
 if TYPE_CHECKING:
     from ..task import TaskSpec
 
-_LIKENESS = 0.75  # of a name to a dependency that other tasks call: it may be another one
+_LIKENESS = 0.75  # the least likeness at which an undeclared name may be meant for a declared one
 
 
 def preflight(app: Registry, store: Store, queues: Iterable[str]) -> None:

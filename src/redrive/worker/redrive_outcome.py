@@ -12,7 +12,7 @@ from msgspec import Struct
 from ..fault import Fault
 from ..message import SEALED, Ack, Decision, Message, RetryAt, Settlement, Swap
 
-KEPT_MS = 90 * 86_400_000  # in case no redrive run counts it
+KEPT_MS = 90 * 86_400_000  # how long an outcome is stored if no redrive run counts it
 TEXT_MAX = 200
 DONE, FAILED = "done", "failed"
 

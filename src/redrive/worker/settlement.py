@@ -144,7 +144,7 @@ def refused(o: Outcome, error: EnqueueError | StoreError, task: TaskSpec, now_ms
         return replace(o, settlement=replace(o.settlement, follow_ups=()))
     failed = _failed(o.delivery.message, _with_run(classify(error), o.run_s), task.policy, now_ms)
     settlement = _settlement(o.delivery, *failed, task, now_ms, worker)
-    freed = tuple(releasing(swap.key, swap.version) for swap in o.settlement.swaps)  # not completed
+    freed = tuple(releasing(swap.key, swap.version) for swap in o.settlement.swaps)  # to free keys instead
     return replace(o, settlement=replace(settlement, swaps=freed))
 
 

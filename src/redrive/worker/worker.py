@@ -244,7 +244,7 @@ class Worker:
     def _drain(self) -> None:
         if self.draining:
             return
-        self._notice("draining", f"{len(self._in_flight)} held, grace {self.grace_s:g} s")  # before the end can come
+        self._notice("draining", f"{len(self._in_flight)} held, grace {self.grace_s:g} s")  # reported before it may end
         self._leases.draining = self._store_loop.draining = True
         self._loop.call_later(self.grace_s, self._end_grace)
         self._store.nudge()

@@ -15,7 +15,7 @@ from ...message import Swap
 
 KEY = "celery/next-key"  # the key of the cell
 KEY_BYTES = 32
-TRIES = 3  # more than one if several bridges start at once on a new store
+TRIES = 3  # tries to create the key, as several bridges may start at once on a new store
 
 
 class Proofs:
@@ -52,7 +52,7 @@ class Proofs:
             key = self._read_key()
             if key is not None:
                 return key
-            self._app.store.cells.swap([Swap(KEY, 0, secrets.token_bytes(KEY_BYTES))])  # of several, one applies
+            self._app.store.cells.swap([Swap(KEY, 0, secrets.token_bytes(KEY_BYTES))])  # one of several wins
         raise StoreUnavailable(
             f"the cell {KEY!r} cannot be written; nothing was moved, and the next try takes it again"
         )

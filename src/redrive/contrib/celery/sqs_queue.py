@@ -14,7 +14,7 @@ from ...stores.sqs.client import DELETE, ENTRIES_MAX, Sqs
 from ...urls import shown, split
 from .source import Taken
 
-HIDDEN_S = 120  # the visibility timeout, within which they must be put
+HIDDEN_S = 120  # the visibility timeout, within which messages must be put
 WAIT_S = 1  # the wait of a receive for its first message
 EXPECTED = "expected sqs://REGION, such as sqs://eu-central-1; credentials are found as boto3 finds them"
 

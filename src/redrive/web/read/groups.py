@@ -34,11 +34,11 @@ NEW_MS = 3_600_000  # a group is new for so long after its first death
 RUNS = 50  # the latest runs, by which a regressed group is recognised
 MATCHED_MAX = 100_000  # messages that a thread reads if no index can group them
 FRAME = re.compile(r'^ *File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
-MESSAGES = 50  # of a group that its page lists
+MESSAGES = 50  # messages of a group that its page lists
 SAMPLE = 200  # messages read to find what they share
 LOG, LOG_READ = 10, 2000  # entries of the audit log: shown, and read
 FRAMES = 12
-_FINGERPRINT = re.compile(r"[0-9a-f]{16}")  # one without dead messages has a page: its last may just have moved
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")  # a group without dead messages has a page: its last may just have moved
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<")
 _PATH = re.compile(r"[/\\]")
 

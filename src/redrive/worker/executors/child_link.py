@@ -24,7 +24,7 @@ class ChildLink:
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        channel.setblocking(False)  # an event loop requires that
+        channel.setblocking(False)  # an event loop that reads it requires that
         self._incoming, self._outgoing = select.poll(), select.poll()
         self._incoming.register(channel, select.POLLIN)
         self._outgoing.register(channel, select.POLLOUT)

@@ -251,7 +251,7 @@ class ChildServer:
     def _arrived(self) -> None:
         """Wake the loop or thread that waits for a message. Runs on the thread that read it."""
         if self._link.over and self._executions:
-            os._exit(1)  # the worker is gone, and another one gets this message
+            os._exit(1)  # the worker is gone, and another worker gets this message
         if threading.current_thread() is threading.main_thread():
             self._wake()
         elif self._loop is not None:

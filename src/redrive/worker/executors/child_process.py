@@ -49,14 +49,14 @@ class Child:
         self.memory = memory
         self.suspects = suspects  # started for suspects, or running some
         self.executions: dict[int, Execution] = {}  # by number
-        self.sent: set[int] = set()  # those that it has received: its death counts as their crash
-        self.met: set[int] = set()  # those that ran beside others
+        self.sent: set[int] = set()  # numbers of those that it has received, for which its death counts as a crash
+        self.met: set[int] = set()  # numbers of those that ran beside others
         self.most = ANY  # the most executions that all of its executions allow
-        self.overdue: frozenset[int] = frozenset()  # overdue executions, for which its worker killed it
+        self.overdue: frozenset[int] = frozenset()  # numbers of the overdue executions for which its worker killed it
         self.number = self.ran = 0
         self.ready = self.retired = self.used_up = False  # `used_up`: it gets no more
         self.leave_at_s = float("inf")  # when it is no longer kept idle
-        self.over = False  # its channel is closed
+        self.over = False  # the channel is closed
         self.dead = False
         self.tasks: frozenset[str] = frozenset()
         self.kill_at_s = float("inf")
@@ -64,7 +64,7 @@ class Child:
         self.broken: str | None = None  # why it could not begin
         self.peak_bytes: int | None = None  # as of the last check
         self.asked_where = False
-        self._last_words = _scratch()  # its stack when it is killed
+        self._last_words = _scratch()  # the file to which the child writes its stack when it is killed
         self.channel, theirs = socket.socketpair()
         with theirs:
             # A process starts with its parent's memory on Linux, which counts as its own peak.

@@ -30,7 +30,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     spec: str  # MODULE:NAME of the app, or of one of its tasks
     modules: tuple[str, ...]  # other modules that declare its tasks
     main: str | None  # the file of the worker's program, if the app is in that
-    main_module: str | None  # its name, if it was started by name
+    main_module: str | None  # the program's module name, if it was started with -m
     path: tuple[str, ...]
     argv: tuple[str, ...]
     url: str | None
@@ -50,8 +50,8 @@ class ChildWork(Struct, frozen=True, array_like=True, tag="work"):
     deadline_s: float
     now_ms: int  # of the store's clock
     body: bytes | None = None  # the body, if the message's own refers to a blob
-    claim: Claim | None = None  # of its idempotency key
-    together: bool = False  # it runs beside others that are `together`
+    claim: Claim | None = None  # the claim of the message's idempotency key
+    together: bool = False  # whether it may run beside others that are `together`
     trace: str | None = None  # the traceparent of its span
 
 
@@ -91,7 +91,7 @@ class Checkpoint(Struct, frozen=True, array_like=True, tag="keep"):
 
     number: int
     state: bytes
-    run: int = 0  # 0: from a version that runs one after the other
+    run: int = 0  # 0: from an older version, which runs one message at a time
 
 
 class Ended(Struct, frozen=True, array_like=True, tag="ended"):

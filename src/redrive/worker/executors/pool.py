@@ -29,7 +29,7 @@ class ChildPool:
         self.memory, self._limit, self._suspects_max = memory, limit, suspects_max
         self.children: list[Child] = []
         self.idle: list[Child] = []
-        self.isolated: deque[Execution] = deque()  # those that wait for a child
+        self.isolated: deque[Execution] = deque()  # isolated executions that wait for a child
         self.suspects: list[Waiting] = []
         self.failures = 0  # children in a row that could not begin
         self.not_before_s = 0.0

@@ -152,7 +152,7 @@ class Flow:
         if of_queue(last.d):
             return  # failures of one task must not count for other tasks of its queue
         if execution.decision is not None or not execution.started_s:
-            self._give_back_probes(execution)  # also if another control deferred it
+            self._give_back_probes(execution)  # also for an execution that another control deferred
             return
         run_s = execution.finished_s - execution.started_s
         last.pace_ms += _PACE * (run_s * 1000 - last.pace_ms)

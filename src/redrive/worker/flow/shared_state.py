@@ -31,7 +31,7 @@ FRESH_MS = 250  # ms for which a copy is used, and for which counts wait to be w
 NAMES = "flow"  # the cell that lists the dependencies
 names_of = msgspec.json.Decoder(list[str]).decode
 LOCAL_MS = 1000  # ms for which the copies are used before the cells are tried again
-TRIES = 20  # of a swap that other workers keep winning; then the copy is used
+TRIES = 20  # tries of a swap that other workers keep winning, after which the copy is used
 EXHAUSTED_EVERY_MS = 60_000  # ms between two reports of a worker that one budget is spent
 _NOTICES = {
     "open": "breaker_opened",

@@ -14,7 +14,7 @@ from ...message import Ack, Delivery, Settled
 from ..settlement import Outcome, first_due_ms
 
 _LAST = ATTEMPTS - 1  # the counter of this attempt and all later ones
-_CRASHED_S = 1.0  # seconds without claims until crashes are written: the next message may crash it
+_CRASHED_S = 1.0  # seconds for writing crashes before the next claim, whose message may crash this process
 _RESTS = ("dead", "quarantined")
 
 
