@@ -13,13 +13,12 @@ from ..message import ABSENT, Cancel, Filter, Lane, Message
 from ..present.commands import onward, typed
 from ..present.failure import DONE, FAILED, PARTIAL, Failure
 from ..present.formats import timestamp
-from ..present.holds import hold_record, holds_of, holds_text
-from ..present.messages import body_json, message_record, message_row, moment_record, running_record
+from ..present.holds import holds_text
+from ..present.messages import body_json, message_row, running_record
 from ..present.story import story
-from ..triage.purge import purge_behind
 from ..triage.select.match import Candidate, matches
 from ..triage.select.terms import as_node, both
-from ..triage.timeline import by_hand, ended_by, timeline
+from ..triage.timeline import ended_by
 from .opening import OpenedStore, at_store
 from .revealing import Reveal, reveal_option
 from .selecting import here, message_id, seen_at_once, selector_argument, signature
@@ -105,21 +104,13 @@ def _gone(opened: OpenedStore, id: str) -> Failure:
 
 def write_message(opened: OpenedStore, out: Output, message: Message, *, body: bool = False) -> None:
     """Write a message. `body`: read its body from the blob."""
-    from ..status import running_of, worker_reports
+    from ..present.detail import message_detail
 
-    record = message_record(message, opened.store.now_ms())
-    if message.lane is Lane.LEASED:
-        record["running"] = running_record(
-            running_of(worker_reports(opened.store)).get(message.id), opened.store.now_ms()
-        )
-    holds = holds_of(opened.store, opened.app, message)
-    record["held"] = [hold_record(hold) for hold in holds]
-    record["timeline"] = [moment_record(m) for m in timeline(message, by_hand(opened.store, message))]
-    if (purge := purge_behind(opened.store, message)) is not None:
-        record["purged"] = f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
+    now_ms = opened.store.now_ms()
+    record, holds, _ = message_detail(opened.store, opened.app, message, now_ms)
     if body and message.content != ABSENT:
         record["body"] = body_json(whole_body(opened.store, message))
-    why = holds_text(holds, opened.store.now_ms())
+    why = holds_text(holds, now_ms)
     out.record(record, id="id", table=lambda: story(out.hidden(record), out, why=why))
 
 

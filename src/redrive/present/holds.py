@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..message import Message
 from .commands import onward
 from .formats import timestamp
 
 if TYPE_CHECKING:
-    from ..registry import Registry
     from ..status import Hold
-    from ..store import Store
 
 
-def holds_of(store: Store, app: Registry | None, message: Message) -> tuple[Hold, ...]:
-    """Return why this message does not run, the decisive reason first; empty if it runs or rests."""
-    from ..status import Reasons
-
-    return Reasons(store, app).of(message)
-
-
-def hold_record(hold: Hold, lead: Callable[[str], str | None] = onward) -> dict[str, Any]:
+def hold_record(hold: Hold, lead: Callable[[str], str] = onward) -> dict[str, Any]:
     """Return a hold as a record. `lead` turns the words of its next command into the whole command."""
     return {
         "kind": hold.kind,
@@ -32,7 +22,7 @@ def hold_record(hold: Hold, lead: Callable[[str], str | None] = onward) -> dict[
         "text": hold.text,
         "until": timestamp(hold.until_ms),
         "needs_person": hold.needs_person,
-        "next": lead(hold.next),
+        "next": lead(hold.next) if hold.next else None,
     }
 
 

@@ -154,7 +154,7 @@ def _running(record: MessageRecord) -> str:
 def next_commands(record: MessageRecord, out: StoryReader) -> Iterator[str]:
     """Yield commands that a person may need next."""
     id = typed(record["id"])
-    yield from (hold["next"] for hold in record["held"][:1] if hold["next"] != onward(f"job show {id}"))
+    yield from (hold["next"] for hold in record["held"][:1] if hold["next"] not in (None, onward(f"job show {id}")))
     last = record["faults"][-1] if record["faults"] else None
     match record["state"]:
         case "dead":

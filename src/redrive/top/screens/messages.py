@@ -7,8 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from ...errors import Refused
 from ...message import RESTING, Cancel, Counts, Filter, Lane, Message
-from ...present.holds import hold_record, holds_of, holds_text
-from ...present.messages import dead_message_row, message_record, message_row, moment_record, running_record
+from ...present.holds import holds_text
+from ...present.messages import dead_message_row, message_row
 from ...present.story import story
 from ...present.table import Column
 from ...redact import redact_record
@@ -16,7 +16,6 @@ from ...triage import pauses
 from ...triage.select.match import Candidate, matches
 from ...triage.select.parser import parse
 from ...triage.select.terms import Term, as_node, both
-from ...triage.timeline import by_hand, timeline
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
 
@@ -207,18 +206,13 @@ class MessageDetail(Text):
         return str(as_node(Filter(ids=(self.message,)), Lane(subject["state"])))
 
     def read(self, model: Model) -> MessageStory:
-        from ...status import running_of, worker_reports
+        from ...present.detail import message_detail
 
         (message,) = model.store.find([self.message])
         if message is None:
             return MessageStory(None, [f"message {self.message} is not stored any more: it is done, or was discarded"])
-        holds, now_ms = holds_of(model.store, model.app, message), model.store.now_ms()
-        record = message_record(message, now_ms)
-        record["held"] = [hold_record(hold) for hold in holds]
-        if message.lane is Lane.LEASED:
-            record["running"] = running_record(running_of(worker_reports(model.store)).get(message.id), now_ms)
-        hands = by_hand(model.store, message) if model.store.traits.cells else []
-        record["timeline"] = [moment_record(moment) for moment in timeline(message, hands)]
+        now_ms = model.store.now_ms()
+        record, holds, _ = message_detail(model.store, model.app, message, now_ms)
         return MessageStory(record, list(story(redact_record(record), model.reader, why=holds_text(holds, now_ms))))
 
     def lines(self) -> Sequence[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError, Unsupported
@@ -29,7 +30,7 @@ def queue(ask: PageRequest, name: str, counts: Counts, *, paused: bool, holds: S
 
 def hold(ask: PageRequest, each: Hold) -> Record:
     """Return a hold as a record, with its next command for this app or store."""
-    return hold_record(each, lambda words: leads(ask, words) if words else None)
+    return hold_record(each, partial(leads, ask))
 
 
 def command(ask: PageRequest, *words: str) -> str:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from ...blobs import whole_body
 from ...crypto import shown_text
-from ...errors import BlobsUnavailable, Unreadable, Unsupported
+from ...errors import BlobsUnavailable, Unreadable
 from ...fault import Fault
-from ...message import BLOB, RESTING, Lane, Message
+from ...message import BLOB, RESTING, Message
+from ...present.detail import message_detail
 from ...present.formats import timestamp
-from ...present.holds import holds_of
-from ...present.messages import body_json, message_record, moment_record, moment_text, running_record
+from ...present.messages import body_json, moment_record, moment_text
 from ...present.story import ENDS
-from ...status import running_of, worker_reports
 from ...triage.edit import REPLACES
-from ...triage.purge import purge_behind
-from ...triage.timeline import by_hand, ended_by, timeline
+from ...triage.timeline import ended_by
 from .. import outside
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from . import fields, selecting
@@ -84,14 +83,9 @@ def gone(ask: PageRequest, id: str) -> Problem:
 
 def _record(ask: PageRequest, message: Message) -> Record:
     now_ms = ask.store.now_ms()
-    record: Record = dict.fromkeys(_MAYBE) | message_record(_without_large(message), now_ms) | _large(message)
-    moments = timeline(message, by_hand(ask.store, message) if ask.store.traits.cells else ())
-    record["held"] = [fields.hold(ask, hold) for hold in _holds(ask, message)]
-    record["timeline"] = [_moment(message, moment) for moment in moments]
-    purge = purge_behind(ask.store, message) if ask.store.traits.cells else None
-    record["purged"] = None if purge is None else f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
-    held = running_of(worker_reports(ask.store)).get(message.id) if message.lane is Lane.LEASED else None
-    record["running"] = running_record(held, now_ms)
+    detail = message_detail(ask.store, ask.registry, _without_large(message), now_ms, partial(fields.leads, ask))
+    record: Record = dict.fromkeys(_MAYBE) | detail.record | _large(message)
+    record["timeline"] = [_moment(message, moment) for moment in detail.moments]
     record["blob"] = None
     if message.content == BLOB and ask.sees_bodies:
         record |= _of_blob(ask, message, record["bytes"] or 0)
@@ -131,13 +125,6 @@ def _without_large(message: Message) -> Message:
         raw = {name: text if len(text) <= ROW_MAX else text[:ROW_MAX] + "…" for name, text in damage.raw.items()}
         empty["damage"] = replace(damage, raw=raw)  # type: ignore[assignment]
     return replace(message, **empty) if empty else message
-
-
-def _holds(ask: PageRequest, message: Message) -> tuple[Any, ...]:
-    try:
-        return holds_of(ask.store, ask.registry, message)
-    except Unsupported:
-        return ()
 
 
 def _links(message: Message, fault: Fault | None, parent: str | None) -> Record:
