@@ -83,7 +83,7 @@ def deliver(opened: OpenedStore, output: Output, file: str, **given: Any) -> int
     from ..deliver.summary import spool_folder
 
     target = _target(given)
-    _options(given, int)  # report misspelled options before a large file is read
+    _options(given)  # report misspelled options before a large file is read
     elsewhere = f"{program()} deliver {typed(file)} --to {typed(redact(given['to']))} --url sqlite:///redrive.db"
     if not opened.store.traits.durable:
         why = f"{opened.url} forgets everything when the command ends, so nothing could be resumed"
@@ -176,7 +176,7 @@ class _Command:
                 return self._done_before(before)
             note(f"going on: {before.delivered:,} of {before.lines:,} lines were delivered before")
         with ProgressBar() as bar:
-            options = _options(self.given, self.store.now_ms)
+            options = _options(self.given)
             delivery = FileDelivery(self.store, ledger, start, self.target, options, bar.tick)
             self.unfinished = True
             delivery.run(self.path, self.checked.stamp, self.limit)
@@ -345,7 +345,7 @@ def _admitted(name: str, shown: str) -> str:
     return name
 
 
-def _options(given: dict[str, Any], now_ms: Any) -> DeliveryOptions:
+def _options(given: dict[str, Any]) -> DeliveryOptions:
     from ..config import settings
     from ..deliver.retry import read_retry
     from ..deliver.run import DeliveryOptions

@@ -82,7 +82,7 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
 @at_store(absent=True)
 def show(opened: OpenedStore, out: Output, name: str, key: str) -> None:
     """Show a dependency, with the last transitions of its breaker."""
-    _write(opened, out, _known(opened, name).show(name, key=key))
+    _write(out, _known(opened, name).show(name, key=key))
 
 
 @flow.command(name="set")
@@ -137,7 +137,7 @@ def set_(
         ("ramp", "off"): controls.end_ramp,
     }
     states = [acts[each](name, reason=reason, actor=actor, key=key) for each in given.items()]
-    _write(opened, out, states[-1])
+    _write(out, states[-1])
 
 
 def _known(opened: OpenedStore, name: str) -> Controls:
@@ -149,7 +149,7 @@ def _known(opened: OpenedStore, name: str) -> Controls:
     return controls
 
 
-def _write(opened: OpenedStore, out: Output, control: Control) -> None:
+def _write(out: Output, control: Control) -> None:
     record = dependency_record(control)
     out.record(record, id="dependency", table=lambda: _lines(out.hidden(record), out))
     if control.per is not None and not control.key:

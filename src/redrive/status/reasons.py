@@ -67,7 +67,7 @@ class Reasons:
             yield self._release(message)
             return
         if unknown is not None and self._app is not None and message.task not in self._app.tasks:
-            yield self._unknown_task(message.task, message.queue)
+            yield self._unknown_task(message.task)
         elif unknown is not None and parked_since_ms(message) is None:  # no worker has claimed and parked it yet
             yield self._misfit(message, unknown)
         ahead = message.due_ms is not None and message.due_ms > self.now_ms
@@ -186,7 +186,7 @@ class Reasons:
                 _add(holds, self._pause(queue))
         for task in wanted:
             if self._app is not None and self._app.tasks and task not in self._app.tasks:
-                _add(holds, self._unknown_task(task, ""))
+                _add(holds, self._unknown_task(task))
         rules = {rule.name: rule for task in wanted for queue in named for rule in self._rules(task, queue)}
         abouts = [about.partition("/") for about in sorted({*rules, *dependencies})]
         cells = {(name, key): flow.cell_of(name, key) for name, _, key in abouts}
@@ -301,7 +301,7 @@ class Reasons:
         next = words("job", "show", message.id)
         return Hold(kind="no_task", by=message.task, text=text, next=next, needs_person=True, queue=message.queue)
 
-    def _unknown_task(self, task: str, queue: str) -> Hold:
+    def _unknown_task(self, task: str) -> Hold:
         app = self._name
         text = f"{app} has no task '{task}', and a message of an unknown task dies in time"
         return Hold(kind="no_task", by=task, text=text, next=words("job", "list", "--task", task), needs_person=True)

@@ -138,9 +138,9 @@ def apply(
     """
     from ...triage.redrive.plan import MAX_AGE
 
-    with _refusing(opened, plan):
+    with _refusing(opened):
         handle = _found(opened, plan)
-    with _refusing(opened, plan, handle.id):
+    with _refusing(opened, handle.id):
         why = reason or handle.plan.settings.note
         started = handle.start(reason=why, actor=actor, max_age=MAX_AGE if max_age is None else max_age)
     if watch:
@@ -213,7 +213,7 @@ def _note_next(made: PlanHandle, file: Path | None) -> None:
 
 
 @contextmanager
-def _refusing(opened: OpenedStore, plan: str, id: str = "") -> Iterator[None]:
+def _refusing(opened: OpenedStore, id: str = "") -> Iterator[None]:
     """Turn a refusal of the plan into a Failure with the next command."""
     try:
         yield
