@@ -1,13 +1,21 @@
-"""Draw the demo's outage as an SVG: requests a second over time, without a breaker above, with one below."""
+"""Usage: redrive demo -o json | python scripts/demo_picture.py [FILE]
+Draw the demo's outage into FILE (docs/images/outage.svg): requests a second over time, without a breaker above, with
+one below."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from math import ceil
+from pathlib import Path
 
-from .outage import SentRequest, Side
+import msgspec
+
+from redrive.demo.outage import SentRequest, Side
+
+ROOT = Path(__file__).parents[1]
 
 WIDTH, HEIGHT = 800, 436
 LEFT, RIGHT = 56, 780
@@ -123,3 +131,18 @@ def _bins(times_ms: Iterable[int]) -> Counter[int]:
 
 def _text(x: float, y: float, text: str, look: str, anchor: str = "start") -> str:
     return f'<text class="{look}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+class Report(msgspec.Struct):
+    """The part of the demo's figures that is drawn."""
+
+    outage: tuple[Side, Side]
+
+
+def main(file: Path) -> None:
+    report = msgspec.json.decode(sys.stdin.buffer.read(), type=Report)
+    file.write_text(picture(*report.outage))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images" / "outage.svg")

@@ -2,5 +2,5 @@
 
 Begin with `run`. `endpoint` and `ledger` are processes of their own, started by `processes`: the server, and the proof
 from its log. `plan` draws what the endpoint does, `redrive` runs the redrives, `outage` runs one outage with a circuit
-breaker and without, `picture` draws that, and `view` prints.
+breaker and without, and `view` prints.
 """

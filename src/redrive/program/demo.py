@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..cli.terminal.stderr import note
-from ..files import output as file_output
 from ..present.commands import program
-from ..present.failure import DONE, FAILED, INTERRUPTED, USAGE, Failure
+from ..present.failure import DONE, FAILED, INTERRUPTED, Failure
 from ..redact import redact
 
 if TYPE_CHECKING:
@@ -27,15 +25,9 @@ if TYPE_CHECKING:
     metavar="URL",
     help="on this store, SQS excepted, beside what it holds (default: an SQLite file of its own)",
 )
-@click.option(
-    "--picture",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="draw the outage as an SVG: requests a second with and without the breaker",
-)
 @click.option("--web", is_flag=True, help="slowly, with the pages on its store; after --keep they stay until Ctrl-C")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="the report, or its figures")
-def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, web: bool, output: str) -> int:
+def demo(seed: int | None, keep: bool, url: str | None, web: bool, output: str) -> int:
     """Deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost.
 
     The endpoint runs on this machine. It throttles, fails, answers too late, drops connections and goes down for
@@ -59,11 +51,6 @@ def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, we
 
         pages = DemoPages
     tell_warnings()
-    if picture is not None and not picture.absolute().parent.is_dir():
-        why = f"there is no folder {picture.absolute().parent}"
-        raise Failure(
-            f"the picture {picture} could not be written", why, f"{program()} demo --picture outage.svg", USAGE
-        )
     seed = random.SystemRandom().randrange(10_000) if seed is None else seed
     console = Console(stderr=output == "json", highlight=False)
     console.print("[bold]redrive demo[/]  329 real GitHub webhook events, one endpoint, nothing lost")
@@ -72,12 +59,6 @@ def demo(seed: int | None, keep: bool, url: str | None, picture: Path | None, we
     except KeyboardInterrupt:
         note("interrupted")
         return INTERRUPTED
-    if picture is not None:
-        from ..demo.picture import picture as drawn
-
-        with file_output(picture, public=True) as out:
-            out.write(drawn(*result.outage).encode())
-        console.print(f"The outage is drawn in {picture}.", soft_wrap=True)
     if output == "json":
         import msgspec
 

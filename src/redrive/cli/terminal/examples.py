@@ -8,7 +8,7 @@ import click
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "": ("init shop", "enqueue crm.push '{\"record_id\": 42}'", "dlq groups"),
     "init": ("init shop --url postgresql://localhost/app",),
-    "demo": ("demo", "demo --url postgresql://localhost/app", "demo --picture outage.svg"),
+    "demo": ("demo", "demo --url postgresql://localhost/app", "demo -o json"),
     "deliver": ("deliver events.jsonl --to https://example.com/hook --rate 50/s",),
     "worker": ("worker shop:app -q crm:20,mail --lease 30s",),
     "scheduler": ("scheduler shop:app",),
