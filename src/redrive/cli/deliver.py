@@ -314,7 +314,7 @@ def _headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _secret_headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Yield (header, variable with its value) for each --header-env. Errors never quote the values."""
+    """Yield (header, value) for each --header-env NAME=VARIABLE. Errors never quote the values."""
     help = f"{program()} deliver --help"
     for text in texts:
         name, equals, variable = (part.strip() for part in text.partition("="))

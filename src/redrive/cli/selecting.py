@@ -114,7 +114,7 @@ actor_option = click.option(
 
 
 def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add `--reason` and `--actor` to a command. Unless `required`, check the reason by `stated`."""
+    """Add `--reason` and `--actor` to a command. If not `required`, the command checks the reason."""
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         why = "why: the audit log keeps it"

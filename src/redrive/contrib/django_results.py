@@ -131,7 +131,7 @@ def _as_enqueued(task: Any, message: Message) -> Any:
 
 
 def _workers(message: Message) -> list[str]:
-    """Return one worker per attempt, as Django counts attempts by them; empty names for faults that were cut."""
+    """Return a worker's name for each attempt, as Django counts the names; empty where the fault history was cut."""
     names = [""] * message.attempt
     for fault in message.faults:
         if 0 < fault.attempt <= len(names):

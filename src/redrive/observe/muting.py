@@ -54,8 +54,8 @@ class Mutes:
     def cover(
         self, *, queue: str | None = None, task: str | None = None, dependency: str | None = None, about: str = ""
     ) -> bool:
-        """Return whether alerts about this are muted: by a mute of the queue, or of the dependency that the task, or
-        each task of the queue, calls. `about` is `queue/NAME` or `flow/NAME`."""
+        """Return whether alerts are muted: by a mute of the queue, of the dependency, or of the dependency that the
+        task (without one: every task of the queue) calls. `about` is `queue/NAME` or `flow/NAME`."""
         if not self._abouts:
             return False
         called = [dependency_of(self._app, task)] if task else dependencies_of(self._app, queue) if queue else []

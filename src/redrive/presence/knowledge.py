@@ -111,7 +111,7 @@ class Knowledge:
     ) -> int | None:
         """Return when a worker of the queue was last alive that knows this task in this version or a later one, with
         these arguments; None if there was none. A worker with a later version than `above` need not have the arguments,
-        as it may lift the body."""
+        as it may convert the body."""
         newest_ms = None
         for digest, release in self._releases.items():
             known = release.tasks.get(task)

@@ -112,7 +112,7 @@ def _head(record: MessageRecord, last: MessageRecord | None, out: StoryReader, w
 
 
 def _is_bystander(record: MessageRecord, last: MessageRecord) -> bool:
-    """Return whether its last run ended with a process shared by several messages, so that it may not be the cause."""
+    """Return whether the last run died in a process with other messages, so that another one may be the cause."""
     crash = last["crash"]
     shared = crash is not None and not crash["alone"] and max(crash["started_count"], len(crash["started"])) > 1
     return shared and record["state"] in ("ready", "scheduled", "leased")

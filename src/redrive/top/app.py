@@ -225,7 +225,7 @@ class Top(App[None]):
         self._paint()
 
     def _fresh(self) -> None:
-        """Discard this screen's readings, as it needs others now, and read again."""
+        """Discard the visible screen's readings and read again, as its filter or view has changed."""
         self.now.reading = self.now.studied = self.now.chosen = None
         self._wake()
         self._paint()

@@ -30,7 +30,7 @@ Record = dict[str, Any]
 
 
 class MenuPage(Protocol):
-    """A page that the menu leads to."""
+    """A page in the menu."""
 
     @property
     def title(self) -> str: ...

@@ -50,7 +50,7 @@ class Veiled:
         return [self._element(n, value, len(typed), shown, stored, f"{path}.{n}") for n, value in enumerate(typed)]
 
     def _element(self, n: int, typed: Any, count: int, shown: list[Any], stored: list[Any], path: str) -> Any:
-        """Return the stored element for a typed one. One that moved is identified by its value, if that is unique."""
+        """Return the stored element for a typed one. A moved element is identified by its value, if that is unique."""
         if count == len(shown) and (exact.same(typed, shown[n]) or not self._moved(typed, shown)):
             return self._restored(typed, shown[n], stored[n], path)
         meant = [behind for seen, behind in zip(shown, stored, strict=True) if exact.same(seen, typed)]

@@ -130,7 +130,7 @@ class Live:
             sent = self.version
             yield f"retry: 2000\nevent: version\ndata: {sent}\n\n"
             while not (self._closed or watcher.ended) and asyncio.get_running_loop().time() < ends:
-                # A change while the line was being sent has set an earlier event than the current one.
+                # A change while the line was sent has set an event that has been replaced by now.
                 if self.version == sent and not await _set(self._changed):
                     yield ": still here\n\n"
                 elif self.version != sent:

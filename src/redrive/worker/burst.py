@@ -10,7 +10,7 @@ from .services import Services
 
 
 class Burst:
-    """The end of a burst: no message of the queues is due or leased, except those that flow control defers.
+    """Decides when a burst ends: when no message of the queues is due or leased, except deferred ones.
 
     With `until_empty` it also waits for deferred and scheduled messages.
     """

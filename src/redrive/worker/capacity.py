@@ -269,7 +269,7 @@ class QueueLimit(Generic[T]):
             return True
 
     def close(self) -> list[T]:
-        """Stop starts in all queues; return the executions of this queue that never started."""
+        """Let no queue start any more executions; return those of this queue that never started."""
         with self._worker.lock:
             self._worker.closed = self._worker.over = True
             unstarted = list(self._waiting)

@@ -106,7 +106,7 @@ def _fate_of(worker: str, o: Outcome, word: Settled, now_ms: int) -> DeliveryEve
 
 
 def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
-    """Return the event of one settled delivery. Its `attempt` leaves out a free delivery."""
+    """Return the event of one settled delivery. Its `attempt` does not count a free delivery."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome = "done"
     reason: str | None = None

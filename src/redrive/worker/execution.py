@@ -185,7 +185,7 @@ class InFlightExecutions:
         self._taken.update([execution.delivery.message.queue for execution in executions])
 
     def still(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Return those that are still held."""
+        """Return those of `executions` that are still held."""
         held = self._held
         return [execution for execution in executions if execution.delivery.receipt in held]
 
@@ -247,7 +247,7 @@ def _closed(execution: Execution, message: Message) -> Signals:
 
 
 def has_nothing(execution: Execution, task: TaskSpec) -> bool:
-    """Return whether the body has no content for the handler, and set the decision that it is done."""
+    """If the body has no content for the handler, decide that the message is done and return True."""
     message = execution.delivery.message
     if message.content != RAW or not task.codec.has_nothing(message.body):
         return False
@@ -338,8 +338,8 @@ class Admission:
                 self._start_on_loop(execution) if execution.executor == "loop" else self._start(execution)
 
     def _is_set_apart(self, execution: Execution) -> bool:
-        """Return whether only its group may run in this process while the suspect runs. A suspect in a child process
-        endangers no others, unless it has killed more than a child."""
+        """Return whether a suspect must run in a group of suspects, with nothing else in this process. One that runs in
+        a child process need not, unless it has killed more than a child."""
         message = execution.delivery.message
         # On SQS each crash costs a receive, and a queue may allow no more receives than a conviction needs.
         few = not self._store.traits.releases

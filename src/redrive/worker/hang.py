@@ -156,7 +156,7 @@ class Hangs:
 
 
 def unbegun(executions: Sequence[Execution]) -> list[Execution]:
-    """Return those that have not begun, and prevent them from beginning."""
+    """Return the executions that have not begun, and prevent them from beginning."""
     result = []
     for each in executions:
         if each.started_s or each.settling or each.over or each.decision is not None or each.cause is not None:

@@ -90,11 +90,11 @@ class KeyClaims:
         return lost
 
     def _left_ms(self, claim: Claim, now_ms: int) -> int:
-        """Return the ms that a claim holds beyond the time for which one made now would hold."""
+        """Return by how many ms the claim outlasts one that is made now; negative if it ends before."""
         return claim.record.until_ms - now_ms - claim.wanted.hold_ms
 
     def look_committed(self, executions: Sequence[Execution]) -> None:
-        """Read which of these have committed their key: handlers that completed it themselves, or that died before they
+        """Read which executions have committed their key: their handlers completed it themselves, or died before they
         could report it."""
         claims = [
             execution.claim

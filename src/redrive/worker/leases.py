@@ -127,7 +127,7 @@ class LeaseRenewals:
         return True
 
     def _kill_asked(self, executions: Sequence[Execution]) -> None:
-        """Kill the child processes of those executions whose kill was requested."""
+        """Kill the child processes of executions for which a person requested that."""
         try:
             cells = self._store.cells.read([kill_cell(execution.delivery.message.id) for execution in executions])
         except StoreError as error:  # the next renewal tries again

@@ -53,11 +53,11 @@ class Outage:
         return False
 
     def _away(self, now_s: float) -> None:
-        """Note an outage until now: earlier writes do not show that others could renew since."""
+        """Note an outage until now, so that earlier writes do not count as chances to renew."""
         self._last_s = now_s + BACK_WITHIN_S - HEADWAY_S
 
     def lapsed_by_ms(self, store_ms: int) -> int:
-        """Return until when a lease must have expired to be claimed by this worker; `store_ms` is the store's time."""
+        """Return the latest expiry of leases that this worker may claim; `store_ms` is the store's time."""
         now_s = time.monotonic()
         written_s = self._last_s if now_s - self._last_s >= HEADWAY_S else self._before_s
         return store_ms - int((now_s - written_s) * 1000) + self._renews_ms

@@ -108,7 +108,7 @@ def _previews(retry: Retry) -> Iterator[Preview]:
 
 
 def _longest_s(shown: Preview, retry: Retry) -> float:
-    """Return the longest backoff, or requested wait, within max_elapsed."""
+    """Return the longest backoff or requested wait in seconds; max_elapsed bounds both."""
     if not shown.steps:
         return 0.0
     bound_s = inf if shown.chosen.max_elapsed_s is None else shown.chosen.max_elapsed_s

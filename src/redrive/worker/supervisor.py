@@ -278,7 +278,7 @@ def parent_fd() -> int | None:
 
 
 def follow_parent(worker: Worker, fd: int) -> None:
-    """Obey the parent's requests through its pipe. When it is gone, drain, and end for certain soon after the grace."""
+    """Obey the parent's requests through its pipe. When it is gone, drain, and end soon after the grace in any case."""
 
     def follow() -> None:
         with contextlib.suppress(RuntimeError):  # the worker and its event loop have ended

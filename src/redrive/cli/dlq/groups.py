@@ -227,8 +227,8 @@ COMMANDS = (group, note_, own, mute, rule, audit)
 
 
 def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Output) -> tuple[Column, ...]:
-    """Return the columns of a list of groups with those of annotations. A table has the latter only if a row has any,
-    and before the columns that a narrow table leaves out."""
+    """Add columns for annotations to those of a list of groups. A table gets them only if a group has annotations, and
+    before the columns that a narrow table leaves out."""
     if not out.is_table:
         return (*columns, *_SAID)
     some = [column for column in _SAID if any(row[column.name] is not None for row in rows)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...status import Hold
     from ...store import Store
 
-DRAINED_S, DRAINED_EVERY_S = 10.0, 60.0  # seconds until a drain prints its holds first, and then between two times
+DRAINED_S, DRAINED_EVERY_S = 10.0, 60.0  # seconds until a drain first prints its holds, and between repetitions
 RUNS_MAX = 20  # the latest redrive runs, whose open ones are listed after a burst
 
 

@@ -129,7 +129,7 @@ def unknown(
 
 
 def named(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield the fields and values that a message must have or may have, as far as they are written in full."""
+    """Yield (field, value) of each term that a message must or may match, if the value has no wildcard."""
     match node:
         case Term(field, values):
             yield from (
@@ -138,7 +138,7 @@ def named(node: Node) -> Iterator[tuple[str, str]]:
         case And(nodes) | Or(nodes):
             for each in nodes:
                 yield from named(each)
-        case _:  # a value that must not match does not have to exist
+        case _:  # the value of a negated term need not exist
             pass
 
 

@@ -30,7 +30,7 @@ def mute(ask: PageRequest) -> Done:
 
 
 def rule(ask: PageRequest) -> Done:
-    """Set the standing rule; `none` removes it. A discard of more than a hundred messages needs their typed number."""
+    """Set the standing rule; `none` removes it. To discard more than a hundred messages, the user types how many."""
     fingerprint, kind = ask.needed("fingerprint"), ask.needed("rule")
     if kind == "discard":
         where = Filter(fingerprint=fingerprint)

@@ -87,7 +87,7 @@ def picked(ask: PageRequest) -> list[str]:
 
 
 def frozen(ask: PageRequest) -> Selection:
-    """Return the selection of the page's selector as of when the page was made, without later deaths."""
+    """Return the messages that the page's selector matched when the page was made, without later deaths."""
     at = ask.number("at", 0, most=2**53)
     if not at:
         raise Problem("nothing was done: the moment is missing", "the field 'at' says as of when", "open the list", 422)

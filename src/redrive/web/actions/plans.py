@@ -51,7 +51,7 @@ def _given(ask: PageRequest, option: PlanOption) -> Any:
 
 
 def apply(ask: PageRequest) -> Done:
-    """Start the run of a plan. More than a hundred messages need their typed number."""
+    """Start the run of a plan. For more than a hundred messages, the user types how many."""
     made = handle_of(ask, ask.needed("id", "the plan"))
     reason = ask.reason
     ask.confirm(made.total)

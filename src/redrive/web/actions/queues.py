@@ -29,7 +29,7 @@ def resume(ask: PageRequest) -> Done:
 
 
 def purge(ask: PageRequest) -> Done:
-    """Cancel all waiting messages of a queue. More than a hundred need their typed number."""
+    """Cancel all waiting messages of a queue. For more than a hundred, the user types how many."""
     name = ask.needed("queue")
     counts = ask.store.counts(name)
     ask.confirm(counts.ready + counts.scheduled)

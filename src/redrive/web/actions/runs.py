@@ -28,8 +28,8 @@ def cancel(ask: PageRequest) -> Done:
 
 
 def undo(ask: PageRequest) -> Done:
-    """End a run, and make dead again the messages that it moved and that have not run. Needs no typed number: it is
-    urgent, and the number changes meanwhile."""
+    """End a run, and make dead again the messages that it moved and that have not run. Asks for no number of messages:
+    it is urgent, and the number changes."""
     run = run_of(ask, ask.needed("id", "the run"))
     returned = run.undo(actor=ask.actor, reason=ask.reason)
     text = f"{returned:,} messages are dead again, as before the run; {run.counts['moved']:,} had begun to run."

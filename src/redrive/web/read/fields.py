@@ -42,7 +42,7 @@ def leads(ask: PageRequest, words: str) -> str:
     """Return the command with these words, already quoted, for this app or store."""
     spec = getattr(ask.registry, "spec", None)
     at = ("--app", spec) if spec else ("--url", ask.site.url)
-    named = spec is not None and spec in shlex.split(words)  # named already, as an argument of its own
+    named = spec is not None and spec in shlex.split(words)  # the words name the app already
     return f"redrive {words}" if named else f"redrive {words} {shlex.join(at)}"
 
 

@@ -22,8 +22,8 @@ CONTAINED = 2  # crashes of whole workers after which a child process no longer 
 
 
 def company_of(message: Message, most: int, *, alone_from: int = ALONE_FROM) -> int:
-    """Return how many may run in one process with the message, itself included; `most` stands for the number started at
-    its first crash, if unknown. It runs alone after `alone_from` crashes in company."""
+    """Return how many may run in one process with the message, itself included; `most` is used for an unknown size of
+    the last group. It runs alone after `alone_from` crashes in company."""
     if not message.suspect:
         return ANY
     crashes = message.crashes - message.crashes_alone

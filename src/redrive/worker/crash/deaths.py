@@ -62,7 +62,7 @@ def _cause(child: Child, death: Death) -> str:
 
 
 def _suspected(child: Child) -> list[int]:
-    """Return the executions that may have killed the child, or exceeded their timeouts; one may have just ended."""
+    """Return the executions that may have killed the child, or exceeded their timeouts."""
     if child.killed in OWN_REASONS:
         return []
     return sorted(child.executions.keys() & (child.overdue if child.killed == "timeout" else child.sent))

@@ -188,7 +188,7 @@ def _under_way(execution: Execution, now_s: float) -> bool:
 
 
 def _still(executions: Sequence[Execution], held: Iterable[Execution]) -> list[Execution]:
-    """Return those that the worker still holds."""
+    """Return those of `executions` that the worker still holds."""
     ids = {id(execution) for execution in held}
     return [execution for execution in executions if id(execution) in ids]
 

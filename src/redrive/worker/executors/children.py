@@ -143,7 +143,7 @@ class Children:
             self._watch(child)
 
     def sent(self, execution: Execution) -> None:
-        """Check on an execution that a child has received, from now on."""
+        """Schedule the first check of an execution that a child has received."""
         self.look_by(min(execution.started_s + LOOK_S, execution.deadline_s + self._overtime_s))
 
     def _watch(self, child: Child) -> None:

@@ -88,7 +88,7 @@ class Flow:
         return True
 
     def _ask_each(self, level: int, executions: Sequence[Execution], now_ms: int) -> None:
-        """Check the guards that are the `level`th from the end of each execution's own."""
+        """Check, for each execution, the guard that is `level`th from the end of its guards."""
         asked: dict[LimitState, list[Execution]] = {}
         for execution in executions:
             asked.setdefault(execution.guards[-level], []).append(execution)
