@@ -1,7 +1,7 @@
-"""What redrive draws by chance: pauses between two tries, and moments at which processes do not all act at once.
+"""Random values: pauses between two tries, and times that spread the actions of processes.
 
-Not from Python's own generator: a program that seeds it to repeat its choices must get the same ones whether redrive
-waited or not, and must not make processes wait for each other in step. The system's needs no seed, also after a fork.
+They come from the system's generator, which needs no seed, also after a fork. A program that seeds Python's generator
+must get the same values from it whether redrive waited or not, and must not make all processes wait equally long.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Context(Struct, eq=False):
 
     @property
     def crashes(self) -> int:
-        """How often a worker died, or lost its lease, while holding this message."""
+        """The number of times that a worker died, or lost its lease, while holding this message."""
         return self.message.crashes
 
     @property

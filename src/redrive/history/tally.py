@@ -1,4 +1,4 @@
-"""What is counted, and how it is read.
+"""The counts of the history, and their reading.
 
 A count has a short key, as it is stored in every minute: a letter for what it counts, then the rest. `Tally` is the
 form that people read.

@@ -29,7 +29,7 @@ def number(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share of one, in percent; two decimals near 100 % tell 99.95 from 100.
+    """A share of one, in percent; with two decimals near 100 %, as 99.95 is not 100.
 
     >>> share(0.5), share(0.1234), share(0.0004), share(0.9996), share(12.5), share(None)
     ('50%', '12.3%', '0.04%', '99.96%', '1,250%', '–')

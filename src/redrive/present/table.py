@@ -17,7 +17,7 @@ _NAME_CELLS, _TEXT_CELLS = 12, 24  # cells kept for a name and for the longest t
 _WEIGHT = 16  # more cells of that text, per degree of `spare`
 _ID_CELLS = 23  # of a shortened id: the millisecond and 26 random bits
 _GAP = "  "
-_UNITS = ((60, "s", 1), (3600, "m", 60), (172_800, "h", 3600), (float("inf"), "d", 86_400))  # (most s, unit, s of it)
+_UNITS = ((60, "s", 1), (3600, "m", 60), (172_800, "h", 3600), (float("inf"), "d", 86_400))  # (up to s, unit, its s)
 _encode = msgspec.json.Encoder().encode
 
 Row = Mapping[str, Any]

@@ -207,7 +207,7 @@ def _runs(runs: Sequence[RunView], now_ms: int) -> Iterator[Need]:
 
 
 def _overrides(controls: Iterable[Control]) -> Iterator[Need]:
-    """Yield needs for breakers that a person keeps closed: they protect nothing."""
+    """Yield needs for breakers that a person keeps closed, as they protect nothing."""
     for control in controls:
         last = next((each for each in reversed(control.transitions) if each.actor), None)
         actor, reason = ("", "") if last is None else (last.actor, last.reason)

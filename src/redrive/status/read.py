@@ -108,7 +108,7 @@ def _all(queues: tuple[QueueStatus, ...]) -> tuple[Hold, ...]:
 
 
 def _fold(holds: Sequence[Hold]) -> Iterator[Hold]:
-    """Yield the first HOLDS_MAX of each kind, and one for the rest: no one reads fifty thousand lines."""
+    """Yield the first HOLDS_MAX holds of each kind, and one that sums up the rest of the kind."""
     seen, more = Counter[str](), dict[str, list[Hold]]()
     for hold in holds:
         seen[hold.kind] += 1

@@ -51,8 +51,8 @@ class Reasons:
     # -- of one message
 
     def of(self, message: Message) -> tuple[Hold, ...]:
-        """Return why this message does not run, the decisive reason first; empty if it runs or rests, or raise
-        StoreError."""
+        """Return why this message does not run, the decisive reason first; empty if it runs or rests.
+        Raises StoreError."""
         if message.lane is not Lane.READY or message.damage is not None:
             return ()
         self._read_states([message])

@@ -72,17 +72,17 @@ class Screen:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the screen has been read."""
+        """True once the data of the screen has been read."""
         return (self.reading is not None or not self.reads) and (self.studied is not None or self.reads)
 
     @property
     def leads(self) -> bool:
-        """Whether its rows lead to another screen."""
+        """True if a row of this screen opens another screen."""
         return type(self).look is not Screen.look
 
     @property
     def plans(self) -> bool:
-        """Whether a redrive can be planned from here."""
+        """True if a redrive can be planned on this screen."""
         return type(self).selector is not Screen.selector
 
     def read(self, model: Model) -> Any:

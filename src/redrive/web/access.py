@@ -77,7 +77,7 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether anyone on this machine may do everything."""
+        """True if anyone on this machine has all permissions."""
         return self._authorize is None and self._token is None
 
     @property

@@ -103,7 +103,7 @@ class Live:
 
     @property
     def looks(self) -> bool:
-        """Whether a task polls the store."""
+        """True while a task polls the store."""
         return self._task is not None and not self._task.done()
 
     def bump(self) -> None:
@@ -184,9 +184,9 @@ class Live:
         return state
 
     async def _rest(self, thread: ThreadPoolExecutor, pause_s: float, quiet: bool) -> bool:
-        """Rest; return whether the store ended the rest early. After such a rest the next one is always whole, so that
-        a busy fleet is read at most twice as often. A long rest (calls are billed, reads are slow, or there are many
-        watchers) is a plain sleep."""
+        """Wait until the next read; return whether the store ended the wait early. The wait after such a one is never
+        ended early, so that a busy fleet is read at most twice as often. A long wait (calls are billed, reads are
+        slow, or there are many watchers) is a plain sleep."""
         ends = time.monotonic() + pause_s
         if quiet and pause_s < BILLED_EVERY_S:
             with contextlib.suppress(Exception):  # a read-only user gets no wake-ups; the next read reports errors

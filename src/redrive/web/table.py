@@ -24,11 +24,11 @@ class SitePage(NamedTuple):
     permission: Permission = P.VIEW
     key: str = ""  # pressed after `g`; pages with a key are in the menu
     form: bool = False
-    most: int = FORM_MAX  # bytes of its form
+    most: int = FORM_MAX  # bytes of a posted form
 
     @property
     def needs_store(self) -> bool:
-        """Whether the page shows data of the store, not only declarations of the app."""
+        """True if the page shows data of the store, not only declarations of the app."""
         return self.name not in ("keys", "policies")
 
     @property
@@ -42,7 +42,7 @@ class Action(NamedTuple):
     name: str
     permission: Permission
     where: str
-    most: int = FORM_MAX  # bytes of its form
+    most: int = FORM_MAX  # bytes of a posted form
 
     @property
     def act(self) -> Callable[[PageRequest], Done | Download | PageAnswer]:

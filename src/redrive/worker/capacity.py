@@ -226,7 +226,7 @@ class QueueLimit(Generic[T]):
 
     @property
     def is_full(self) -> bool:
-        """Whether no execution can start, of this queue or of any."""
+        """True if no execution of this queue can start, at its own limit or the worker's."""
         return self._running >= self._limit or self._worker.free <= 0
 
     def withdraw(self) -> None:

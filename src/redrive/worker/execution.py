@@ -105,7 +105,7 @@ class Execution(Struct, gc=False, eq=False):
 
     @property
     def keeps(self) -> bool:
-        """Whether the result is kept, with the message or its idempotency key."""
+        """True if the result is kept, with the message or its idempotency key."""
         return self.delivery.message.keep_ms > 0 or self.claim is not None
 
     def keep(self, result: Any) -> None:
@@ -126,7 +126,7 @@ class Execution(Struct, gc=False, eq=False):
 
     @property
     def seats(self) -> int:
-        """How many executions may run in one child process with it, itself included."""
+        """The most executions that may run in one child process, if this one is among them."""
         return self.company if self.apart else 1
 
     @property

@@ -46,7 +46,7 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
-    """Return the outcome of an execution that ended or was not admitted; it ends the idempotency key, too."""
+    """Return the outcome of an execution that ended or was not admitted, with the end of its idempotency key."""
     result = (
         _outcome(execution, now_ms, worker)
         if execution.claim is None

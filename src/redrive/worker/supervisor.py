@@ -156,7 +156,7 @@ class Supervisor:
             if death is not None:
                 self._children.remove(child)
                 child.close()
-                at_work = self._noted(child, death)  # before a new one recovers its messages
+                at_work = self._noted(child, death)  # before its replacement recovers its messages
                 self._replace(child, death.code, at_work)
 
     def _noted(self, child: _Child, death: WorkerDeath) -> bool:

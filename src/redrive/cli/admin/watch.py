@@ -1,4 +1,4 @@
-"""`redrive watch`: look at thresholds and tell what fires, without running messages."""
+"""`redrive watch`: check thresholds and report alerts, without running messages."""
 
 from __future__ import annotations
 

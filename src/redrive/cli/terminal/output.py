@@ -46,7 +46,7 @@ class Output:
 
     @property
     def is_brief(self) -> bool:
-        """Whether a person at a terminal reads without -v: times are then relative, and ids shortened."""
+        """True at a terminal without -v: times are then relative, and ids shortened."""
         return self.terminal and not self.verbose
 
     @property
@@ -56,7 +56,8 @@ class Output:
     def rows(
         self, rows: Iterable[Row], columns: Sequence[Column], *, id: str | None = None, limit: int | None = None
     ) -> int:
-        """Write rows and return their number. `-o ids` prints the field `id`. `limit`: 0 is all, None is by form."""
+        """Write rows and return their number. `-o ids` prints the field `id`. `limit`: 0 writes all, None as
+        many as the output format has by default."""
         some, cut = self._some(map(self.hidden, rows), limit)
         match self.form:
             case "table":

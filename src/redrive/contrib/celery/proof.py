@@ -52,7 +52,7 @@ class Proofs:
             key = self._read_key()
             if key is not None:
                 return key
-            self._app.store.cells.swap([Swap(KEY, 0, secrets.token_bytes(KEY_BYTES))])  # one of several wins
+            self._app.store.cells.swap([Swap(KEY, 0, secrets.token_bytes(KEY_BYTES))])  # one of several processes wins
         raise StoreUnavailable(
             f"the cell {KEY!r} cannot be written; nothing was moved, and the next try takes it again"
         )

@@ -71,7 +71,7 @@ class DrainCounts(Struct):
             self.last_failure = repr(ran).strip()
 
     def add_unrun(self, event: DeliveryEvent) -> None:
-        self.done += event.outcome == "done"  # a duplicate of a done message
+        self.done += event.outcome == "done"  # done unrun: a duplicate of a done message
         if event.outcome in _DEAD:
             self.dead += 1
             self.last_failure = f"{event.task} {event.outcome} unrun ({event.reason})" + (

@@ -1,1 +1,1 @@
-"""What each button does: functions of one request that call triage, and say what they did."""
+"""The actions of the buttons: functions of one request that call triage and report the result."""

@@ -1,1 +1,1 @@
-"""What each page shows, as records: functions of one request that read the store and change nothing."""
+"""The content of each page, as records: functions of one request that read the store and change nothing."""

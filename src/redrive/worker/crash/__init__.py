@@ -1,1 +1,1 @@
-"""What a worker records of the runs it starts, and what happens to them after it was killed."""
+"""Records of started runs, and the recovery of messages whose worker was killed."""

@@ -1,1 +1,1 @@
-"""Where handlers run: tasks of the event loop, threads, child processes."""
+"""Executors run handlers: in tasks of the event loop, threads, child processes."""

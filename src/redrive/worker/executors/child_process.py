@@ -87,12 +87,12 @@ class Child:
 
     @property
     def room(self) -> int:
-        """How many more executions its present ones allow; ANY if it runs none."""
+        """The number of further executions that the present ones allow; ANY if there are none."""
         return self.most - len(self.executions)
 
     @property
     def shared(self) -> bool:
-        """Whether others may join its executions."""
+        """True if other executions may run beside those of this child."""
         return self.most > 1
 
     def seat(self, execution: Execution) -> int:

@@ -178,7 +178,7 @@ class Children:
             self.look_by(child.leave_at_s)
 
     def end_all(self) -> list[Execution]:
-        """End all children: idle ones by themselves, the others at once. Returns the executions that wait for one."""
+        """Retire idle children, and kill the others. Returns the executions that wait for a child."""
         waiting: list[Execution] = []
         for pool in self._pools.values():
             pool.idle.clear()
@@ -192,7 +192,7 @@ class Children:
         return waiting
 
     def end_by(self, child: Child, at_s: float) -> None:
-        """Kill the child at that time, unless it is done before."""
+        """Kill the child at `at_s`, by time.monotonic(), unless it is done before."""
         child.kill_at_s = at_s
         self.look_by(at_s)
 

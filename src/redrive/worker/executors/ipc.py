@@ -56,7 +56,7 @@ class ChildWork(Struct, frozen=True, array_like=True, tag="work"):
 
 
 class Stop(Struct, frozen=True, array_like=True, tag="stop"):
-    """Stop that handler; `why` as in `Context.stop`."""
+    """Asks the child to stop the handler of execution `number`; `why` as in `Context.stop`."""
 
     number: int
     why: str
@@ -75,7 +75,7 @@ class CheckpointAnswer(Struct, frozen=True, array_like=True, tag="kept"):
 
 
 class Ready(Struct, frozen=True, array_like=True, tag="ready"):
-    """The child has imported the app with these tasks."""
+    """Reports that the child has imported the app, which has these tasks."""
 
     tasks: tuple[str, ...]
 
@@ -104,7 +104,7 @@ class Ended(Struct, frozen=True, array_like=True, tag="ended"):
     unreadable: str | None = None
     degraded: str | None = None
     follow_ups: tuple[Draft, ...] = ()
-    completed: bool = False  # whether it completed its idempotency key itself
+    completed: bool = False  # the handler completed its idempotency key itself
     memory: bool = False
     peak_bytes: int | None = None
     unknown: tuple[str, ...] = ()  # the unknown arguments, if they make its body unreadable

@@ -125,7 +125,7 @@ class ProcessExecutor:
         return task not in self._missing and self._children.can_begin()
 
     def close(self) -> None:
-        """End every child, idle ones by themselves, the others at once. Returns when they have ended."""
+        """Retire idle children, and kill the others. Returns when all have ended."""
         self._thread.close(self._end_all)
         if self._helpers is not None:
             self._helpers.shutdown(wait=False, cancel_futures=True)
@@ -356,7 +356,7 @@ class ProcessExecutor:
             fetched = Fetched(signals=Signals(unreadable=str(error)))
         except BlobsUnavailable as error:
             fetched = Fetched(signals=Signals(unfetched=str(error)))
-        except Exception as error:  # counts as a failure of the handler, as in a thread
+        except Exception as error:  # a failed run, as if the handler ran in a thread
             failed = fault_of(execution, error)
         self._thread.call(partial(self._fetched, child, number, body, fetched, failed))
 

@@ -1,1 +1,1 @@
-"""What a worker does while newer releases of its app run beside it, or older ones."""
+"""The part of a worker for rollouts: newer or older releases of its app run beside it."""

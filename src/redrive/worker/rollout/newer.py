@@ -28,7 +28,7 @@ from .pauses import EVERY_TASK, PAUSE_S, TaskPauses
 
 FRESH_S = 1.0  # seconds for which knowledge about other workers may be used for decisions
 READ_S = 2.0  # seconds between two reads while a task is left to others
-UNSEEN_MS = 4_000  # ms between two looks at a message that a starting worker cannot wake
+UNSEEN_MS = 4_000  # ms between two claims of a message that a starting worker cannot wake
 AGAIN_S = (1.0, 3.0)  # seconds until a released message is due, if this worker cannot leave it in its place
 
 

@@ -10,14 +10,14 @@ from ...presence import Teller, release_of, waiting_tasks
 from ...store import Store
 from ...task import TaskSpec
 
-TIMES = 3  # at so many first renewals, as others may defer messages until they know of this worker
+TIMES = 3  # renewals that wake messages: workers that do not know of this one yet may still defer some
 PAGE = 100
 PAGES_MAX = 200  # pages per wake
 
 
 class Waking:
-    """Reports the tasks of a worker at each renewal of its record, and wakes messages that wait for them at the first
-    ones. Called on the thread that renews the record."""
+    """Reports the tasks of a worker at each renewal of its record, and at the first TIMES ones wakes messages that
+    wait for them. Called on the thread that renews the record."""
 
     def __init__(
         self, store: Store, queues: Sequence[str], tasks: Mapping[str, TaskSpec], draining: Callable[[], bool]

@@ -1,1 +1,1 @@
-"""What a worker tells about itself while it works."""
+"""The records, metrics and reports of a worker about itself."""
