@@ -32,7 +32,7 @@ FETCH_AGAIN_S = 30.0  # base of the retry delay when blob storage is unavailable
 
 
 class Policy(Struct, frozen=True):
-    """How the failures of a task are handled. A message is quarantined after `crashes_alone_max` crashes while it ran
+    """The rules for the failures of a task. A message is quarantined after `crashes_alone_max` crashes while it ran
     alone, within `crashes_within_s` if that is given, or after `crashes_max` crashes in all, which ends every crash
     loop."""
 
@@ -67,9 +67,9 @@ class Signals(Struct, frozen=True):
     unreadable: str | None = None
     unroutable: str | None = None
     park_ms: int = 0
-    locked: str | None = None  # its encryption key is missing here, so no decision about its content is possible
+    locked: str | None = None  # the missing encryption key, which prevents decisions about the message's content
     tampered: str | None = None
-    unfetched: str | None = None  # why its blob cannot be read at present
+    unfetched: str | None = None  # why the body's blob cannot be read at present
     refusal: Refusal | None = None
     known_ms: int = 0
     again_ms: int | None = None

@@ -207,7 +207,7 @@ class Task(TaskSpec, Generic[P, R]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
 
     async def aenqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
-        """As `enqueue`, without holding up the event loop; concurrent calls share a commit."""
+        """Like `enqueue`, without holding up the event loop; concurrent calls share a commit."""
         return await self._bound.aenqueue(*args, **kwargs)
 
     @overload
@@ -229,7 +229,7 @@ class Bound(Generic[P, R]):
         self._task, self._options = task, options
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """As `Task.draft`."""
+        """Like `Task.draft`."""
         if self._options.tx is not None:
             self._refuse_tx("a draft has no transaction of its own: give tx= to app.enqueue_many(…)")
         return self._draft(current(), args, kwargs)
@@ -266,7 +266,7 @@ class Bound(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
 
     def enqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
-        """As `Task.enqueue`."""
+        """Like `Task.enqueue`."""
         draft = self._draft(current(), args, kwargs)
         return put(self._task.app, [draft], self._options.tx)[0]
 
@@ -277,7 +277,7 @@ class Bound(Generic[P, R]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
 
     async def aenqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
-        """As `Task.aenqueue`."""
+        """Like `Task.aenqueue`."""
         draft = self._draft(current(), args, kwargs)
         return (await aput(self._task.app, [draft], self._options.tx))[0]
 
@@ -318,7 +318,7 @@ def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref
 
 
 async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:
-    """As `put`, for asyncio code; concurrent calls share a commit."""
+    """Like `put`, for asyncio code; concurrent calls share a commit."""
     drafts = drafts if registry.tracing is None else registry.tracing.stamp(drafts)
     if tx is not None:  # written at once in the caller's transaction, whose connection belongs to this thread
         return _refs(registry, drafts, registry.put(drafts, tx=tx))

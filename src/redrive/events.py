@@ -25,7 +25,8 @@ class DeliveryEvent(Struct, frozen=True, kw_only=True):
     attempt: int
     crashes: int = 0
     redrives: int = 0
-    verdict: str | None = None  # outcome of its last redrive, done or failed: on the first counted run after it
+    # outcome of its last redrive, done or failed; reported with the first counted run afterwards
+    verdict: str | None = None
     correlation_id: str = ""
     worker: str = ""
     at_ms: int = 0
@@ -37,12 +38,12 @@ class DeliveryEvent(Struct, frozen=True, kw_only=True):
     fault: str | None = None
     error: str | None = None
     text: str | None = None  # text of the fault, or why the message is dead without one
-    reason: str | None = None  # why it died, as a fixed word
+    reason: str | None = None  # why the message died, as a fixed word
     fingerprint: str | None = None  # fingerprint of the fault it died of
     crash: Crash | None = None  # evidence of the last crash, where known
     causes: tuple[str, ...] = ()  # causes of all its crashes, if this outcome ends its life; "" where unknown
-    deferral: str | None = None  # why flow control deferred it: breaker, budget, limit, …
-    by: str | None = None  # the dependency, queue or task that deferred it
+    deferral: str | None = None  # why flow control deferred the run: breaker, budget, limit, …
+    by: str | None = None  # the dependency, queue or task that deferred the run
     traceback: str | None = None  # stored traceback of the fault, secrets not redacted
 
 
@@ -110,7 +111,7 @@ class Events:
         """Log a warning, unless a LineLog is subscribed: a worker inside another program may have no observer that
         shows notices."""
         if not any(isinstance(each, LineLog) for each in self.observers):
-            import logging  # only a warning needs it, not an enqueue
+            import logging  # imported late: only a warning needs logging
 
             logging.getLogger("redrive.worker").warning("%s", many_lines(redact(text)))
 

@@ -48,7 +48,7 @@ RETRY_SHARE = 0.2  # share of due retries among claims from a backlog
 
 
 class Queue(Struct, frozen=True):
-    """How one queue is worked.
+    """The settings of one queue.
 
     `concurrency` is the number of its messages that one worker process runs at once, `weight` its share among queues.
     `group_width`, `group_order` and `on_dead` configure its groups (None: keep the store's setting). `retention` bounds
@@ -187,7 +187,7 @@ class Registry:
         return current
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """As `Store.put`, and count the puts for the history; with `tx`, once the transaction commits."""
+        """Like `Store.put`, and count the puts for the history; with `tx`, once the transaction commits."""
         return (self.flusher or self.store).put(drafts, swaps=swaps, tx=tx)
 
     def _open(self) -> Store:
@@ -250,7 +250,7 @@ class Registry:
         resumed; with `"skip"` the group goes on. The store keeps these settings for every process; they are written
         when the app opens it, and None leaves one as it is.
 
-        `retention` bounds what is kept of done and dead messages. `rate`, such as "100/s", bounds the runs of the
+        `retention` bounds the done and dead messages kept. `rate`, such as "100/s", bounds the runs of the
         queue's messages over all workers. `auto_redrive=AutoRedrive(…)` redrives its dead messages without a person,
         and quarantines those that die too often.
 
@@ -369,7 +369,7 @@ class Registry:
         return self._job(id)
 
     async def ajob(self, id: str) -> Job | None:
-        """As `job`, for asyncio code."""
+        """Like `job`, for asyncio code."""
         import asyncio
 
         return await asyncio.to_thread(self._job, id)

@@ -116,7 +116,7 @@ def redrive(
     now_ms: Callable[[], int],
     known: Known | None = None,
 ) -> dict[str, Any]:
-    """As `redriver`, with these clients, clocks and settings. `known`: the used seconds of the rate if there are no
+    """Like `redriver`, with these clients, clocks and settings. `known`: the used seconds of the rate if there are no
     cells; None: those of this process."""
     trigger = trigger_of(event)
     known = known or _known(settings.dead)

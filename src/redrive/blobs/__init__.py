@@ -48,7 +48,7 @@ def open_blobs(url: str, place: str) -> Blobs:
 
     try:
         parts = urlsplit(url)
-    except ValueError:  # its text may quote a password
+    except ValueError:  # the error's text may quote a password
         raise ConfigError(f"blobs URL {shown(url)!r} cannot be read; known: {_EXPECTED}") from None
     if parts.scheme not in _KNOWN:
         near = near_miss(parts.scheme, _KNOWN)
@@ -98,7 +98,7 @@ def _place(url: str, place: str, box: Any) -> Blobs:
 
 
 def collect(store: Store, older_than_ms: int) -> int:
-    """As `App.collect_blobs`."""
+    """Like `App.collect_blobs`."""
     if store.large_bodies is None:
         raise ConfigError(
             'no blob storage is named, so nothing can be swept; set blobs="file:///DIRECTORY" (REDRIVE_BLOBS)'

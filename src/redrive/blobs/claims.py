@@ -53,7 +53,7 @@ COMPLAIN_EVERY_S = 60.0
 class Reference(msgspec.Struct, frozen=True):
     """The stored body of a message whose original body is in a blob. `content` is the content type of the original.
 
-    It names no storage: the key refers only to this store's blobs, and only to one of the message itself.
+    A reference does not name a storage: its key refers to a blob of the same message in the same store.
     """
 
     blob: str
@@ -109,8 +109,8 @@ class ClaimCheck(StoreWrapper):
         return None if cell is None else cell.value.decode()
 
     def _made_place(self) -> str:
-        """Create a place, then store its name. So a place that is named and missing means a missing disk: its messages
-        are not taken for damaged, and new ones are not written elsewhere."""
+        """Create a place, then store its name. So if a named place does not exist, its disk is missing: redrive then
+        neither reports damage nor writes blobs elsewhere."""
         name = new_id(self.inner.now_ms())
         self._open_place(name).make()
         try:
@@ -125,7 +125,7 @@ class ClaimCheck(StoreWrapper):
     # -- in
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """As `Store.put`. Raises also BlobsUnavailable; then nothing was put."""
+        """Like `Store.put`. Also raises BlobsUnavailable; then nothing was put."""
         deposited = self.deposit(drafts)
         if deposited is drafts:
             return self.inner.put(drafts, swaps=swaps, tx=tx)
@@ -177,7 +177,7 @@ class ClaimCheck(StoreWrapper):
         try:
             reference = read_reference(draft.body)
         except Unreadable:
-            return draft  # the worker reports it, and the message dies of it
+            return draft  # the worker reports the missing blob, and the message dies of it
         if owner(reference.blob) == draft.id:
             return draft
         key, id = self._key_for(draft)
@@ -193,7 +193,7 @@ class ClaimCheck(StoreWrapper):
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        """As `Store.exchange`. Raises also BlobsUnavailable; then nothing was settled."""
+        """Like `Store.exchange`. Also raises BlobsUnavailable; then nothing was settled."""
         if any(s.follow_ups for s in settlements):
             settlements = [self._with_deposits(s) if s.follow_ups else s for s in settlements]
         return self.inner.exchange(settlements, asks, swaps=swaps)
@@ -245,7 +245,7 @@ class ClaimCheck(StoreWrapper):
     # -- gone
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """As `Store.triage`; discarded and replaced messages lose their blobs. Raises also BlobsUnavailable for a
+        """Like `Store.triage`; discarded and replaced messages lose their blobs. Also raises BlobsUnavailable for a
         Replace; then nothing was changed."""
         if not isinstance(verdict, Discard | Replace):
             return self.inner.triage(handles, verdict, swaps=swaps)
@@ -273,7 +273,7 @@ class ClaimCheck(StoreWrapper):
         return done
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """As `Store.restore`; large bodies go to blobs. Raises also BlobsUnavailable; then nothing was written."""
+        """Like `Store.restore`; large bodies go to blobs. Also raises BlobsUnavailable; then nothing was written."""
         admit_restored(messages, self.traits)
         bodies: dict[str, bytes] = {}
         deposited = [self._split_large(message, bodies) for message in messages]
@@ -336,7 +336,7 @@ class ClaimCheck(StoreWrapper):
         return self.collect()  # after a kill here, the next sweep is in an hour
 
     def _orphans(self, keys: Sequence[str]) -> list[str]:
-        """Those blobs whose message is gone, or does not refer to them."""
+        """Those blobs whose message is gone, or does not refer to the blob."""
         owners = list(dict.fromkeys(map(owner, keys)))
         stored: dict[str, Message] = {}
         for at in range(0, len(owners), LOOKED_UP):

@@ -12,7 +12,7 @@ from ..message import BLOB, Message
 from ..store import LargeBodies
 from .claims import LOOKED_UP
 
-PENDING_MAX = 10_000  # messages whose blobs wait for removal; the hourly sweep removes those of further ones
+PENDING_MAX = 10_000  # messages queued for blob removal; the hourly sweep handles more
 LOOK_EVERY_S = 300.0  # how often a worker checks whether the hourly sweep is due
 LAST_REMOVALS_S = 5.0  # how long a stopping worker waits for pending removals
 

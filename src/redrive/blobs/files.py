@@ -109,7 +109,7 @@ class FileBlobs:
                     yield key
 
     def _path(self, key: str) -> Path:
-        if not is_key(key):  # callers have checked it; the last check before a path is made
+        if not is_key(key):  # checked by callers; the last check before a path is made
             raise ValueError(f"{key!r} is not a blob's key")
         return self.folder / key
 

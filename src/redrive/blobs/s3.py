@@ -45,7 +45,7 @@ class S3Blobs:
             return self._one_client
 
     def _name(self, key: str) -> str:
-        if not is_key(key):  # callers have checked it; the last check before a name in the bucket is made
+        if not is_key(key):  # checked by callers; the last check before an object name is made
             raise ValueError(f"{key!r} is not a blob's key")
         return self.prefix + key
 
@@ -127,7 +127,7 @@ class S3Blobs:
 
     @contextlib.contextmanager
     def _translate(self, what: str) -> Iterator[None]:
-        """Raise BlobsUnavailable for every error of AWS, including a missing permission, which may be granted later."""
+        """Raise BlobsUnavailable instead of every AWS error, even a missing permission, which may be granted later."""
         try:
             yield
         except ConfigError as error:  # no client: no region, or no such profile

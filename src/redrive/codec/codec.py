@@ -196,7 +196,7 @@ class Codec:
     # -- versions
 
     def upcast(self, version: int, step: Upcast) -> None:
-        """Let `step` lift bodies of `version` to `version + 1`.
+        """Register `step`, which converts bodies of `version` to `version + 1`.
 
         `step` gets the arguments by name as plain JSON values, may change them, and returns those of the next version.
         Raises ConfigError for a step that could never run.
@@ -276,11 +276,16 @@ class Codec:
         try:
             kind = Any if annotation is inspect.Signature.empty else resolve_type(self._handler, "return", annotation)
             return msgspec.json.Decoder(kind, dec_hook=load).decode
-        except (TypeError, ValueError, NameError, AttributeError):  # most results are never stored
+        except (
+            TypeError,
+            ValueError,
+            NameError,
+            AttributeError,
+        ):  # unresolvable annotation: most results are never read
             return msgspec.json.Decoder().decode
 
     def _leading(self, named: dict[str, Any]) -> tuple[Any, ...]:
-        """Take the positional-only arguments out of `named`. A missing one before a given one gets its default."""
+        """Take the positional-only arguments out of `named`. A missing argument before a given one gets its default."""
         count = max((at for at, name in enumerate(self._only_positional, 1) if name in named), default=0)
         return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
 

@@ -57,7 +57,7 @@ def load(kind: Any, value: Any) -> Any:
             raise ValueError(f"{kind.__name__}: {_errors(error)}") from None
     if isinstance(kind, type) and issubclass(kind, PurePath) and isinstance(value, str):
         return kind(value)
-    return value  # unchanged: the decoder rejects it
+    return value  # unchanged, so that the decoder rejects the value
 
 
 def unwrap(value: Any) -> Any:

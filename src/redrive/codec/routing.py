@@ -52,7 +52,7 @@ class Routes:
         if route is not None:
             try:
                 chosen = route(body, attributes)
-            except Exception as error:  # a foreign message may contain anything: it must not stop those behind it
+            except Exception as error:  # a foreign message may contain anything, and must not stop those behind it
                 chosen, why = None, f"{type(error).__name__}: {_text(error)}"
             if isinstance(chosen, str) and chosen:
                 return storable(chosen), None

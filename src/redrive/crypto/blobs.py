@@ -28,7 +28,7 @@ class SealedBlobs:
         self.inner.put({key: self._box.seal(body, *_NAMES, key, "") for key, body in blobs.items()})
 
     def get(self, key: str, bytes_max: int) -> bytes | None:
-        """As `Blobs.get`. Raises also KeyMissing, Tampered."""
+        """Like `Blobs.get`. Also raises KeyMissing, Tampered."""
         blob: bytes | None = self.inner.get(key, bytes_max + OVERHEAD)
         if blob is None or not blob.startswith(MAGIC):
             return None if blob is None else blob[:bytes_max]

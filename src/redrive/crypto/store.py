@@ -72,7 +72,7 @@ class Sealed(StoreWrapper):
     # -- in
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """As `Store.put`. Raises StoreUnavailable if no key is available; then nothing was put."""
+        """Like `Store.put`. Raises StoreUnavailable if no key is available; then nothing was put."""
         return self.inner.put(self._seal(drafts), swaps=swaps, tx=tx)
 
     def _seal(self, drafts: Sequence[Draft]) -> list[Draft]:
@@ -85,7 +85,7 @@ class Sealed(StoreWrapper):
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        """As `Store.exchange`. Raises StoreUnavailable if no key is available; then nothing was settled."""
+        """Like `Store.exchange`. Raises StoreUnavailable if no key is available; then nothing was settled."""
         sealed = [self._settling(s) if s.fault or s.result is not None or s.follow_ups else s for s in settlements]
         result = self.inner.exchange(sealed, asks, swaps=swaps)
         if not result.deliveries:
@@ -102,7 +102,7 @@ class Sealed(StoreWrapper):
         )
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
-        """As `Store.checkpoint`. Raises StoreUnavailable if no key is available."""
+        """Like `Store.checkpoint`. Raises StoreUnavailable if no key is available."""
         return self.inner.checkpoint(receipt, self.box.seal(state, "checkpoint", "", *_message_of(receipt)))
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
@@ -111,7 +111,7 @@ class Sealed(StoreWrapper):
         return self.inner.triage(handles, verdict, swaps=swaps)
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """As `Store.restore`; messages that were exported encrypted are written unchanged."""
+        """Like `Store.restore`; messages that were exported encrypted are written unchanged."""
         return self.inner.restore([sealed_message(self.box, message) for message in messages], swaps=swaps)
 
     # -- out
@@ -172,4 +172,5 @@ def why_closed(store: Store, message: Message) -> Unreadable:
         open_or_raise(box, message)
     except Unreadable as error:
         return error
-    return KeyMissing("its key has come just now")  # since the claim: the next one decrypts it
+    # the key has arrived since the claim: the next claim decrypts the message
+    return KeyMissing("its key has come just now")

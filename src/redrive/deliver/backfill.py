@@ -128,7 +128,7 @@ class _Unkept(Ledger):
         self.record = self.next
 
     def swap(self, record: FileRecord | None) -> Swap:
-        self.next = record  # `read` returns it once the batch is put
+        self.next = record  # `read` returns this record once the batch is put
         return Swap("", 0, None)
 
     def write(self, record: FileRecord | None) -> None:

@@ -75,7 +75,7 @@ class Growth:
             while left and (part := file.read(min(CHUNK, left))):
                 digest.update(part)
                 left, last = left - len(part), part[-1:]
-            ends = last == b"\n" or file.read(1) in (b"\n", b"\r")  # otherwise the last line has grown
+            ends = last == b"\n" or file.read(1) in (b"\n", b"\r")  # if not, the last line has grown
         return ends and not left and digest.hexdigest() == content.digest
 
 

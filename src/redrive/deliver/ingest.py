@@ -40,7 +40,7 @@ class FileRecord(msgspec.Struct, frozen=True):
     bad: int  # number of invalid lines, which are left out
     started_ms: int
     done: int = 0  # number of lines enqueued so far
-    number: int = 0  # number of the last one, including blank and bad lines
+    number: int = 0  # number of the last line read, including blank and bad lines
     offset: int = 0  # end of the last enqueued line, in bytes
     resting: int | None = None  # messages dead at the end of the last run; None during a run
     removed: int = 0  # messages in `resting` that were removed by hand since

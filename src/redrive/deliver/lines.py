@@ -69,7 +69,7 @@ def walk(
         feed(raw)
         number, begin, at = number + 1, at, at + len(raw)
         why = None
-        while not raw.endswith(b"\n") and len(raw) > limit:  # the rest of a line that is too long
+        while not raw.endswith(b"\n") and len(raw) > limit:  # skip the rest of a line that is too long
             why = f"longer than {limit:,} bytes"
             rest = file.readline(CHUNK)
             feed(rest)

@@ -34,7 +34,7 @@ LOOK_EVERY_S = 2.0  # how often the counts are corrected from the store
 
 
 class DeliveryOptions(Struct, frozen=True, kw_only=True):
-    """How a delivery runs. `rate` bounds requests per second, retries included; None: no bound."""
+    """Options of a delivery. `rate` bounds requests per second, retries included; None: no bound."""
 
     retry: Retry
     concurrency: int = 10

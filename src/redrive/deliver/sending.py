@@ -209,7 +209,7 @@ def check_url(url: str) -> str:
     try:
         parts = httpx.URL(url)
         port_fits = parts.port is None or 0 < parts.port < 65536
-    except (httpx.InvalidURL, ValueError):  # its text may quote a password
+    except (httpx.InvalidURL, ValueError):  # the error's text may quote a password
         raise ConfigError(f"--to {shown(url)!r} is no URL; in a user or password write {ENCODED}") from None
     if parts.scheme not in ("http", "https") or not parts.host or not port_fits:
         raise ConfigError(f"--to {shown(url)!r}: expected http://HOST/PATH or https://HOST/PATH")

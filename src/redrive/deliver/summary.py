@@ -24,7 +24,7 @@ class DeadGroup(Struct, frozen=True):
     text: str
     fingerprint: str
     count: int
-    lines: tuple[int, ...]  # line numbers of the first ones in the file
+    lines: tuple[int, ...]  # line numbers of the first such lines in the file
     sample_id: str
 
 

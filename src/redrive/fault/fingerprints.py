@@ -13,7 +13,7 @@ from .templates import generalize
 from .traceback import Stack, stack_of
 
 NORMALIZED_FROM_MAX = 1_000  # characters of a text that are read
-NORMALIZED_MAX = 400  # characters of the result that count: replaced values of other lengths move the end
+NORMALIZED_MAX = 400  # characters of the result that count; the length of a value shifts the end
 _CACHED_MAX = 1_024  # limit of cached texts, and of cached fingerprints
 
 # Quoted names of a program, a type or a schema, and the texts of error bodies and nested errors, are kept, since they

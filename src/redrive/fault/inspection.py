@@ -25,7 +25,7 @@ from .text_patterns import over_quota
 CAUSES_MAX = 8  # exceptions read, from the outer one inwards
 DEPTH_MAX = 4  # levels of groups within groups
 MEMBERS_MAX = 16  # members read of an exception group
-_REMEMBERED_MAX = 256  # exceptions cached of one failure
+_REMEMBERED_MAX = 256  # exceptions cached per failure
 HEADER_MAX = 256
 BODY_MAX = 4_096  # bytes read of a response
 CLASSES_MAX = 64  # class names in Fault.errors
@@ -51,7 +51,7 @@ class ExceptionFacts(Struct, frozen=True):
     exception: BaseException
     known: KnownClass
     text: str
-    telling: frozenset[str]  # names of informative attributes that it may have
+    telling: frozenset[str]  # names of informative attributes of the class
     kind: Kind | None
     code: str  # HTTP status, SQLSTATE, errno or service code; part of the fingerprint, since texts quote or drop it
     retry_after_s: float | None
@@ -69,7 +69,7 @@ class KnownClass(Struct, frozen=True):
     group: bool
     steer: bool
     telling: frozenset[str]  # informative attribute names of its classes
-    namespaces: tuple[Mapping[str, object], ...]  # namespaces of those classes that can change
+    namespaces: tuple[Mapping[str, object], ...]  # namespaces of its classes that can change
     sizes: tuple[int, ...]  # sizes of the namespaces when they were read
 
 
@@ -193,7 +193,7 @@ def _read(
     if kind is None and status is not None:
         kind = Kind.QUOTA if _over_quota(exception, status, text) else kind_of_status(status, asked_s)
     if kind is None and asked_s is not None and status is None:
-        kind = Kind.THROTTLED  # only a requested delay, such as the `retry_after` of a chat client
+        kind = Kind.THROTTLED  # no sign but a requested delay, as `retry_after` of a chat client
     return kind, code, asked_s
 
 
@@ -222,7 +222,7 @@ def _read_sql(exception: BaseException) -> tuple[Kind | None, str]:
 def _sqlite_kind(name: str, exception: BaseException) -> Kind | None:
     primary = name.split("_")[1] if "_" in name else name  # SQLITE_BUSY_SNAPSHOT counts as BUSY
     if primary == "ERROR" and string(call(str, exception)).startswith(("no such table", "no such column", "near ")):
-        return Kind.PERMANENT  # an error in the statement; other ERRORs may be anything
+        return Kind.PERMANENT  # an error in the statement; other ERRORs are ambiguous
     return BY_SQLITE.get(primary)
 
 
@@ -289,7 +289,7 @@ def _wait_s(value: object) -> float | None:
     return min(seconds, RETRY_AFTER_MAX_S) if isinstance(seconds, float) and seconds >= 0 else None
 
 
-# The real slots: a subclass may define properties with these names, and a metaclass may answer for its classes.
+# Descriptors of `type`, since a class or its metaclass may define properties with these names.
 _class_dict: Mapping[str, Any] = type.__dict__
 bases_of: Callable[[type], tuple[type, ...]] = _class_dict["__mro__"].__get__
 namespace_of: Callable[[type], Mapping[str, object]] = _class_dict["__dict__"].__get__

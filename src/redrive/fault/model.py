@@ -52,7 +52,7 @@ def kind_word(kind: str | None) -> str:
 
 
 class Crash(Struct, frozen=True, gc=False, omit_defaults=True):
-    """How the process of a message died, as far as that is known.
+    """The crash of a process with a message, as far as known.
 
     `cause` is signal, exit, hung (killed by its supervisor), timeout or memory (killed for it), lease (the lease ran
     out; the host may have died), or "" if unknown. `started` lists the messages that had been started in the process
@@ -67,7 +67,7 @@ class Crash(Struct, frozen=True, gc=False, omit_defaults=True):
     alone: bool = False  # nothing else ran in the process, so the message caused the crash
     started: tuple[str, ...] = ()
     started_count: int = 0
-    worker: str = ""  # the worker that ran it
+    worker: str = ""  # the worker that ran the message
     host: str = ""
     child: bool = False  # the process was a child of the worker, which survived
 

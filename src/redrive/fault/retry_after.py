@@ -54,7 +54,7 @@ def whole_seconds(text: str) -> float | None:
     if not (digits.isascii() and digits.isdigit()):
         return None
     if dot and not (fraction.isascii() and fraction.isdigit() and fraction.strip("0")):
-        return None  # `1.`, `1.x` and `1.0`: the RFC says to ignore these
+        return None  # RFC 9110 says to ignore numbers such as `1.`, `1.x` and `1.0`
     digits = digits.lstrip("0")
     return min(float(digits or 0) + bool(dot), RETRY_AFTER_MAX_S) if len(digits) <= 9 else RETRY_AFTER_MAX_S
 

@@ -70,7 +70,7 @@ def _why_no_matcher(matcher: object) -> str:
 
 
 def _why_no_predicate(function: Callable[..., object]) -> str:
-    import inspect  # imported late: it takes milliseconds, and most rules are classes
+    import inspect  # imported late: costs milliseconds, and most rules are classes
 
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
     if any(is_kind(each) for is_kind in kinds for each in (function, type(function).__call__)):

@@ -23,7 +23,7 @@ from .libraries import is_library
 LINES_MAX = 1_500  # lines read of a function
 TEMPLATES_MAX = 64  # templates kept of a function or a class
 HOLES_MAX = 12
-VALUE_MAX = 100  # a longer value is a text of its own
+VALUE_MAX = 100  # characters of a value; a text with a longer one matches no template
 _WORD_MIN = 4  # letters a template needs around its values: `'s' if n > 1 else ''` identifies nothing
 _CODES_MAX = 1_024
 _CLASSES_MAX = 512
@@ -59,7 +59,7 @@ class Template(Struct, frozen=True):
     """A text with holes: `texts[n]` is before the hole `holes[n]`, and the last text is at the end."""
 
     texts: tuple[str, ...]
-    holes: tuple[str, ...]  # the kind of each value: TELLS, CODE, or otherwise data
+    holes: tuple[str, ...]  # kind of each value: TELLS, CODE, or data
 
 
 def generalize(text: str, templates: tuple[Template, ...], cls: type) -> str:

@@ -36,7 +36,7 @@ from .templates import Template, templates_of
 SHOWN_MAX = 16  # exceptions in one traceback
 NOTES_MAX = 5
 FRAMES_WALKED_MAX = 100_000
-FRAMES_HEAD, FRAMES_TAIL = 8, 24  # frames shown of one exception: its outermost and its innermost
+FRAMES_HEAD, FRAMES_TAIL = 8, 24  # frames shown of each exception: outermost and innermost
 LINE_MAX = 200  # characters of a source line
 PLACES_MAX = 5  # functions that count for a fingerprint
 STACKS_MAX = 512

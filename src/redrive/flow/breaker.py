@@ -185,8 +185,8 @@ def valid(state: State, pass_: str) -> bool:
 
 
 def enter(state: State, now_ms: int) -> tuple[State, CallPermit]:
-    """Let an owner with a valid pass call now, or return when to ask again with the same pass: the ramp's rate bounds
-    late owners too."""
+    """Let the owner of a valid pass call now, or return when to ask again with the same pass, as the ramp's rate also
+    bounds late owners."""
     if state.ramp is None:
         return state, CallPermit(now_ms)
     ramp, at_ms = ramps.enter(state.ramp, now_ms)
@@ -203,7 +203,7 @@ def look(state: State, breaker: Breaker, now_ms: int) -> State:
         return _turned(state, "half_open", min(now_ms, state.until_ms), **_UNTRIED)
     if state.status == "half_open" and state.probes:
         first = min(state.probes, key=lambda lease: lease.until_ms)
-        if first.until_ms <= now_ms:  # as of that time: it may have opened, and be half-open again
+        if first.until_ms <= now_ms:  # read it as of that time: the breaker may have opened, and be half-open again
             ended = _probe_ended(give_back(state, first.owner), breaker, Call.FAILURE, first.until_ms)
             return look(_judged_so_far(ended, breaker, first.until_ms), breaker, now_ms)
     if state.ramp is not None:

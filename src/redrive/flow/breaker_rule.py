@@ -9,7 +9,7 @@ from ..duration import Duration
 from ..errors import ConfigError
 from .rules import number, put, span_s, whole
 
-GROWTH = 1.5  # each further opening in a row is this many times as long
+GROWTH = 1.5  # factor of the open time for each further opening in a row
 SPREAD = 0.2  # jitter of the length of an opening, ±
 DAY_S = 86_400.0
 
@@ -36,8 +36,8 @@ class Breaker:
     """When to stop calling a dependency, and how to start again. Durations are kept as float seconds.
 
     - It opens when of the calls of the last `window` (ten buckets) at least `failure_rate` failed, or at least
-      `slow_rate` took longer than `slow_call`, and there were `min_calls`. Faults that are permanent or throttled are
-      no calls to it. `slow_rate` defaults to `failure_rate`.
+      `slow_rate` took longer than `slow_call`, and there were `min_calls`. Permanent and
+      throttled faults are not counted. `slow_rate` defaults to `failure_rate`.
     - It judges the dependency, not the messages. A retry that fails is no evidence if its message failed first while
       the breaker was closed, something has succeeded since, and the last success is no more than six windows old. With
       fewer first attempts in the window than a quarter of `min_calls`, nearly all calls must have failed: all but a

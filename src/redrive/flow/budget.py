@@ -26,7 +26,7 @@ _SLIP_MS = 1e-3  # floating point must not move a time past its millisecond
 
 @dataclass(frozen=True, slots=True, init=False)
 class Budget:
-    """How many retries a dependency may get. Checked when a retry is dispatched; first attempts are never held back.
+    """The retries that a dependency may get. Checked when a retry is dispatched; first attempts are never held back.
 
     - Each first dispatch deposits `ratio` of a token, which lives for `life`; a retry takes one token.
     - Beside the deposits `floor` tokens a second come free, and up to `floor * life` are kept in reserve (at least one,
@@ -181,7 +181,7 @@ def _live(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[f
 
 
 def _ended(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
-    """As `_live`, for the first attempts of the last ten sub-windows: three numbers for each."""
+    """Like `_live`, for the first attempts of the last ten sub-windows: three numbers for each sub-window."""
     part_ms = max(1, int(budget.life * 1000 / PARTS))
     ended_ms = max(now_ms, state.ended_ms)
     ended_ms -= ended_ms % part_ms

@@ -141,7 +141,7 @@ def decode(cell: Cell | None) -> DependencyState:
 
 
 def ttl_ms(state: DependencyState) -> int | None:
-    """The expiry of an unchanged state: a week; none for a forced breaker."""
+    """The milliseconds until an unchanged state expires; None (never) for a forced breaker."""
     return None if state.breaker.status.startswith("forced") else _KEEP_MS
 
 

@@ -24,7 +24,7 @@ from ..message import Deferral, Swap
 
 PREFIX = "idem/"
 HASH_BYTES = 16
-CELL_MAX = 200  # longest name of a cell that is written out; longer ones are hashed
+CELL_MAX = 200  # longest cell name written out; longer names are hashed
 WAIT_MS = (1_000, 60_000)  # first and longest wait before a deferred duplicate checks again
 
 

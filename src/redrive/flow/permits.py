@@ -27,7 +27,7 @@ from .dependency import Dependency, DependencyState, owner_of, with_breaker
 from .limits import Rate
 
 LATE_MS = 5000  # how late a message may use its permits; then it asks again, so that late messages make no burst
-SLOT_LATE_MS = 1000  # the same for a slot of a rate, so that a stalled worker makes no burst
+SLOT_LATE_MS = 1000  # the same limit for a slot of a rate, so that a stalled worker makes no burst
 LOOK_MS = 250  # when to check again if the time of a change is unknown
 CLOSED, OPEN = ("closed", "forced_closed"), ("open", "forced_open")
 _KEPT = ("budget", "ramp")  # permits valid after SLOT_LATE_MS; the ramp itself prevents a burst of late messages
@@ -149,7 +149,7 @@ def calm(state: DependencyState, d: Dependency, now_ms: int) -> bool:
 
 
 def shut(state: DependencyState, d: Dependency, message: Message, now_ms: int) -> bool:
-    """True if this message may not call it, whatever other controls say: a cool-down, or an open breaker."""
+    """True if a cool-down or an open breaker forbids the call, whatever other controls say."""
     if state.cool.until_ms + state.cool.spread_ms > now_ms and _cool_ms(state, message) > now_ms:
         return True
     return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in OPEN
@@ -164,7 +164,7 @@ def _ask_for_tokens(
     now_ms: int,
     tokens: int,
 ) -> tuple[DependencyState, int]:
-    """Ask budget, then rate, for all of `going` at once; refuses in place. Returns also the number of tokens used."""
+    """Ask budget, then rate, for all of `going` at once; refuses in place. Also returns the number of tokens used."""
     if d.budget is not None:
         spent = state.budget
         for at in going:
@@ -191,8 +191,8 @@ def _ask_for_tokens(
 
 
 def _tat_ms(state: DependencyState, d: Dependency, rate: Rate, now_ms: int) -> float:
-    """The rate's arrival time. Without reserved slots it is at most a burst ahead; if further, the rate was changed or
-    the clock set back, and it starts again."""
+    """The rate's theoretical arrival time. 0 if it is more than a burst ahead without reserved slots: the rate was
+    changed or the clock set back."""
     most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # tolerance, as clocks differ a little
     return state.tat_ms if d.per is not None or state.tat_ms <= most_ms else 0.0
 
@@ -220,7 +220,7 @@ def _refuse_rest(
 def _ask_one(
     state: DependencyState, d: Dependency, message: Message, now_ms: int, tokens: int
 ) -> tuple[DependencyState, Refusal | None, bool, int]:
-    """As `ask`, for one message while the breaker or a cool-down is active. Returns also if it is a probe, and the
+    """Like `ask`, for one message while the breaker or a cool-down is active. Also returns if it is a probe, and the
     number of tokens used."""
     if d.breaker is not None and state.breaker.status in OPEN:
         return *_ask_breaker(state, d, d.breaker, message, _tokens(message, now_ms), now_ms), 0
@@ -232,7 +232,7 @@ def _ask_one(
     if refusals[0] is not None or d.breaker is None:
         return state, refusals[0], False, used
     if tokens and state.breaker.status in CLOSED:
-        return state, None, False, 1  # its one token covers the ramp too
+        return state, None, False, 1  # the ramp uses the rate's token too
     passes = (*_passes(message, now_ms), *used_of(d, message))
     return *_ask_breaker(state, d, d.breaker, message, passes, now_ms), used
 

@@ -72,14 +72,14 @@ def peek(ramp: Ramp, now_ms: int) -> int:
 
 
 def take(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
-    """Take the next slot; returns when it opens. Its owner still has to `enter`."""
+    """Take the next slot; returns its time in ms. Its owner still has to call `enter`."""
     at_ms = _slot_ms(ramp, now_ms)
     last_ms = max(ramp.last_ms, at_ms) if at_ms > now_ms else ramp.last_ms
     return replace(ramp, given=_next(ramp, now_ms) + 1, last_ms=last_ms), at_ms
 
 
 def enter(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
-    """Let an owner whose slot is open start, or return when to ask again."""
+    """Let the owner of an open slot start, or return when to ask again."""
     if _room(ramp, now_ms) > 0:
         return _gone(ramp, 1, now_ms), now_ms
     from_ms = max(ramp.late_ms, ramp.tat_ms - EARLY_MS)
@@ -138,8 +138,8 @@ def record(ramp: Ramp, calls: int, bad: int, now_ms: int) -> Ramp:
 
 
 def look(ramp: Ramp, bad_rate: float, now_ms: int) -> Ramp | None:
-    """Apply the passing of time: None when the ramp is over; a new ramp at half the rate when a second had at least two
-    bad calls and more than the share `bad_rate`; as soon as that is certain."""
+    """Update the ramp to this time. Returns None at its end, and a new ramp at half the rate when a second had at least
+    two bad calls and more than the share `bad_rate`; as soon as that is certain."""
     per_s = rate(ramp, now_ms)
     if now_ms >= ramp.last_ms + IDLE_MS or per_s > RATE_MAX:
         return None

@@ -97,7 +97,7 @@ def acquire(store: Store, wishes: Sequence[KeyRequest], now_ms: int) -> list[Cla
     Most keys are new, so they are written before they are read: one write and one read for all. Raises StoreError: then
     some keys may be claimed already, and their owners get them again.
     """
-    durable = not store.traits.one_machine  # on one machine a power cut that undoes a claim also ends its owner
+    durable = not store.traits.one_machine  # on one machine, a power cut that undoes a claim ends its owner too
     claims: list[ClaimAnswer] = [Busy(LOST, now_ms + AGAIN_MS)] * len(wishes)
     # reversed, so that the first request for a cell wins
     taken = {w.cell: (0, claimed(w.wish, now_ms, w.hold_ms)) for w in reversed(wishes)}

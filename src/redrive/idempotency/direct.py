@@ -97,7 +97,7 @@ def call(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[
 
 
 async def acall(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """As `call`, for an async handler: the store is called in a thread."""
+    """Like `call`, for an async handler: the store is called in a thread."""
     direct = DirectCall(task, context, args, kwargs)
     try:
         await _in_thread(direct.begin)

@@ -172,7 +172,7 @@ def decoded(cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | 
 
 
 def required(key: str, cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | D:
-    """As `decoded`, for values that are acted on or changed. Raises Unreadable if the cell is unreadable, so that
+    """Like `decoded`, for values that are acted on or changed. Raises Unreadable if the cell is unreadable, so that
     nothing overwrites it."""
     try:
         return default if cell is None else decode(cell.value)

@@ -135,8 +135,8 @@ class Message(Struct, frozen=True, gc=False):
     key: str | None = None
     group: str | None = None
     run: str | None = None  # the redrive run that last moved it
-    reason: str | None = None  # why it is dead or done: exhausted, permanent, … or cancelled
-    rested_ms: int | None = None  # when it became dead, quarantined or done
+    reason: str | None = None  # why the message is dead or done: exhausted, permanent, … or cancelled
+    rested_ms: int | None = None  # when the message became dead, quarantined or done
     result: bytes | None = None
     progress: bytes | None = None
     content: str = "json"
@@ -144,8 +144,8 @@ class Message(Struct, frozen=True, gc=False):
     causation_id: str | None = None
     traceparent: str | None = None
     keep_ms: int = 0
-    deferral: Deferral | None = None  # of its present wait; a claim keeps it, every settlement replaces it
-    parked: bool = False  # it has no place in its group and waits for its time or turn
+    deferral: Deferral | None = None  # why the message waits now; a claim keeps it, every settlement replaces it
+    parked: bool = False  # has no place in its group, and waits for its time or turn
     faults: tuple[Fault, ...] = ()  # faults, oldest first: the first and last ten
     damage: Damage | None = None  # set if its row is, or was, unreadable: the other fields hold the readable parts
 
@@ -163,13 +163,13 @@ class Message(Struct, frozen=True, gc=False):
 
 
 class Job(Message, frozen=True, gc=False):
-    """A message as `app.job` read it."""
+    """A message returned by `app.job`."""
 
     found_ms: int = 0  # time of the read, by the store's clock
 
     @property
     def state(self) -> str:
-        """Its state at that time: ready, scheduled, leased, dead, quarantine, done or cancelled."""
+        """The message's state at that time: ready, scheduled, leased, dead, quarantine, done or cancelled."""
         return self.state_at(self.found_ms)
 
 

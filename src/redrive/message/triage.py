@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from .message import Draft, Lane, Message
 
-TREND_MS = 600_000  # deaths within this time are recent; the trend compares them with those in BEFORE_MS before it
+TREND_MS = 600_000  # deaths within this time are recent; the trend compares their rate with that in BEFORE_MS before
 BEFORE_MS = 3_000_000  # together with TREND_MS an hour
 
 
@@ -26,7 +26,7 @@ class Filter(Struct, frozen=True):
     since_ms: int | None = None
     until_ms: int | None = None
     redrives: int | None = None  # exactly this number of redrives
-    run: str | None = None  # the redrive run that last moved it
+    run: str | None = None  # the redrive run that last moved the message
 
 
 class Ids(Struct, frozen=True):
@@ -44,8 +44,8 @@ class Page(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """The number of messages in each lane. Of the ready lane, `ready` counts due ones and `scheduled` the others;
-    `oldest_age_s` is how long the oldest of them has been due."""
+    """The number of messages in each lane. In the ready lane, `ready` counts due messages, `scheduled` the others;
+    `oldest_age_s` is the time since the oldest was due."""
 
     ready: int = 0
     scheduled: int = 0

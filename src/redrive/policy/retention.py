@@ -12,7 +12,7 @@ from ..message import Ack, Keep
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """How many done and dead messages a queue keeps: `app.queue("mail", retention=Retention(keep_done=100))`.
+    """The done and dead messages that a queue keeps: `app.queue("mail", retention=Retention(keep_done=100))`.
 
     `keep_done` keeps that many of the newest done messages, `keep_done_for` those that are younger than that; where
     both are given, both bounds hold, also for messages kept for their result. With neither, a done message is deleted

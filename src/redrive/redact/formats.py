@@ -124,8 +124,8 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     # Bots of Telegram (those of Discord are below)
     (":aa", rf"{_BEGIN}\d{{6,16}}:AA[\w-]{{30,}}+"),
 )  # fmt: skip
-_form = cache(re.compile)  # each compiled when first needed: all of them take a while
-_LONG = re.compile(r"[\w.+/=~:-]{20}")  # no token is shorter, so a text without such a run has none
+_form = cache(re.compile)  # compiled at first use, as compiling all takes long
+_LONG = re.compile(r"[\w.+/=~:-]{20}")  # no token is shorter, so other texts are skipped
 
 _DISCORD = rf"{_BEGIN_RUN}[MNO][\w-]{{23,27}}\.[\w-]{{6}}\.[\w-]{{27,}}+"
 _DISCORD_END = re.compile(r"\.[\w-]{6}\.[\w-]{27}")

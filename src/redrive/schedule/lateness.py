@@ -22,7 +22,7 @@ class ScheduleStatus(Struct, frozen=True, kw_only=True):
     last_ms: int | None = None
     next_ms: int | None = None
     seen_ms: int | None = None
-    unattended: bool = False  # no scheduler has run it within LATELY_MS
+    unattended: bool = False  # no scheduler has run the schedule within LATELY_MS
     paused: bool = False
 
     @property

@@ -46,8 +46,8 @@ class Scheduler:
     """Enqueues the ticks of an app's schedules. Any number may run, anywhere: each tick is enqueued once.
 
     Made by `app.scheduler()`. `async with`, or `with`, runs it beside other work, in a thread of its own; `run` blocks
-    until `stop`; `step` does what is due now and returns. While the store is unreachable it retries, at least every 2
-    s; the ticks of that time are missed, and the schedules' `missed=` applies to them.
+    until `stop`; `step` enqueues the ticks due now and returns. While the store is unreachable it retries, at least
+    every 2 s; the ticks of that time are missed, and the schedules' `missed=` applies to them.
     """
 
     def __init__(self, app: Registry) -> None:
@@ -111,7 +111,7 @@ class Scheduler:
         try:
             self.run()
         except BaseException as error:
-            self._error = error  # `join` raises it, but possibly much later
+            self._error = error  # `join` raises the error, but possibly much later
             print(many_lines(redact(f"redrive: {self.name} ended:\n{traceback.format_exc()}")), file=sys.stderr)
 
     def join(self) -> None:
@@ -180,8 +180,8 @@ class Scheduler:
         try:
             self._commit(dues)
         except Conflict:
-            pass  # another scheduler wrote this turn; the next step reads the rest
-        except EnqueueError as error:  # one schedule's message was refused; the others go on
+            pass  # another scheduler wrote this turn; the next step continues
+        except EnqueueError as error:  # only this schedule's message was refused
             if self._refused.get(schedule.name) != str(error):
                 self._refused[schedule.name] = str(error)
                 self._notice("schedule_refused", f"{schedule.name}: {error}")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from .cron import Cron, Every, latest, next_after
 
 MISSED_MAX = 1000  # missed ticks that `all` enqueues; beyond this, the oldest are dropped
-ON_TIME_MS = 5_000  # a later tick is missed, as is one whose successor is due
+ON_TIME_MS = 5_000  # a tick is missed if it is later, or its successor is due
 TAKE_OVER_MS = 60_000  # a changed spec is kept this long before a scheduler with another spec may change it back
 AHEAD_MAX_MS = 24 * 3600 * 1000  # a state further ahead was written under a wrong clock
 

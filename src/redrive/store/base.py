@@ -53,7 +53,7 @@ class Usage(NamedTuple):
 
 
 class StoreBase(ABC):
-    """Attributes of every store. A store sets `traits` and `cells`, and others as needed."""
+    """Attributes of every store. A store sets at least `traits` and `cells`."""
 
     traits: Traits
     cells: Cells
@@ -61,7 +61,7 @@ class StoreBase(ABC):
     state_dir: Path | None = None  # directory for the identities of workers on this machine; None: workers have none
     box: Any = None  # the `crypto.Box` that encrypts payloads; None: no encryption
     large_bodies: LargeBodies | None = None  # None: no blob storage
-    blobs_place: str | None = None  # prefix in a shared blob storage; None: it is stored in a cell
+    blobs_place: str | None = None  # prefix in a shared blob storage; None: the store keeps the name in a cell
     adopts: bool = False  # whether `adopt` takes messages that a service received for this process
     drive: Callable[[Callable[[], bool], float | None], None] | None = None  # in tests: works until true
 

@@ -81,7 +81,7 @@ class DeliveryOperations(StoreBase):
 
     def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         """Take back at once the messages that a dead worker of this identity had claimed; returns the numbers of
-        released and of lapsed ones.
+        released and lapsed messages.
 
         A message in `started` lapses, if that is still its claim: the next claim counts a crash. The others are
         released, their attempt given back. With None, the started ones are unknown, so all lapse. `fault`, how the
@@ -120,9 +120,9 @@ class DeliveryOperations(StoreBase):
         raise Unsupported(f"{self.traits.name} receives its messages itself")
 
     def let_go(self, handles: Collection[str]) -> set[str]:
-        """Forget these adopted messages; returns the settled ones, which the service should delete."""
+        """Forget these adopted messages; returns the handles of settled ones, which the service should delete."""
         return set()
 
     def delete_adopted(self, handles: Collection[str]) -> set[str]:
-        """Delete the settled ones of these adopted messages and return them; the others stay adopted."""
+        """Delete the settled messages among these, and return their handles. Unsettled ones stay adopted."""
         return set()

@@ -17,7 +17,7 @@ class Clock:
         self._offset_ms: float | None = None
 
     def saw(self, server_ms: int, sent_s: float) -> None:
-        """Take in the server's time from a reply to a request sent at `sent_s` (time.monotonic())."""
+        """Set the clock by the server's time in a reply to a request sent at `sent_s` (time.monotonic())."""
         least = server_ms - time.monotonic() * 1000
         offset = self._offset_ms
         if offset is None or offset < least or offset > server_ms + 1 - sent_s * 1000:

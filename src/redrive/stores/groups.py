@@ -17,7 +17,7 @@ from ..message import GroupOrder, Lane, Message, OnDead
 GroupName = tuple[str, str]
 PRIORITY_SHIFT = 56  # a turn is the priority (if it counts) shifted above the joining number
 WOKEN_MIN = 100  # least number of waiting messages that an exchange lets join their lines
-PLACE = 0  # turn of a message with a place; parked ones have higher turns, others None
+PLACE = 0  # turn of a message with a place; parked messages have higher turns, others None
 
 
 class QueueSettings(Struct, frozen=True):

@@ -54,7 +54,7 @@ class ConnectionPool(Generic[C]):
 
     def _renew(self) -> None:
         self._free = threading.Condition()
-        self._idle: list[C] = []  # a stack: the most recently used one is taken first
+        self._idle: list[C] = []  # a stack: the most recently used connection is taken first
         self._taken: set[C] = set()
         self._out = 0  # connections in use or being opened
 

@@ -14,7 +14,7 @@ def driver_connection(tx: Any) -> Any:
     """The driver's connection, in a transaction begun by SQLAlchemy: otherwise its commit would do nothing, and later
     writes be lost. None if there is no such connection."""
     connection = getattr(tx, "connection", None)
-    if callable(connection):  # a session's is a method, and begins its transaction
+    if callable(connection):  # Session.connection is a method, which begins the transaction
         tx = connection()
         connection = getattr(tx, "connection", None)
     driven = getattr(connection, "driver_connection", None)

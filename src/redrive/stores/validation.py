@@ -38,7 +38,7 @@ COUNT_MAX = 2**31 - 1  # stores use four-byte counters if possible
 WIDTH_MAX = 100_000
 # Limits of names, and of data besides the body: about those of SQS.
 NAME_MAX = 255  # characters of a name of a task, a queue or a group
-KEY_BYTES_MAX = 1024  # of a unique key, and of each id and trace context of a message
+KEY_BYTES_MAX = 1024  # limit of a unique key, and of each id and trace context of a message
 HEADERS_MAX, HEADERS_BYTES_MAX = 100, 64 * 1024  # number of headers, and bytes of all names and values
 RESTED = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
@@ -245,7 +245,7 @@ def _too_long(draft: Draft) -> str | None:
     for text in (draft.group, draft.key, draft.correlation_id, draft.causation_id, draft.producer, draft.traceparent):
         if text:
             size += len(text)
-    why = _longest(draft) if size > NAME_MAX else None  # otherwise all are within it
+    why = _longest(draft) if size > NAME_MAX else None  # if so, some field may be too long
     return why if why or not draft.headers else _headers(draft.headers)
 
 
@@ -272,7 +272,8 @@ def _numbers(draft: Draft, traits: Traits) -> str | None:
     if not 0 <= draft.delay_ms <= (traits.delay_ms_max or INT_MAX):
         return f"delay_ms is {draft.delay_ms}, expected 0 to {traits.delay_ms_max or INT_MAX}"
     due_ms, deadline_ms = draft.due_ms or 0, draft.deadline_ms or 0
-    if (due_ms | deadline_ms | draft.key_for_ms | draft.keep_ms | draft.version) >> 62:  # one is negative or too large
+    # a number is negative or too large
+    if (due_ms | deadline_ms | draft.key_for_ms | draft.keep_ms | draft.version) >> 62:
         for name in ("due_ms", "deadline_ms", "key_for_ms", "keep_ms", "version"):
             value = getattr(draft, name)
             if value is not None and not 0 <= value <= INT_MAX:

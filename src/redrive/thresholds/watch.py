@@ -57,7 +57,7 @@ class Watched(NamedTuple):
 class _Kept(Struct, array_like=True):
     looked_ms: int = 0
     states: dict[str, AlertState] = {}
-    groups: dict[str, str] = {}  # the dependency of each subject that an outage groups, by the subject's key
+    groups: dict[str, str] = {}  # dependency whose outage groups a subject, by the key of the subject
 
 
 class _StateChange(NamedTuple):

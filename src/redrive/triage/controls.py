@@ -47,7 +47,7 @@ class Control(Struct, frozen=True, kw_only=True):
 
     name: str
     key: str = ""
-    per: str | None = None  # how it is split: by "group" or an argument
+    per: str | None = None  # unit of a separate limit: "group" or an argument
     parent: str | None = None  # the name of the breaker over all of its keys
     breaker: str | None = None
     since_ms: int | None = None

@@ -30,13 +30,13 @@ def drain_worker(store: Store, name: str, *, reason: str, actor: str | None = No
     def write(swaps: list[Swap]) -> None:
         if not (asking := drain_swaps(store, name)):
             _refuse(store, name)
-        store.put([], swaps=[*asking, *swaps])  # Conflict if the worker renewed its record meanwhile: retry
+        store.put([], swaps=[*asking, *swaps])  # Conflict: the worker has renewed its record; retry
 
     audit.commit(entry, write)
 
 
 def _refuse(store: Store, name: str) -> None:
-    """Raise the reason why no living worker has this name."""
+    """Raise Refused for a worker that is gone, or another kind of process; ConfigError for an unknown name."""
     workers = read_workers(store)
     kinds = {info.kind for info in workers if info.name == name and not info.gone}
     if kinds:

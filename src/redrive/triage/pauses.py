@@ -51,7 +51,7 @@ def resume_group(store: Store, queue: str, group: str, *, actor: str | None = No
 def cancel(
     store: Store, ids: Sequence[str], *, kill: bool = False, actor: str | None = None, reason: str = ""
 ) -> list[Cancel]:
-    """As `Store.cancel`, in one commit with its entry, which is then corrected for messages that were not cancelled.
+    """Like `Store.cancel`, in one commit with its entry, which is then corrected for messages that were not cancelled.
     With `kill`, the child process of one that runs isolated is killed. On SQS the entry follows. Raises ConfigError,
     StoreError, Unsupported."""
     audit, named = Audit(store), list(dict.fromkeys(ids))

@@ -72,7 +72,7 @@ def purge(
     audit.commit(entry, lambda swaps: _begin(store, queue, note, swaps))
     before = Filter(queue=queue, until_ms=note.began_ms + 1)
     done = Purged()
-    while (now := _pass(store, before, done, tick)) != done:  # a page may miss messages while others change the lane
+    while (now := _pass(store, before, done, tick)) != done:  # a page may miss messages that move during the read
         done = now
     _write(store, queue, msgspec.structs.replace(note, ended_ms=store.now_ms()))
     count = done.cancelled + done.asked_to_stop

@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # not imported at run time, for commands without plans
     from .redrive.options import PlanOptions
     from .redrive.plan import PlanHandle
 
-QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan omits one
+QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan omits a message
 _END_MS = 2**62
 _INDEXED = ("queue", "task", "reason", "fingerprint", "error")
 _NOT_CANCELLED = Not(Term("reason", (Pattern(("cancelled",)),)))

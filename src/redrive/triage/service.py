@@ -31,7 +31,7 @@ class RedriveService(Service):
         self._app, self._owner, self._notice = app, owner, notice
         self._autos = AutoRunner(app, owner, notice)
         self._runners: dict[str, Runner] = {}
-        self._next_s: dict[str, float] = {}  # when the next tick of each is due
+        self._next_s: dict[str, float] = {}  # when the next tick of each run is due
         self._poll_at_s = self._find_at_s = self._notice_at_s = 0.0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()

@@ -55,7 +55,7 @@ def dead_letter(
     message, state = read(raw, queue=queue, routes=routes)
     if record is not None:
         message, state = with_state(message, record), record
-    if state.reason is not None and _source(raw):  # a move task had returned it, and it died again
+    if state.reason is not None and _source(raw):  # a move task had returned the message, and it died again
         state = revived(state, now_ms)
         message = with_state(message, state)
     message = replace(message, queue=queue, lane=lane, due_ms=None, redrives=max(state.redrives, _redrives(raw)))

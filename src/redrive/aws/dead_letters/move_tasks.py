@@ -32,7 +32,7 @@ class MoveTask(Struct, frozen=True, kw_only=True):
     to_move: int | None = None
     per_s: int | None = None
     started_ms: int = 0
-    why: str = ""  # why it failed
+    why: str = ""  # why the task failed
     handle: str | None = None
 
 

@@ -151,7 +151,8 @@ class Batches:
         self._settle([execution for execution in executions if id(execution) not in in_lanes], [], end_s)
         if not odd:
             return set()
-        gone = self._store.delete_adopted(handles)  # a suspect that kills this process then costs no other message
+        # a suspect that kills this process then redelivers no settled message
+        gone = self._store.delete_adopted(handles)
         try:
             for lane in odd:
                 self._alone(queue, lane, end_s)
@@ -232,7 +233,7 @@ class Batches:
             self._reporter.notice(
                 "result_dropped", f"{execution.delivery.message.id} is done without result: {execution.complaint}"
             )
-        if left_behind and execution.claim is not None:  # keep its idempotency key: it may still be running
+        if left_behind and execution.claim is not None:  # keep its idempotency key, as the handler may still be running
             return replace(ended, settlement=replace(ended.settlement, swaps=()))
         return ended
 
@@ -255,7 +256,7 @@ class Batches:
                 self._exchanged(outcomes)
                 return
             except (EnqueueError, Unsupported) as error:
-                if len(outcomes) > 1:  # one of them has a follow-up that no store accepts
+                if len(outcomes) > 1:  # a follow-up in one of the settlements is refused by every store
                     for o in outcomes:
                         self._exchange([o], end_s)
                     return

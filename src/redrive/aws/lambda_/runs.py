@@ -70,7 +70,8 @@ class LaneRunner:
             left = [execution for execution in self._current if execution.started_s and not execution.finished_s]
             for execution in left:
                 _leave_behind(execution)
-            if any(execution.executor == "thread" for execution in left):  # they keep their threads, maybe for ever
+            # their threads keep running, possibly forever
+            if any(execution.executor == "thread" for execution in left):
                 self._threads.close()
                 self._threads = self._new_threads()
             self._current, self._ends = [], {}
@@ -103,7 +104,7 @@ class LaneRunner:
         return ThreadExecutor(self._limit, self._end_later, _nobody, None)
 
     def _end_later(self, executions: Sequence[Execution]) -> None:
-        """As `_ended`, from any thread. The loop may have stopped already."""
+        """Like `_ended`, from any thread. The loop may have stopped already."""
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._ended, executions)
 
@@ -133,7 +134,7 @@ def _failed(execution: Execution) -> bool:
 
 
 def _leave_behind(execution: Execution) -> None:
-    """Give a timeout fault to an execution that did not stop when asked. Its further work is lost or repeated."""
+    """Give a timeout fault to an execution that did not stop when asked. Its results are lost."""
     execution.end("timeout")
     execution.cause = "timeout"
     execution.fault = fault_of(execution, TimeoutError())

@@ -65,8 +65,8 @@ def room(per_s: float, second: int) -> int:
 def take(
     slots: PaceSlots, per_s: float, wishes: Sequence[Wish], tenth: int = 0, *, evenly: bool = True
 ) -> tuple[PaceSlots, list[int | None]]:
-    """Take a second for each wish, in order; None if all of its seconds are full. Returns also the slots including
-    these. All arrive in this tenth of their seconds; unless `evenly`, as many at once as a second has room for."""
+    """Assign a second to each wish, in order; None if all of its seconds are full. Also returns the updated slots. All
+    arrive in this tenth of their seconds; unless `evenly`, as many at once as a second has room for."""
     taken, seconds = dict(slots), list[int | None]()
     sums = Counter[int]()
     for at, count in slots.items():
@@ -95,7 +95,7 @@ class _Way:
 
     def __init__(self, fits: _Fits) -> None:
         self._fits = fits
-        self._after: dict[int, int] = {}  # for each full second the next that may have room: wishes are similar
+        self._after: dict[int, int] = {}  # by full second: the next one that may have room
 
     def find(self, wish: Wish) -> int | None:
         """The first second with room from the wanted one on; otherwise the last one before it."""
@@ -160,7 +160,7 @@ class Book(Protocol):
     """The used seconds."""
 
     def take(self, per_s: float, wishes: Sequence[Wish], now_ms: int, *, evenly: bool = True) -> list[int | None]:
-        """Take a second for each wish; None for a wish without room. Raises StoreError."""
+        """Assign a second to each wish; None for a wish without room. Raises StoreError."""
         ...
 
 

@@ -33,7 +33,7 @@ _OTHERS = "another re-driver is at work, or comes"
 
 
 class Continuation(Struct, frozen=True):
-    """How the re-driver continues: through the work queue `url`, with at most `fan_out` Lambdas per trigger."""
+    """The work queue `url` through which the re-driver continues, with at most `fan_out` Lambdas per trigger."""
 
     url: str | None = None
     fan_out: int = FAN_OUT

@@ -17,7 +17,7 @@ from ...stores.sqs.url import SqsUrl
 
 FilterPolicy = Mapping[str, Any]
 KEYS_MAX, COMBINATIONS_MAX, FILTER_BYTES_MAX = 5, 150, 256 * 1024
-NUMBER_MAX = 1_000_000_000  # limit of a number in a filter
+NUMBER_MAX = 1_000_000_000  # largest number that SNS accepts in a filter
 SCOPES = {"attributes": "MessageAttributes", "data": "MessageBody", "body": "MessageBody"}
 _MATCHERS = ("prefix", "suffix", "anything-but", "numeric", "exists", "equals-ignore-case", "cidr", "wildcard")
 _SIGNS = ("=", "<", "<=", ">", ">=")
@@ -56,7 +56,7 @@ def _arrays(filter: Any, nested: bool, above: str) -> Iterator[tuple[str, Sequen
             raise ConfigError(f"filter key {key!r}: expected the name of an attribute or a field")
         if key == "$or":
             for each in value if isinstance(value, list | tuple) else ():
-                list(_arrays(each, nested, f"{where}."))  # checks each; SNS counts their combinations in its own way
+                list(_arrays(each, nested, f"{where}."))  # validates each list; SNS counts combinations in its own way
             if not isinstance(value, list | tuple) or len(value) < 2:
                 raise ConfigError(f"filter {where!r}: expected a list of two filters or more")
         elif isinstance(value, Mapping):
@@ -125,7 +125,7 @@ class Publisher(Struct, frozen=True):
 
 
 def subscribe(topic: Publisher, queue: str, filter: FilterPolicy | None, scope: str) -> str:
-    """As `Topic.subscribe`."""
+    """Like `Topic.subscribe`."""
     attributes = {"RawMessageDelivery": "true"}
     if filter is not None:
         attributes |= {"FilterPolicyScope": SCOPES.get(scope, ""), "FilterPolicy": filter_policy(filter, scope)}

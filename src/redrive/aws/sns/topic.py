@@ -138,7 +138,7 @@ class Topic:
         attributes: Mapping[str, AttributeValue] | None = None,
         group: str | None = None,
     ) -> str:
-        """As `publish`, for asyncio code, in a thread."""
+        """Like `publish`, for asyncio code, in a thread."""
         import asyncio
 
         return (await asyncio.to_thread(self._publish, [_event(event, data, attributes, group)]))[0]
@@ -150,7 +150,7 @@ class Topic:
         return self._publish(list(events))
 
     async def apublish_many(self, events: Iterable[Event | Draft]) -> list[str]:
-        """As `publish_many`, for asyncio code, in a thread."""
+        """Like `publish_many`, for asyncio code, in a thread."""
         import asyncio
 
         return await asyncio.to_thread(self._publish, list(events))
@@ -284,7 +284,7 @@ class Topic:
 
 
 def topic_of(app: Registry, name: str, bytes_max: int) -> Topic:
-    """As `App.topic`."""
+    """Like `App.topic`."""
     url = app.url
     if url is None:
         engine = app.store.engine

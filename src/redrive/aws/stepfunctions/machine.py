@@ -26,7 +26,7 @@ from ...flow.auto_redrive import AutoRedrive
 from ..redriver import health_of
 
 EVENTS_MAX = 25_000  # limit of Step Functions for the history of one execution
-EVENTS_USED = 20_000  # an execution ends before that, and another one continues
+EVENTS_USED = 20_000  # an execution ends at this number, and another continues
 CONCURRENCY_MAX = 40  # limit of an inline Map
 BATCHES_MAX = 100  # batches of a page, about 20 KB of the 256 KiB that pass between states
 RETRIES = 3  # retries of a task whose function failed
@@ -46,7 +46,8 @@ _ASK_AGAIN: Final = {
     "BackoffRate": 2,
     "MaxAttempts": RETRIES,
 }
-_STARTED = "StepFunctions.ExecutionAlreadyExistsException"  # an earlier attempt started it, and it has ended since
+# an earlier attempt started the execution, which has ended since
+_STARTED = "StepFunctions.ExecutionAlreadyExistsException"
 
 Definition = dict[str, Any]
 
@@ -156,7 +157,7 @@ def _events(states: Mapping[str, Any], items: int) -> int:
 
 def _events_of(state: Mapping[str, Any], items: int) -> int:
     entered = 2  # events StateEntered and StateExited
-    if state["Type"] == "Map":  # MapStateStarted and -Succeeded; MapIterationStarted and -Succeeded of each
+    if state["Type"] == "Map":  # events MapStateStarted and -Succeeded, and two for each iteration
         return entered + 2 + items * (2 + _events(state["ItemProcessor"]["States"], 0))
     if state["Type"] == "Task":  # Scheduled, Started, Submitted, Succeeded or Failed
         tries = 1 + sum(int(retry["MaxAttempts"]) for retry in state.get("Retry", ()))

@@ -116,7 +116,7 @@ class Tasks:
     # -- a turn
 
     def _hold_lock(self, chain: str, seconds: int, *, force: bool = False) -> bool:
-        """Take or extend the lock of a chain of executions; False if another chain has it. A stopped chain's lock
+        """Acquire or extend the lock for a chain of executions; False if another chain holds it. A stopped chain's lock
         expires."""
         for _ in range(3):
             cell = self._cells.read([self._lock])[0]
@@ -156,7 +156,7 @@ class Tasks:
 
     def _receive(self) -> list[Raw]:
         most = min(self._settings.auto.at_once, PAGE_MAX)
-        raws: dict[str, Raw] = {}  # SQS may return one twice; the last receipt is valid
+        raws: dict[str, Raw] = {}  # SQS may return a message twice; the last receipt is valid
         while len(raws) < most and sum(len(raw["Body"]) for raw in raws.values()) < PAGE_BYTES:
             limit = min(BATCH_MAX, most - len(raws))
             more = receive(self._call, self._settings.dead, limit, visibility_s=MARGIN_S, wait_s=POLL_S)

@@ -50,7 +50,7 @@ class DynamoCalls:
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
         """Make the call; returns its response. Raises Unmet, StoreError, StoreUnavailable after all attempts,
-        ConfigError if no call has succeeded yet and none will."""
+        ConfigError if no call has succeeded and the settings are wrong."""
         unsure = False
         for n in range(TRIES):
             try:
@@ -70,7 +70,7 @@ class DynamoCalls:
         raise AssertionError("the last try returns or raises")
 
     def call_unless(self, code: str, action: str, **parameters: Any) -> None:
-        """As `call`, but ignores an error with this code."""
+        """Like `call`, but ignores an error with this code."""
         try:
             self.call(action, **parameters)
         except RedriveError as error:

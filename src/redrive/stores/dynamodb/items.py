@@ -38,7 +38,7 @@ def was_it_mine(item: Item, put: Item, mark: bytes) -> bool | None:
     """True if the existing item shows that this write succeeded, False if it failed, None if unknown."""
     if item["w"]["B"] == mark:
         return True
-    # versions rise, so after this write it would be at least that
+    # Versions only rise: after this write the item's version would be at least the written one.
     return None if int(item["n"]["N"]) > int(put["n"]["N"]) else False
 
 

@@ -312,7 +312,7 @@ class DynamoCells:
             self._calls.pause(5)
         if not self._is_tidied():
             self._calls.call_unless(
-                "ValidationException",  # another process has set it already
+                "ValidationException",  # another process has enabled TTL already
                 "UpdateTimeToLive",
                 TableName=name,
                 TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},

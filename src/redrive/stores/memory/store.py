@@ -126,7 +126,7 @@ class MemoryStore(Store):
         with self._commit() as (tables, now):
             settled = [writes.settle(tables, settlement, now) for settlement in settlements]
             for settlement, word in zip(settlements, settled, strict=True):
-                if word is Settled.OK:  # last, so that they can use a key that an ack frees
+                if word is Settled.OK:  # acks last, so that the follow-ups can use a key that an ack frees
                     for draft in settlement.follow_ups:
                         writes.put(tables, draft, now)
             tables.swap_all(swaps, now)

@@ -57,7 +57,7 @@ class Tables:
         self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq), no place
         self._touched: set[GroupName] = set()  # groups that may have a free place, or a new message
         self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: messages that can become due
-        self._retries: dict[str, tuple[Retries, ...]] = {}  # by queue, then priority: those that failed before
+        self._retries: dict[str, tuple[Retries, ...]] = {}  # failed messages, by queue and priority
         self._holders: dict[tuple[str, str], Holder] = {}  # holders by (task, key)
         self._cells: dict[str, CellRow] = {}
         self._expiring: list[tuple[int, str]] = []  # heap of (expires_ms, key), some of cells changed since
@@ -162,7 +162,7 @@ class Tables:
         self.write(next(self._next_seq), StoredMessage(message, message.faults[-1] if message.faults else None))
 
     def wake(self, queue: str, limit: int, now_ms: int) -> None:
-        """Let messages whose wait is over join their lines, the longest due first."""
+        """Move messages whose wait is over into their groups, the longest due first."""
         for due_ms, seq in self._waiting.get(queue, [])[:limit]:
             if due_ms > now_ms:
                 return

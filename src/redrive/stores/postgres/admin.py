@@ -100,7 +100,7 @@ class PostgresAdmin(PostgresDatabase):
                 rows = self._st.rows(c, "lanes", listed)
                 freed = {(queue, group) for _, _, queue, group in rows if group is not None}
                 if freed <= names:
-                    break  # none of them was redriven to another queue meanwhile
+                    break  # no message of the batch was redriven to another queue meanwhile
                 names |= freed
                 groups.lock(self._st, c, names, (), now)
             ended = dict(self._st.rows(c, "cancel", listed, now))

@@ -57,7 +57,7 @@ class Connection(psycopg.Connection[TupleRow]):
     """A connection whose waits end at `deadline_s`."""
 
     deadline_s: float = inf  # deadline by time.monotonic()
-    committing = False  # the commit was sent, so it is unknown if it took place
+    committing = False  # the commit was sent: its outcome is unknown
     commit_sent: psycopg.Cursor[TupleRow] | None = None  # the cursor of the commit
     began_ms = 0  # start of the transaction, by the store's clock
     idle_since_s = 0.0
@@ -224,7 +224,7 @@ def store_error(error: psycopg.Error, what: str, where: str) -> RedriveError:
 
 
 def open_error(error: psycopg.Error, where: str) -> RedriveError:
-    """As `store_error`, for the first connection: a refusal then means a wrong setting."""
+    """Like `store_error`, for the first connection: a refusal then means a wrong setting."""
     if is_refusal(error) or code_of(error) in _SETTINGS or isinstance(error, psycopg.ProgrammingError):
         words = " ".join(str(error).split())
         return ConfigError(f"{where}: {words}; check user, password, host and database of the store's URL")

@@ -22,7 +22,7 @@ from .statements import AnyConnection, Statements
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError)
 META, DEFERRAL = 15, 16  # indexes in the rare columns
 COUNTS = {"crashes": 0, "crashes_alone": 1, "redrives": 2, "held_ms": 5, "attempts_allowed": 7}  # indexes of counters
-AGAIN_S = 60.0  # pause before the next search after one that found nothing
+AGAIN_S = 60.0  # pause after a search that found nothing
 
 
 def readable(row: tuple[Any, ...]) -> Message:

@@ -115,7 +115,7 @@ class Exchanges:
 
     def _send(self, one: _One) -> None:
         sent_s, wakes = time.monotonic(), one.wakes()
-        for queue in wakes.dues_ms:  # so that this process's own claims find what it writes below a floor
+        for queue in wakes.dues_ms:  # so that this process's own claims find messages written below a floor
             self._floors.expect(queue, spots_of(wakes, queue))
         self._link.pipeline(one.work, wake=wakes)
         one.read()
@@ -208,7 +208,7 @@ class _One:
             self._decided = [*zip([s.receipt for s in others], words, strict=True)]
         batch.swapping = self._swapping = swapping
         self._sent = batch.write(st, c, now)
-        if drafts:  # last, so that they can use a key that an ack frees
+        if drafts:  # last, so that they can use a key that the settlements free
             insert_all(st, c, drafts, [draft.id or new_id(self._st.now_ms()) for draft in drafts], now)
         groups.regroup(st, c, batch.grouped, now)
         groups.admit(st, c, self._names, now)
@@ -241,7 +241,7 @@ class _One:
     def _deliveries(self, ask: ClaimRequest, rows: list[tuple[Any, ...]]) -> list[Delivery]:
         queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms
         leased = Lane.LEASED
-        if ask.skip and rows and rows[-1][0] is None:  # more messages are due than it examined
+        if ask.skip and rows and rows[-1][0] is None:  # the claim examined its limit of due messages, and more are due
             rows.pop()
             if len(rows) < ask.limit:
                 self.clogged.add(queue)

@@ -189,9 +189,9 @@ class Floor:
         at_s: float,
         allowance: LookAllowance,
     ) -> None:
-        """Take in the first message found by a look, or None, and the cost of reaching it. If other threads have moved
-        the floor since, the look is ignored. It does not cover messages expected since it was sent, which may have been
-        committed after it ran."""
+        """Update the floor by the first message that a look found, or None, and the look's cost. If other threads have
+        moved the floor since, the look is ignored. It does not cover messages expected since it was sent, which may
+        have been committed after it ran."""
         expected_ms = self._expected_ms.pop(look.number, FIRST[0])
         match look.aim:
             case Aim.FRONT:
@@ -278,10 +278,10 @@ class Pieces:
     def measured(
         self, low_ms: int | None, until_ms: int, cost_ms: float, at_s: float, allowance: LookAllowance
     ) -> float | None:
-        """Take in the cost of this piece. Returns the total cost if it was the last."""
+        """Store the measured cost of this piece. Returns the total cost if it was the last."""
         at = self._next
         if at >= len(self._costs) or low_ms != self._piece(at, until_ms)[0] or until_ms < self._piece(at, until_ms)[1]:
-            return None  # another thread scanned it meanwhile, or its bounds have changed
+            return None  # another thread scanned the queue meanwhile, or its bounds have changed
         allowance.spend(cost_ms - self._costs[at])
         self._costs[at] = cost_ms
         self._next = at + 1

@@ -27,7 +27,7 @@ from .floor import (
 )
 from .rows import ints, numbers, texts
 
-WAKE = len(PRIORITIES)  # number, after those of priorities, for messages that wait to join their groups
+WAKE = len(PRIORITIES)  # number for messages that wait to join their groups
 
 
 class IndexParts(NamedTuple):
@@ -116,7 +116,7 @@ class Floors:
             cost_ms = (self._at_s() - began_s) * 1000
             with self._lock:
                 if cost_ms < patience_ms:
-                    for queue in new:  # forget it, so that the next call looks again
+                    for queue in new:  # forget the floor, so that the next call searches again
                         self._queues.pop(queue, None)
                     raise
                 for floor in looking.floors:
@@ -145,7 +145,7 @@ class Floors:
         return made if made.looks else None
 
     def saw(self, looking: Looking, rows: Iterable[tuple[Any, ...]], now_ms: int) -> None:
-        """Take in the results of these looks, once their transaction is committed."""
+        """Update the floors by the results of these looks, once their transaction is committed."""
         at_s = self._at_s()
         with self._lock:
             for n, due_ms, lane, seq, cost_ms in rows:

@@ -27,7 +27,7 @@ LOOK_EVERY_S = 2.0
 POLL_EVERY_S = 0.2
 CONNECT_AGAIN_S = (0.1, 0.5, 2.0, 10.0)
 TEND_EVERY_S = 5.0  # how often notifications are read while no thread waits for them
-HEAR_EVERY_S = 0.25  # how often they are read after a recent `attend`
+HEAR_EVERY_S = 0.25  # how often notifications are read after a recent `attend`
 
 
 class _Waiter:
@@ -132,7 +132,7 @@ class Listener:
             other.poke()  # this waiter may have to read the connection now
 
     def _is_over(self, waiter: _Waiter, due_ms: float | None, end_s: float) -> bool:
-        """Sleep until the wait is over (True), or the next check is due (False)."""
+        """Sleep; returns True if the wait is over, False if the next check is due."""
         look_s = time.monotonic() + (POLL_EVERY_S if self._connection is None else LOOK_EVERY_S)
         while True:
             if self._was_nudged() or waiter.woken or self._closed:
@@ -165,7 +165,7 @@ class Listener:
             self._lead.release()
 
     def _catch_up(self, waiter: _Waiter) -> None:
-        """Take earlier notifications: the check that follows sees their messages."""
+        """Read earlier notifications; the next check sees their messages."""
         self._tend()
         waiter.woken = False
 
@@ -194,7 +194,7 @@ class Listener:
                     waiter.wake()
 
     def _hear(self, connection: Connection) -> None:
-        """Take notifications, and wake the threads that wait for them."""
+        """Read notifications, and wake the threads that wait for them."""
         try:
             connection.pgconn.consume_input()
             while (notify := connection.pgconn.notifies()) is not None:
@@ -206,7 +206,7 @@ class Listener:
             self._connection = None
             connection.drop()
             for waiter in list(self._waiting.values()):
-                waiter.wake()  # notifications may be lost meanwhile: make all check
+                waiter.wake()  # notifications may have been lost: all threads check
 
     # -- the connection
 
@@ -269,7 +269,7 @@ class Listener:
         return threading.Thread(target=self._keep, args=given, name="redrive-listen", daemon=True)
 
     def _keep(self, ended: threading.Event, called: threading.Event) -> None:
-        """Take notifications while no thread waits: otherwise they fill the server's queue, and no transaction can
+        """Read notifications while no thread waits, since unread ones fill the server's queue, and no transaction can
         notify."""
         while not ended.is_set():
             if self._attends:

@@ -123,7 +123,7 @@ def byteas(values: Sequence[bytes | None]) -> Byteas:
 
 
 def _array(of: int, values: Sequence[bytes | None]) -> bytes:
-    # most columns of a batch have one value
+    # In most columns of a batch, all values are equal.
     if values and values[0] is not None and values.count(values[0]) == len(values):
         first = values[0]
         return _start(of, len(values)) + (_length(len(first)) + first) * len(values)
@@ -244,7 +244,7 @@ def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
 # -- what is read
 
 
-_BigCount = Annotated[int, msgspec.Meta(ge=0)]  # other numbers in a row are damage
+_BigCount = Annotated[int, msgspec.Meta(ge=0)]  # a number out of range is damage
 
 
 class RareColumns(msgspec.Struct, array_like=True, gc=False):

@@ -107,7 +107,7 @@ def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> 
 
 
 def where_of(where: Filter, lane: Lane | None) -> Clauses:
-    """All conditions of a filter, if no path fits."""
+    """All conditions of a filter, for a query without an index path."""
     clauses = Clauses()
     if lane is Lane.LEASED:
         clauses.add("m.due_ms is not null and m.lane = 'leased'")
@@ -269,7 +269,7 @@ def to_failure_group(
     text = ""
     try:
         listed = read_faults(faults)
-    except ValueError:  # the sample's row is damaged, the rest of the group is not
+    except ValueError:  # the sample's row is damaged; the other messages are readable
         listed = ()
     if fingerprint and (died_of := lifecycle.died_of(listed, fingerprint, error)) is not None:
         text = died_of.text
@@ -288,7 +288,7 @@ def to_counts(rows: list[tuple[str, int, int | None]]) -> Counts:
 
 
 DUE_EXACT = 30_000  # messages counted exactly by due time: 10 ms
-SAMPLED_BLOCKS = 300  # blocks of the message table sampled to estimate the others: 10 ms
+SAMPLED_BLOCKS = 300  # blocks of the message table read to estimate its counts: 10 ms
 
 
 class PostgresQueries(PostgresDatabase):

@@ -120,7 +120,7 @@ class Session:
         again: bool = True,
         locked: bool = True,
     ) -> T:
-        """As `run`, in pipeline mode: begin, statements and commit are one round trip, unless `work` fetches results.
+        """Like `run`, in pipeline mode: begin, statements and commit are one round trip, unless `work` fetches results.
         The returned cursors can be read afterwards. With `locked=False`, it is not repeated after a lock timeout."""
 
         def do(c: Connection) -> T:
@@ -167,8 +167,8 @@ class Session:
             c.execute(self._settings("true"))
 
     def _commit(self, c: Connection, wake: Iterable[str]) -> None:
-        """Send the commit, and after it the notifications as a transaction of its own that does not wait for the disk:
-        their lock covers the whole database, and commits must not wait for the disk behind another's."""
+        """Send the commit, and after it the notifications as a transaction that does not wait for the disk.
+        Notifications lock the whole database, so a slow flush would delay every commit."""
         self._failpoint("commit")
         c.committing = True
         c.commit_sent = c.execute("commit")
@@ -179,7 +179,7 @@ class Session:
             )
 
     def _tell_of(self, c: Connection, wake: Iterable[str]) -> None:
-        """Notify this process's floors of its own commit."""
+        """Notify this process's floors of the commit."""
         for queue in named(wake):
             self.on_late(queue, [(c.began_ms - SLACK_MS, self.store_ms()), *spots_of(wake, queue)])
 
@@ -359,7 +359,7 @@ class Session:
         return now
 
     def saw_clock(self, server_ms: int, sent_s: float) -> None:
-        """Take in the server's time from a reply to a request sent at `sent_s` (time.monotonic())."""
+        """Set the clock by the server's time in a reply to a request sent at `sent_s` (time.monotonic())."""
         self._clock.saw(server_ms, sent_s)
 
     def close(self) -> None:

@@ -28,21 +28,21 @@ FRAGMENTS = {
     "before": BEFORE,
     "beyond": BEYOND,
     "free": "(lane <> 'leased' or due_ms <= $7::bigint)",
-    # What a claim writes: what was still leased had run out, and that is a crash, not an attempt.
+    # Assignments of a claim. A message whose lease ran out counts a crash, not an attempt.
     "lease": f"""due_ms = {NOW[5]} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
   attempt = case when lane = 'leased' then attempt else attempt + 1 end,
   crashes = case when lane = 'leased' then coalesce(crashes, 0) + 1 else crashes end,
   crashes_alone = case when lane = 'leased' and suspect = 2 then coalesce(crashes_alone, 0) + 1 else crashes_alone end,
   suspect = case when lane = 'leased' then 1 else suspect end""",
 }
-# What a statement with two names reads under the first: of each priority all messages.
+# Fragments for statements that read all messages of each priority.
 WHOLE = {
     "parts": Numbered(lambda n: "(values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority)"),
     "due": f"due_ms <= {NOW[5]}",
     "coming": "due_ms is not null",
     "woken": Numbered(lambda n: ""),
 }
-# And under the second: parts of the due index, and of the messages that wait for their time those from one on.
+# Fragments for statements that read only parts of the due index, and scheduled messages from a given one on.
 _FROM_LOW = "(due_ms, lane, seq) >= (p.low_ms, p.low_lane, p.low_seq)"
 ABOVE = {
     "parts": Numbered(

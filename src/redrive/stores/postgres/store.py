@@ -85,7 +85,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             if s.follow_ups:
                 validation.admit(s.follow_ups, self.traits)
         done = self._exchanges.run(settlements, asks, swaps)
-        with contextlib.suppress(StoreError):  # the next exchange can do this; the claims of this one cannot wait
+        with contextlib.suppress(StoreError):  # only this exchange's claims need it now; the next exchange repeats it
             self._sweep()
         return done
 

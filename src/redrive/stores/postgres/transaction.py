@@ -104,7 +104,7 @@ def _writable(c: psycopg.Connection[Any]) -> None:
 def _same_database(c: psycopg.Connection[Any], link: Session) -> None:
     (here,) = _do(c, _HERE, f"{link.schema}.message")
     if here[:2] != link.identity() or not here[2]:
-        link.forget_identity()  # after a failover it may be another server
+        link.forget_identity()  # after a failover the server may be another
     if here[:2] != link.identity() or not here[2]:
         raise Unsupported(
             f"tx= is a connection to another server or database ({c.info.dbname!r} on {c.info.host}:{c.info.port}), "

@@ -162,7 +162,7 @@ def wakes_of(drafts: Iterable[Draft], now_ms: int) -> Wakes:
 
 
 def is_later(draft: Draft, now_ms: int) -> bool:
-    """True if it is not due at once."""
+    """True if the message is delayed."""
     return draft.delay_ms > 0 if draft.due_ms is None else draft.due_ms > now_ms
 
 
@@ -192,7 +192,7 @@ class SettlementBatch:
 
     def __init__(self, acks: list[Receipt] | None = None) -> None:
         self.acks: list[Receipt] = acks or []
-        self.swapping: list[Settlement] = []  # acks that swap one cell each
+        self.swapping: list[Settlement] = []  # acks that each swap one cell
         self.keyed: list[Receipt] = []  # acks of messages that may hold a key
         self.kept: list[tuple[Receipt, Ack, bytes | None]] = []
         self.retries: list[tuple[Receipt, RetryAt, Fault]] = []
@@ -281,7 +281,7 @@ def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
     faults = [s.fault for s in moves]
     retries = [s.decision if isinstance(s.decision, RetryAt) else None for s in moves]
     crashes = [_crash(s) for s in moves]
-    last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # fault it died of
+    last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # fault of the last failure
     return (
         texts(lanes),
         numbers(dues),
@@ -376,7 +376,7 @@ def settle_each(
             continue
         batch.add(s)
         if cancel and type(s.decision) is not Ack:
-            words.append(Settled.CANCELLED)  # its end is not the one decided, so there are no follow-ups
+            words.append(Settled.CANCELLED)  # the message ended otherwise than decided: no follow-ups
             continue
         words.append(Settled.OK)
         drafts.extend(s.follow_ups)

@@ -8,8 +8,8 @@ from redis import exceptions as ex
 
 from ...errors import ConfigError, RedriveError, StoreError, StoreFull, StoreUnavailable
 
-LOST, SLOW = "lost", "slow"  # codes besides the server's: the connection broke; no answer in time
-# The most derived first. redis-py strips the code from errors with a class of their own, which differ between versions.
+LOST, SLOW = "lost", "slow"  # codes beside the server's: a broken connection, and a timeout
+# Codes by class, subclasses first. redis-py strips the code from an error with its own class.
 _CLASSES: tuple[tuple[type[ex.RedisError], str], ...] = (
     (ex.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
     (ex.AuthenticationError, "NOAUTH"),

@@ -36,7 +36,7 @@ RestPlace = tuple[int, bytes]  # the time of rest (0: not at rest), and the memb
 WithFault = tuple[Message, Fault | None]
 PAGE, FIND_AT_ONCE = 500, 1000
 RESTING_AT_ONCE = 10_000  # places of messages at rest that one script examines
-LOOKED = 20_000  # the same for a script that filters them
+LOOKED = 20_000  # limit of messages for a script that filters them
 QUEUES_AT_ONCE = 200
 GROUPS_MOST = 200  # failure groups that are searched in parallel
 _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
@@ -49,7 +49,7 @@ def with_faults(call: RunScript, ids: Sequence[bytes]) -> list[WithFault | None]
 
 
 def _with_places(call: RunScript, ids: Sequence[bytes]) -> list[tuple[RestPlace, WithFault] | None]:
-    """As `with_faults`, with the place of each message."""
+    """Like `with_faults`, with the place of each message."""
     entries: list[tuple[RestPlace, WithFault] | None] = []
     while True:  # as many messages at a time as fit into a reply
         some = ids[len(entries) : len(entries) + FIND_AT_ONCE]
@@ -140,7 +140,7 @@ class RedisSearch:
                 places, with_faults(self._call, [member[6:] for _, member in places]), strict=True
             ):
                 if stored is not None and (stored[0].damage is not None or (stored[0].rested_ms or 0) == place[0]):
-                    # otherwise it moved meanwhile
+                    # A message without a row has moved meanwhile.
                     yield place, stored
             if not places and looked is None:
                 return
@@ -170,7 +170,7 @@ class RedisSearch:
         while True:
             before = first[-1] if len(first) == limit else b""
             next_cursor, members = self._call("scan", (key, cursor), after, before)
-            first = nsmallest(limit, {*first, *members})  # a scan may return one twice
+            first = nsmallest(limit, {*first, *members})  # a scan may return a member twice
             cursor = next_cursor.decode()
             if cursor == "0":
                 return first
@@ -256,7 +256,7 @@ def _map(wanted: str | tuple[str, ...] | None) -> dict[str, int] | None:
 def _chooses(lane: Lane | None, where: Filter) -> bool:
     """True if some of the messages read may not match the filter."""
     sifted = Filter(queue=where.queue, ids=where.ids)
-    if lane is Lane.DEAD:  # for dead ones all fields except the error are filtered before the read
+    if lane is Lane.DEAD:  # the script filters dead messages by every field but the error
         sifted = replace(where, error=None)
     return where != sifted
 

@@ -226,7 +226,7 @@ def readable(
     progress: bytes | None,
     result: bytes | None = None,
 ) -> Message:
-    """As `to_message`; from an unreadable message the readable parts, with its damage."""
+    """Like `to_message`; from an unreadable message the readable parts, with its damage."""
     try:
         return to_message(id, message, state, faults, progress, result)
     except UNREADABLE as error:

@@ -190,7 +190,8 @@ class Session:
             return StoreUnavailable(
                 f"{self.where}: no answer within {self.url.timeout_s:g} s (?timeout=); nothing was acknowledged"
             )
-        if code == LOST and not (self.url.tls or opened or "connecting to" in str(error)):  # it was connected
+        # the server had accepted the connection
+        if code == LOST and not (self.url.tls or opened or "connecting to" in str(error)):
             return StoreUnavailable(f"{self.where}: {error} (if the port is one for TLS, write rediss://)")
         return store_error(error, self.where, opened=opened)
 
@@ -225,7 +226,7 @@ class Session:
         return now
 
     def saw_clock(self, server_ms: int, sent_s: float) -> None:
-        """Take in the server's time from a reply to a request sent at `sent_s` (time.monotonic())."""
+        """Set the clock by the server's time in a reply to a request sent at `sent_s` (time.monotonic())."""
         self._clock.saw(server_ms, sent_s)
 
     def close(self) -> None:
@@ -254,7 +255,7 @@ class Nodes:
         unless a thread already did."""
         if at is None or not self._cluster:
             return False
-        if code_of(error) == "MOVED":  # 3999 HOST:PORT; without a host it is the same host
+        if code_of(error) == "MOVED":  # MOVED SLOT HOST:PORT; an empty host means the same host
             host, _, port = str(error).split()[-1].rpartition(":")
             self._go(Address(host.strip("[]") or at.host, int(port)))
             return True

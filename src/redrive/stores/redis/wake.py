@@ -180,8 +180,8 @@ class RedisWaiter:
         return False
 
     def _spoken(self, keep: Set[bytes] = frozenset()) -> Set[bytes] | None:
-        """The channels that got messages, which are unsubscribed except those to keep, as one message is enough. None
-        if the connection broke."""
+        """Read messages; returns their channels, and unsubscribes from those not in `keep`, as one message is enough.
+        None if the connection broke."""
         spoken: set[bytes] = set()
         c = self._connection
         if c is None:

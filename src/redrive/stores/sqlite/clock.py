@@ -131,7 +131,7 @@ class HeldClock:
         self._looked_ms = self._asked_ms = float("-inf")
         self._good_until_ms = float("-inf")  # on the steady clock: no commit before needs `sync`
         self._was_set = False  # True if the wall clock was set since the mark
-        self._unsaved: tuple[ClockMark | None] | None = None  # the mark before an uncommitted one
+        self._unsaved: tuple[ClockMark | None] | None = None  # the stored mark that an uncommitted write replaces
         self._take(None)
 
     def _take(self, mark: ClockMark | None) -> None:
@@ -168,7 +168,8 @@ class HeldClock:
         """The store's time at this time of the wall clock."""
         ahead, left = self.ahead_ms(), wall_ms - self._wall_s() * 1000
         if ahead < 0:
-            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms  # it will have followed by then
+            # the server's clock will have followed by the end of the wait
+            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms
         return wall_ms + int(ahead - max(0.0, min(ahead, left * SLOWER)))
 
     def _wait_ms(self) -> float:
@@ -196,8 +197,8 @@ class HeldClock:
         return bool(self._host.start)
 
     def sync(self, stored: bytes | None, is_quiet: Callable[[], bool]) -> bytes | None:
-        """Take the mark in the store; returns the mark to write instead, if any. Only while no other process can write
-        it; if it is not written, `forget` must be called."""
+        """Set the clock by the stored mark, while no other process can write it; returns a new mark to write, if
+        needed. If the caller does not write it, it must call `forget`."""
         kept, (steady, wall) = read(stored), self._read()
         self._unsaved = (self._mark,)
         mark = next_mark(kept, self._host.start, wall, steady, lambda: self._ask(is_quiet, steady))
@@ -225,7 +226,7 @@ class HeldClock:
         return self._steady_s() * 1000 - self._looked_ms >= LOOK_EVERY_MS and bool(self._host.start)
 
     def look(self, stored: bytes | None) -> None:
-        """Take the mark that the store had a moment ago, unless this process has a newer one."""
+        """Set the clock by a mark read a moment ago, unless this process has a newer one."""
         kept, mark, (steady, wall) = read(stored), self._mark, self._read()
         self._looked_ms = steady
         if kept is None or kept.start != self._host.start:
@@ -260,7 +261,7 @@ def read(stored: bytes | None) -> ClockMark | None:
 
 
 class StoreClock:
-    """The clock of a store, from the clocks of `host`; or `clock_ms` in tests."""
+    """The clock of a store, derived from the clocks of `host`. `clock_ms` replaces it in tests."""
 
     def __init__(self, sql: Mapping[str, str], clock_ms: Callable[[], int] | None, host: Host | None) -> None:
         self._sql, self._held = sql, HeldClock(host)

@@ -197,7 +197,7 @@ class SqliteFile(Store):
         self._changes = Writes(self._sql, self._groups)
         self._triage = SqliteTriage(self._sql, self._groups, self._changes)
         self._damages = Damages(self._sql, self._groups)
-        self._set_aside: list[Message] = []  # quarantined by other calls, to be reported by the next exchange
+        self._set_aside: list[Message] = []  # quarantined by other calls; reported by the next exchange
         self._by_lane = ""  # or the suffix of the statements that skip lanes of newer versions
         self.failpoint: Callable[[str], None] = (
             no_failpoint  # tests set a function that kills the process or raises at a named point
@@ -251,7 +251,7 @@ class SqliteFile(Store):
             for waiter in self._waiters.values():
                 waiter.leave()
             self._waiters.clear()
-        self._nudges += 1  # a new connection restarts its data_version, so the one that waiters remember is invalid
+        self._nudges += 1  # a new connection has a new data_version, which waiters must read
         self._beside.release()
         self._read_lock.release()
         self._writer.lock.release()
@@ -306,7 +306,7 @@ class SqliteFile(Store):
         return self._clock_ms()
 
     def _write(self, work: Callable[[sqlite3.Connection], T], seqs: Seqs, *, synced: bool = True) -> T:
-        """As `FileWriter.run`. If an unreadable row among those that `seqs` returns is in the way, it is quarantined
+        """Like `FileWriter.run`. If an unreadable row among those that `seqs` returns is in the way, it is quarantined
         first, and the work is repeated without it."""
         try:
             return self._writer.run(work, synced=synced)

@@ -98,7 +98,7 @@ class SqliteGroups:
         return {(seen.queue, seen.group), (queue, seen.group)}
 
     def wake(self, c: sqlite3.Connection, queue: str, limit: int, now: int) -> None:
-        """Let messages whose wait is over join their lines, the longest due first, at most `limit` or WOKEN_MIN."""
+        """Move messages whose wait is over into their groups, the longest due first, at most `limit` or WOKEN_MIN."""
         woken = msgspec.json.decode(c.execute(self._sql["woken"], (queue, now, max(limit, WOKEN_MIN))).fetchone()[0])
         if not woken:
             return

@@ -20,14 +20,14 @@ from ...message import SKIP_LOOKED
 from .errors import store_error
 from .rows import COLUMNS
 
-MIGRATIONS = (5, 6)  # the first creates the schema; no release had an older one
+MIGRATIONS = (5, 6)  # the first creates the schema; no release had an older schema
 # The fields that a redrive or an isolation overwrites, as stored in the column `before`: see `message.Before`.
 _TAKEN = (
     *("lane", "redrives", "queue", "reason", "rested_ms", "attempt", "crashes", "crashes_alone", "suspect", "life_ms"),
     *("held_ms", "deadline_ms", "attempts_allowed", "fingerprint", "error", "run", "expires_ms"),
 )
-# Variants of the statements for due messages: lanes of newer versions are skipped, while invalid lanes are read, and
-# their messages quarantined.
+# These statements for due messages skip lanes of newer versions. They read invalid lanes, so that such messages are
+# quarantined.
 _BY_LANE = ("claimable", "claimable_but", "due", "due_but", "next_due", "next_due_but")
 _BESIDE_OLDER = "-- older programs go on beside it\n"
 _SET_AT = """create table if not exists schema_at (version integer not null);

@@ -56,7 +56,7 @@ FEW = 2000  # matches of a field up to which they are all examined instead of re
 MANY = 60_000  # matches beyond which they are not listed to test membership
 NEAR = 5_000  # rows of the table that are read to see if a page is among them
 VALUES_MAX = 50  # values of a field that are merged in order
-LISTED_MAX = 4  # values for which the messages of other fields are listed
+LISTED_MAX = 4  # most values whose messages are listed from the index of another field
 _FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # indexed fields, the most selective first
 
 
@@ -98,8 +98,8 @@ def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int]
 
 
 def _waiting(read: Read, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]] | None:
-    """The SQL for waiting messages of one queue, if they are few among the rows: listing them from indexes is faster
-    than passing dead ones. None if the table is faster, or the filter has other fields."""
+    """The SQL for waiting messages of one queue, if they are few: then listing them from indexes is faster than
+    skipping dead messages. None if reading the table is faster, or the filter has other fields."""
     if where != Filter(queue=where.queue) or not isinstance(where.queue, str) or after[0] > 0:
         return None
     near = "select 1 from message where lane = 'ready' and queue = ? and seq > ? and seq <= ? limit ?"
@@ -185,7 +185,7 @@ def to_failure_group(fingerprint: str, task: str, error: str | None, faults: str
     known = None if error is None else fingerprint
     try:
         fault = died_of(read_faults(faults) if faults else (), known, error)
-    except ValueError:  # the sample's row is damaged, the rest of the group is not
+    except ValueError:  # the sample's row is damaged; the other messages are readable
         fault = None
     times = [ms if isinstance(ms, int) else 0 for ms in numbers[1:3]]  # a damaged row may hold anything
     figures: tuple[Any, ...] = (numbers[0], *times, *numbers[3:])
@@ -264,7 +264,7 @@ class SqliteQueries(SqliteFile):
         rows = self._messages(which, *args)
         more = f"{rows[-1][1].rested_ms or 0}.{rows[-1][0]}" if len(rows) == limit and rows else None
         if more is not None and rows[-1][1].rested_ms is None and "rested_ms" in raw_of(rows[-1][1]):
-            more = None  # it sorts after all others, so a cursor cannot continue from it
+            more = None  # null sorts after all values, so a cursor cannot continue from it
         return Page([message for _, message in rows], more)
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:

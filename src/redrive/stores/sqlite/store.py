@@ -162,7 +162,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
                 fence = row[7] + 1
                 receipt = _tuple(Receipt, (row[0], fence))  # takes half the time of Receipt(…)
                 claimed.append(Delivery(_claimed(row, fence, until, ask.worker), receipt, until, row[6] or 0))
-        except sqlite3.DataError:  # together longer than SQLite's limit for one value; a single one never is
+        except sqlite3.DataError:  # only all values together can exceed SQLite's limit
             if ask.limit == 1:
                 raise
             return self._claim(c, replace(ask, limit=ask.limit // 2), now, deliveries, damaged)

@@ -131,7 +131,7 @@ class SqliteTriage:
         return words
 
     def _key_is_free(self, c: sqlite3.Connection, message: Message, keyed: set[tuple[str, str]], now: int) -> bool:
-        """Take the key for the message, if it is free; True if so."""
+        """Take the message's key; returns False if another message holds it."""
         if message.key is None:
             return True
         name = message.task, message.key

@@ -35,7 +35,7 @@ class SqliteWaiter:
 
     def __init__(self, folder: Path | None) -> None:
         self.name = ""
-        self.nudges = 0  # nudges of the store that it has seen
+        self.nudges = 0  # nudges of the store that this waiter has seen
         self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._near.setblocking(False)
         self._far.setblocking(False)
@@ -159,7 +159,7 @@ class Waker:
         except ConnectionRefusedError:  # the socket of a killed process
             folder.remove_socket(name)
         except OSError:
-            pass  # its buffer is full of wake-ups, it is another user's, or gone; waiters poll anyway
+            pass  # its buffer is full of wake-ups, or the socket is another user's or gone; waiters poll
 
     def _forget(self) -> None:
         """Drop the folder, which is closed once no thread sends through it."""
@@ -199,8 +199,8 @@ def _address(folder: Folder, name: str) -> str:
 
 
 def _share(folder: Folder, name: str) -> None:
-    """Let the group write to the socket, which the umask may forbid. Uses a descriptor, as a member of the group could
-    have replaced the file."""
+    """Let the group write to the socket, which the umask may forbid. By descriptor: a member of the group may replace
+    the file."""
     path_only = getattr(os, "O_PATH", None)
     if path_only is None or not _HAS_DESCRIPTORS:
         return

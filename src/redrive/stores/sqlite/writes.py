@@ -134,7 +134,7 @@ class Writes:
                     kept.append(kept_row(s, s.decision, now))
             elif cancel:
                 moves.append(move_row(s, now))
-                words.append(Settled.CANCELLED)  # its end is not the one decided, so there are no follow-ups
+                words.append(Settled.CANCELLED)  # the message ended otherwise than decided: no follow-ups
                 continue
             elif (retry := retry_row(s)) is not None:
                 retries.append(retry)

@@ -151,7 +151,7 @@ class SqsLeases:
         for at, receipt in enumerate(receipts):
             held = held_by.get(receipt)
             if held is None and self._steps.ended(receipt) is not None:
-                continue  # settled already; the worker repeats the call for others
+                continue  # settled, but the worker repeats the whole call
             seconds = 0 if held is None else min(math.ceil(lease_ms / 1000), held.stays_s(now))
             if held is None or (held.until_ms <= now and seconds <= 0):
                 words[at] = LeaseStatus.LOST
@@ -162,7 +162,7 @@ class SqsLeases:
                 job, mine = jobs.setdefault(held.queue.url, (BatchJob(HIDE, held.queue.url, []), []))
                 job.entries.append({"ReceiptHandle": held.handle, "VisibilityTimeout": seconds})
                 mine.append(at)
-                if held.group is not None:  # extends the messages behind it too, best effort
+                if held.group is not None:  # also extends the messages behind it in the group, best effort
                     more = [one.raw["ReceiptHandle"] for one in self._in_flight.fifo.behind(held.group)]
                     if all(self._hide_for(held.queue, more, seconds)):
                         self._in_flight.fifo.renewed(held.group, now + seconds * 1000)
@@ -246,7 +246,7 @@ class Adopting:
         return done
 
     def delete(self, handles: Collection[str]) -> set[str]:
-        """Delete the settled ones of these messages; returns them. The others stay adopted."""
+        """Delete the settled messages among these, and return their handles. Unsettled ones stay adopted."""
         ends = self._deletes.over(handles)
         self._deletes.end(ends, last=True)
         return {end.handle for end in ends}

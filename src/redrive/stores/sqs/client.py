@@ -22,7 +22,7 @@ THREADS = 12  # concurrent calls of one store, besides those that wait for messa
 ENTRIES_MAX = 10  # entries of one batch
 BYTES_MAX = 1024 * 1024  # bytes of a batch, and of a message
 TRIES = 4  # attempts of an entry that failed on AWS's side
-PAUSE_S = 0.05  # pause before the second attempt, doubled for each further one
+PAUSE_S = 0.05  # pause before the second attempt; doubles with each attempt
 
 
 class Sqs:
@@ -152,7 +152,7 @@ class BatchJob(Struct):
     action: str
     url: str
     entries: list[BatchEntry]
-    sizes: list[int] = []  # bytes of each, if the action has a limit
+    sizes: list[int] = []  # bytes of each entry, if the action limits them
     answers: list[StoreError | ConfigError | None] = []
 
 

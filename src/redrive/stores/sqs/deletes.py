@@ -59,7 +59,7 @@ class Deletes:
     # -- messages that Lambda received
 
     def adopt(self, handles: Collection[str]) -> None:
-        """Do not delete these messages, as Lambda will, until `over` is called for them."""
+        """Leave the deletion of these messages to Lambda until `over` is called for them."""
         self._adopted.update(handles)
 
     def _without_adopted(self, ends: Sequence[End]) -> Sequence[End]:

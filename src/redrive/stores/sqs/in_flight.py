@@ -18,14 +18,14 @@ VISIBLE_MAX_S = 12 * 3600  # SQS's limit from the receive on, however often it i
 MARGIN_S = 60  # safety margin below VISIBLE_MAX_S
 HIDDEN_MAX = 10_000  # waiting messages remembered before due ones are dropped
 
-GroupKey = tuple[str, str]  # URL of a queue, and group
+GroupKey = tuple[str, str]  # SQS queue's URL, group
 
 
 class ClaimedMessage(Struct):
     """A claimed message, and the data to settle it."""
 
     message: Message
-    state: MessageState  # its state at the claim
+    state: MessageState  # the message's state at the claim
     queue: SqsQueue
     handle: str  # SQS's own receipt
     sqs_id: str
@@ -34,10 +34,10 @@ class ClaimedMessage(Struct):
     received_ms: int
     until_ms: int
     version: int = 0  # version of its record; 0 without record
-    group: GroupKey | None = None  # its group in a FIFO queue
+    group: GroupKey | None = None  # the message's group in a FIFO queue
 
     def stays_s(self, now_ms: int) -> int:
-        """The seconds for which SQS may hide it further before it must be received again."""
+        """The seconds for which the message can stay hidden until SQS's limit for this receive."""
         return VISIBLE_MAX_S - MARGIN_S - math.ceil((now_ms - self.received_ms) / 1000)
 
 
@@ -61,7 +61,7 @@ class InFlightMessages:
             return any(held.until_ms > now_ms for held in self.held.values())
 
     def drop(self, receipts: Sequence[Receipt]) -> list[ClaimedMessage]:
-        """Forget these claims; returns the known ones."""
+        """Forget these claims; returns those that were known."""
         with self.lock:
             return [held for receipt in receipts if (held := self.held.pop(receipt, None)) is not None]
 
@@ -107,7 +107,7 @@ class FifoGroups:
     """
 
     def __init__(self) -> None:
-        self._behind: dict[GroupKey, deque[Received]] = {}  # waiting messages by group, while one of it runs
+        self._behind: dict[GroupKey, deque[Received]] = {}  # waiting messages, by group that has a running one
         self._heads: dict[GroupKey, str] = {}  # by group: SQS's id of the running message
         self._lock = threading.Lock()
 

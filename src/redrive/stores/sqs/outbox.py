@@ -273,13 +273,13 @@ class LetterEnd(StrEnum):
     """The result of writing a dead letter. `left`: it is not in the triage store, so SQS must keep it."""
 
     NEW = "new"
-    REPLACED = "replaced"  # it replaced the row of an earlier life
+    REPLACED = "replaced"  # the message replaced a row of its earlier life
     KNOWN = "known"
     LEFT = "left"
 
 
 def bury(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[bool]:
-    """As `lay`; returns True for each that SQS may forget."""
+    """Call `lay`; returns True for each message that SQS may delete."""
     return [word is not LetterEnd.LEFT for word in lay(triage, messages, keys=keys)]
 
 
@@ -324,7 +324,7 @@ def _restored(triage: Store, messages: Sequence[Message]) -> list[bool]:
 
 
 def _makes_way(triage: Store, message: Message, row: Message | None) -> bool:
-    """True if it can be written now: its row is gone, or was of an earlier life and is removed here."""
+    """True if the message can be written now: its row is gone, or was of an earlier life and is removed here."""
     if row is None:
         return True
     if row.lane in RESTING and row.redrives < message.redrives:
@@ -340,7 +340,7 @@ def _has_death(message: Message, row: Message | None) -> bool:
 
 
 def _leaves(row: Message | None) -> bool:
-    """True if it is in the outbox, or has just left: then it can soon be written."""
+    """True if the message is in the outbox or has just left it, and so can be written soon."""
     return row is None or row.lane in (Lane.READY, Lane.LEASED)
 
 

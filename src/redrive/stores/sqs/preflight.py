@@ -76,7 +76,7 @@ def sent_by_sns(attributes: Mapping[str, str]) -> bool:
 
 
 def refusals(facts: QueueFacts, works: Sequence[Work]) -> list[str]:
-    """Why these works cannot be done on the queue; empty if they can."""
+    """The reasons why the queue does not support these works; empty if it does."""
     mine = [work for work in works if work.queue == facts.queue]
     return [f"{facts.where}: {line}" for line in _refusals(facts, mine)]
 

@@ -32,7 +32,7 @@ COUNTED = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible
 
 
 class QueueBounds(Struct, frozen=True):
-    """How often SQS delivers a message before it moves it away (None: unlimited), and how long it keeps one."""
+    """The receives after which SQS moves a message away (None: unlimited), and for how long it keeps one."""
 
     receives_max: int | None
     retention_ms: int

@@ -18,7 +18,7 @@ from .client import ENTRIES_MAX, Crew, Sqs
 from .queues import SqsQueue
 
 ANSWER_S = 0.025  # how long a claim waits for a long poll that has just begun, if no message was received otherwise
-SHORT_ANSWER_S = 10.0  # the same for a short poll, which responds at once
+SHORT_ANSWER_S = 10.0  # the time limit for a short poll, which responds at once
 SHORT_AGAIN_S = 0.02  # pause of a waiter between short polls
 ROOM_S = 0.5  # how long a receive for a few messages is delayed, as each is billed
 EARLY = 0.5  # an empty response before this share of the requested wait counts as early
@@ -255,7 +255,7 @@ class Receivers:
             error = StoreUnavailable(f"SQS ReceiveMessage {inbox.queue.sqs_name}: {odd!r}")
         took_s, now = time.monotonic() - begun_s, self._now_ms()
         if messages and (inbox.quiet or self._closed):  # no claim will take the messages
-            with suppress(Exception):  # otherwise the messages return when their lease ends
+            with suppress(Exception):  # if this fails, the messages return when their lease ends
                 self._give_back(inbox.queue, [Received(raw, now, now + lease_s * 1000) for raw in messages])
                 messages = []
         with self._changed:

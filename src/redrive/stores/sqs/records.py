@@ -78,7 +78,7 @@ class Records:
         return True
 
     def checkpoint(self, held: ClaimedMessage | None, progress: bytes) -> bool:
-        """As `Store.checkpoint`. Raises Unsupported without cells."""
+        """Like `Store.checkpoint`. Raises Unsupported without cells."""
         if self._cells is None:
             raise Unsupported(f"a checkpoint needs a place to be kept. {NO_CELLS}")
         if held is None or not self.write(held, replace(held.state, progress=progress)):
@@ -100,7 +100,7 @@ class Records:
             return []
         if self._cells is not None:
             ask = ClaimRequest(queue.name, 1, 0)
-            with suppress(StoreError, ConfigError):  # otherwise each message counts one crash too many
+            with suppress(StoreError, ConfigError):  # if this fails, each message counts one crash too many
                 records = self.of(received)
                 in_flight = [self.held(queue, one, ask, records.get(one.raw["MessageId"])) for one in received]
                 self._cells.swap([record_swap(held, replace(held.state, receives=held.receives)) for held in in_flight])
@@ -109,7 +109,7 @@ class Records:
 
 
 def is_again(one: Received) -> bool:
-    """True if it was delivered before."""
+    """True if the message was delivered before."""
     return bool(one.raw["Attributes"]["ApproximateReceiveCount"] != "1")
 
 

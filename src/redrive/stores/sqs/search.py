@@ -50,7 +50,7 @@ class SqsSearch:
         lying = {row.id: row.lane for row in rows if row is not None and row.id not in running}
         words = track.cancel([id for id in ids if lying.get(id) in (None, Lane.LEASED)], running)
         waiting = [id for id, lane in lying.items() if words.get(id, Cancel.UNKNOWN) is Cancel.UNKNOWN]
-        if waiting and self._triage is not None:  # they wait or rest, or are just being sent back
+        if waiting and self._triage is not None:  # the messages wait or rest, or are on their way back
             words |= zip(waiting, self._triage.cancel(waiting), strict=True)
         return [words[id] for id in ids]
 
@@ -83,7 +83,7 @@ class SqsCounts:
             waiting = self._in_flight.hidden_in(sqs_queue.url, self._now_ms())
             hidden = min(leased, waiting)  # SQS counts messages that wait for a retry as in flight
             leased, scheduled = leased - hidden, scheduled + hidden
-            # visible messages wait behind hidden ones
+            # in FIFO groups, visible messages wait behind hidden ones
             if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):
                 ready, scheduled = 0, scheduled + ready
         rest = Counts() if self._triage is None else self._triage.counts(queue)

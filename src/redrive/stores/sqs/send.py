@@ -76,7 +76,7 @@ class Sender:
                 size = size_of(body, attributes)
                 if size <= BYTES_MAX:
                     break
-            if size > BYTES_MAX and message.lane in RESTING:  # then a foreign message is sent at least unchanged
+            if size > BYTES_MAX and message.lane in RESTING:  # drop the state, so that at least a foreign message fits
                 attributes = {name: value for name, value in attributes.items() if name not in (STATE, "reason")}
                 size = size_of(body, attributes)
         return body, attributes, size

@@ -159,7 +159,7 @@ class SqsSettling:
         self.triage_from_s = 0.0  # when a failed triage store is tried again
 
     def check(self, steps: Sequence[SettleStep]) -> None:
-        """Make steps stale that would send something although their swaps do not apply; nothing of them is executed."""
+        """Mark steps stale if a swap of theirs does not apply. Nothing of a stale step is executed."""
         cells, taken = self._cells, set[str]()
         risky = [step for step in steps if step.swaps and not step.sent and (step.sends or step.rest is not None)]
         if cells is None or not risky:
@@ -217,7 +217,7 @@ class SqsSettling:
             if not is_safe:
                 try:
                     step.sends.append(SendRequest(self._queues.resting(letter.queue, letter.lane), letter))
-                except ConfigError as error:  # there is no dead-letter queue: it has to be the triage store
+                except ConfigError as error:  # no dead-letter queue exists: the triage store is needed
                     step.error, self.triage_from_s = StoreUnavailable(f"no triage store, and {error}"), 0.0
                     continue
             step.rest = None
@@ -341,8 +341,7 @@ class Ending:
         return back
 
     def leave(self, left: Sequence[ClaimedMessage]) -> None:
-        """Let these messages be received again when their lease ends, and those behind them in FIFO queues after
-        them."""
+        """Let these messages return when their lease ends, and those behind them in FIFO queues after them."""
         for held in left:
             if held.group is not None:
                 self._deletes.end(

@@ -163,14 +163,14 @@ class Steps:
         return SettleStep(held, [], left=lifecycle.cancelled(held.message, self._now_ms()))
 
     def is_last(self, held: ClaimedMessage) -> bool:
-        """True if this is SQS's last delivery of it, unless it is also the first."""
+        """True if this is SQS's last delivery of the message, unless it is also the first."""
         most = None if held.queue.fifo or held.receives == 1 else self._queues.bounds(held.queue).receives_max
         return most is not None and held.receives >= most
 
     # -- calls that failed half-way
 
     def remember(self, receipt: Receipt, step: SettleStep) -> None:
-        """Keep the step, so that a repeated call continues it."""
+        """Keep the step, so that a repeated call resumes it."""
         self._begun[receipt] = step
 
     def ended(self, receipt: Receipt) -> SettleStep | None:

@@ -107,7 +107,7 @@ class SqsStore(Store):
         self.requests: Counter[str] = self._sqs.requests
         self._beside = beside = BesideStores(at, triage, cells, open_store, open_cells)
         self.triage_store, self.cells, self.routes = beside.triage, beside.cells, Routes()
-        self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # its part of a shared blob storage
+        self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # prefix of this app in a shared blob storage
         self.traits = traits_of(at, cells=beside.some_cells is not None, triage=self.triage_store is not None)
         self._at_once = at.poll_s == 0  # with short polls a call finishes all it can before it returns
         self._closed = False
@@ -227,7 +227,7 @@ class SqsStore(Store):
             except (StoreError, ConfigError):
                 if not settlements:
                     raise
-                return Exchange(settled, [])  # settled ones stay settled; the next claim raises the error
+                return Exchange(settled, [])  # keep what is settled; the next claim raises the error
         except ConfigError as error:
             if not self._receivers.received:
                 raise
@@ -380,7 +380,7 @@ class SqsStore(Store):
         return [*self._preflight.doctor(), *self._beside.doctor()]
 
     def preflight(self, works: Iterable[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
-        """As `Preflight.check`; opens the stores in the URL."""
+        """Like `Preflight.check`; opens the stores in the URL."""
         self._beside.open()
         return self._preflight.check([*works], advise=advise, function_s=function_s)
 

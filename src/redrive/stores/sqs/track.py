@@ -236,7 +236,7 @@ def _record_change(
 
 
 def _key_change(left: Message | None, id: str, name: str, cell: Cell | None, now: int) -> list[Swap]:
-    """Free the key of a message that is over, unless it is held for longer. A dead or quarantined message keeps its
+    """Free the key of an ended message, unless `key_for_ms` holds it longer. A dead or quarantined message keeps its
     key, marked as no longer about to be sent."""
     held = read_held(cell.value) if cell else None
     if held is None or held.id != id or (left is not None and left.lane not in (*RESTING, Lane.DONE)):

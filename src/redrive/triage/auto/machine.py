@@ -102,7 +102,8 @@ def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) ->
 
 
 def machines(store: Store, scope: str | None = None) -> list[Machine]:
-    """All machines, or that with this scope, each with its story. Raises ConfigError if it is unknown, StoreError."""
+    """All machines, or the one of this scope, each with its story. Raises ConfigError for an unknown scope,
+    StoreError."""
     known = all_scopes(store)
     scopes = known if scope is None else [_known(scope, known)]
     result: list[Machine] = []

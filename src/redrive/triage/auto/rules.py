@@ -49,7 +49,7 @@ def read_rules(store: Store, known: Versioned | None = None) -> Versioned:
 
 
 def readable_rules(store: Store) -> dict[str, Rule]:
-    """As `rules`, for displays: empty if the cell is unreadable. Raises StoreError."""
+    """Like `rules`, for displays: empty if the cell is unreadable. Raises StoreError."""
     return decoded(store.cells.read([RULES])[0], _decode, {})
 
 

@@ -50,7 +50,7 @@ from .scan import LATE_MS, POISON_MAX, Scan, ScanResult
 
 ACTOR = "auto-redrive"
 LEASE_MS = 20_000  # how long a machine rests after its worker was killed; longer while it sleeps
-LOOK_MS = 30_000  # longest sleep, as messages that die meanwhile may be due, or poison
+LOOK_MS = 30_000  # longest sleep: messages that die during it may be due, or poison
 TROUBLE_MS = 60_000  # how long a machine rests after an error
 POLL_MS = 5000  # interval of checks for a machine that another worker gave back
 ASK_MS = 1000  # interval of checks of a gate, or of the run
@@ -120,7 +120,8 @@ class AutoRunner:
             try:
                 while memory.wake_ms <= now_ms and time.monotonic() < end_s:
                     memory.wake_ms = self._step(memory)
-            except Conflict:  # another process changed it: nothing was written, and the next tick reads it again
+            # another process changed the record: nothing was written, and the next tick reads it again
+            except Conflict:
                 memory.wake_ms = 0
             except StoreError:
                 raise
@@ -129,7 +130,7 @@ class AutoRunner:
                 memory.wake_ms = now_ms + TROUBLE_MS
 
     def close(self) -> None:
-        """Give back the leases of all machines. Raises StoreError."""
+        """Release the leases of all machines. Raises StoreError."""
         cells = self._store.cells.read([state_cell(scope) for scope in self._memories]) if self._memories else []
         for memory, cell in zip(self._memories.values(), cells, strict=True):
             machine = decode(cell, memory.assignment.scope)

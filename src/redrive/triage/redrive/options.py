@@ -177,7 +177,7 @@ def read_settings(**options: Unpack[PlanOptions]) -> RedriveSettings:
 
 
 def settings_words(settings: RedriveSettings) -> Iterator[str]:
-    """How these settings move messages: a phrase for each option in effect."""
+    """Return a phrase for each redrive option in effect."""
     yield from (words for option in OPTIONS if (words := option.words(settings)))
     gates = settings.gates
     if gates is None:

@@ -43,7 +43,7 @@ FIND_MAX = 200  # messages looked up at once
 LOST_EVERY_MS = 5000  # interval of searches for messages that ended without an outcome
 CHUNKS_KEPT = 4  # chunks cached
 MARKS_READ = 100  # marks cells read at once
-OUTCOME_LATE_MS = 10_000  # how long after its death a message's outcome may arrive, if they are two commits
+OUTCOME_LATE_MS = 10_000  # how long after its death a message's outcome may arrive, if stored in a separate commit
 AWAY_MS = 15 * 86_400_000  # when to stop waiting for a message that cannot be looked up: SQS keeps none longer
 
 
@@ -118,8 +118,8 @@ class UnitOfWork:
 class Progress:
     """Keeps the marks of one run while a runner has its lease.
 
-    Its memory between ticks assumes that each unit of work passed to it was committed. If one was not, or another
-    runner may have written, call `forget`.
+    It caches marks between ticks: call `forget` if a unit of work was not committed, or another runner may have
+    written.
     """
 
     def __init__(self, store: Store, id: str) -> None:
@@ -127,8 +127,9 @@ class Progress:
         self._chunks: OrderedDict[int, list[Handle]] = OrderedDict()
         self._open: dict[int, int] | None = None  # messages without an outcome, by chunk; None: not read yet
         self._turn = 0  # selects the next older chunk in turn
-        self._searched_ms = self._lost_at = 0  # time of the last search for lost messages, and position of the next one
-        self._tried: tuple[int, list[bool]] | None = None  # end of the last batch, and which messages it moved
+        # time of the last search for lost messages, and position of the next search
+        self._searched_ms = self._lost_at = 0
+        self._tried: tuple[int, list[bool]] | None = None  # end of the last batch, and which of its messages moved
 
     def forget(self) -> None:
         """Drop the memory: everything is read again."""
@@ -287,7 +288,7 @@ class Progress:
         current = dict(zip(offsets, messages, strict=True))
         if not self._store.traits.finds:
             lost = self._without_those_away(work, n, lost, current)
-        # An interrupted undo may have returned them before it marked them.
+        # An interrupted undo may have returned messages before it marked them.
         back = [k for k in lost if as_planned(current[k], self.chunk(n)[k])]
         self.returned(work, n, back)
         for k in sorted({*lost} - {*back}):
@@ -333,5 +334,5 @@ def as_planned(message: Message | None, handle: Handle) -> bool:
 
 
 def _left(message: Message | None, run: str) -> bool:
-    """True if the message is no longer in the life that the run gave it."""
+    """True if the message has ended, died, or been redriven by another run, since this run moved it."""
     return message is None or message.run != run or message.lane in (*RESTING, Lane.DONE)

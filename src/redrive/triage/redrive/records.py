@@ -39,14 +39,15 @@ UNNAMED_KEPT_MS = 3_600_000  # expiry of an automatic run's cells after it leave
 STORY_MAX = 500  # lines; the first hundred and the last ones are kept
 FAILURES_MAX = 1000  # failures stored with their error
 
-encode = msgspec.json.Encoder().encode  # encodes the value of any of these cells
+encode = msgspec.json.Encoder().encode  # for the values of all these cells
 
 
 # -- the plan
 
 
 class RedriveSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a run moves the messages of a plan. `options.read_settings` makes it from written options.
+    """The settings with which a run moves the messages of a plan. `options.read_settings` makes them from written
+    options.
 
     Defaults are not stored, so that a field added later changes no digest of an older plan.
     """
@@ -210,7 +211,7 @@ class PlanMark(StrEnum):
     WAITING = "w"  # moved, but its first run has not settled
     DONE = "d"
     FAILED = "f"
-    CHANGED = "c"  # not moved, as it had changed since the plan
+    CHANGED = "c"  # not moved, as the message had changed since the plan
     ENDED = "s"  # moved, then ended by a person: cancelled, removed, redriven
     RETURNED = "u"  # an undo returned the message
 
@@ -224,7 +225,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""  # reason of the status or of the wait
     actor: str = ""
     reason: str = ""
-    cause: str = ""  # what started it, unless a person did: "auto"
+    cause: str = ""  # what started the run, unless a person did: "auto"
     started_ms: int = 0
     over_ms: int = 0  # when the status became final
     total: int = 0
@@ -238,7 +239,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     returned: int = 0
     canary_over: bool = False
     speed: Speed | None = None
-    still_ms: int = 0  # since when it has been paused or waiting, with its clock stopped; 0: it moves
+    still_ms: int = 0  # start of the present pause or wait, which stops the clock; 0: the run moves messages
     undo: int = -1  # the next chunk whose unrun messages undo returns; -1: no undo
     approved_by: str = ""
     owner: str = ""  # the runner with the lease, until `until_ms`

@@ -49,7 +49,7 @@ from .records import (
 from .runner import Runner
 
 RunChange = Callable[[RunState, int], RunState | None]
-StoryAct = Callable[[RunState, int, str], RunState | None]  # takes the state, the time, and the line for the story
+StoryAct = Callable[[RunState, int, str], RunState | None]  # arguments: state, time in ms, line for the story
 
 POLL_S = 0.1  # interval of `wait`
 

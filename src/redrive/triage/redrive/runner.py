@@ -71,9 +71,9 @@ class Runner:
         self._last_tick: tuple[object, ...] | None = None  # the part of the state that its last commit wrote
         self._refused: set[str] = set()  # messages that a worker claimed before they were returned
         self._quiet = 0  # ticks in a row without anything to write
-        self.carries = False  # True if it had the lease at its last tick
-        self.moves = False  # True if it has messages left to move, now or after outcomes
-        self._canary_queues: Collection[str] = ()  # the queues of its canary while it waits for the outcomes
+        self.carries = False  # True if this process had the run's lease at its last tick
+        self.moves = False  # True if the run has messages left to move, now or after outcomes
+        self._canary_queues: Collection[str] = ()  # queues of the run's canary, while the run waits for its outcomes
 
     def tick(self) -> float | None:
         """Do one tick; returns the seconds until the next call. None: the run is over, or another runner has it. Raises
@@ -118,7 +118,7 @@ class Runner:
         return self.moves and not (self._canary_queues and {*queues}.isdisjoint(self._canary_queues))
 
     def release(self) -> None:
-        """Give the lease back. Raises StoreError."""
+        """Release the lease. Raises StoreError."""
         (cell,) = self._store.cells.read([state_cell(self.id)])
         state = read_state(cell)
         if cell is not None and state is not None and state.owner == self._owner:
@@ -272,7 +272,7 @@ class Runner:
         handles = self._progress.chunk(n)[k : k + wanted]
         speed, count = pacing.grant(state.speed, settings.rate, work.now_ms, len(handles))
         held = self._split.first_held(handles[:count], work.now_ms) if self._split else None
-        if held is not None:  # move only the messages before the held one
+        if held is not None:  # move only the messages that precede the held one
             speed, count = pacing.grant(state.speed, settings.rate, work.now_ms, held[0])
         # A tick that moves nothing needs no commit, unless a clock was set back: otherwise the run would wait again.
         if count or replace(speed, looked_ms=state.speed.looked_ms) != state.speed:
@@ -316,7 +316,7 @@ class Runner:
         if not handles:
             self._commit(work)
             return 0.0
-        # the next tick finds out which of them were returned
+        # the next tick reads which messages were returned
         moved = self._store.triage(handles, Return(self.id), swaps=work.swaps(self._store))
         self._refused.update(handle.id for handle, done in zip(handles, moved, strict=True) if not done)
         return 0.0

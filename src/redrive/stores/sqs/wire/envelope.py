@@ -29,7 +29,7 @@ from ...validation import INT_MAX
 
 TOPIC = "aws-sns-topic"  # header with the ARN of the topic
 VERBATIM = "aws-verbatim"  # header of a message that goes back verbatim; its value has the types of the attributes
-SOURCE = "aws-dead-letter-source"  # header with the ARN of the queue in which it died
+SOURCE = "aws-dead-letter-source"  # header with the ARN of the queue in which the message died
 STATE = "redrive"  # message attribute with the mutable state
 ATTEMPT = "x-redrive-attempt"  # attribute with the number of a re-driver's moves, also on foreign messages
 BYTES_MAX = 1024 * 1024  # limit of a message in SQS, body and attributes
@@ -45,7 +45,7 @@ _EXACT_MS = 2**41  # below this a float of seconds is exact to less than half a 
 _INT_MAX = 2**31 - 1  # largest Integer in a CloudEvent
 _DEEP = 200  # brackets in a body up to which its depth is not checked
 _ROOM = 400  # levels of nesting that a reader's own stack may use of Python's limit
-_NOT_IN_SQS = ("\ufffe".encode(), "\uffff".encode())  # the only ones that JSON does not escape
+_NOT_IN_SQS = ("\ufffe".encode(), "\uffff".encode())  # noncharacters, which SQS rejects and JSON does not escape
 _PLANES = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
 _NOT_IN_EVENTS = re.compile(f"[\0-\x1f\x7f-\x9f\ufdd0-\ufdef{_PLANES}]")  # CloudEvents 1.0.2, 3.1: String
 
@@ -68,10 +68,10 @@ class CloudEvent(msgspec.Struct, omit_defaults=True, gc=False):
     rdgroup: str | None = None
     rdkey: str | None = None
     rddeadline: str | None = None  # milliseconds as text: a CloudEvents Integer has 32 bits
-    rdkeep: str | None = None  # milliseconds to keep it once done
+    rdkeep: str | None = None  # milliseconds to keep the done message
     rdproducer: str | None = None
     rdheaders: str | None = None  # JSON text, as an attribute's value cannot be an object
-    rdtopic: str | None = None  # the topic it was published to, so each queue has a copy of its own
+    rdtopic: str | None = None  # SNS topic of the message; each queue gets its own copy
     rdexact: str | None = None  # JSON of the attributes' exact texts, if an event attribute cannot hold them
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     data_base64: str | msgspec.UnsetType = msgspec.UNSET
@@ -162,7 +162,7 @@ def sqs_text(written: bytes) -> str:
     """JSON as text, with escapes for characters that SQS refuses."""
     if not written.isascii():
         for odd, escape in zip(_NOT_IN_SQS, (rb"\ufffe", rb"\uffff"), strict=True):
-            written = written.replace(odd, escape)  # it can only be inside a string
+            written = written.replace(odd, escape)  # the character can only be inside a string
     return written.decode()
 
 
