@@ -162,7 +162,7 @@ def _open(url: str) -> Store:
         return open_store(url)
     from ..crypto import Box, Keys, sealed_by
 
-    box = Box(Keys.from_env())  # before the store, so that an error of the keys leaves none open
+    box = Box(Keys.from_env())  # before the store is opened: it would stay open after an error of the keys
     return sealed_by(open_store(url), box)
 
 

@@ -63,7 +63,7 @@ class Flusher:
     def _record(self, names: Mapping[SeriesName, int]) -> None:
         try:
             self.recorder.count_puts(names, self.store.now_ms())
-        except StoreError:  # the store failed since; without its time there is no minute to count the puts in
+        except StoreError:  # the store failed after the put; the minute of the puts is unknown without its time
             return
         self.counted()
 

@@ -71,7 +71,7 @@ class Pile(Struct, frozen=True, array_like=True):
     count: int = 0
     since_ms: int = 0
     ids: tuple[str, ...] = ()
-    text: str = ""  # of the last event
+    text: str = ""  # text of the last event
 
     def plus(self, other: Pile) -> Pile:
         if not (self.count and other.count):

@@ -23,7 +23,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
     longest_run_s: float | None = None
     clock_ahead_s: float | None = None  # of the clock with the largest difference to the store's
     loop_lag_s: float | None = None
-    hung_s: float | None = None  # of the worker that has hung longest
+    hung_s: float | None = None  # for how long the worker that hung first has been hung
 
 
 def fleet_of(processes: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int) -> Fleet:

@@ -237,7 +237,7 @@ class EventCounter:
             self._numbers(DONE, (*of, "false")) if done else None,
             self._numbers(DONE, (*of, "true")) if done else None,
         )
-        if known:  # unknown names come from outside, and would grow the dict without bound
+        if known:  # senders choose unknown names, which would grow the dict without bound
             self._bound[queue, task, outcome] = bound
         return bound
 

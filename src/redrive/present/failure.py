@@ -60,7 +60,7 @@ def _usage(error: click.UsageError) -> Failure:
     path = error.ctx.command_path if error.ctx is not None else command()
     usage = error.ctx.get_usage().partition(" ")[2] if error.ctx is not None else f"{path} [OPTIONS]"
     what, _, why = error.format_message().rstrip(".").partition("; expected ")
-    what = what.replace("is not a valid integer range", "is not a whole number")  # the wording of click
+    what = what.replace("is not a valid integer range", "is not a whole number")  # click's wording
     what = re.sub(r"is not in the range (.*)", lambda within: _range(within[1]), what)
     what, help = what[:1].lower() + what[1:], f"{path} --help"
     match error:

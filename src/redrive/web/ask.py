@@ -84,7 +84,7 @@ class PageAnswer(Record):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of an action: a text, the address that shows it (parts as `url` takes them), and JSON's record."""
+    """The result of an action: a text, the next address (parts as `url` takes them), and the record for JSON."""
 
     text: str
     to: tuple[str, ...] = ("",)
@@ -113,7 +113,7 @@ class PageRequest:
     form: Mapping[str, str]
     lists: Mapping[str, Sequence[str]]
     patience_s: float = 0.0  # how long to wait for a new sum if the known one is old
-    ages_s: list[float] = field(default_factory=list)  # of the sums on the page
+    ages_s: list[float] = field(default_factory=list)  # ages of the sums on the page
 
     @property
     def app(self) -> ReadModel:

@@ -31,7 +31,7 @@ class PagesServer(uvicorn.Server):
     def __init__(self, site: Site, ready: Callable[[str], object], bounds: ConnectionBounds | None = None) -> None:
         bounds = bounds or ConnectionBounds()
         gate = Connections(replace(bounds, most=min(bounds.most, raise_descriptors())))
-        # `access.py` reads the headers of proxies, and knows when to believe them.
+        # `access.py` reads the headers of proxies, which any client can send: only for refusals and limits.
         config = uvicorn.Config(
             site, http=protocol(gate), ws="none", proxy_headers=False, log_level="warning", lifespan="off",
             timeout_graceful_shutdown=GRACE_S,

@@ -58,7 +58,7 @@ def _collecting_less() -> Iterator[None]:
     """Collect garbage less often. A batch creates about eight thousand objects that live until it is settled. With
     Python's threshold, 700, the collector would search them a dozen times in vain: a tenth of a busy worker's time."""
     young, *older = before = gc.get_threshold()
-    if 0 < young < YOUNG_OBJECTS_MAX:  # 0: collection is turned off
+    if 0 < young < YOUNG_OBJECTS_MAX:  # 0 means that collection is turned off
         gc.set_threshold(YOUNG_OBJECTS_MAX, *older)
     try:
         yield

@@ -53,7 +53,7 @@ class _Child:
         self.born_s = time.monotonic()
         self.died_young = died_young
         self.hung = False
-        self.waits = False  # whether it has waited for its store for long
+        self.waits = False  # it reported a long wait for its store
 
     def ask(self, what: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):

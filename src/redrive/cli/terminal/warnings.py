@@ -42,7 +42,7 @@ class Warnings(logging.Handler):
 
 
 def tell_warnings(log: str = "text", *, quiet: bool = False) -> None:
-    """Show the package's warnings from now on, unless `quiet`: another process shows them. `log`: as for a worker."""
+    """Show the package's warnings from now on, unless `quiet`, as another process does. `log`: as for a worker."""
     logger = logging.getLogger("redrive")
     for old in [handler for handler in logger.handlers if isinstance(handler, Warnings | logging.NullHandler)]:
         logger.removeHandler(old)

@@ -40,7 +40,7 @@ class KitRuns:
         self._open: dict[str, OpenRun] = {}
 
     def tick(self) -> None:
-        """Tick each run that is due. Errors of a runner are raised: the test fails with them."""
+        """Continue each redrive run that is due. Raises errors of its runner, so that the test fails."""
         open_runs = index(self._store).open
         if not (open_runs or self._open):
             return

@@ -69,7 +69,7 @@ class KitStore(MemoryStore):
             if verdict.to_queue is not None:
                 self.seen_queues[verdict.to_queue] = None
             delays_ms = [verdict.delay_ms + more_ms for more_ms in verdict.delays_ms or (0,) * len(handles)]
-            # a millisecond less, as in `_exact`
+            # a millisecond less, for the reason given in `_exact`
             verdict = replace(verdict, delay_ms=0, delays_ms=tuple(max(0, ms - 1) for ms in delays_ms))
         if isinstance(verdict, Replace):
             draft = self._exact(verdict.draft)

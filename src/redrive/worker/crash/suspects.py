@@ -140,7 +140,7 @@ class Suspects:
             self._later(self._watch, LOOK_S)
             return
         self._group = []
-        execution.limit.leave()  # returns no other execution, as the limits are paused
+        execution.limit.leave()  # lets no other execution start, as the limits are paused
         if status is not LeaseStatus.LOST:
             why = "cancelled" if status is LeaseStatus.CANCEL else "interrupted"
             execution.decision = RetryAt.released(self._now_ms(), why)

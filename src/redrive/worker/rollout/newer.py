@@ -135,7 +135,7 @@ class Newer(Service):
         if not self._pauses or knowledge is None or time.monotonic() - self._read_s < READ_S:
             return
         self._refresh(knowledge, READ_S)
-        old_s = time.monotonic() - 2 * PAUSE_S[1]  # a task that was not paused since then begins with a short pause
+        old_s = time.monotonic() - 2 * PAUSE_S[1]  # a task last paused before this begins with a short pause
         for queue, pauses in [*self._pauses.by_queue.items()]:
             for name, pause in [*pauses.items()]:
                 if math.isinf(pause.until_s):
