@@ -8,12 +8,11 @@ from .duration import Duration
 from .registry import Registry
 
 if TYPE_CHECKING:  # not imported at run time, to start faster
-    from .audit.log import Audit
+    from .audit import Audit
     from .history import History, SloStatus
     from .observe.muting import Muting
     from .presence import WorkerInfo
-    from .status import Status
-    from .status.upcoming import Upcoming
+    from .status import Status, Upcoming
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
 
@@ -31,7 +30,7 @@ class ReadModel(Registry):
     @property
     def audit(self) -> Audit:
         """The audit log. Iterating yields the entries, newest first; `verify` finds altered ones."""
-        from .audit.log import Audit
+        from .audit import Audit
 
         return Audit(self.store)
 
@@ -87,7 +86,7 @@ class ReadModel(Registry):
     def upcoming(self, queue: str | None = None) -> Upcoming:
         """Return how many scheduled messages become due in each of the next 60 tens of seconds, 60 minutes and 24
         hours. Raises StoreError; Unsupported if the store cannot count them (SQS)."""
-        from .status.upcoming import read_upcoming
+        from .status import read_upcoming
 
         return read_upcoming(self.store, queue)
 

@@ -11,7 +11,7 @@ import click
 
 from ..config import settings
 from ..duration import show
-from ..fault.model import kind_word
+from ..fault import kind_word
 from ..policy import (
     KINDS,
     Preview,

@@ -149,7 +149,7 @@ def purge(
 
     Refused on SQS, where waiting messages cannot be listed. Needs a --reason, except with --dry-run.
     """
-    from ..audit.actor import signed
+    from ..audit import signed
     from ..triage.purge import Purged, admit, purge
 
     if not dry_run:

@@ -8,7 +8,7 @@ tables in `known_errors` and `text_patterns`. A process that died raised nothing
 from .classifier import classify
 from .crash import STARTED_MAX, crash_fault
 from .fingerprints import fingerprint
-from .model import TEXT_MAX, TRACEBACK_MAX, Crash, Fault, Kind, member_of
+from .model import TEXT_MAX, TRACEBACK_MAX, Crash, Fault, Kind, kind_word, member_of
 from .retry_after import RETRY_AFTER_MAX_S, parse_retry_after
 from .rules import Matcher, Rule, check_rules
 from .stand_in import stand_in
@@ -27,6 +27,7 @@ __all__ = [
     "classify",
     "crash_fault",
     "fingerprint",
+    "kind_word",
     "member_of",
     "parse_retry_after",
     "stand_in",

@@ -13,8 +13,7 @@ from msgspec import Struct
 from ..config import RUNBOOKS, runbook_url, settings, web_link
 from ..events import DeliveryEvent
 from ..message import Filter
-from ..redact import redact
-from ..redact.visible import one_line
+from ..redact import one_line, redact
 from ..registry import Registry
 from ..triage.select.terms import as_node
 from ..urls import shown

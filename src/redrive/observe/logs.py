@@ -17,8 +17,7 @@ import msgspec
 from ..config import settings, web_link
 from ..duration import rfc3339, show
 from ..events import DeliveryEvent, Event, LineLog
-from ..fault import Crash
-from ..fault.model import kind_word
+from ..fault import Crash, kind_word
 from ..redact import clip, in_json, many_lines, one_line, redact, shown_traceback
 
 TEXT_MAX = 500  # characters of a fault's text in a line; `redrive job show` has all of it

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from ..audit.actor import signed
-from ..audit.log import Audit, Entry
+from ..audit import Audit, Entry, signed
 from ..duration import Duration, milliseconds, rfc3339
 from ..errors import ConfigError
 from ..message import Swap, decoded, required, version_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..audit.log import Entry
+from ..audit import Entry
 from .formats import timestamp
 
 

@@ -14,8 +14,7 @@ from ..blobs import read_reference
 from ..crypto import key_of, shown_text
 from ..duration import show
 from ..errors import Unreadable
-from ..fault import Fault
-from ..fault.model import kind_word
+from ..fault import Fault, kind_word
 from ..message import ABSENT, BLOB, DAMAGED, Lane, Message
 from ..triage.timeline import Moment
 from .formats import timestamp

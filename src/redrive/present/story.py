@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ..duration import show
-from ..fault.model import kind_word
+from ..fault import kind_word
 from ..redact import one_line
 from .commands import onward, typed
 from .messages import crash_text, moment_text

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..audit.log import Audit, Entry
+from ..audit import Audit, Entry
 from ..duration import Duration, milliseconds, rfc3339
 from ..enqueue import Ref, Task
 from ..errors import ConfigError, EnqueueError, near_miss

@@ -13,9 +13,13 @@ from .read import read_status
 from .reasons import Reasons
 from .record import Need, QueueStatus, Status
 from .running import Running, running_of
-from .workers import WorkerStatus, worked, worker_reports
+from .upcoming import HOUR_S, MINUTE_S, TEN_S, Upcoming, Wave, read_upcoming
+from .workers import WorkerStatus, hung_workers, worked, worker_reports
 
 __all__ = [
+    "HOUR_S",
+    "MINUTE_S",
+    "TEN_S",
     "Hold",
     "Need",
     "QueueStatus",
@@ -23,8 +27,12 @@ __all__ = [
     "Running",
     "ScheduleStatus",
     "Status",
+    "Upcoming",
+    "Wave",
     "WorkerStatus",
+    "hung_workers",
     "read_status",
+    "read_upcoming",
     "running_of",
     "schedule_statuses",
     "worked",

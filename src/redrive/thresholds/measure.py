@@ -15,8 +15,7 @@ from ..history.tally import TallyCounts, tally_of
 from ..message import Counts as LaneCounts
 from ..presence import WorkerInfo, with_claimed
 from ..registry import Registry
-from ..status import schedule_statuses
-from ..status.workers import worked, worker_reports
+from ..status import schedule_statuses, worked, worker_reports
 from ..store import Store
 from .rule import AlertRule
 

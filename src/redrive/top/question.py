@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from ..audit.actor import REASON_MAX
+from ..audit import REASON_MAX
 from ..present.confirm import is_number, needs_number
 from .lines import Lines
 from .texts import line

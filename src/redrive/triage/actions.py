@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..audit.actor import signed
-from ..audit.log import Audit
+from ..audit import Audit, signed
 from ..duration import Duration
 from ..errors import ConfigError
 from ..message import RESTING, Discard, Handle, Isolate, Lane, Message, Readmit, Verdict

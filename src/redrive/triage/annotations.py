@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..audit.actor import signed
-from ..audit.log import Audit, Entry
+from ..audit import Audit, Entry, signed
 from ..duration import Duration, milliseconds, rfc3339
 from ..errors import ConfigError, near_miss
 from ..flow.auto_redrive import AutoRedrive

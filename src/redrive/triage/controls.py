@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..audit.actor import signed
-from ..audit.log import Audit, again
+from ..audit import Audit, again, signed
 from ..duration import Duration, milliseconds, show
 from ..errors import ConfigError, near_miss
 from ..flow import breaker as breakers

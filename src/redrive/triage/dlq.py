@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..audit.actor import signed
+from ..audit import signed
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Filter, Lane, Message, Page, Redrive

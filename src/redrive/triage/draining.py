@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..audit.actor import signed
-from ..audit.log import Audit
+from ..audit import Audit, signed
 from ..errors import ConfigError, Refused, near_miss
 from ..message import Swap
 from ..presence import drain_swaps, read_workers

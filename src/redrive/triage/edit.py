@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from ..audit.actor import signed
-from ..audit.log import Audit
+from ..audit import Audit, signed
 from ..blobs import is_raw, whole_body
 from ..codec import is_json, to_json
 from ..duration import Duration, milliseconds

@@ -19,8 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..audit.actor import signed
-from ..audit.log import IDS_MAX, Audit, Entry
+from ..audit import IDS_MAX, Audit, Entry, signed
 from ..blobs import read_reference, whole_body
 from ..codec import is_json
 from ..config import is_shared

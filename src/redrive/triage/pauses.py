@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from ..audit.log import Audit
+from ..audit import Audit
 from ..message import Cancel, Swap, decoded, version_of
 from ..store import Store
 from ..worker.leases import KILL_MS, kill_cell

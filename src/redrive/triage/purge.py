@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from ..audit.log import Audit
+from ..audit import Audit
 from ..errors import Unsupported
 from ..message import Cancel, Filter, Lane, Message, Swap, decoded, version_of
 from ..store import Store

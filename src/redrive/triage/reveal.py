@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..audit.actor import signed
-from ..audit.log import Audit
+from ..audit import Audit, signed
 from ..store import Store
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from ..audit.log import Audit, Entry
+from ..audit import Audit, Entry
 from ..fault import Fault
 from ..message import FAULTS_KEPT_EACH_END, Message
 from ..store import Store

@@ -29,8 +29,7 @@ from ..errors import (
     Unsupported,
 )
 from ..present.permissions import Denied, User
-from ..redact import redact, redact_record
-from ..redact.visible import in_json
+from ..redact import in_json, redact, redact_record
 from .ask import PageAnswer, Problem, SiteParts
 from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
 from .requests import wants_json

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ..audit.actor import user as system_user
+from ..audit import user as system_user
 from ..duration import milliseconds
 from ..errors import ConfigError
 from ..present.confirm import is_number, needs_number

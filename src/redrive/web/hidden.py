@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..redact import HIDDEN, redact_json
-from ..redact.visible import in_json
+from ..redact import HIDDEN, in_json, redact_json
 from . import exact
 
 

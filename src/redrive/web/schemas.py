@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import escape
 
-from ..redact.visible import one_line
+from ..redact import one_line
 from . import exact
 from .ask import Record
 

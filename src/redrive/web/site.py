@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from ..config import page_address
 from ..errors import ConfigError, RedriveError
 from ..present.permissions import Permission, User
-from ..redact.visible import one_line
+from ..redact import one_line
 from ..urls import shown
 from . import answers
 from .access import SESSION, SESSION_S, Access, Answered, Authorize, client_of, cookies

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from ..duration import show
 from ..present.confirm import CONFIRM_ABOVE
 from ..present.formats import DASH, milliseconds, number, seconds, share, size
-from ..redact.visible import many_lines
+from ..redact import many_lines
 from ..triage.select.terms import exactly
 from .charts import bars, ranges, spark
 from .outside import code

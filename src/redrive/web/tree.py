@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from ..redact.visible import in_json, many_lines, one_line
+from ..redact import in_json, many_lines, one_line
 from . import exact
 
 DEPTH_MAX, PARTS_MAX = 20, 1000  # levels and parts in all; what exceeds them is text, or counted

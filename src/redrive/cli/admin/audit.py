@@ -9,7 +9,7 @@ from typing import IO
 import click
 import msgspec
 
-from ...audit.log import Audit
+from ...audit import Audit
 from ...config import is_shared
 from ...errors import ConfigError
 from ...files import output

@@ -25,8 +25,8 @@ def doctor(opened: OpenedStore, out: Output) -> int:
       redrive doctor --app tasks:app
     """
     from ...schedule import warning
+    from ...status import hung_workers
     from ...status.cells import problems
-    from ...status.workers import hung_workers
     from ...worker.preflight import advice, doubts
 
     there = opened.store.traits.shared  # else an empty store in memory replaces the one that does not exist yet

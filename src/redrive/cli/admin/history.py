@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...duration import show
-from ...fault.model import kind_word
+from ...fault import kind_word
 from ...present.formats import milliseconds, share, timestamp
 from ...present.history import tally_record, tally_row
 from ..opening import OpenedStore, at_store

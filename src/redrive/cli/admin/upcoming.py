@@ -14,7 +14,7 @@ from ..terminal.output import Column, Output
 from ..terminal.stderr import note
 
 if TYPE_CHECKING:
-    from ...status.upcoming import Upcoming, Wave
+    from ...status import Upcoming, Wave
 
 BAR = 40  # characters of the longest bar
 _COLUMNS = (Column("within"), Column("first"), Column("retries"), Column("all"), Column("bar", ""))
@@ -31,7 +31,7 @@ def upcoming(opened: OpenedStore, out: Output, queue: str | None) -> None:
     failed. What is due already is not in it: see `queue list`. A ~ marks what is estimated, as too many wait to count
     all of them. -o json and tsv have each of the next 60 tens of seconds, 60 minutes and 24 hours.
     """
-    from ...status.upcoming import HOUR_S, MINUTE_S, TEN_S, read_upcoming
+    from ...status import HOUR_S, MINUTE_S, TEN_S, read_upcoming
 
     coming = read_upcoming(opened.store, queue)
     spans = (("10s", TEN_S, coming.tens), ("1m", MINUTE_S, coming.minutes), ("1h", HOUR_S, coming.hours))

@@ -8,7 +8,7 @@ from typing import IO
 
 import click
 
-from ...audit.actor import signed
+from ...audit import signed
 from ...message import Filter, Lane
 from ...present.commands import again, command, onward
 from ...present.failure import DONE, FAILED, PARTIAL, REFUSED, Failure

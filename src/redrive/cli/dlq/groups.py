@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...audit.log import Audit
+from ...audit import Audit
 from ...message import Filter
 from ...present.audit import entry_record, entry_text
 from ...present.commands import again, onward, typed

@@ -11,7 +11,7 @@ import click
 
 from ...duration import show as show_duration
 from ...errors import ConfigError, PlanRefused, Refused
-from ...fault.model import kind_word
+from ...fault import kind_word
 from ...present.commands import onward, program, typed
 from ...present.failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure
 from ...present.formats import timestamp

@@ -18,8 +18,7 @@ from ..texts import count, pairs
 if TYPE_CHECKING:
     from ...history import History
     from ...message import FailureGroup
-    from ...status import Hold
-    from ...status.upcoming import Upcoming
+    from ...status import Hold, Upcoming
 
 RATED_MAX = 30  # queues whose history is read: those with the most messages
 BACK, STEP = "5m", "1m"
@@ -43,7 +42,7 @@ class QueueNotes(NamedTuple):
 def counted(model: Model) -> QueueCounts:
     """Return the counts of all queues, also declared ones without messages. Raises StoreError."""
     from ...presence import with_claimed
-    from ...status.workers import worker_reports
+    from ...status import worker_reports
 
     app = model.app
     declared = app.queue_names if app is not None else ()
@@ -183,8 +182,7 @@ class QueueDetail(Text):
     def study(self, model: Model) -> QueueReading:
         from ...errors import Unsupported
         from ...presence import read_workers
-        from ...status import Reasons
-        from ...status.upcoming import read_upcoming
+        from ...status import Reasons, read_upcoming
 
         store, name = model.store, self.queue
         try:

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...audit.actor import signed
-from ...audit.log import Audit
+from ...audit import Audit, signed
 from ...config.resolve import near_miss
 from ...errors import ConfigError
 from ...flow.auto_redrive import AutoRedrive

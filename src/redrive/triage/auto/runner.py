@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from ...audit.log import Audit, Entry
+from ...audit import Audit, Entry
 from ...errors import Conflict, StoreError
 from ...events import Notify
 from ...flow.auto_redrive import AutoRedrive, next_step

@@ -11,7 +11,7 @@ from itertools import islice
 import msgspec
 from msgspec.structs import replace
 
-from ...audit.actor import signed
+from ...audit import signed
 from ...duration import Duration, milliseconds, show
 from ...errors import PlanRefused
 from ...ids import new_id

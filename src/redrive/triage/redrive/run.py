@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...audit.actor import signed, user
-from ...audit.log import Audit
+from ...audit import Audit, signed, user
 from ...duration import Duration, seconds
 from ...errors import ConfigError, PlanRefused, Refused
 from ...message import Cell, Swap, decoded, version_of

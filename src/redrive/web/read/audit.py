@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ...audit.log import Entry
+from ...audit import Entry
 from ...ids import is_id
 from ...present.audit import entry_record
 from ..ask import PageRequest, Problem, Record

@@ -13,8 +13,7 @@ from ...errors import BlobsUnavailable, ConfigError, EnqueueError, Refused, Unre
 from ...message import Message
 from ...present.permissions import Permission
 from ...present.schemas import schema_of, schema_text
-from ...redact import HIDDEN, redact_value
-from ...redact.visible import in_json, one_line
+from ...redact import HIDDEN, in_json, one_line, redact_value
 from ...triage.edit import Editor, Prepared
 from .. import exact, schemas
 from ..ask import PageAnswer, PageRequest, Problem, Record

@@ -9,7 +9,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from ...audit.log import Audit
+from ...audit import Audit
 from ...crypto import shown_text
 from ...errors import SelectorError, StoreError, Unsupported
 from ...message import FailureGroup, Filter, Lane, Message

@@ -9,9 +9,7 @@ from ...errors import Unsupported
 from ...message import Counts
 from ...policy.retry import Retry
 from ...presence import with_claimed
-from ...status import Reasons, Status
-from ...status.upcoming import HOUR_S, MINUTE_S, TEN_S, Wave
-from ...status.workers import worker_reports
+from ...status import HOUR_S, MINUTE_S, TEN_S, Reasons, Status, Wave, worker_reports
 from ..ask import PageRequest, Problem, Record
 from . import fields
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...audit.actor import user
+from ...audit import user
 from ...crypto import shown_text
 from ...errors import ConfigError, PlanRefused
 from ...present.formats import timestamp
