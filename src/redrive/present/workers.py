@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .formats import timestamp
+from ..duration import show
+from .formats import DASH, milliseconds, number, share, size, timestamp
+from .table import Column
 
 if TYPE_CHECKING:
     from ..presence import HeldMessage, Hung, WorkerInfo
     from ..status import WorkerStatus
+
+
+COLUMNS = (
+    Column("name", shrinks=True),
+    Column("state"),
+    Column("pid", None, str),
+    Column("queues", None, lambda queues: ", ".join(queues) or DASH, shrinks=True),
+    Column("held"),
+    Column("running"),
+    Column("claims_per_s", "claims/s", number),
+    Column("cpu_share", "cpu", share, spare=1),
+    Column("rss_bytes", "memory", size, spare=1),
+    Column("loop_lag_ms", "loop lag p99", milliseconds, spare=2),
+    Column("store_p50_ms", "store p50", milliseconds, spare=3),
+    Column("store_p99_ms", "store p99", milliseconds, spare=2),
+    Column("clock_ahead_ms", "clock", milliseconds, spare=3),
+    Column("version", spare=3),
+    Column("app", spare=3),
+    Column("started_at", "started", spare=2),
+    Column("seen_at", "seen"),
+)
 
 
 def worker_record(info: WorkerInfo) -> dict[str, Any]:
@@ -64,3 +88,23 @@ def _hung(hung: Hung, worker: str) -> dict[str, Any]:
 def _message(message: HeldMessage) -> dict[str, Any]:
     place = {"isolated": message.isolated, "alone": message.alone}
     return {"id": message.id, "task": message.task, "since": timestamp(message.since_ms), **place}
+
+
+def work_lines(info: WorkerInfo, now_ms: int) -> Iterator[str]:
+    """Yield lines about what a process works on: what blocks it, its messages, runs and schedules."""
+    if info.hung is not None and not info.gone:
+        yield f"{info.hung.text(info.name)}, for {show(max(0, now_ms - info.hung.since_ms) // 1000)}"
+    for message in info.messages:
+        if message.since_ms is None:
+            since = "claimed, not started"
+        else:
+            ago = show(max(0, (info.seen_ms if info.gone else now_ms) - message.since_ms) / 1000)
+            since = f"ran for {ago}" if info.gone else f"for {ago}"
+        words = [word for word, is_so in (("isolated", message.isolated), ("alone", message.alone)) if is_so]
+        yield "  ".join([message.id, message.task, ", ".join([since, *words])])
+    if info.held > len(info.messages):
+        yield f"and {info.held - len(info.messages):,} more"
+    if info.runs:
+        yield f"carries redrive runs: {', '.join(info.runs)}"
+    if info.schedules:
+        yield f"schedules: {', '.join(info.schedules)}"

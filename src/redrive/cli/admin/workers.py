@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from ...duration import show as show_duration
-from ...present.formats import milliseconds, number, share, size
-from ...present.workers import worker_record
+from ...present.workers import COLUMNS, work_lines, worker_record
 from ..opening import OpenedStore, at_store
 from ..selecting import signature
 from ..subcommands import Subcommands
 from ..terminal.nothing import unknown
-from ..terminal.output import Column, Output
+from ..terminal.output import Output
 from ..terminal.stderr import note
 
 if TYPE_CHECKING:
     from ...presence import WorkerInfo
-
-
-_COLUMNS = (
-    Column("name", shrinks=True),
-    Column("state"),
-    Column("pid", None, str),
-    Column("queues", None, lambda queues: ", ".join(queues) or "–", shrinks=True),
-    Column("held"),
-    Column("running"),
-    Column("claims_per_s", "claims/s", number),
-    Column("cpu_share", "cpu", share, spare=1),
-    Column("rss_bytes", "memory", size, spare=1),
-    Column("loop_lag_ms", "loop lag p99", milliseconds, spare=2),
-    Column("store_p50_ms", "store p50", milliseconds, spare=3),
-    Column("store_p99_ms", "store p99", milliseconds, spare=2),
-    Column("clock_ahead_ms", "clock", milliseconds, spare=3),
-    Column("version", spare=3),
-    Column("app", spare=3),
-    Column("started_at", "started", spare=2),
-    Column("seen_at", "seen"),
-)
 
 
 class _Listing(Subcommands):
@@ -76,7 +53,7 @@ def list_(opened: OpenedStore, out: Output) -> None:
     from ...presence import read_workers
 
     infos = read_workers(opened.store)
-    if not out.rows(map(worker_record, infos), _COLUMNS, id="name", limit=0):
+    if not out.rows(map(worker_record, infos), COLUMNS, id="name", limit=0):
         note(f"no worker tells {opened.url} that it is alive, and none was killed in the last five minutes")
     if out.is_table and out.verbose:
         out.lines(line for info in infos for line in _runs(info, opened.store.now_ms()))
@@ -103,26 +80,9 @@ def drain(opened: OpenedStore, out: Output, name: str, actor: str | None, reason
     out.record({"name": name, "asked": True}, table=lambda: [f"{name} is asked to drain"])
 
 
-def _runs(info: WorkerInfo, now_ms: int) -> Iterable[str]:
+def _runs(info: WorkerInfo, now_ms: int) -> Iterator[str]:
     """Yield lines about a process: the messages, runs and schedules that it works on."""
-    if not (info.messages or info.runs or info.schedules or info.hung):
-        return
-    yield ""
-    held = f", {'not taken over yet:' if info.gone else 'holds'} {info.held:,}" if info.held else ""
-    yield f"{info.name}, pid {info.pid}{held}"
-    if info.hung is not None and not info.gone:
-        yield f"  {info.hung.text(info.name)}, for {show_duration(max(0, now_ms - info.hung.since_ms) // 1000)}"
-    for message in info.messages:
-        if message.since_ms is None:
-            since = "claimed, not started"
-        else:
-            ago = show_duration(max(0, (info.seen_ms if info.gone else now_ms) - message.since_ms) / 1000)
-            since = f"ran for {ago}" if info.gone else f"for {ago}"
-        words = [word for word, is_so in (("isolated", message.isolated), ("alone", message.alone)) if is_so]
-        yield "  ".join(["", message.id, message.task, ", ".join([since, *words])])
-    if info.held > len(info.messages):
-        yield f"  and {info.held - len(info.messages):,} more"
-    if info.runs:
-        yield f"  carries redrive runs: {', '.join(info.runs)}"
-    if info.schedules:
-        yield f"  schedules: {', '.join(info.schedules)}"
+    lines = list(work_lines(info, now_ms))
+    if lines:
+        held = f", {'not taken over yet:' if info.gone else 'holds'} {info.held:,}" if info.held else ""
+        yield from ("", f"{info.name}, pid {info.pid}{held}", *(f"  {line}" for line in lines))
