@@ -278,7 +278,9 @@ def of_lane(node: Node, lane: Lane) -> Node:
     messages only if it names them by `lane:quarantine` or `lane:done`, outside of any `not`; never cancelled ones."""
     if lane is Lane.DEAD:
         return _resolved(node, lane)
-    meant = _resolved(_naming(node, lane), lane)
+    if (named := _naming(node, lane)) == NONE:
+        return NONE
+    meant = _resolved(named, lane)
     return both((_of_done(meant), _NOT_CANCELLED)) if lane is Lane.DONE else meant
 
 

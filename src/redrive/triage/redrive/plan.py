@@ -92,7 +92,7 @@ class PlanHandle:
 
     @property
     def by_age(self) -> Mapping[str, int]:
-        """The number of messages left out, by reason: quarantined, held, damaged, no such task, unread."""
+        """Messages by how long they have been dead."""
         return self.plan.by_age
 
     @property
