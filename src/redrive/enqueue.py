@@ -366,7 +366,7 @@ class PutBatch:
         try:
             puts = iter(self._registry.put([draft for drafts, _ in taken for draft in drafts]))
             return [([next(puts) for _ in drafts], future) for drafts, future in taken]
-        except BlobsUnavailable:  # only drafts with large bodies are affected
+        except BlobsUnavailable:  # affects only drafts with large bodies
             return [(self._write_one(drafts), future) for drafts, future in taken]
         except StoreError as error:
             return [(error, future) for _, future in taken]

@@ -224,7 +224,7 @@ class _Sums:
     """Sums over the delivery events of a queue or task between two lines."""
 
     def __init__(self) -> None:
-        self.counts = {"Runs": 0, "Failures": 0}  # always written, so that their ratio exists
+        self.counts = {"Runs": 0, "Failures": 0}  # written even if 0, so that their ratio exists
         self.samples = {name: _EmfSample() for name, unit in UNITS.items() if unit != "Count"}
 
     def add(self, fate: DeliveryEvent) -> None:

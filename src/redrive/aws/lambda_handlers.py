@@ -37,7 +37,7 @@ ALONE_S = 60.0  # assumed time of a call without a Lambda context
 
 
 class LambdaHandler:
-    """A Lambda handler, as `app.lambda_handler()` returns it: a function of (event, context). It makes its parts at the
+    """A Lambda handler, as `app.lambda_handler()` returns it: a function of (event, context). Creates its parts at the
     first event and keeps them; `close` ends its threads, which Lambda never does."""
 
     def __init__(

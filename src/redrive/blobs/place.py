@@ -30,7 +30,7 @@ class Blobs(Protocol):
         ...
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
-        """Write all blobs; durable when it returns. If it raises, some may have been written."""
+        """Write all blobs; durable when it returns. If it raises, some blobs may have been written."""
         ...
 
     def get(self, key: str, bytes_max: int) -> bytes | None:

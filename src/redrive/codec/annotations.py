@@ -59,7 +59,7 @@ def why_unresolved(fields: Sequence[tuple[Any, ...]], error: NameError) -> str:
                 return (
                     f"{each.__qualname__}, the type of argument {name}, {_why(unknown, sys.modules[each.__module__])}"
                 )
-            except Exception:  # a part of the type that has no annotations
+            except Exception:  # this part of the type has no annotations
                 continue
     return f"the type of an argument {_why(error, None)}"
 

@@ -168,7 +168,7 @@ class Codec:
         try:
             sent = _to_object(lifted).keys()
             names = _to_object(given).keys() & sent - self._names
-        except Exception:  # not an object, so it has no names
+        except Exception:  # not an object: no names
             return []
         return sorted(names) if self._required <= sent else []
 
@@ -324,7 +324,7 @@ def _refuse_nan(value: Any) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"it holds {value}, which JSON has no word for; send None or text instead")
         if isinstance(value, Mapping):
-            todo.extend(value.values())  # not the keys: a NaN as key is written as text and read back
+            todo.extend(value.values())  # values only: a NaN as key is written as text and read back
         elif isinstance(value, list | tuple):
             todo.extend(value)
 

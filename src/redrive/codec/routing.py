@@ -86,5 +86,5 @@ def check_route(queue: str, route: object) -> None:
 def _text(error: Exception) -> str:
     try:
         return storable(str(error)[:300])
-    except Exception:  # the object's own code fails too
+    except Exception:  # the error's own __str__ raised
         return ""

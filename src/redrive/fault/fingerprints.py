@@ -144,7 +144,7 @@ def _steps(data: bool) -> tuple[_Step, ...]:
 
 @lru_cache(maxsize=_CACHED_MAX)
 def _normalize(text: str) -> tuple[str, tuple[str, ...], bool]:
-    """Return the text without its varying parts, the words that it quotes, and True if nothing else is left."""
+    """Return the text without its varying parts, the words that it quotes, and True if no other word is left."""
     for sign, _, pattern, replacement in _steps(True):
         if sign in text:
             text = pattern.sub(replacement, text)

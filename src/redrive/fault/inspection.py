@@ -92,8 +92,8 @@ class Inspection:
         return seen
 
     def chain(self, exception: BaseException) -> list[ExceptionFacts]:
-        """Return the exception and its causes, outermost first. A `__context__` without `__cause__` counts only where
-        it is known to be the reason."""
+        """Return the exception and its causes, outermost first. A bare `__context__` counts only where it is a known
+        reason."""
         chain = [self.see(exception)]
         inner = _inner(chain[0])
         while inner is not None and len(chain) < CAUSES_MAX and all(inner is not each.exception for each in chain):

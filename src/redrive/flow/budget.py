@@ -175,7 +175,7 @@ def _live(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[f
     tokens = ((0.0,) * PARTS + state.tokens + (0.0,) * passed)[-PARTS:]
     if not budget.floor:
         return head_ms, tokens
-    # Deposits only fill what the reserve lacks: otherwise those of a quiet time would add to it.
+    # Deposits count only up to the reserve's deficit, so that those of a quiet time do not exceed the reserve.
     excess = math.fsum(tokens) - (budget.reserve - _level(state, budget, now_ms))
     return head_ms, _less(tokens, excess) if excess > 0 else tokens
 

@@ -94,7 +94,7 @@ def note(
         seen.repeated += 1
     elif message.attempt > 1 and word in ("success", "failure"):
         setattr(seen, f"retry_{word}", getattr(seen, f"retry_{word}") + 1)
-    elif word in ("success", "failure", "slow", "slow_failure"):  # slow: for first attempts and retries
+    elif word in ("success", "failure", "slow", "slow_failure"):  # slow calls are counted for first attempts only
         setattr(seen, word, getattr(seen, word) + 1)
     if word in ("success", "slow"):
         seen.well_ms = now_ms

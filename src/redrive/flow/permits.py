@@ -78,7 +78,7 @@ def _least(one: ClaimAllowance, other: ClaimAllowance) -> ClaimAllowance:
 
 
 def bounded(state: DependencyState, d: Dependency) -> bool:
-    """True if its messages need tokens before they are claimed."""
+    """True if the dependency's messages need tokens before they are claimed."""
     return d.rate is not None or (d.breaker is not None and state.breaker.ramp is not None)
 
 
@@ -131,14 +131,14 @@ def ask(
 
 
 def stopped(state: DependencyState, d: Dependency, now_ms: int) -> bool:
-    """True if no message may call it: its breaker is open, or it is in cool-down."""
+    """True if an open breaker or a cool-down stops all messages that call the dependency."""
     if state.cool.until_ms > now_ms:
         return True
     return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in OPEN
 
 
 def barred(state: DependencyState, d: Dependency, now_ms: int, pool: int = 0) -> bool:
-    """True if its breaker, its ramp or a cool-down stops all claims now, regardless of rate and concurrency."""
+    """True if the breaker, its ramp or a cool-down stops all claims now, regardless of rate and concurrency."""
     return allowance(state, replace(d, rate=None), now_ms, pool=pool).count <= 0
 
 

@@ -72,7 +72,7 @@ def peek(ramp: Ramp, now_ms: int) -> int:
 
 
 def take(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
-    """Take the next slot; returns its time in ms. Its owner still has to call `enter`."""
+    """Take the next slot; returns its time in ms. The slot's owner still has to call `enter`."""
     at_ms = _slot_ms(ramp, now_ms)
     last_ms = max(ramp.last_ms, at_ms) if at_ms > now_ms else ramp.last_ms
     return replace(ramp, given=_next(ramp, now_ms) + 1, last_ms=last_ms), at_ms

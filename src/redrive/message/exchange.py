@@ -98,7 +98,7 @@ class RetryAt(Struct, frozen=True, gc=False):
 
     @classmethod
     def failed(cls, at_ms: int, why: str) -> RetryAt:
-        """The run failed and is retried; it used up an attempt."""
+        """A failed run, to be retried; it used up an attempt."""
         return cls(at_ms, why)
 
     @classmethod

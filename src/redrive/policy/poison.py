@@ -12,8 +12,7 @@ CRASHES_MAX = 10  # crashes of one life that quarantine in any case; as many are
 
 @dataclass(frozen=True, slots=True, init=False)
 class Poison:
-    """When a message that kills its process is quarantined: after `crashes` that hit it while it ran alone, in one
-    life.
+    """Quarantines a message that kills its process: after `crashes` that hit it while it ran alone, in one life.
 
     A crash with other messages in the process marks all of them as suspects and quarantines none. Suspects run again
     together, in smaller groups each time their process dies, in the end alone. `within` bounds the time from the first

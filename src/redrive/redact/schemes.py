@@ -23,7 +23,7 @@ COOKIES = re.compile(rf"(?:[^\s;,\"'=\\]{{1,256}}=[^\s;,\"'\\]*+(?:;[ \t]{{0,4}}
 _ALONE_WORDS = ("bearer", "basic", "token", "apikey", "api-key", "geniekey", "negotiate", "ntlm", "dpop", "ssws")
 _ALONE = re.compile(rf"(?:{'|'.join(_ALONE_WORDS)})(?:[ \t]{{1,4}}|%20|\+|\\t)")
 _ALONE_VALUE = re.compile(r"[^\s\"'`,;<>(){}\[\]\\]{6,16384}+")
-_LEAST = {"token": 16}  # least length of a credential after the word; otherwise 6
+_LEAST = {"token": 16}  # least length of a credential after this word (others: 6)
 _WITH_PARAMETERS = re.compile(
     r"(?<![\w-])(?:digest|hawk|oauth|signature|mac|aws4-hmac-sha256|scram-sha-256)[ \t]{1,4}(?=[A-Za-z])", re.I
 )

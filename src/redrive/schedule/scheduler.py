@@ -103,7 +103,7 @@ class Scheduler:
         return True
 
     def start(self) -> None:
-        """Run in a thread of its own, until `stop` and `join`."""
+        """Run in a new thread, until `stop` and `join`."""
         self._thread = threading.Thread(target=self._run_kept, name="redrive-scheduler", daemon=True)
         self._thread.start()
 

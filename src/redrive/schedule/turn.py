@@ -16,7 +16,7 @@ from .cron import Cron, Every, latest, next_after
 MISSED_MAX = 1000  # missed ticks that `all` enqueues; beyond this, the oldest are dropped
 ON_TIME_MS = 5_000  # a tick is missed if it is later, or its successor is due
 TAKE_OVER_MS = 60_000  # a changed spec is kept this long before a scheduler with another spec may change it back
-AHEAD_MAX_MS = 24 * 3600 * 1000  # a state further ahead was written under a wrong clock
+AHEAD_MAX_MS = 24 * 3600 * 1000  # a state further in the future was written under a wrong clock
 
 
 class Missed(StrEnum):

@@ -28,7 +28,7 @@ class Pooled(Protocol):
     def closed(self) -> bool: ...
 
     def is_silent(self) -> bool:
-        """True if no data arrived while it was idle. Data means that the server closed it or is gone."""
+        """True if no data arrived while the connection was idle. Data means that the server closed it or is gone."""
         ...
 
     def drop(self) -> None:
@@ -110,7 +110,7 @@ class ConnectionPool(Generic[C]):
             self._free.notify()
 
     def lose(self, connection: C) -> None:
-        """Return a connection that is unusable; it is closed."""
+        """Return an unusable connection to the pool, which closes it."""
         self._taken.discard(connection)
         connection.drop()
         self._left()

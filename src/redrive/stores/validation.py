@@ -240,7 +240,7 @@ def admit_names(queue: str, group: str | None = None) -> None:
 
 
 def _too_long(draft: Draft) -> str | None:
-    """Why its names, keys or headers exceed their limits, or None."""
+    """Why the draft's names, keys or headers exceed their limits, or None."""
     size = len(draft.task) + len(draft.queue) + len(draft.content)
     for text in (draft.group, draft.key, draft.correlation_id, draft.causation_id, draft.producer, draft.traceparent):
         if text:

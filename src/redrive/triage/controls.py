@@ -108,7 +108,7 @@ class Controls:
     def open(
         self, name: str, *, reason: str, actor: str | None = None, key: str = "", for_: Duration | None = None
     ) -> Control:
-        """Hold its breaker open `for_` so long, or (None) until it is closed or released by hand: no worker calls it,
+        """Hold the breaker open `for_` so long, or (None) until it is closed or released by hand: no worker calls it,
         and waiting messages lose no attempt. After the time it continues with probes. Workers follow within a quarter
         of a second. `actor` defaults to user@host. The change is one commit with its entry in the audit log; on SQS,
         whose cells may be stored elsewhere, the entry follows. Raises as `close`."""
@@ -117,18 +117,18 @@ class Controls:
     def close(
         self, name: str, *, reason: str, actor: str | None = None, key: str = "", for_: Duration | None = None
     ) -> Control:
-        """Hold its breaker closed, regardless of failures, `for_` so long, or (None) until it is released. Waiting
+        """Hold the breaker closed, regardless of failures, `for_` so long, or (None) until it is released. Waiting
         messages start in a ramp. Raises as `show`, and ConfigError for an invalid time."""
         return self._set(name, "closed", reason, actor, key, for_)
 
     def auto(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Release its breaker; one that was held open continues with probes. Raises as `show`."""
+        """Release the breaker; one that was held open continues with probes. Raises as `show`."""
         return self._set(name, "auto", reason, actor, key)
 
     def end_cooldown(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """End the cool-down that it requested (Retry-After): messages in its queues are claimed again at once. Messages
-        already deferred, and those that got the response, keep their own times. Raises as `show`, and ConfigError
-        without a reason."""
+        """End the cool-down that the dependency requested (Retry-After): messages in its queues are claimed again at
+        once. Messages already deferred, and those that got the response, keep their own times. Raises as `show`, and
+        ConfigError without a reason."""
 
         def act(state: DependencyState, now_ms: int) -> tuple[DependencyState, str]:
             left_s = max(0, state.cool.until_ms - now_ms) / 1000
@@ -137,7 +137,7 @@ class Controls:
         return self._changed(name, act, "cool-down", reason, actor, key)
 
     def reset_budget(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Reset its retry budget. Raises as `end_cooldown`."""
+        """Reset the retry budget. Raises as `end_cooldown`."""
 
         def act(state: DependencyState, now_ms: int) -> tuple[DependencyState, str]:
             return replace(state, budget=budgets.BudgetState()), "budget reset"
@@ -145,7 +145,7 @@ class Controls:
         return self._changed(name, act, "budget", reason, actor, key)
 
     def end_ramp(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """End the ramp after its breaker closed: waiting messages may start at once. Raises as `end_cooldown`."""
+        """End the ramp that follows a closed breaker: waiting messages may start at once. Raises as `end_cooldown`."""
 
         def act(state: DependencyState, now_ms: int) -> tuple[DependencyState, str]:
             ramped = state.breaker.ramp
@@ -184,7 +184,8 @@ class Controls:
         return self.show(name, key=key)
 
     def _change(self, name: str, act: ControlChange, what: str, reason: str, actor: str | None, key: str) -> None:
-        """Change its state by `act(state, now_ms)`, which returns the new state and the audit text, in one commit."""
+        """Change the dependency's state by `act(state, now_ms)`, which returns the new state and the audit text, in one
+        commit."""
         if not 0 < len(name) <= NAME_MAX or len(key) > KEY_BYTES_MAX:
             text = f"a dependency of {len(name):,} and a key of {len(key):,} characters"
             raise ConfigError(f"{text}; expected a name of 1 to {NAME_MAX} and a key of at most {KEY_BYTES_MAX}")

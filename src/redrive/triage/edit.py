@@ -145,7 +145,7 @@ class Editor:
         return Edited(new, message.id, prepared.diff)
 
     def _begin(self, message: Message, body: Body | None) -> bytes:
-        """The old body; empty if it is unreadable and a whole new one is given."""
+        """The old body; empty if it is unreadable and a whole new body is given."""
         try:
             return self.body(message)
         except KeyMissing:
@@ -231,7 +231,7 @@ def _change(
 
 
 def _was_raw(message: Message) -> bool:
-    """True if another program wrote its body: then the new one need not name arguments either."""
+    """True if another program wrote the body: then the new body need not name arguments either."""
     try:
         return is_raw(message)
     except Unreadable:

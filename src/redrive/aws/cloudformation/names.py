@@ -38,11 +38,11 @@ class Named(Struct, frozen=True):
         return "".join(part[:1].upper() + part[1:] for part in re.split(r"[_-]+", self.queue))
 
     def sqs(self, suffix: str = "", *, fifo: bool | None = None) -> str:
-        """The name of one of its SQS queues, for `Fn::Sub`."""
+        """The name of one of the queue's SQS queues, for `Fn::Sub`."""
         return f"${{Prefix}}-{self.queue}{suffix}" + (".fifo" if (self.fifo if fifo is None else fifo) else "")
 
     def arn(self, suffix: str = "", *, fifo: bool | None = None) -> Any:
-        """The ARN of one of its SQS queues as text, where a reference would be circular."""
+        """The ARN of one of the queue's SQS queues as text, where a reference would be circular."""
         return sub(f"arn:${{AWS::Partition}}:sqs:${{AWS::Region}}:${{AWS::AccountId}}:{self.sqs(suffix, fifo=fifo)}")
 
 

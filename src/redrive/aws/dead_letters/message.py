@@ -110,7 +110,7 @@ def _about(raw: RawDeadLetter) -> dict[str, str]:
 
 
 def _source(raw: RawDeadLetter) -> str:
-    """The name of the queue in which it died; empty if no redrive policy moved it."""
+    """The name of the queue in which the message died; empty if no redrive policy moved it."""
     return str(_system(raw).get("DeadLetterQueueSourceArn") or "").rpartition(":")[2]
 
 

@@ -33,7 +33,7 @@ def _is_of_sqs(record: Any) -> bool:
 
 
 def is_whole(record: EventRecord) -> bool:
-    """True if its fields have the types that SQS gives them. Other records can only be reported as failed."""
+    """True if the record's fields have the types that SQS gives them. Other records can only be reported as failed."""
     maps = (record.get("attributes") or {}, record.get("messageAttributes") or {})
     return (
         all(isinstance(record.get(name), str) for name in ("receiptHandle", "eventSourceARN"))

@@ -127,7 +127,7 @@ def never_began(execution: Execution) -> bool:
 
 
 def _failed(execution: Execution) -> bool:
-    """True if later messages of its group must wait."""
+    """True if the execution failed, so that later messages of its group must wait."""
     if execution.decision is not None:
         return isinstance(execution.decision, RetryAt)
     return execution.fault is not None

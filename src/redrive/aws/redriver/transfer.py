@@ -90,7 +90,7 @@ def delete(call: SqsCall, url: str, sent: Sequence[tuple[Raw, RedriveStep]]) -> 
 
 
 def hide(call: SqsCall, url: str, raws: Sequence[Raw], seconds: Sequence[int]) -> None:
-    """Make each message visible again in its number of seconds. If the call fails, the old visibility timeout stays."""
+    """Make message n visible again in `seconds[n]`. If the call fails, the old visibility timeout stays."""
     for at in range(0, len(raws), BATCH_MAX):
         entries = [
             {"Id": str(n), "ReceiptHandle": raws[n]["ReceiptHandle"], "VisibilityTimeout": seconds[n]}

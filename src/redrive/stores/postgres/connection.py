@@ -31,10 +31,10 @@ _of_the_parent: list[psycopg.Connection[Any]] = []
 class Whole(psycopg.Pipeline):
     """A pipeline that sends its statements together, when a result is needed.
 
-    psycopg's own sends each when it is executed. If the process is suspended between two of them, the server cannot end
-    its transaction, since it does not count time between statements until it gets a Sync. So each part here ends with a
-    Sync. A transaction of a stopped process then completes, or is idle, for which there is a limit
-    (`idle_in_transaction_session_timeout`).
+    psycopg's pipeline sends each statement when it is executed. If the process is suspended between two of them, the
+    server cannot end its transaction, since it does not count time between statements until it gets a Sync. So each
+    part here ends with a Sync. A transaction of a stopped process then completes, or is idle, for which there is a
+    limit (`idle_in_transaction_session_timeout`).
     """
 
     def _communicate_gen(self) -> Any:
@@ -79,7 +79,7 @@ class Connection(psycopg.Connection[TupleRow]):
         return result is not None and result.command_status == b"COMMIT"
 
     def is_silent(self) -> bool:
-        """True if no data arrived while it was idle. Data means that the server closed it or is gone."""
+        """True if no data arrived while the connection was idle. Data means that the server closed it or is gone."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         return not self.broken and not poll.poll(0)

@@ -115,7 +115,7 @@ class Exchanges:
 
     def _send(self, one: _One) -> None:
         sent_s, wakes = time.monotonic(), one.wakes()
-        for queue in wakes.dues_ms:  # so that this process's own claims find messages written below a floor
+        for queue in wakes.dues_ms:  # so that this process's own claims find messages due below a floor
             self._floors.expect(queue, spots_of(wakes, queue))
         self._link.pipeline(one.work, wake=wakes)
         one.read()

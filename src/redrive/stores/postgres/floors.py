@@ -27,7 +27,7 @@ from .floor import (
 )
 from .rows import ints, numbers, texts
 
-WAKE = len(PRIORITIES)  # number for messages that wait to join their groups
+WAKE = len(PRIORITIES)  # index, after the priorities, of the floor for messages that wait to join groups
 
 
 class IndexParts(NamedTuple):
@@ -43,7 +43,7 @@ class IndexParts(NamedTuple):
 
 
 class Looking(NamedTuple):
-    """Looks that were sent, each with its floor."""
+    """The looks that were sent, each with its floor."""
 
     floors: Sequence[Floor]
     looks: Sequence[FloorLook]

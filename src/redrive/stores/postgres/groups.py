@@ -140,7 +140,7 @@ def admit_step(st: Statements, c: AnyConnection, queue: str, now: int | None) ->
     step = {(queue, name) for name in names}
     lock(st, c, step, (), now)
     admitted = admit(st, c, step, now, STEP)
-    if admitted is None or admitted.rowcount < STEP:  # otherwise a group may have more room
+    if admitted is None or admitted.rowcount < STEP:  # a group may have more room
         st.do(c, "admitted_to", queue, names[-1])
     return True
 

@@ -132,7 +132,7 @@ class Session:
                 except psycopg.Error as error:
                     if is_lost(error):
                         self._stop(c, error)
-                        c.drop()  # otherwise leaving the pipeline would wait for replies that do not come
+                        c.drop()  # leaving the pipeline would wait for replies that never come
                     raise
             self._tell_of(c, wake)
             return value
@@ -163,7 +163,7 @@ class Session:
     def _begin(self, c: Connection) -> None:
         c.began_ms = self.store_ms()
         c.execute(_BEGIN)
-        if self.pooled:  # only for this transaction: the connection may be another client's next
+        if self.pooled:  # only for this transaction: another client may get the connection next
             c.execute(self._settings("true"))
 
     def _commit(self, c: Connection, wake: Iterable[str]) -> None:

@@ -85,7 +85,8 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             if s.follow_ups:
                 validation.admit(s.follow_ups, self.traits)
         done = self._exchanges.run(settlements, asks, swaps)
-        with contextlib.suppress(StoreError):  # only this exchange's claims need it now; the next exchange repeats it
+        # only this exchange's claims need the result; the next exchange repeats the call
+        with contextlib.suppress(StoreError):
             self._sweep()
         return done
 

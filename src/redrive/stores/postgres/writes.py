@@ -299,7 +299,7 @@ def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
 
 
 def _crash(s: Settlement) -> RetryAt | Quarantine | None:
-    """The decision of the settlement, if its process died."""
+    """The decision of the settlement if the worker's process died."""
     return s.decision if isinstance(s.decision, RetryAt | Quarantine) and s.decision.crashed else None
 
 
@@ -354,7 +354,7 @@ def _only_swaps(s: Settlement) -> bool:
 
 
 def is_simple(settlements: Sequence[Settlement]) -> bool:
-    """True if set-based statements can settle them: each message occurs once, without swaps and follow-ups."""
+    """True if set-based statements can settle this batch: each message occurs once, without swaps and follow-ups."""
     return len({str(s.receipt.handle)[:ID] for s in settlements}) == len(settlements) and not any(
         s.follow_ups or s.swaps for s in settlements
     )

@@ -62,7 +62,7 @@ class Connection:
         return self.fileno() < 0
 
     def is_silent(self) -> bool:
-        """True if no data arrived while it was idle. Data means that the server closed it or is gone."""
+        """True if no data arrived while the connection was idle. Data means that the server closed it or is gone."""
         if self.closed:
             return False
         poll = select.poll()

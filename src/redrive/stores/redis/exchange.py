@@ -37,7 +37,7 @@ _fault = msgspec.json.Encoder().encode
 
 
 class RedisSettling:
-    """A batch of settlements: its arguments for the script, and the result of each from the reply.
+    """A batch of settlements: its arguments for the script, and its results from the reply.
 
     Plain acks of one queue and priority are sent as two strings, counted retries as columns, all others as a row each.
     """
@@ -55,7 +55,7 @@ class RedisSettling:
 
     def _sort(self, settlements: Sequence[Settlement]) -> None:
         seen = {s.receipt.handle for s in settlements}
-        plain = len(seen) == len(settlements)  # otherwise a message occurs twice, and order matters
+        plain = len(seen) == len(settlements)  # if not, a message occurs twice, and order matters
         acks, swaps_apart = self._acks, _Apart(settlements)
         for at, s in enumerate(settlements):
             handle, fence = s.receipt

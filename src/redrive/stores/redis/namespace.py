@@ -111,7 +111,7 @@ class RedisCells:
         return [word == 1 for word in words]
 
     def _timed(self, script: str, arguments: Arguments, asked: Any) -> Any:
-        """Run a script and take in its time, so that the next reading of the clock is not before this call."""
+        """Run a script and set the clock by its time, so that later readings are not before this call."""
         sent_s = time.monotonic()
         now, answer = self._store._link.call(script, arguments.listed(self._store._now(), asked))
         self._store._saw_clock(now, sent_s)

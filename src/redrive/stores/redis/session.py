@@ -124,8 +124,8 @@ class Session:
         return script
 
     def _evaluate(self, c: Connection, script: Script, args: Sequence[Arg]) -> Any:
-        """Run a script by its hash. A server does not know it after SCRIPT FLUSH, a restart or a failover: then load
-        it. EVAL would not do, as newer servers evict such scripts."""
+        """Run a script by its hash. Loads the script if the server lacks it, as after SCRIPT FLUSH, a restart or a
+        failover. Newer servers evict scripts sent by EVAL."""
         try:
             return c.run(self._verb, script.sha, 1, self.root, *args)
         except redis.exceptions.NoScriptError:
@@ -276,7 +276,7 @@ class Nodes:
         except redis.ResponseError as error:
             if "cluster support disabled" in str(error):
                 raise ConfigError(f"{c.address}: this server is not a cluster; write redis:// (rediss://)") from error
-            return  # not permitted: use the nodes in the URL and those in MOVED
+            return  # no permission: use the nodes in the URL and those in MOVED
         nodes = [node for slot in slots for node in slot[2:]]
         addresses = [Address(node[0].decode() if node[0] else c.address.host, node[1]) for node in nodes]
         self._known = list(dict.fromkeys([*self._given, *addresses]))

@@ -198,7 +198,7 @@ class SqliteFile(Store):
         self._triage = SqliteTriage(self._sql, self._groups, self._changes)
         self._damages = Damages(self._sql, self._groups)
         self._set_aside: list[Message] = []  # quarantined by other calls; reported by the next exchange
-        self._by_lane = ""  # or the suffix of the statements that skip lanes of newer versions
+        self._by_lane = ""  # empty, or the suffix of statements that skip lanes of newer versions
         self.failpoint: Callable[[str], None] = (
             no_failpoint  # tests set a function that kills the process or raises at a named point
         )

@@ -30,7 +30,7 @@ _STRANDED = "nothing would ever claim it: it has no time at which it is due, and
 
 
 class Bad(NamedTuple):
-    """A damaged row. `aside`: it was quarantined before."""
+    """A damaged row. `aside`: the row was quarantined before."""
 
     seq: int
     message: Message
@@ -39,7 +39,7 @@ class Bad(NamedTuple):
 
     @property
     def lost(self) -> list[str]:
-        """The damaged columns without which it cannot be repaired."""
+        """The damaged columns that prevent a repair."""
         return [name for name in BEYOND_MENDING if name in self.wrong]
 
     @property

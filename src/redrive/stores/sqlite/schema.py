@@ -94,7 +94,7 @@ def migrate(c: sqlite3.Connection, sql: Mapping[str, str], path: Path) -> None:
 
 
 def _step(sql: Mapping[str, str], number: int) -> str:
-    """A migration, and the record that it is done."""
+    """A migration, and the statement that records it."""
     migration = sql[f"migration_{number}"]
     note = _SET_AT % number if migration.startswith(_BESIDE_OLDER) else f"pragma user_version={number};\n"
     return f"{migration}\n{note}"

@@ -99,7 +99,7 @@ class Writes:
     def _acked(
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int]
     ) -> list[Settled] | None:
-        """Ack all of them, or none and return None."""
+        """Ack all settlements in one statement. If any is stale, nothing is written; returns None."""
         c.execute("savepoint acks")
         if len(fences) == len(settlements) == c.execute(self._sql["ack"], (text(fences),)).rowcount:
             c.execute("release acks")

@@ -61,7 +61,7 @@ class Claims:
         return deliveries
 
     def take(self, ask: ClaimRequest, queue: SqsQueue, received: Sequence[Received]) -> list[Delivery]:
-        """Claim all of these, even if buffered for long or behind others of their groups."""
+        """Claim all received messages, even those buffered for long or behind others of their groups."""
         return self._deliver(ask, queue, received, self._records_of(ask, received))
 
     def _records_of(self, ask: ClaimRequest, received: Sequence[Received]) -> dict[str, Cell]:

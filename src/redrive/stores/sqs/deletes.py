@@ -142,7 +142,7 @@ class Deletes:
 
 
 def _full(ends: Sequence[End]) -> tuple[list[End], list[End]]:
-    """Split the entries into those that fill batches, and the rest."""
+    """Split the entries into full batches and the rest."""
     kinds: dict[tuple[str, bool], list[End]] = {}
     for end in ends:
         kinds.setdefault((end.url, end.until_ms is None), []).append(end)

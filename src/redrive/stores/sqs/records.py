@@ -87,7 +87,7 @@ class Records:
         return True
 
     def mark_alone(self, held: ClaimedMessage) -> None:
-        """Record that it runs alone."""
+        """Record that the message runs alone."""
         state = held.state
         if self._cells is not None and state.alone < held.receives:
             before = state.alone > state.receives  # that run crashed: this is another

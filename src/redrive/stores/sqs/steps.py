@@ -43,7 +43,7 @@ class SettleStep(Struct):
 
     @property
     def is_over(self) -> bool:
-        """True if its message leaves the queue for good, without a copy."""
+        """True if the step's message leaves the queue for good, without a copy."""
         id, queue = self.held.message.id, self.held.queue
         return self.hide_until_ms is None and all(
             send.message.id != id or send.queue is not queue for send in self.sends
@@ -56,7 +56,7 @@ class SettleStep(Struct):
 
     @property
     def gives_key_back(self) -> bool:
-        """True if its message is done or cancelled, which frees its unique key."""
+        """True if the step's message is done or cancelled, which frees its unique key."""
         return self.left is None or self.left.lane is Lane.DONE
 
 
@@ -128,7 +128,7 @@ class Steps:
         return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
 
     def _is_near_its_end(self, held: ClaimedMessage, until_ms: int) -> bool:
-        """True if SQS would move it away, or let it expire, before its next run is settled. A copy resets both
+        """True if SQS would move the message away, or let it expire, before its next run is settled. A copy resets both
         limits."""
         bounds = self._queues.bounds(held.queue)
         often = bounds.receives_max is not None and held.receives + 1 >= bounds.receives_max

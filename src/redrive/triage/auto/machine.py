@@ -61,7 +61,7 @@ class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     story: tuple[Line, ...] = ()  # set by `machines`
 
     def worked(self, now_ms: int) -> bool:
-        """True if a worker has its lease now."""
+        """True if a worker now has the machine's lease."""
         return now_ms < self.until_ms
 
 

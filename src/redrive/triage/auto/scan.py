@@ -189,7 +189,7 @@ class _Pass:
 
 
 class Breakers:
-    """The dependencies that hold their messages, each read once per scan."""
+    """The dependencies whose breakers hold messages, each read once per scan."""
 
     def __init__(self, app: Registry, now_ms: int) -> None:
         self._app, self._now_ms = app, now_ms

@@ -69,7 +69,7 @@ def _reasons(app: Registry, abouts: Sequence[str], now_ms: int) -> dict[str, str
 
 
 class SplitDependencies:
-    """The split dependencies (`per=`) of a plan: each holds messages by their keys."""
+    """The split dependencies (`per=`) of a plan. Each holds messages by key."""
 
     def __init__(self, app: Registry, gates: Gates | None, dependencies: Mapping[str, str]) -> None:
         """`dependencies`: the dependency's name by task."""

@@ -104,7 +104,7 @@ class Run:
 
     @property
     def why(self) -> str:
-        """The reason of its wait or end."""
+        """The reason of the run's wait or end."""
         return self._state().why
 
     @property
@@ -130,7 +130,7 @@ class Run:
         return read_story(self._store.cells.read([story_cell(self.id)])[0])
 
     def failures(self, limit: int | None = None) -> Sequence[Failure]:
-        """Messages that it moved and that failed again, with their errors: at most the first FAILURES_MAX."""
+        """Messages that the run moved and that failed again, with their errors: at most the first FAILURES_MAX."""
         return read_failures(self._store.cells.read([failures_cell(self.id)])[0])[:limit]
 
     # -- steering

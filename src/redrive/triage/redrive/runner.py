@@ -363,7 +363,7 @@ def _verdict(run: str, s: RedriveSettings, batch: Sequence[Handle]) -> Redrive:
 
 
 def _under_way(state: RunState) -> int:
-    """The number of messages that it moved, or tried to, without a known outcome."""
+    """The number of messages that the run moved, or tried to, without a known outcome."""
     return state.waiting + state.at - state.known
 
 
@@ -392,5 +392,5 @@ def _phase(plan: Plan, state: RunState, why: str) -> str:
 
 
 def _unrun(message: Message, run: str) -> bool:
-    """True if the run moved it and no worker has claimed it since."""
+    """True if the run moved the message and no worker has claimed it since."""
     return message.run == run and message.lane is Lane.READY and not message.attempt and not message.crashes

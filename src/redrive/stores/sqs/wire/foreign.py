@@ -191,7 +191,7 @@ Attributes = dict[str, dict[str, Any]]
 
 
 def is_foreign(message: Message) -> bool:
-    """True if another program wrote it."""
+    """True if another program wrote the message."""
     return MESSAGE_ID in message.headers
 
 
