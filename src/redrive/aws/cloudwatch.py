@@ -139,7 +139,7 @@ class Emf:
         self._prefix = prefix_of(app.url) if prefix is None else prefix
         self._namespace, self._by_task, self._detail = namespace, by_task, detail
         self._sums: dict[tuple[str, str | None], _Sums] = {}
-        self._details: dict[tuple[str, str, str], dict[str, int]] = {}  # by queue, dimension and its value
+        self._details: dict[tuple[str, str, str], dict[str, int]] = {}  # by queue, dimension and dimension value
         self._lock = threading.Lock()
         self._some, self._closed = threading.Event(), threading.Event()
         self._every_s = None if every is None else seconds(every)

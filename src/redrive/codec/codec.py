@@ -163,8 +163,8 @@ class Codec:
         return self._called_with(fields)
 
     def _unknown(self, given: bytes, lifted: bytes) -> list[str]:
-        """The names of arguments that the handler does not take, if the body has all required ones; otherwise empty: it
-        is not a call of this handler in any release. For a lifted body, the names before lifting count."""
+        """The names of arguments that the handler does not take, if the body has all required ones; otherwise empty,
+        as the body is no call of this handler. For a lifted body, the names before lifting count."""
         try:
             sent = _to_object(lifted).keys()
             names = _to_object(given).keys() & sent - self._names
@@ -190,7 +190,7 @@ class Codec:
                 return None
             arguments = {name: value for name, value in s3_arguments(body).items() if name in self._names}
             return self._called_with(self._decode(_to_json(arguments)))
-        except Exception:  # the error about the argument names is more useful
+        except Exception:  # None: the caller raises an error about the argument names
             return None
 
     # -- versions

@@ -213,5 +213,5 @@ def _derive(key: Key, salt: bytes, info: bytes) -> bytes:
 
 
 def _check(key: Key) -> bytes:
-    """A check value that separates a wrong key (wait for another) from changed bytes (dead-letter the message)."""
+    """A check value stored in the envelope: shows whether decryption fails by a wrong key or by changed bytes."""
     return _derive(key, b"", b"check" + key.id.encode())[:_CHECK]

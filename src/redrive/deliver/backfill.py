@@ -19,7 +19,7 @@ from ..stores.validation import admit
 from .ingest import FileRecord, Ledger, LineIngest
 from .lines import FileLine
 
-MakeDraft = Callable[[str, Any, dict[str, Any]], Draft]  # takes a task, its arguments and options; raises ValueError
+MakeDraft = Callable[[str, Any, dict[str, Any]], Draft]  # arguments: task, its arguments, options; raises ValueError
 
 
 class Fields(msgspec.Struct, forbid_unknown_fields=True):

@@ -150,7 +150,7 @@ class FileDelivery:
         try:
             waiting = self._waiting()[0]
         except StoreError:
-            return False  # keep waiting, as the worker does
+            return False  # the store is unreachable: the worker waits too
         self.tally.correct(waiting)
         return waiting == 0
 

@@ -56,7 +56,7 @@ def _unquote(match: re.Match[str]) -> str:
 
 
 def _in_brackets(quoted: str, before: str, after: str) -> bool:
-    """True if the quotation is a name as in `schema['properties']['id']`, or a sentence in a validator's list."""
+    """True for a quoted name, as in `schema['properties']['id']`, and for a quoted sentence in a validator's list."""
     if after == "]" and quoted.isidentifier():
         return before[-2:-1].isalnum() or before.endswith(("'][", '"]['))
     return before.endswith(": [") and quoted.endswith(".") and " " in quoted

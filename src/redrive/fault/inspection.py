@@ -31,7 +31,7 @@ BODY_MAX = 4_096  # bytes read of a response
 CLASSES_MAX = 64  # class names in Fault.errors
 _CLASSES_REMEMBERED_MAX = 4_096
 NAME_MAX = 200  # characters of a class's qualified name, of a service's code
-WORD_MAX = 500  # length up to which a word is dropped whole at a cut; a longer one is cut
+WORD_MAX = 500  # at a cut, a word up to this length is dropped; a longer word is cut
 SHOWN_MAX = 80  # characters of a value in an error message
 
 # All attributes that are read, by the libraries that have them.

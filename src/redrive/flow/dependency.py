@@ -157,7 +157,7 @@ def share(state: DependencyState, d: Dependency, worker: str) -> int:
 
 
 def unheard(state: DependencyState, worker: str, now_ms: int) -> bool:
-    """True if a worker with calls in progress must be seen again to keep its share."""
+    """True if a worker with calls in progress must renew its sign of life to keep its share."""
     return abs(now_ms - state.workers.get(worker, 0)) > SEEN_MS / 4
 
 

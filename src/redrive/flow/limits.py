@@ -127,7 +127,7 @@ def ready(tat_ms: float, rate: Beat, now_ms: int) -> tuple[int, int]:
 
 
 class CoolDown(Struct, frozen=True, array_like=True):
-    """The end of the pause that a dependency requested, and the time to spread waiting messages over after it."""
+    """The end of the pause that a dependency requested, and the time over which waiting messages start afterwards."""
 
     until_ms: int = 0
     spread_ms: int = 0

@@ -207,8 +207,8 @@ def _refuse_rest(
     refusals: list[Refusal | None],
     now_ms: int,
 ) -> DependencyState:
-    """Grant slots to the first `going` and refuse the rest: claims go by allowance, so a reserved slot would be closed
-    to all, its owner included. The rest are due when slots become free."""
+    """Grant slots to the first `going` and refuse the rest: workers claim by allowance, and a reserved slot would be
+    closed to all, even its owner. The rest are due when slots become free."""
     tat_ms, _ = limits.ask(_tat_ms(state, d, rate, now_ms), rate, now_ms, going)
     later_ms, slots = limits.ask(max(tat_ms, state.later_ms), rate, now_ms, len(asking) - going)
     for at, at_ms in zip(asking[going:], slots, strict=True):
@@ -287,7 +287,7 @@ def _passes(message: Message, now_ms: int) -> tuple[str, ...]:
 
 
 def _tokens(message: Message, now_ms: int) -> tuple[str, ...]:
-    """The message's passes that stay valid later; an unused slot of a rate is lost."""
+    """The passes that the message may keep for a later claim: all but an unused slot of a rate."""
     return _only(_passes(message, now_ms), *_KEPT)
 
 

@@ -18,8 +18,8 @@ class CallWindow(Struct, frozen=True, array_like=True):
 
 
 def moved(window: CallWindow, window_ms: int, now_ms: int) -> CallWindow:
-    """The window at this time; unchanged if the clock went back a little. One from far ahead was written under another
-    rule with another bucket length: it starts again."""
+    """The window at this time; unchanged if the clock went back a little. A window
+    from the far future had another bucket length: it starts empty."""
     newest = now_ms * BUCKETS // window_ms
     by = min(newest - window.newest, BUCKETS)
     if by < -BUCKETS:

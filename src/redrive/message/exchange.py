@@ -108,7 +108,7 @@ class RetryAt(Struct, frozen=True, gc=False):
 
     @classmethod
     def released(cls, at_ms: int, why: str) -> RetryAt:
-        """The run does not count: the worker gave the message back, or its handler asked for a later time."""
+        """A run that does not count: the worker gave the message back, or its handler requested a later time."""
         return cls(at_ms, why, counts=False)
 
     @classmethod

@@ -121,7 +121,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("rdme_", r"rdme_[a-z0-9]{50,}+"),
     ("_mmk", rf"{_BEGIN}[A-Za-z0-9]{{6}}_[A-Za-z0-9]{{29}}_mmk{_END}"),
     ("a3-", rf"{_BEGIN}A3-[A-Z0-9]{{6}}-(?:[A-Z0-9]{{11}}|[A-Z0-9]{{6}}-[A-Z0-9]{{5}})(?:-[A-Z0-9]{{5}}){{3}}{_END}"),
-    # Bots of Telegram (those of Discord are below)
+    # Telegram bots (Discord's are below)
     (":aa", rf"{_BEGIN}\d{{6,16}}:AA[\w-]{{30,}}+"),
 )  # fmt: skip
 _form = cache(re.compile)  # compiled at first use, as compiling all takes long

@@ -35,5 +35,5 @@ def read_sent(cell: Cell) -> SentMark:
 
 
 def is_verdict(swap: Swap) -> bool:
-    """True if the swap writes the outcome of a redriven message's first run: written once, the first writer wins."""
+    """True if the swap writes the outcome of a redriven message's first run. The first writer wins."""
     return swap.version == 0 and swap.key.startswith("run/") and "/v/" in swap.key

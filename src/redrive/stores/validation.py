@@ -214,7 +214,7 @@ def read_cursor(cursor: str | None) -> tuple[int, int]:
 
 
 def begin(where: Filter, lane: Lane | None, after: tuple[int, int]) -> tuple[Filter, tuple[int, int]]:
-    """Merge the filter's lower time bound into the place after which a page begins, so that one bound suffices."""
+    """Return the filter without its lower time bound, and the page's start, raised to that bound."""
     if where.since_ms is None or lane not in RESTED:
         return where, after
     return replace(where, since_ms=None), max(after, (where.since_ms, -1))

@@ -68,7 +68,7 @@ def _moments(message: Message, entries: Sequence[Entry]) -> Iterator[Moment]:
 
 
 def _dropped(faults: Sequence[Fault]) -> int:
-    """The number of attempts missing in the middle of one life, by the faults on both sides."""
+    """The number of attempts dropped from the middle of one life's history, computed from the faults on both sides."""
     if len(faults) < 2 * FAULTS_KEPT_EACH_END:
         return 0
     last, next = faults[FAULTS_KEPT_EACH_END - 1], faults[FAULTS_KEPT_EACH_END]

@@ -95,7 +95,7 @@ NOTHING = ref("AWS::NoValue")
 
 
 def with_key(value: Any, other: Any = NOTHING) -> Json:
-    """A property with this value if the stack has its own KMS key, otherwise with `other`."""
+    """An Fn::If: `value` if the stack has its own KMS key, otherwise `other`."""
     return either("HasKmsKey", value, other)
 
 

@@ -15,9 +15,9 @@ from ...store import Cells
 from .settings import RedriverSettings
 from .steps import DELAY_MAX_S
 
-HEALTH_S = 60  # when to check a failed health URL again
-HEALTH_WITHIN_S = 6.0  # of a check; 5 s to connect; a server that trickles bytes counts as down
-FORCED_S = 60  # when to check a breaker again that a person holds open
+HEALTH_S = 60  # seconds until a failed health URL is checked again
+HEALTH_WITHIN_S = 6.0  # limit of a check; 5 s to connect; a server that trickles bytes counts as down
+FORCED_S = 60  # seconds until a breaker held open by a person is checked again
 
 
 class Shut(Struct, frozen=True):

@@ -157,7 +157,7 @@ def of_text(text: str) -> PaceSlots:
 
 
 class Book(Protocol):
-    """The used seconds."""
+    """The seconds of the rate that are assigned to messages."""
 
     def take(self, per_s: float, wishes: Sequence[Wish], now_ms: int, *, evenly: bool = True) -> list[int | None]:
         """Assign a second to each wish; None for a wish without room. Raises StoreError."""
@@ -165,7 +165,7 @@ class Book(Protocol):
 
 
 class Shared:
-    """The used seconds of all re-drivers of the dead-letter queue `dead`, in a cell."""
+    """The assigned seconds of all re-drivers of the dead-letter queue `dead`, in a cell."""
 
     def __init__(self, cells: Cells, dead: str) -> None:
         self._cells, self._key = cells, f"redriver/pace/{dead.rpartition('/')[2]}"
@@ -208,7 +208,7 @@ class Known:
             return self._slots
 
     def lasts_s(self, now_s: int) -> int:
-        """The number of seconds until the last used one is past; 0 if it is."""
+        """The number of seconds until the last used second is over; 0 if it already is."""
         return max(0, max(self.to_come(now_s), default=0) // TENTHS - now_s)
 
 

@@ -56,7 +56,7 @@ class Chain:
         self._call, self._url, self._now_ms, self._known = call, url, now_ms, known
 
     def others(self, own: int) -> Others | None:
-        """The other runs, beside `own` messages of this one; None if there are none. Raises StoreError."""
+        """The other runs in the work queue, which has `own` messages of this run; None if none. Raises StoreError."""
         if self._url is None:
             return None
         seen, held, delayed = count(self._call, self._url)

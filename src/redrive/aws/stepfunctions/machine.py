@@ -146,8 +146,8 @@ def definition(
 
 
 def events_of_turn(definition: Definition, items: int) -> int:
-    """The most events that one turn, from one CheckBreaker to the next, adds to the history: if it passed every state,
-    each task failed until its last retry, and the Map had `items`."""
+    """The most events that one turn, from one CheckBreaker to the next, adds to the history: if it passes every state,
+    each task fails until its last retry, and the Map has `items`."""
     return _events(definition["States"], items)
 
 

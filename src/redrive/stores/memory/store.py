@@ -93,8 +93,8 @@ class MemoryStore(Store):
 
     @contextmanager
     def _commit(self) -> Iterator[tuple[Tables, int]]:
-        """Yield the tables for changes, and the time. Undoes all changes if the block raises; otherwise waiters check
-        again."""
+        """Yield the tables for changes, and the time. Undoes all changes if the block raises; otherwise wakes
+        the waiters."""
         with self._look() as (tables, now):
             try:
                 yield tables, now

@@ -54,7 +54,7 @@ class Tables:
         self.settings: dict[str, QueueSettings] = {}
         self.own_widths: dict[tuple[str, str | None], int] = {}  # by queue and group (None: all groups of the queue)
         self.groups: dict[GroupName, GroupLine] = {}
-        self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq), no place
+        self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) of messages without a place
         self._touched: set[GroupName] = set()  # groups that may have a free place, or a new message
         self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: messages that can become due
         self._retries: dict[str, tuple[Retries, ...]] = {}  # failed messages, by queue and priority
@@ -120,8 +120,7 @@ class Tables:
         self._touch_all(queue)
 
     def _reorder(self, queue: str, now_ms: int) -> None:
-        """Reorder the lines after a change of order. A message that is not due has a turn only if the order is
-        strict."""
+        """Assign new turns after the queue's group order changed. Undue messages have a turn only if it is strict."""
         rules = self.rules(queue)
         for seq, kept in [*self.kept.items()]:
             message, turn = kept.message, kept.turn
@@ -147,7 +146,7 @@ class Tables:
         self._touched |= {name for name, line in self.groups.items() if name[0] == queue and line.parked}
 
     def rejoin(self, seq: int, message: Message, before: Before | None, now_ms: int) -> None:
-        """Put a redriven message at the tail of its group, unless it is the head."""
+        """Put a redriven message at the tail of its group; one that has the group's place keeps it."""
         old = self.kept[seq]
         if message.group is None or (old.turn == PLACE and old.message.queue == message.queue):
             self.write(seq, StoredMessage(message, turn=old.turn, before=before))

@@ -26,19 +26,19 @@ DueSpan = tuple[int, int]  # the first and last due time, in ms, of messages tha
 FIRST: IndexPlace = (-(2**63), "", 0)  # the place before every message
 NEVER_MS = 2**63 - 1
 LATE_MS = 500  # a floor is at least this long before now: most transactions are shorter
-WORTH_MS = 1.0  # a floor is kept once reading up to the first message costs the server this much
-FREE_MS = 0.25  # a floor is dropped once everything below costs less
-OPEN_EVERY_S = 1.0  # how often that cost is measured while there is no floor
+WORTH_MS = 1.0  # a floor is kept once reading up to the first message costs the server this many ms
+FREE_MS = 0.25  # a floor is dropped once reading everything below it costs less
+OPEN_EVERY_S = 1.0  # how often the cost is measured for a queue without a floor
 FRONT_EVERY_S = 0.2  # how often a floor is raised
-BEHIND_EVERY_S = 1.0  # how often everything below is read, at most
+BEHIND_EVERY_S = 1.0  # least time between reads of everything below a floor
 SHARE = 0.05  # share of one process's time for scans below floors
-SAVED_MS = 40.0  # how much of the share can be saved up
+SAVED_MS = 40.0  # limit of unused scan time that is saved up
 PIECE_MS = 8.0  # cost at which a piece is cut
 PIECES_MAX = 4096
 CUT_EVERY_S = 0.25
 SPOTS_MAX = 8
 LOOKS_MAX = 64  # looks in progress at once per floor
-_STEPS = 12  # cuts of the lowest piece: 1 s, 4 s, 16 s, … below its end, up to half a year
+_STEPS = 12  # number of cuts in the lowest piece: 1 s, 4 s, 16 s, … before its end, up to half a year
 
 
 class Range(NamedTuple):
@@ -138,7 +138,7 @@ class Floor:
                 spots[-1] = spots[-1][0], max(spots[-1][1], until)
             else:
                 spots.append((low, until))
-        while len(spots) > SPOTS_MAX:  # merge the two closest spots
+        while len(spots) > SPOTS_MAX:  # too many: merge the two closest
             at = min(range(1, len(spots)), key=lambda n: spots[n][0] - spots[n - 1][1])
             spots[at - 1 : at + 1] = [(spots[at - 1][0], spots[at][1])]
         self.spots = spots

@@ -208,7 +208,7 @@ def _is_plain_retry(s: Settlement, retry: RetryAt) -> bool:
 
 
 def _crash_details(decision: Decision) -> tuple[Any, ...]:
-    """The deferral as stored text, if the process died, and if the message was alone in it; empty if none applies."""
+    """The deferral as stored text, True if the process died, True if the message ran alone; empty if none applies."""
     match decision:
         case RetryAt(deferral=deferral, crashed=crashed) if deferral is not None or crashed:
             return None if deferral is None else text(deferral), crashed, crashed and not decision.in_company

@@ -101,8 +101,8 @@ class ClockMark(Struct, frozen=True, array_like=True):
 def next_mark(
     mark: ClockMark | None, start: str, wall_ms: float, steady_ms: float, is_quiet: Callable[[], bool] = lambda: False
 ) -> ClockMark:
-    """The mark from now on; the same object if the clocks agree. `is_quiet` returns True if no message is leased; it is
-    only called if that decides."""
+    """The new mark; `mark` itself if the clocks agree. `is_quiet` returns True if no message is leased; it is only
+    called if the mark depends on it."""
     offset = wall_ms - steady_ms
     if mark is None:
         return ClockMark(start, steady_ms, wall_ms, offset)

@@ -186,7 +186,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         return clogged
 
     def _passes_by_lane(self, error: Exception) -> bool:
-        """Skip lanes of newer versions from now on, if one caused the error; True if so."""
+        """Skip lanes of newer versions from now on, if one caused the error; returns True if it did."""
         if not isinstance(error, Strange) or self._by_lane:
             return False
         self._by_lane = "_by_lane"

@@ -161,7 +161,7 @@ class Writes:
         return words
 
     def held(self, c: sqlite3.Connection, fences: dict[int | str, int]) -> dict[tuple[int | str, int], int]:
-        """The current claims among these as (seq, fence), with 1 if a cancel was requested."""
+        """The claims that still hold their lease, by (seq, fence): 1 if a cancel was requested, otherwise 0."""
         rows = msgspec.json.decode(c.execute(self._sql["held_now"], (text(fences),)).fetchone()[0])
         return {(seq, fence): cancel for seq, fence, cancel in rows}
 

@@ -135,7 +135,7 @@ class BesideStores:
             raise ConfigError(f"store URL {at.shown!r}: track=true needs a place for its records. {NO_CELLS}")
 
     def commits(self, swaps: Sequence[Swap]) -> bool:
-        """True if the triage store holds all these cells, and so can write them in one commit."""
+        """True if the triage store has the cells of all swaps, and so can write them in one commit."""
         return self.triage is not None and (
             self._own is None or all(swap.key.startswith(WITH_TRIAGE) for swap in swaps)
         )

@@ -127,7 +127,7 @@ class Outbox:
         return [ClaimRequest(name, share, LEASE_MS, worker=OWNER) for name in names]
 
     def _send_on(self, deliveries: Sequence[Delivery]) -> int:
-        """Send, then settle. After a kill between the two they are sent again when the lease ends."""
+        """Send the messages, then settle them. After a kill in between, they are sent again when their lease ends."""
         sent = 0
         for queue, of_queue in groupby(sorted(deliveries, key=_queue_of), key=_queue_of):
             mine = list(of_queue)

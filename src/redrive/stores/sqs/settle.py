@@ -125,7 +125,7 @@ class Settlements:
                 step.error = word
 
     def _refuse(self, pairs: Sequence[tuple[Receipt, SettleStep | None]]) -> None:
-        """Raises EnqueueError for a follow-up that SQS never accepts; a repeated call knows what else was sent."""
+        """Raises EnqueueError for a follow-up that SQS never accepts; remembers what was sent, for a repeated call."""
         errors = [step.refused for _, step in pairs if step is not None and step.refused is not None]
         if errors:
             for receipt, step in pairs:
@@ -267,7 +267,7 @@ class SqsSettling:
                 step.error = error
             return
         for step in todo:
-            # An existing outcome is that of a duplicate of this message: the first one counts.
+            # If an outcome exists, a duplicate of the message ended first, and its outcome counts.
             applied = [next(answers) or is_verdict(swap) for swap in step.swaps]
             if step.record is not None:
                 applied.append(next(answers))

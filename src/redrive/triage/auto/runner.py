@@ -79,8 +79,8 @@ class Memory:
     def __init__(self, app: Registry, assignment: Assignment) -> None:
         self.assignment, self.scan, self.wake_ms = assignment, Scan(app, assignment.where), 0
         self.held: Sequence[str] = ()  # dependencies that hold all due messages
-        self.release_ms = 0  # when held messages are read again
-        self.shut_until_ms = 0  # until then only the gates are checked, and no messages read
+        self.release_ms = 0  # time of the next read of held messages
+        self.shut_until_ms = 0  # until this time only the gates are checked, and no messages read
 
 
 class AutoRunner:

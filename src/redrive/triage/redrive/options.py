@@ -114,7 +114,7 @@ def _attempts_words(s: RedriveSettings) -> str:
 
 
 def _none(s: RedriveSettings) -> None:
-    """No words: for an option that another one describes."""
+    """None, as another option's words describe this one."""
 
 
 OPTIONS: Final = (

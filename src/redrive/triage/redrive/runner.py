@@ -114,7 +114,7 @@ class Runner:
         return wait_s
 
     def keeps(self, queues: Collection[str]) -> bool:
-        """True if a burst worker on these queues must wait for this run; not for a canary in other queues."""
+        """True if a burst worker on these queues must wait for this run: unless its canary is in other queues."""
         return self.moves and not (self._canary_queues and {*queues}.isdisjoint(self._canary_queues))
 
     def release(self) -> None:

@@ -31,7 +31,7 @@ def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[s
     if VERBATIM in message.headers:
         return write_verbatim(message)
     attributes = {TASK: attribute(message.task)} if message.task else {}
-    if message.traceparent and topic is None:  # for other programs; redrive reads the envelope
+    if message.traceparent and topic is None:  # an attribute for other programs; redrive reads the envelope
         attributes[TRACEPARENT] = attribute(message.traceparent)
     if not _is_fresh(message):
         attributes[STATE] = {"DataType": "String", "StringValue": sqs_text(encode(state_of(message)))}
@@ -91,7 +91,7 @@ def _with_state(message: Message, written: Mapping[str, Any]) -> tuple[Message, 
 
 
 def _counted(message: Message, written: Mapping[str, Any]) -> tuple[Message, MessageState]:
-    """Count the redrives of a foreign message by a re-driver, so that they end."""
+    """Read a foreign message's number of redrives from the re-driver's attribute, so that their limit applies."""
     count = str(written.get("StringValue"))
     if not (count.isascii() and count.isdigit() and len(count) < 10):
         return message, FRESH
