@@ -107,7 +107,7 @@ def collect(store: Store, older_than_ms: int) -> int:
 
 
 def is_raw(message: Message) -> bool:
-    """True if no encoder of redrive wrote its body. Raises Unreadable for an invalid reference."""
+    """True if the message's body was not encoded by redrive. Raises Unreadable for an invalid reference."""
     content = message.content
     return (read_reference(message.body).content if content == BLOB else content) == RAW
 

@@ -35,9 +35,9 @@ SLOW = (Call.SLOW, Call.SLOW_FAILURE)
 class Breaker:
     """When to stop calling a dependency, and how to start again. Durations are kept as float seconds.
 
-    - It opens when of the calls of the last `window` (ten buckets) at least `failure_rate` failed, or at least
-      `slow_rate` took longer than `slow_call`, and there were `min_calls`. Permanent and
-      throttled faults are not counted. `slow_rate` defaults to `failure_rate`.
+    - It opens when at least `failure_rate` of the calls in the last `window` (ten buckets) failed, or at least
+      `slow_rate` took longer than `slow_call`, and there were `min_calls`. Permanent and throttled faults are not
+      counted. `slow_rate` defaults to `failure_rate`.
     - It judges the dependency, not the messages. A retry that fails is no evidence if its message failed first while
       the breaker was closed, something has succeeded since, and the last success is no more than six windows old. With
       fewer first attempts in the window than a quarter of `min_calls`, nearly all calls must have failed: all but a

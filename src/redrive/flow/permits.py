@@ -26,9 +26,9 @@ from .budget import Budget
 from .dependency import Dependency, DependencyState, owner_of, with_breaker
 from .limits import Rate
 
-LATE_MS = 5000  # how late a message may use its permits; then it asks again, so that late messages make no burst
+LATE_MS = 5000  # how late a message may use its permits before it must ask again: late messages make no burst
 SLOT_LATE_MS = 1000  # the same limit for a slot of a rate, so that a stalled worker makes no burst
-LOOK_MS = 250  # when to check again if the time of a change is unknown
+LOOK_MS = 250  # interval of checks if the time of a change is unknown
 CLOSED, OPEN = ("closed", "forced_closed"), ("open", "forced_open")
 _KEPT = ("budget", "ramp")  # permits valid after SLOT_LATE_MS; the ramp itself prevents a burst of late messages
 

@@ -127,7 +127,7 @@ class _SecretName:
         if sign is not None:
             place = self._authorization(sign) if self.word == "authorization" else self._assignment(sign)
             if place is not None or self.word == "authorization" or self.name.startswith("-"):
-                return place  # in `--token = ***` the sign is not the value
+                return place  # in `--token = abc` the `=` is not the value
         span = NameContext(self.text, self.name, self.word, self.begin, self.end, in_code=self.in_code).secret()
         return None if span is None else SecretSpan(*span)
 

@@ -30,7 +30,7 @@ from ..message import (
 
 
 def later(now_ms: int, delay_ms: int) -> int:
-    """When a delay ends, in ms. One is added, since the current ms has partly passed: no message may be early."""
+    """When a delay ends, in ms. Adds 1 ms, since the current one has partly passed, and no message may be early."""
     return now_ms + delay_ms + (delay_ms > 0)
 
 

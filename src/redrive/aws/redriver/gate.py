@@ -21,7 +21,7 @@ FORCED_S = 60  # seconds until a breaker held open by a person is checked again
 
 
 class Shut(Struct, frozen=True):
-    """Nothing may be moved now; check again in `wait_s`."""
+    """The result of a closed gate: nothing may be moved now; check again in `wait_s`."""
 
     wait_s: int
     why: str

@@ -230,7 +230,7 @@ class Pace:
 
     @property
     def next_s(self) -> int:
-        """When a FIFO queue has room again, in seconds."""
+        """The seconds until a FIFO queue has room again."""
         return min(max(1, math.ceil(1 / self._auto.rate)), DELAY_MAX_S)
 
     def wait_s(self, raw: Raw, step: MoveStep) -> int:

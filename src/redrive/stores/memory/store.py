@@ -93,8 +93,7 @@ class MemoryStore(Store):
 
     @contextmanager
     def _commit(self) -> Iterator[tuple[Tables, int]]:
-        """Yield the tables for changes, and the time. Undoes all changes if the block raises; otherwise wakes
-        the waiters."""
+        """Yield the tables for changes, and the time; then wake the waiters. Undo all changes if the block raises."""
         with self._look() as (tables, now):
             try:
                 yield tables, now

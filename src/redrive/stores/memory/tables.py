@@ -60,7 +60,7 @@ class Tables:
         self._retries: dict[str, tuple[Retries, ...]] = {}  # failed messages, by queue and priority
         self._holders: dict[tuple[str, str], Holder] = {}  # holders by (task, key)
         self._cells: dict[str, CellRow] = {}
-        self._expiring: list[tuple[int, str]] = []  # heap of (expires_ms, key), some of cells changed since
+        self._expiring: list[tuple[int, str]] = []  # heap of (expires_ms, key); may be outdated
         self._version_gone = 0  # highest version of a removed cell
         self._undo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._next_seq = count(1)

@@ -319,7 +319,7 @@ def next_due(
 def look(
     st: Statements, c: AnyConnection, queues: Sequence[str], now: int | None, parts: Mapping[str, IndexParts]
 ) -> Cursor:
-    """Send the look: the server's time, and if a message waits to join its group's line."""
+    """Send the query for the server's time, and for whether a message waits to join its group."""
     if not parts:
         return st.do(c, "look", texts(queues), now)
     since = numbers([wake_ms(parts, queue) for queue in queues])

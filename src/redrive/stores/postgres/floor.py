@@ -83,7 +83,7 @@ class LookAllowance:
 class Floor:
     """The floor of one order of messages: one queue and priority.
 
-    `scattered=False` is for an order whose claims read one range only: for these a spot lowers the floor.
+    `scattered=False` is for an order whose claims read one range only: then a spot lowers the floor.
     """
 
     __slots__ = ("_behind", "_expected_ms", "_front_s", "_number", "_scattered", "place", "spots")
@@ -353,13 +353,13 @@ class Wakes(set[str]):
 
 
 def named(queues: Iterable[str]) -> list[str]:
-    """The queues to name in notifications; if there are too many, one notification that names none."""
+    """The queues to name in notifications; if there are too many, the empty name, which means any queue."""
     names = sorted(set(queues))
     return names if len(names) <= NAMED_MAX else [""]
 
 
 def spots_of(queues: Iterable[str], queue: str) -> list[DueSpan]:
-    """The spots written in this queue; for an empty name in all queues."""
+    """The due times written to this queue (empty: to any queue), clustered into spots."""
     dues = queues.dues_ms if isinstance(queues, Wakes) else {}
     return clustered(dues.get(queue, []) if queue else [ms for some in dues.values() for ms in some], SPOTS_MAX)
 

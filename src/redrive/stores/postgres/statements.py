@@ -12,7 +12,7 @@ from .schema import statements
 
 
 class Numbered:
-    """A fragment that names parameters: `fragment[5]` is it with $5 as the first of them."""
+    """A fragment with numbered parameters: `fragment[5]` is its text with $5 as the first parameter."""
 
     def __init__(self, spell: Callable[[int], str]) -> None:
         self._spell = spell

@@ -100,7 +100,7 @@ class Wake:
         self.nudge()
         with self._lock:
             self._closed = True
-            self._own = threading.local()  # a waiter then ends as soon as no thread is in it
+            self._own = threading.local()  # drops the waiters: each ends once no thread uses it
 
 
 class RedisWaiter:

@@ -55,7 +55,7 @@ class Host(Protocol):
         ...
 
     def steady_s(self) -> float:
-        """Seconds since some point; counts evenly until the machine restarts."""
+        """Seconds since an arbitrary point; counts evenly until the machine restarts."""
         ...
 
 

@@ -90,7 +90,7 @@ class SqliteGroups:
         self.admit(c, touched, now)
 
     def rejoin(self, c: sqlite3.Connection, seen: HandleMatch, queue: str, due: int, now: int) -> Touched:
-        """Put a redriven message at the tail of its group, unless it is the head."""
+        """Put a redriven message at the tail of its group; one that has the group's place keeps it."""
         if seen.group is None or (seen.turn == 0 and queue == seen.queue):
             return Touched()
         at = spot(self.rules(c, queue).strict, seen.priority, self._next_numbers(c, 1), due, now)
@@ -114,7 +114,7 @@ class SqliteGroups:
         return row[0] if row else 0
 
     def _next_numbers(self, c: sqlite3.Connection, count: int) -> int:
-        """Take numbers from the sequence that also numbers the rows; returns the first."""
+        """Reserve `count` numbers in the sequence that also numbers the rows; returns the first."""
         c.execute("update sqlite_sequence set seq = seq + ? where name = 'message'", (count,))
         return self._last_number(c) - count + 1
 

@@ -85,7 +85,7 @@ class Reading:
         return sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
 
     def is_over(self) -> bool:
-        """True if another process has written meanwhile, or may have: the data read may be of two times."""
+        """True if another process may have written since the file was opened: the data read may be inconsistent."""
         return self._still is not None and self._still != self._seen()
 
     def _seen(self) -> tuple[int, ...]:

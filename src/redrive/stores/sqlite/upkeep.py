@@ -81,7 +81,7 @@ def _size(count: int) -> str:
 
 
 def _plain(place: str) -> str:
-    """Decode a mount's path, in which blanks are octal escapes."""
+    """Decode the path of a mount point, in which blanks and backslashes are octal escapes."""
     for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\134", "\\")):
         place = place.replace(octal, character)
     return place

@@ -72,7 +72,7 @@ class SqliteWaiter:
         return [self._near] if self._socket is None else [self._near, self._socket]
 
     def wait(self, timeout_s: float) -> bool:
-        """True if the waiter was woken; takes all pending wake-ups."""
+        """Wait; True if the waiter was woken. Consumes all pending wake-ups."""
         if not self._poll.poll(timeout_s * 1000):
             return False
         for heard in self._heard():

@@ -48,7 +48,7 @@ class QueueInbox:
         self.buffer: deque[Received] = deque()
         self.room = 0  # messages wanted beyond those in the buffer
         self.room_max = 0  # highest value of room: that of an idle worker
-        self.room_since_s = math.inf  # since when there is room that no receive will fill
+        self.room_since_s = math.inf  # start of the time with room that no pending receive fills
         self.lease_s = 30
         self.quiet = False  # until the next request, messages from polls in progress are given back
         self.dry = False  # the last response was empty, and nothing was settled since

@@ -83,7 +83,7 @@ class Sender:
 
 
 def _smaller(message: Message) -> Iterator[Message]:
-    """Yield the message with less and less history; a foreign one finally with only its original body."""
+    """Yield the message with less history each time; a foreign message with its original body too."""
     if message.faults:
         yield (message := replace(message, faults=message.faults[-1:]))
     if is_foreign(message):

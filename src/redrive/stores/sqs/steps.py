@@ -174,7 +174,7 @@ class Steps:
         self._begun[receipt] = step
 
     def ended(self, receipt: Receipt) -> SettleStep | None:
-        """The step of a failed call, if it has ended."""
+        """The step remembered for this receipt, if it has ended; otherwise None."""
         step = self._begun.get(receipt)
         return step if step is not None and step.ended else None
 

@@ -274,9 +274,8 @@ class Progress:
             del waits[n]
 
     def _search_lost(self, work: UnitOfWork, numbers: Sequence[int]) -> int:
-        """Find messages without an outcome to come, as a person cancelled, removed or returned them, or another run
-        moved them. Reads part of one chunk, then the next; messages before their outcomes, as above. Returns the number
-        found."""
+        """Find messages that will have no outcome: cancelled, removed or returned by a person, or moved by another run.
+        Each call reads the next part of a chunk, messages before outcomes. Returns the number found."""
         last, after = divmod(self._lost_at, CHUNK)
         n = next((n for n in numbers if n >= last), numbers[0])
         offsets = [k for k in self.waiting_in(work, n) if n != last or k >= after][:FIND_MAX]
