@@ -25,8 +25,6 @@ SETTINGS: Mapping[str, object] = {"rate": "10/s", "canary": 3, "stop_if": "faile
 
 
 class Came(msgspec.Struct, frozen=True):
-    """The result of a run."""
-
     state: str
     why: str
     counts: dict[str, int]

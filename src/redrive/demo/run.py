@@ -48,8 +48,6 @@ POLICY = Retry(max_attempts=10, max_elapsed=None, backoff=Backoff("150ms", 2, "1
 
 
 class DemoResult(msgspec.Struct, frozen=True):
-    """The result of the demo."""
-
     seed: int
     balanced: bool
     took_s: float

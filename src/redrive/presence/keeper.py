@@ -98,7 +98,6 @@ class Keeper:
         self._renewed()
 
     def record(self) -> WorkerInfo:
-        """Return the current record."""
         now_ms, trips = self._store.now_ms(), list(self.trips)
         self._started_ms = self._started_ms or now_ms
         return replace(

@@ -30,8 +30,6 @@ Record = dict[str, Any]
 
 
 class MenuPage(Protocol):
-    """A page in the menu."""
-
     @property
     def title(self) -> str: ...
     @property

@@ -164,7 +164,6 @@ def set_cookie(response: Response, request: Request, name: str, value: str, *, m
 
 
 def drop_cookie(response: Response, request: Request, name: str) -> None:
-    """Delete a cookie."""
     path, secure = root_of(request) or "/", is_encrypted(request)
     response.delete_cookie(name, path=path, secure=secure, httponly=True, samesite="strict")
 

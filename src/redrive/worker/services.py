@@ -50,7 +50,6 @@ class Services:
         self.due_s = 0.0  # time.monotonic() of the next `look`
 
     def begin(self) -> None:
-        """Start all services."""
         for service in self._services:
             service.begin()
 
@@ -80,6 +79,5 @@ class Services:
                 self._failed(error)
 
     def close(self) -> None:
-        """Stop all services."""
         for service in reversed(self._services):
             service.close()

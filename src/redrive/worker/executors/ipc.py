@@ -116,7 +116,6 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def pack(frame: ToChild | ToWorker) -> bytes:
-    """Encode a frame for sending."""
     body = _encode(frame)
     return _LENGTH.pack(len(body)) + body
 

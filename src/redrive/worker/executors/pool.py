@@ -74,7 +74,6 @@ class ChildPool:
         return shared[0] if shared and any_size else None
 
     def forget(self, child: Child) -> None:
-        """Remove an ended child."""
         self.children.remove(child)
         if child in self.idle:
             self.idle.remove(child)
