@@ -189,10 +189,10 @@ def _class(name: str) -> str:
 
 
 def _added_by(text: str, stack: Stack) -> tuple[str, ...]:
-    """The words of the stack that join the text in the fingerprint.
+    """The words that the fingerprint takes from the stack, besides the text.
 
-    Words that it quotes and that are literals in the user's function are the program's: `row["price"]` is not
-    `row["currency"]`. If the text has no words of its own, the library function that raised it is added.
+    Quoted words of the text are included if they are literals in the user's function: `row["price"]` is not
+    `row["currency"]`. For a text without other words, the library function that raised it is included.
     """
     _, quoted, wordless = _normalize(text[:NORMALIZED_FROM_MAX])
     names = tuple([each for each in quoted if each in stack.names]) if quoted and stack.names else ()

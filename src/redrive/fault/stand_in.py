@@ -44,7 +44,7 @@ class CodeLine:
 def stand_in(error: str, text: str, traceback: str) -> ExcInfo:
     """Return the `exc_info` of an exception whose class is named `error`. `text` and `traceback` have no secrets.
 
-    Its first item is the exception's own class, so that filters by class work, if this process has that class.
+    If this process has the exception's class, the first item is that class, so that filters by class work.
     """
     sections = _BETWEEN.split(traceback)  # cause, line that links it to the next exception, that exception, …
     value = StandIn()

@@ -142,7 +142,7 @@ def left(state: BudgetState, budget: Budget, now_ms: int) -> float:
     if budget.retries is not None:
         start_ms = _start(now_ms, budget)
         if state.tat_ms > now_ms:
-            return 0.0  # a new retry queues behind those that wait
+            return 0.0  # waiting retries have reserved the next tokens
         return float(budget.retries - (state.granted if state.window_ms >= start_ms else 0))
     tokens = math.fsum(_live(state, budget, now_ms)[1])
     return max(tokens, _credit(state, budget, now_ms)) + _level(state, budget, now_ms)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from .breaker_rule import Breaker
 from .window import CallWindow, sums
 
-FIRSTS_SHARE = 0.25  # of `min_calls`: with fewer first attempts in the window, only retries count
+FIRSTS_SHARE = 0.25  # share of `min_calls`: with fewer first attempts in the window, only retries count
 FORGIVEN = 0.1  # share of the expected successes: with retries alone, 95 % must have failed if the rate is 50 %
-LATELY_WINDOWS = 6  # windows after the last success of any call in which an old failure is blamed on its message
+LATELY_WINDOWS = 6  # windows since the last success, up to which a message's repeated failure is blamed on the message
 
 
 def repeats(failed_ms: int, well_ms: int, closed_ms: int, breaker: Breaker, now_ms: int) -> bool:

@@ -232,7 +232,7 @@ def _ask_one(
     if refusals[0] is not None or d.breaker is None:
         return state, refusals[0], False, used
     if tokens and state.breaker.status in CLOSED:
-        return state, None, False, 1  # the ramp uses the rate's token too
+        return state, None, False, 1  # a token pays for both the rate and the ramp
     passes = (*_passes(message, now_ms), *used_of(d, message))
     return *_ask_breaker(state, d, d.breaker, message, passes, now_ms), used
 

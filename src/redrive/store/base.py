@@ -70,7 +70,7 @@ class StoreBase(ABC):
         return None
 
     def connect(self) -> None:
-        """Connect now, not at first use. Raises what opening raises."""
+        """Connect now, not at first use. Raises the errors of opening."""
         return None
 
     @abstractmethod

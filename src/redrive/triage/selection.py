@@ -237,7 +237,7 @@ class Selection:
         return self._store.failure_groups(where=where, trend=trend)
 
     def _matches(self, *, faults: bool = False) -> Iterator[tuple[Message, Fault | None]]:
-        """Each message, with the fault it died of if `faults`."""
+        """Each message; with `faults` also the fault that it died of."""
         self.unread = 0
         for query in self._queries:
             for page in pages(self._store, query.lane, query.where):

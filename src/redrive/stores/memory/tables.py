@@ -340,7 +340,7 @@ class Tables:
             name = (old.message.queue, old.message.group or "")
             group = self.groups.get(name)
             if group is not None and not group.taken and not group.parked:
-                del self.groups[name]  # there may be as many groups as messages
+                del self.groups[name]  # remove it, as there may be as many groups as messages
 
     def _stand(self, seq: int, kept: StoredMessage) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
         """The sorted lists that contain the message, each with its entry."""
@@ -367,7 +367,7 @@ class Tables:
 
 
 def _seen(message: Message, turn: int | None) -> Message:
-    """The message as readers get it: with `parked`."""
+    """The message for readers, with `parked` set."""
     parked = message.lane is Lane.READY and turn != PLACE
     return message if message.parked == parked else replace(message, parked=parked)
 

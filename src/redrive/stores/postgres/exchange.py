@@ -80,7 +80,7 @@ class Exchanges:
         queues = [ask.queue for ask in one.asks]
         self._floors.meet(queues, self._look_behind, self._st.now_ms, self._link.url.timeout_s * 500)
         self._send(one)
-        if one.kept_back and not one.waking:  # messages wait to join: this exchange claimed nothing there
+        if one.kept_back and not one.waking:  # wake waiting messages, and claim again where nothing was claimed
             left = [n for n, deliveries in enumerate(one.deliveries) if not deliveries]
             again = _One(self._st, self._floors, self._failpoint, (), [one.asks[n] for n in left], ())
             again.waking = True

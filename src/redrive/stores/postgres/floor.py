@@ -160,7 +160,7 @@ class Floor:
     # -- looking
 
     def looks(self, at_s: float, allowance: LookAllowance) -> list[FloorLook]:
-        """The looks to send now, in order. The front is last, so that pieces end where they did before it rises."""
+        """The looks to send now. The front is last: it may raise the floor, which would move the ends of pieces."""
         all_looks: list[FloorLook] = []
         if self._behind is not None:
             all_looks += [self._ask(Aim.SPOT, _from(low_ms), until_ms) for low_ms, until_ms in self.spots]

@@ -74,7 +74,7 @@ class Floors:
         self._at_s = at_s
         self._allowance = LookAllowance()
         self._queues: dict[str, tuple[Floor, ...]] = {}
-        self._quiet_s: dict[str, float] = {}  # the time before which no look is due, while no floor is kept
+        self._quiet_s: dict[str, float] = {}  # by queue: time of the next look while no floor is kept
         self.kept = False  # True if any floor is kept
         self._expects = False  # True if a floor is kept, or may be soon, as a look is in progress
         self.on_kept: Callable[[], None] = lambda: None  # called when a floor is kept
@@ -102,9 +102,9 @@ class Floors:
         patience_ms: float,
     ) -> None:
         """Look before the first claim from a queue. Otherwise a process that starts after many deletions would read
-        past all of them twice, in the claim and in a look. If the look takes longer than `patience_ms`, a claim would
-        too: then claims start near the end, and later scans cover the rest in pieces. Errors of the look are raised at
-        once."""
+        past all of them twice, in the claim and in a look. If the look takes longer than `patience_ms`, so would a
+        claim: then claims start near the end, and later scans cover the rest in pieces. Errors of a faster look are
+        raised."""
         new = [queue for queue in queues if queue not in self._queues]
         looking = self.looking(new) if new else None
         if looking is None:

@@ -322,7 +322,7 @@ class Session:
         return server
 
     def _settings(self, local: str) -> str:
-        """The session settings: a suspended process must not hold locks for ever, and acknowledged data is on disk
+        """The session settings. They end the transaction of a suspended process, and make commits wait for the disk
         unless the URL says otherwise."""
         wait_ms = int(self.url.timeout_s * 1000)
         idle_ms = min(wait_ms, int(IDLE_MAX_S * 1000))

@@ -142,7 +142,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         return exchange.next_due(self._st, c, ask, self._st.now(), parts)
 
     def _look_behind(self, asks: Sequence[ClaimRequest]) -> None:
-        """Send the looks of floors, while no exchange does."""
+        """Send the looks of floors while this thread waits, since otherwise exchanges send them."""
         looking = self._floors.looking([ask.queue for ask in asks]) if self._floors.kept else None
         if looking is not None:
             rows = self._link.read(lambda c: exchange.look_behind(self._st, c, looking).fetchall())

@@ -197,7 +197,7 @@ class HeldReceipts:
 
 
 def _zone(text: str) -> tuple[int, str]:
-    """Priority and queue, the end of a handle."""
+    """Priority and queue, from the end of a handle."""
     return int(text[0]), text[1:]
 
 

@@ -95,7 +95,7 @@ def preflight(link: Session) -> RedisServerInfo:
 
 
 def _only_looks(link: Session, error: ConfigError) -> bool:
-    """True if the refused user may read, though not write."""
+    """True if the refused user may read but not write."""
     refused = error.__cause__
     if not isinstance(refused, redis.RedisError) or code_of(refused) != "NOPERM" or _may_write(link):
         return False

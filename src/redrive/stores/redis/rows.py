@@ -68,7 +68,7 @@ class Cold(msgspec.Struct, gc=False):
     turn: RedisCount | None = msgspec.field(default=None, name="t")
     wake_ms: RedisCount | None = msgspec.field(default=None, name="wk")
     fingerprint: str | None = msgspec.field(default=None, name="fp")
-    error: str | None = msgspec.field(default=None, name="er")  # prefixed with its fingerprint and "\0" if needed
+    error: str | None = msgspec.field(default=None, name="er")  # may be prefixed with its fingerprint and "\0"
     deferral: str | None = msgspec.field(default=None, name="df")
 
 
@@ -104,7 +104,7 @@ def member_number(member: bytes) -> int:
 
 
 def tail(draft: Draft, id: str) -> bytes:
-    """The bytes of a message from the task on."""
+    """The encoded message from its task to its end."""
     if (
         draft.headers
         or draft.key is not None

@@ -138,8 +138,8 @@ class FifoGroups:
                 line[at] = Received(one.raw, one.at_ms, until_ms)
 
     def over(self, group: GroupKey) -> list[Received]:
-        """End the group's turn; returns the waiting messages in order. If the one that ran is done, they run next; if
-        it will be delivered again, they go back to the queue behind it."""
+        """End the group's turn; returns its waiting messages in order: to run next if the running message is done, or
+        to go back to the queue behind it if it will be delivered again."""
         with self._lock:
             self._heads.pop(group, None)
             return [*self._behind.pop(group, ())]

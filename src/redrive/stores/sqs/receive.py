@@ -171,7 +171,7 @@ class Receivers:
                 self._changed.wait(min([left_s, *pauses_s]))
 
     def _all_failed(self, inboxes: Sequence[QueueInbox]) -> bool:
-        """True if receives fail in all queues; True once per failure."""
+        """True if receives fail in all queues. Returns True once for each failure."""
         if not inboxes or any(inbox.error is None for inbox in inboxes) or not any(inbox.waking for inbox in inboxes):
             return False
         for inbox in inboxes:

@@ -32,8 +32,8 @@ class Records:
         self._cells, self._routes, self._now_ms = cells, routes, now_ms
 
     def of(self, received: Sequence[Received], tracked: str | None = None) -> dict[str, Cell]:
-        """The records of messages that were delivered before, by SQS's id. `tracked` is the requested queue: read also
-        the tracked records of all messages, by their keys."""
+        """The records of messages that were delivered before, by SQS's id. With `tracked`, the requested
+        queue, also the tracking records of all messages, by cell name."""
         if self._cells is None:
             return {}
         names = {one.raw["MessageId"]: RECORDS + one.raw["MessageId"] for one in received if is_again(one)}

@@ -59,7 +59,7 @@ class Scan:
         self._held: set[str] = set()  # known messages that a dependency holds
         self._why: dict[str, str] = {}  # reasons of holds, by dependency
         self._walk, self._tail = Walk(where, going=True), Walk(where)
-        self._walk_from_ms = 0  # when the last walk through the whole lane began, and when the next one does
+        self._walk_from_ms = 0  # start of the last walk through the whole lane, and of the next
         self._walk_ms = math.inf
         self._seen_ms: int | None = None  # messages that died before this are known, or found by the walk
 

@@ -209,7 +209,7 @@ def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
 
 
 def _solid(text: str, at: int) -> int:
-    """The start of the next word; the end of the text if there is none."""
+    """The index of the next word's start; the text's length if no word follows."""
     return at + len(text[at:]) - len(text[at:].lstrip())
 
 
