@@ -32,6 +32,14 @@ def run_record(view: RunView) -> dict[str, Any]:
     }
 
 
+def run_text(view: RunView) -> str:
+    """Return a run as one line, with its reason to wait or to have ended."""
+    counts = view.counts
+    text = f"{view.id} {view.state}: {counts['moved']:,} of {counts['planned']:,} moved"
+    text += f", {counts['done']:,} done, {counts['failed']:,} failed"
+    return f"{text}; {view.why}" if view.why else text
+
+
 def failed_again_record(failed: Failed) -> dict[str, Any]:
     """Return a message that failed again after a run moved it, as a record."""
     return {

@@ -18,7 +18,7 @@ from ...present.formats import listed, seconds, timestamp
 from ...present.groups import group_records
 from ...present.holds import hold_record
 from ...present.queues import LANES, queue_record
-from ...present.runs import run_record
+from ...present.runs import run_record, run_text
 from ...present.schedules import schedule_record
 from ...present.status import NEEDS_SHOWN, QUEUES_SHOWN, need_record, schedule_state
 from ...present.table import table
@@ -30,7 +30,6 @@ from ..terminal.output import Column, Output
 if TYPE_CHECKING:
     from ...message import FailureGroup
     from ...status import Hold, Need, QueueStatus, Status, WorkerStatus
-    from ...triage.redrive.run import RunView
 
 SHOWN = 5  # failure groups, holds and runs in the text; `-o json` has more
 _LANES = LANES[:-1]  # without done messages, which need no action
@@ -120,7 +119,7 @@ def _screen(status: Status, opened: OpenedStore, out: Output) -> Iterator[str]:
     if status.runs:
         yield from ("", "redrive runs")
     for run in status.runs[:SHOWN]:
-        yield from wrapped(_ran(run))
+        yield from wrapped(run_text(run))
         yield leads(f"run watch {typed(run.id)}", web_link("runs", run.id))
     yield from _more(len(status.runs), "runs", "run list", out)
     yield from ("", f"queues of {opened.url}")
@@ -162,13 +161,6 @@ def _leased(queues: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in queues.items() if count}
 
 
-def _ran(run: RunView) -> str:
-    counts = run.counts
-    text = f"{run.id} {run.state}: {counts.get('moved', 0):,} of {counts.get('planned', 0):,} moved"
-    text += f", {counts.get('done', 0):,} done, {counts.get('failed', 0):,} failed"
-    return f"{text}; {run.why}" if run.why else text
-
-
 def _page(need: Need) -> str | None:
     """Return the address of a need's web page, if the setting `web_url` is set."""
     return web_link(*need.place, **need.query) if need.place else None
@@ -198,7 +190,7 @@ def _rows(status: Status) -> Iterable[dict[str, Any]]:
         text = joined(schedule.name, f": {schedule_state(schedule, status.at_ms)}")
         yield {"area": "schedule", "text": text, "until": timestamp(schedule.next_ms)}
     for run in status.runs:
-        yield {"area": "run", "text": _ran(run), "next": onward(f"run watch {typed(run.id)}")}
+        yield {"area": "run", "text": run_text(run), "next": onward(f"run watch {typed(run.id)}")}
     for queue in status.queues[:QUEUES_SHOWN]:
         lanes = listed({lane: getattr(queue.counts, lane) for lane in _LANES})
         text = joined(queue.name, f": {lanes}; oldest {seconds(queue.counts.oldest_age_s)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from ...crypto import shown_text
 from ...message import Counts
 from ...present.formats import listed, milliseconds, number, seconds, share
+from ...present.runs import run_text
 from ...present.table import Column
 from ...redact import joined
 from ..model import Model
@@ -23,7 +24,6 @@ from .workers import WorkersScreen
 if TYPE_CHECKING:
     from ...history import History
     from ...status import Hold, Need, QueueStatus, Status
-    from ...triage.redrive.run import RunView
 
 EACH_MAX = 5  # the most holds, failures, runs and queues listed
 
@@ -161,7 +161,8 @@ def _rows(status: Status) -> Iterator[dict[str, Any]]:
     for group in status.failures[:EACH_MAX]:
         text = f"{group.count:,} × {group.error} in {group.task}, {group.trend}: {shown_text(group.text)}"
         yield {"id": f"failure/{group.fingerprint}/{group.task}", "area": "failure", "text": text}
-    yield from map(_run, status.runs[:EACH_MAX])
+    for run in status.runs[:EACH_MAX]:
+        yield {"id": f"run/{run.id}", "area": "run", "text": run_text(run)}
     yield from map(_queue, [queue for queue in status.queues if queue.counts != Counts()][:EACH_MAX])
 
 
@@ -178,13 +179,6 @@ def _need(need: Need, now_ms: int) -> dict[str, Any]:
 def _held(hold: Hold, now_ms: int) -> dict[str, Any]:
     waits = f" ({count(hold.count, 'message')})" if hold.count else ""
     return {"id": f"held/{hold.kind}/{hold.by}", "area": "held", "text": hold.line(now_ms) + waits, "of": hold.kind}
-
-
-def _run(view: RunView) -> dict[str, Any]:
-    counts = view.counts
-    text = f"{view.id} {view.state}: {counts.get('moved', 0):,} of {counts.get('planned', 0):,} moved, "
-    text += f"{counts.get('done', 0):,} done, {counts.get('failed', 0):,} failed"
-    return {"id": f"run/{view.id}", "area": "run", "text": f"{text}; {view.why}" if view.why else text}
 
 
 def _queue(queue: QueueStatus) -> dict[str, Any]:
