@@ -22,10 +22,9 @@ from .terminal.stderr import note
 from .terminal.types import DURATION
 
 if TYPE_CHECKING:
-    from ..deliver.ingest import FileRecord, Ledger
+    from ..deliver import FileRecord, Ledger, Summary
     from ..deliver.run import DeliveryOptions, FileDelivery
     from ..deliver.sending import UrlTarget
-    from ..deliver.summary import Summary
 
 QUOTED_MIN = 6  # the least length of a header's value that is hidden in answers: shorter ones occur in any text
 _COLUMNS = (
@@ -80,7 +79,7 @@ def deliver(opened: OpenedStore, output: Output, file: str, **given: Any) -> int
 
     Exit codes: 0 all delivered, 5 some were not, 1 bad input, 130 interrupted.
     """
-    from ..deliver.summary import spool_folder
+    from ..deliver import spool_folder
 
     target = _target(given)
     _options(given)  # report misspelled options before a large file is read
@@ -101,7 +100,7 @@ class _Command:
     def __init__(
         self, opened: OpenedStore, output: Output, file: str, given: dict[str, Any], target: UrlTarget, folder: Path
     ) -> None:
-        from ..deliver.lines import LINE_MAX
+        from ..deliver import LINE_MAX
 
         self.store, self.output, self.file, self.given = opened.store, output, file, given
         self.target, self.folder = target, folder
@@ -111,9 +110,7 @@ class _Command:
 
     def run(self) -> int:
         """Check, enqueue and send the lines; return the exit code. Keeps spooled input while lines of it are unsent."""
-        from ..deliver.lines import check
-        from ..deliver.progress import ProgressBar
-        from ..deliver.spool import readable, spool_path
+        from ..deliver import ProgressBar, check, readable, spool_path
 
         self.path = readable(self.file, self.folder)
         with ProgressBar() as bar, self.path.open("rb") as opened:
@@ -125,8 +122,8 @@ class _Command:
                 spool_path(self.folder, self.checked.digest).unlink(missing_ok=True)
 
     def _run(self) -> int:
+        from ..deliver import Ledger, first_record, record_key
         from ..deliver.growth import Growth, grow
-        from ..deliver.ingest import Ledger, first_record, record_key
         from ..deliver.sending import show_url
 
         key = record_key(self.checked.digest, self.target.url)
@@ -166,9 +163,8 @@ class _Command:
         return False
 
     def _deliver(self, ledger: Ledger, start: FileRecord) -> int:
-        from ..deliver.progress import ProgressBar
+        from ..deliver import ProgressBar, close, summarize
         from ..deliver.run import FileDelivery
-        from ..deliver.summary import close, summarize
 
         if ledger.record is not None:
             before = summarize(self.store, ledger.record)
@@ -202,7 +198,7 @@ class _Command:
 
     def _judge_bad_lines(self) -> None:
         """Raise Failure if there are bad lines; with --skip-bad, write them to its file instead."""
-        from ..deliver.lines import write_bad
+        from ..deliver import write_bad
 
         bad, first, target = self.checked.bad, self.checked.first_bad, self.given["skip_bad"]
         if not bad:
@@ -220,7 +216,7 @@ class _Command:
             note(f"{_lines(bad)} left out, and written to {target}")
 
     def _dry_run(self, record: FileRecord) -> int:
-        from ..deliver.summary import summarize
+        from ..deliver import summarize
 
         self.output.record(
             {
@@ -238,7 +234,7 @@ class _Command:
         return DONE
 
     def _forget(self, ledger: Ledger) -> int:
-        from ..deliver.summary import remove, summarize
+        from ..deliver import remove, summarize
         from ..triage.pauses import tell
 
         if ledger.record is None:
@@ -287,8 +283,8 @@ class _Command:
 
 
 def _target(given: dict[str, Any]) -> UrlTarget:
+    from ..deliver import read_secret
     from ..deliver.sending import UrlTarget, check_url
-    from ..deliver.signing import read_secret
 
     keys = tuple(read_secret(text) for text in given["secrets"])
     headers = dict(_headers(given["headers"]))
@@ -347,7 +343,7 @@ def _admitted(name: str, shown: str) -> str:
 
 def _options(given: dict[str, Any]) -> DeliveryOptions:
     from ..config import settings
-    from ..deliver.retry import read_retry
+    from ..deliver import read_retry
     from ..deliver.run import DeliveryOptions
     from ..flow.limits import read_rate
 

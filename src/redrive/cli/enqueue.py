@@ -29,8 +29,8 @@ from .terminal.stderr import note
 from .terminal.types import DURATION, TIME
 
 if TYPE_CHECKING:
+    from ..deliver import Ledger
     from ..deliver.backfill import Drafts
-    from ..deliver.ingest import Ledger
 
 FILES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _EXAMPLES: dict[Any, Any] = {int: 1, float: 1.5, str: "text", bool: True, list: [], dict: {}}
@@ -139,11 +139,8 @@ def _refuse_options(options: dict[str, Any], headers: Sequence[str]) -> None:
 
 
 def _backfill(opened: OpenedStore, out: Output, file: str, task: str | None, queue: str | None, *, repeat: bool) -> int:
+    from ..deliver import LINE_MAX, ProgressBar, check, readable, spool_folder, spool_path
     from ..deliver.backfill import Drafts
-    from ..deliver.lines import LINE_MAX, check
-    from ..deliver.progress import ProgressBar
-    from ..deliver.spool import readable, spool_path
-    from ..deliver.summary import spool_folder
 
     def make(name: str, arguments: Any, options: dict[str, Any]) -> Draft:
         try:
@@ -177,8 +174,8 @@ def _backfill(opened: OpenedStore, out: Output, file: str, task: str | None, que
 def _put_lines(
     opened: OpenedStore, out: Output, drafts: Drafts, ledger: Ledger, file: str, repeat: bool, read: Any, total: int
 ) -> int:
+    from ..deliver import FileRecord
     from ..deliver.backfill import Backfill
-    from ..deliver.ingest import FileRecord
 
     store, name = opened.store, "standard input" if file == "-" else file
     if ledger.record is None or repeat:

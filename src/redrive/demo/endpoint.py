@@ -20,7 +20,7 @@ from email.utils import formatdate
 
 import msgspec
 
-from ..deliver.signing import read_secret, sign
+from ..deliver import read_secret, sign
 from .plan import FOR_GOOD, FailurePlan, draw, event_ids, one_outage
 
 LATENCY_S = (0.005, 0.030)

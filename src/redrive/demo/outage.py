@@ -15,9 +15,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from ..deliver.pace import Pacer
+from ..deliver import Pacer, read_secret
 from ..deliver.sending import Poster, UrlTarget, delivery_app, new_client
-from ..deliver.signing import read_secret
 from ..duration import show
 from ..events import DeliveryEvent, Event
 from ..flow.breaker import Breaker

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ..deliver.pace import Pacer
+from ..deliver import Pacer
 from ..deliver.run import DeliveryOptions
 from ..deliver.sending import Poster, UrlTarget, delivery_app, new_client
 from ..duration import rfc3339, show

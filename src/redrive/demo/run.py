@@ -17,13 +17,24 @@ import msgspec
 from rich.console import Console
 
 from ..app import App
-from ..deliver.ingest import FileRecord, Ledger, LineIngest, first_record, record_key
-from ..deliver.lines import LINE_MAX, Checked, check
+from ..deliver import (
+    LINE_MAX,
+    Checked,
+    FileRecord,
+    Ledger,
+    LineIngest,
+    Summary,
+    check,
+    close,
+    first_record,
+    read_secret,
+    readable,
+    record_key,
+    remove,
+    summarize,
+)
 from ..deliver.run import DeliveryOptions, FileDelivery
 from ..deliver.sending import UrlTarget
-from ..deliver.signing import read_secret
-from ..deliver.spool import readable
-from ..deliver.summary import Summary, close, remove, summarize
 from ..duration import show
 from ..errors import Unsupported
 from ..observe.logs import JsonLog

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..deliver import DeadGroup
 from ..deliver.run import FileDelivery
-from ..deliver.summary import DeadGroup
 from ..duration import show
 from ..events import DeliveryEvent, Event
 from .ledger import ProofVerdict
