@@ -1,8 +1,8 @@
 """`redrive deliver`: send the lines of a file as durable HTTP POSTs. Needs the extra `http`.
 
 Begin with `run`. `spool` and `lines` read and check the file, `ingest` enqueues each line once, `sending` has the task
-that POSTs one, and `summary` counts the outcomes. `run` and `sending`, which need `httpx`, are not imported here: `redrive enqueue
-FILE` reads files without it.
+that POSTs one, and `summary` counts the outcomes. `run` and `sending` need `httpx` and are not imported here:
+`redrive enqueue FILE` reads files without it.
 """
 
 from .ingest import FileRecord, Ledger, LineIngest, first_record, record_key

@@ -17,7 +17,7 @@ from .holds import hold_record
 from .messages import message_record, moment_record, running_record
 
 
-class MessageDetail(NamedTuple):
+class WholeMessage(NamedTuple):
     """A message as a record, and what its fields `held` and `timeline` are made of."""
 
     record: dict[str, Any]
@@ -27,7 +27,7 @@ class MessageDetail(NamedTuple):
 
 def message_detail(
     store: Store, app: Registry | None, message: Message, now_ms: int, lead: Callable[[str], str] = onward
-) -> MessageDetail:
+) -> WholeMessage:
     """Return all that is known of a message. `lead` as for `hold_record`. Raises StoreError."""
     try:
         holds = Reasons(store, app).of(message)
@@ -44,4 +44,4 @@ def message_detail(
         "timeline": [moment_record(moment) for moment in moments],
         "purged": None if purge is None else f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else ""),
     }
-    return MessageDetail(record, holds, moments)
+    return WholeMessage(record, holds, moments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -164,6 +165,19 @@ class PageRequest:
         """Return a shared sum as `kept` does, or None if it is not there within WAITED_S."""
         kept = self.site.sums.within(WAITED_S, key, read)
         return None if kept is None else self._aged(kept)
+
+    # -- the commands that do the same
+
+    def command(self, *words: str) -> str:
+        """Return the command that has the same effect or output as a page."""
+        return self.leads(shlex.join(words))
+
+    def leads(self, words: str) -> str:
+        """Return the command with these words, already quoted, for this app or store."""
+        spec = getattr(self.registry, "spec", None)
+        at = ("--app", spec) if spec else ("--url", self.site.url)
+        named = spec is not None and spec in shlex.split(words)  # the words name the app already
+        return f"redrive {words}" if named else f"redrive {words} {shlex.join(at)}"
 
     # -- reading forms: each raises Problem for what it cannot take
 

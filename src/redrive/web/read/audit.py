@@ -9,7 +9,6 @@ from ...audit import Entry
 from ...ids import is_id
 from ...present.audit import entry_record
 from ..ask import PageRequest, Problem, Record
-from . import fields
 
 PAGE = 100  # entries per page
 SCANNED_MAX = 5_000  # entries read for one page
@@ -44,7 +43,7 @@ def audit(ask: PageRequest) -> Record:
         "before": f"{last}-{same}" if more else None,
         "scanned": scanned,
         "verified": _verified(ask) if ask.checked("verify") else None,
-        "command": fields.command(ask, *_words(wanted)),
+        "command": ask.command(*_words(wanted)),
     }
 
 

@@ -18,7 +18,6 @@ from ...triage.edit import Editor, Prepared
 from .. import exact, schemas
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..hidden import Veiled
-from . import fields
 from .message import gone
 
 EDITED_MAX = 1024 * 1024  # bytes of a body that can be edited
@@ -177,7 +176,7 @@ class Attempt:
             "mistake": wrong.text if wrong else None,
             "diff": diff,
             "lines": [] if diff is None else [{"sign": _sign(line), "text": line} for line in diff.splitlines()],
-            "command": fields.command(self._ask, "dlq", "edit", message.id, "--reason", "…"),
+            "command": self._ask.command("dlq", "edit", message.id, "--reason", "…"),
         }
 
     def _uncheckable(self) -> str | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError, Unsupported
@@ -30,20 +28,7 @@ def queue(ask: PageRequest, name: str, counts: Counts, *, paused: bool, holds: S
 
 def hold(ask: PageRequest, each: Hold) -> Record:
     """Return a hold as a record, with its next command for this app or store."""
-    return hold_record(each, partial(leads, ask))
-
-
-def command(ask: PageRequest, *words: str) -> str:
-    """Return the command that has the same effect or output as this page."""
-    return leads(ask, shlex.join(words))
-
-
-def leads(ask: PageRequest, words: str) -> str:
-    """Return the command with these words, already quoted, for this app or store."""
-    spec = getattr(ask.registry, "spec", None)
-    at = ("--app", spec) if spec else ("--url", ask.site.url)
-    named = spec is not None and spec in shlex.split(words)  # the words name the app already
-    return f"redrive {words}" if named else f"redrive {words} {shlex.join(at)}"
+    return hold_record(each, ask.leads)
 
 
 def since(ask: PageRequest, default: str = "24h") -> str:

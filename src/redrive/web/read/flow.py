@@ -15,7 +15,6 @@ from ...present.formats import timestamp
 from ...triage.controls import LOOKED, Control, Controls
 from ...worker.flow.local_state import controls as controls_of
 from ..ask import PageRequest, Problem, Record
-from . import fields
 from .plans import missing
 from .waiting import counts_by_queue
 
@@ -48,7 +47,7 @@ def flow(ask: PageRequest) -> Record:
         "age_s": kept.age_s,
         "looked": LOOKED,
         "more": _more(ask),
-        "command": fields.command(ask, "flow", "list"),
+        "command": ask.command("flow", "list"),
     }
 
 
@@ -100,7 +99,7 @@ def dependency(ask: PageRequest) -> Record:
         "more": _more(ask),
         "tasks": _callers(ask, name),
         "mutes": mutes(ask, name),
-        "command": fields.command(ask, "flow", "show", name, *(["--key", key] if key else [])),
+        "command": ask.command("flow", "show", name, *(["--key", key] if key else [])),
     }
 
 

@@ -26,7 +26,7 @@ from ...triage.selection import Selection
 from .. import outside
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
-from . import fields, selecting, shares
+from . import selecting, shares
 
 ROWS = 100
 SAMPLES = 50  # groups whose sample is read to find the failing code
@@ -71,7 +71,7 @@ def _record(ask: PageRequest, **known: object) -> Record:
     words = ("dlq", "groups", *((text,) if text else ()))
     return {
         "q": text, "groups": [], "all": 0, "dead": 0, "tasks": [], "age_s": 0.0, "mistake": None, "missing": None,
-        "making": False, "completions": selecting.completions(ask), "command": fields.command(ask, *words), **known,
+        "making": False, "completions": selecting.completions(ask), "command": ask.command(*words), **known,
     }  # fmt: skip
 
 
@@ -184,8 +184,8 @@ def group(ask: PageRequest) -> Record:
         "after": after,
         "log": _log(ask, fingerprint),
         "rules": ["hold", "auto", "discard", "none"],
-        "command": fields.command(ask, "dlq", "group", fingerprint),
-        "plan_command": fields.command(ask, "dlq", "plan", selector),
+        "command": ask.command("dlq", "group", fingerprint),
+        "plan_command": ask.command("dlq", "plan", selector),
     }
 
 

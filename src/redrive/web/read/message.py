@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from ...triage.edit import REPLACES
 from ...triage.timeline import ended_by
 from .. import outside
 from ..ask import PageAnswer, PageRequest, Problem, Record
-from . import fields, selecting
+from . import selecting
 
 BODY_MAX = 256 * 1024  # bytes of a body, result or checkpoint up to which a page shows it
 ROW_MAX = 10_000  # characters of a column of a damaged row
@@ -83,7 +82,7 @@ def gone(ask: PageRequest, id: str) -> Problem:
 
 def _record(ask: PageRequest, message: Message) -> Record:
     now_ms = ask.store.now_ms()
-    detail = message_detail(ask.store, ask.registry, _without_large(message), now_ms, partial(fields.leads, ask))
+    detail = message_detail(ask.store, ask.registry, _without_large(message), now_ms, ask.leads)
     record: Record = dict.fromkeys(_MAYBE) | detail.record | _large(message)
     record["timeline"] = [_moment(message, moment) for moment in detail.moments]
     record["blob"] = None
@@ -98,7 +97,7 @@ def _record(ask: PageRequest, message: Message) -> Record:
         "replaces": message.headers.get(REPLACES),
         "links": _links(message, latest, (latest.traceparent if latest else "") or message.traceparent),
         "actions": list(_ACTIONS.get(record["state"], ()) if message.damage is None else ("discard",)),
-        "command": fields.command(ask, "job", "show", message.id),
+        "command": ask.command("job", "show", message.id),
     }
     if not ask.sees_bodies:
         record |= dict.fromkeys(_PRIVATE)

@@ -9,7 +9,7 @@ from ...present.names import NAMES_MAX
 from ...triage.select.terms import ARGS, fields_of
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
-from . import fields, selecting
+from . import selecting
 from .waiting import STATES, counts_by_queue, listed
 
 ROWS = 50
@@ -53,7 +53,7 @@ def _bare(ask: PageRequest, **known: object) -> Record:
         "lanes": list(STATES),
         "completions": selecting.completions(ask),
         "queues": selecting.queue_names(ask)[:NAMES_MAX],
-        "command": fields.command(ask, *words, *([ask.text("q")] if ask.text("q") else [])),
+        "command": ask.command(*words, *([ask.text("q")] if ask.text("q") else [])),
         **known,
     }
 

@@ -27,7 +27,7 @@ def overview(ask: PageRequest) -> Record:
         "age_s": kept.age_s,
         "ok": status.ok,
         "needs": [
-            need_record(need, fields.leads(ask, need.next)) | {"place": list(need.place), "query": dict(need.query)}
+            need_record(need, ask.leads(need.next)) | {"place": list(need.place), "query": dict(need.query)}
             for need in status.needs[:NEEDS_SHOWN]
         ],
         "need_count": len(status.needs),
@@ -52,7 +52,7 @@ def overview(ask: PageRequest) -> Record:
             "gone": sum(worker.state == "gone" for worker in status.workers),
         },
         "objectives": _objectives(ask),
-        "command": fields.command(ask, "status"),
+        "command": ask.command("status"),
     }  # fmt: skip
 
 

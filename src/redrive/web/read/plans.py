@@ -58,7 +58,7 @@ def planning(ask: PageRequest) -> Record:
         "groups": [] if selection is not None else [task_group_record(group) for group in failure_groups(ask)[:GROUPS]],
         "plans": recent(ask),
         "completions": completions(ask),
-        "command": fields.command(ask, "dlq", "plan", *([words] if selection is not None else [])),
+        "command": ask.command("dlq", "plan", *([words] if selection is not None else [])),
     }
 
 
@@ -192,7 +192,7 @@ def plan(ask: PageRequest) -> Record:
         "peak_per_s": rate,
         "load": _load(ask, made, rate),
         "held": [] if applied else _held(ask, made),
-        "command": fields.command(ask, "dlq", "apply", made.id, "--reason", made.settings.note or "…"),
+        "command": ask.command("dlq", "apply", made.id, "--reason", made.settings.note or "…"),
     }
 
 

@@ -14,7 +14,6 @@ from ...policy import KINDS, Retry, presets
 from ...policy import preview as preview_of
 from ...present.policies import policy_summary, step_record
 from ..ask import PageRequest, Problem, Record
-from . import fields
 
 if TYPE_CHECKING:
     from ...registry import Registry
@@ -47,7 +46,7 @@ def policies(ask: PageRequest) -> Record:
         "policies": rows,
         "count": len(rows) if app is None else len(names),
         "more_after": more,
-        "command": "redrive policy list" if app is None else fields.command(ask, *words),
+        "command": "redrive policy list" if app is None else ask.command(*words),
     }
 
 

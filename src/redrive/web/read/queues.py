@@ -34,7 +34,7 @@ def queues(ask: PageRequest) -> Record:
         "queue_count": len(every),
         "unread": kept.value.unread,
         "age_s": kept.age_s,
-        "command": fields.command(ask, "queue", "list"),
+        "command": ask.command("queue", "list"),
     }
 
 
@@ -83,7 +83,7 @@ def queue(ask: PageRequest) -> Record:
         ],
         "groups": _groups(ask, name),
         "wave": _wave(ask, name),
-        "command": fields.command(ask, "upcoming", name),
+        "command": ask.command("upcoming", name),
     }
 
 

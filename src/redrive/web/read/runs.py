@@ -33,7 +33,7 @@ def runs(ask: PageRequest) -> Record:
         "runs": [run_record(view) for view in views[(number - 1) * ROWS : number * ROWS]],
         "number": number,
         "more": len(views) > number * ROWS,
-        "command": fields.command(ask, "run", "list"),
+        "command": ask.command("run", "list"),
     }
 
 
@@ -67,7 +67,7 @@ def run(ask: PageRequest) -> Record:
         "can": can(ask, view, state, plan),
         "story": [{"at": timestamp(line.at_ms), "text": line.text} for line in reversed(story[-STORY:])],
         "failures": _failures(ask, handle, view),
-        "command": fields.command(ask, "run", "show", handle.id),
+        "command": ask.command("run", "show", handle.id),
     }
 
 

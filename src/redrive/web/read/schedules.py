@@ -27,7 +27,7 @@ def schedules(ask: PageRequest) -> Record:
     if ask.registry is None:
         why = "Schedules are declared in an app; a store alone does not know them."
         return {"missing": why, "schedules": [], "warning": None, "command": "redrive web --app tasks:app"}
-    command = fields.command(ask, "schedule", "list")
+    command = ask.command("schedule", "list")
     try:
         statuses = schedule_statuses(ask.registry, ask.store)
     except Unsupported as error:

@@ -18,7 +18,6 @@ from ...schedule import warning
 from ...status.cells import problems
 from ...worker.preflight import advice
 from ..ask import PageRequest, Record
-from . import fields
 
 
 def system(ask: PageRequest) -> Record:
@@ -41,7 +40,7 @@ def system(ask: PageRequest) -> Record:
         "actor": ask.actor,
         "site_read_only": ask.site.read_only,
         "permissions": [{"permission": str(each), "granted": ask.user.may(each)} for each in Permission],
-        "command": fields.command(ask, "doctor"),
+        "command": ask.command("doctor"),
     }
 
 

@@ -8,7 +8,6 @@ from ...errors import Unsupported
 from ...presence import GONE_MS, RENEW_S, WorkerInfo
 from ...present.workers import worker_record
 from ..ask import PageRequest, Record
-from . import fields
 
 RUNNING_MAX = 200  # messages listed, over all workers
 
@@ -32,7 +31,7 @@ def workers(ask: PageRequest) -> Record:
         "running_count": sum(row["held"] for row in alive),
         "renewed_every_s": RENEW_S,
         "gone_after_s": GONE_MS // 1000,
-        "command": fields.command(ask, "workers", "-v"),
+        "command": ask.command("workers", "-v"),
     }
 
 
