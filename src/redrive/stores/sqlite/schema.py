@@ -37,7 +37,7 @@ insert into schema_at values (%d);
 _LEFT_ALONE = re.compile(r"due_ms (<= \?2|is not null)")
 _OURS = """(lane in ('ready', 'leased', 'dead', 'quarantine', 'done') or typeof(lane) <> 'text' or length(lane) > 40
  or lane glob '[^a-z]*' or lane glob '*[^a-z0-9_-]*' or lane = '')"""
-_SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # of a valid cell version
+_SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # SQL: a valid cell version
 _PAIRS = [f"'{name}', {name}" for name in _TAKEN]
 BEFORE = f"json_object({', '.join(_PAIRS)}, 'blocked', coalesce(turn = 0, 0))"
 
