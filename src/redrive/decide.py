@@ -232,8 +232,8 @@ def _decide_crash_in_company(message: Message, fault: Fault, policy: Policy, now
 
 
 def _crashes_too_often(message: Message, policy: Policy, now_ms: int, more: int = 0) -> bool:
-    """True if the crashes of the message, plus `more` uncounted ones alone, suffice to quarantine it. Crashes before
-    the window do not count."""
+    """True if the crashes of the message, plus `more` uncounted ones alone, quarantine it. Older crashes than the
+    window do not count."""
     alone = message.crashes_alone + more
     if policy.crashes_within_s is not None:
         since_ms = now_ms - _ceil_ms(policy.crashes_within_s)

@@ -108,8 +108,7 @@ class Events:
             self._tell(self.notice_observers, notices)
 
     def warn(self, text: str) -> None:
-        """Log a warning, unless a LineLog is subscribed: a worker inside another program may have no observer that
-        shows notices."""
+        """Log a warning, unless a LineLog is subscribed: a worker in another program may lack an observer."""
         if not any(isinstance(each, LineLog) for each in self.observers):
             import logging  # imported late: only a warning needs logging
 

@@ -159,8 +159,7 @@ def _as_dict(carried: RedriverReport) -> dict[str, Any]:
 
 
 def _left(context: Any, most_s: float) -> Callable[[], float]:
-    """A function that returns the seconds left for work in this invocation: all but the last `most_s`, or all but a
-    third if that is less."""
+    """A function that returns the seconds left for work: all but the last `most_s`, or a third if that is less."""
     ask = getattr(context, "get_remaining_time_in_millis", None)
     if ask is None:
         end_s = time.monotonic() + ALONE_S

@@ -30,8 +30,8 @@ def client(service: str, *, region: str | None, **options: Any) -> Any:
 
 
 class Opened(NamedTuple):
-    """A boto3 client and its settings, for calls that bypass it. `ca`: the client's own certificate file. `direct`: no
-    proxy is used."""
+    """A boto3 client and its settings, for calls that bypass it. `ca`: its own certificate file. `direct`: without
+    proxy."""
 
     client: Any
     credentials: Any

@@ -57,8 +57,7 @@ class QuickCalls:
         self._closed = False
 
     def call(self, action: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Call the action; returns its response. Raises ClientError, or OSError or HTTPException for the network, after
-        TRIES attempts."""
+        """Call the action; returns its response. Raises ClientError, OSError or HTTPException after TRIES attempts."""
         body = _encode(parameters)
         for turn in range(TRIES - 1):
             try:

@@ -113,8 +113,7 @@ def is_raw(message: Message) -> bool:
 
 
 def whole_body(store: Store, message: Message) -> bytes:
-    """The message's body, fetched if it is in a blob. Raises BlobsUnavailable, Unreadable; KeyMissing or Tampered if it
-    could not be decrypted."""
+    """The message's body, fetched if it is in a blob. Raises BlobsUnavailable, Unreadable, KeyMissing, Tampered."""
     if message.content.startswith(SEALED):
         from ..crypto import why_closed
 

@@ -46,8 +46,7 @@ class FileBlobs:
             _sync(self.folder)  # makes the names durable; each file was synced before its rename
 
     def _write(self, key: str, body: bytes) -> None:
-        """Write a part, then rename it: a named blob is complete. A crash leaves a part, or a blob without a message,
-        and both are collected."""
+        """Write a part, then rename it: a named blob is complete. Parts and orphans left by a crash are collected."""
         path = self._path(key)
         part = path.with_name(path.name + _PART)
         try:

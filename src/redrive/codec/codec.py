@@ -316,8 +316,7 @@ def to_json(value: Any, what: str) -> bytes:
 
 
 def _refuse_nan(value: Any) -> None:
-    """Raise ValueError for NaN and infinity: JSON has neither, and the encoder would write null, so the handler would
-    get another value."""
+    """Raise ValueError for NaN and infinity: the encoder would write null, so the handler would get another value."""
     todo: list[Any] = [msgspec.to_builtins(value, enc_hook=unwrap)]  # unpacks models and enums, which may contain a NaN
     while todo:
         value = todo.pop()

@@ -86,8 +86,7 @@ class Box:
         return header + nonce + writing.encrypt(nonce, data, header + _names((purpose, content, id, task)))  # type: ignore[no-any-return]
 
     def open(self, sealed: bytes, purpose: str, content: str, id: str, task: str) -> bytes:
-        """The bytes in an envelope. Raises KeyMissing, and Tampered if they were not sealed for this purpose, content
-        type, id and task."""
+        """The bytes in an envelope. Raises KeyMissing, or Tampered if not sealed for these arguments."""
         from cryptography.exceptions import InvalidTag
 
         envelope = parse_envelope(sealed)

@@ -45,8 +45,8 @@ _arguments = msgspec.json.Decoder(dict[str, Any] | list[Any]).decode
 
 
 class Drafts:
-    """Makes messages from lines. `task` is the task of all lines, which then hold only its arguments; `queue` is for
-    lines that name none."""
+    """Makes messages from lines. `task`: the task of all lines, which then hold only arguments; `queue`: the default
+    queue."""
 
     def __init__(self, store: Store, make: MakeDraft, *, task: str | None = None, queue: str | None = None) -> None:
         self._traits, self._make, self.task, self.queue = store.traits, make, task, queue

@@ -47,8 +47,8 @@ class Growth:
         self._contents = decoded(cell, _decode, [])
 
     def remember(self, checked: Checked) -> None:
-        """Remember that this content is sent. If another process changes the cell meanwhile, only the later offer to
-        append is lost."""
+        """Remember that this content is sent. If another process changes the cell, only a later offer to append is
+        lost."""
         content = Content(checked.digest, checked.size)
         if content not in self._contents:
             kept = [*self._contents, content][-KEPT_MAX:]

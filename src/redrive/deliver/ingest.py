@@ -92,8 +92,8 @@ def first_record(name: str, url: str, key: str, checked: Checked, now_ms: int) -
 
 
 class LineIngest:
-    """Enqueues the missing lines in batches as messages of `app`, on a thread of its own; calls `on_put` with the size
-    of each batch."""
+    """Enqueues the missing lines in batches as messages of `app`, on its own thread; calls `on_put` with batch
+    sizes."""
 
     def __init__(
         self,

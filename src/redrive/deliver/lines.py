@@ -132,8 +132,7 @@ def _fault(body: bytes, limit: int) -> str | None:
 
 
 def _json_fault(body: bytes, error: msgspec.DecodeError) -> str | None:
-    """Check again with the json module: the fast check rejects lone surrogates, which JSON allows, and explains
-    little."""
+    """Check again with the json module: the fast check rejects lone surrogates, which JSON allows."""
     try:
         json.loads(body, parse_constant=_refuse, parse_int=len, parse_float=len)
     except RecursionError:

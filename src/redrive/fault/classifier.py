@@ -120,8 +120,8 @@ def _steer(exception: BaseException) -> Classification | None:
 def _classify_members(
     inspection: Inspection, seen: ExceptionFacts, rules: Sequence[Rule], depth: int
 ) -> Classification:
-    """Classify a group by its gravest member, which fails again even if the others succeed. A group steers only if all
-    members do."""
+    """Classify a group by its gravest member, which fails again even if the others succeed. It steers only if all
+    do."""
     if depth >= DEPTH_MAX:
         return _UNKNOWN
     members = members_of(seen.exception)[:MEMBERS_MAX]

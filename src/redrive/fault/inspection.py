@@ -92,8 +92,7 @@ class Inspection:
         return seen
 
     def chain(self, exception: BaseException) -> list[ExceptionFacts]:
-        """Return the exception and its causes, outermost first. A bare `__context__` counts only where it is a known
-        reason."""
+        """Return the exception and its causes, outermost first. A bare `__context__` counts only if known as reason."""
         chain = [self.see(exception)]
         inner = _inner(chain[0])
         while inner is not None and len(chain) < CAUSES_MAX and all(inner is not each.exception for each in chain):
@@ -198,15 +197,13 @@ def _read(
 
 
 def _kind_of_class(known: KnownClass, text: str) -> Kind | None:
-    """The kind of the class, but permanent for a rejected certificate: clients wrap that in a connection error, and
-    only the text says so."""
+    """The kind of the class, but permanent for a rejected certificate: clients wrap it in a connection error."""
     refused = known.kind is Kind.TRANSIENT and "certificate verify failed" in text.lower().replace("_", " ")
     return Kind.PERMANENT if refused else known.kind
 
 
 def _read_sql(exception: BaseException) -> tuple[Kind | None, str]:
-    """Read SQL errors of psycopg and asyncpg (`sqlstate`), psycopg2 (`pgcode`) and sqlite3; SQLAlchemy wraps any of
-    them as `orig`."""
+    """Read SQL errors of psycopg, asyncpg (`sqlstate`), psycopg2 (`pgcode`), sqlite3, and SQLAlchemy (in `orig`)."""
     if get(exception, "connection_invalidated") is True:
         return Kind.TRANSIENT, "connection_invalidated"
     original = get(exception, "orig")

@@ -125,8 +125,7 @@ def _is_sentence(value: str) -> bool:
 
 
 def templates_of(codes: Iterable[tuple[CodeType, Mapping[str, object]]]) -> tuple[Template, ...]:
-    """The templates in the source of these functions and in the constants that they name. A function without readable
-    source has none."""
+    """The templates in the source of these functions, if readable, and in the constants that they name."""
     templates: list[Template] = []
     for code, scope in codes:
         templates += _of_code(code, code.co_filename)

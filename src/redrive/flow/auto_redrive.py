@@ -101,8 +101,7 @@ class AutoRedrive:
 
     @property
     def run_max(self) -> int:
-        """The number of messages that one run moves: RUN_S at the rate, so that starting and ending runs is a small
-        part of the time."""
+        """The number of messages that one run moves: RUN_S at the rate, so that starting runs costs little."""
         return max(self.at_once, min(MOVED_MAX, math.ceil(self.rate * RUN_S)))
 
     def delay_s(self, n: int, u: float = 0.5) -> float:

@@ -88,8 +88,7 @@ class State(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 class CallCounts(Struct, frozen=True):
     """Counts of the calls in a batch: first attempts by result, then retries. `repeated` counts retries that failed
-    again and are not evidence (`evidence.repeats`). `probes` has results by owner of the lease, not counted
-    elsewhere."""
+    again and are not evidence (`evidence.repeats`). `probes`: other results, by lease owner."""
 
     success: int = 0
     failure: int = 0
@@ -126,8 +125,7 @@ def record(state: State, breaker: Breaker, outcome: str, now_ms: int, probe: str
 
 
 def record_many(state: State, breaker: Breaker, calls: CallCounts, now_ms: int) -> State:
-    """Record the results of calls, all at this time. While open or half-open, only probes with a lease count: the other
-    calls began earlier."""
+    """Record the results of calls, all at this time. While open or half-open, only probes with a lease count."""
     state = look(state, breaker, now_ms)
     if state.status == "half_open":
         for owner, outcome in calls.probes.items():
@@ -185,8 +183,8 @@ def valid(state: State, pass_: str) -> bool:
 
 
 def enter(state: State, now_ms: int) -> tuple[State, CallPermit]:
-    """Let the owner of a valid pass call now, or return when to ask again with the same pass, as the ramp's rate also
-    bounds late owners."""
+    """Let the owner of a valid pass call now, or return when to ask again with it: the ramp's rate bounds late
+    owners."""
     if state.ramp is None:
         return state, CallPermit(now_ms)
     ramp, at_ms = ramps.enter(state.ramp, now_ms)

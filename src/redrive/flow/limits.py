@@ -134,8 +134,7 @@ class CoolDown(Struct, frozen=True, array_like=True):
 
 
 def cool(state: CoolDown, asked_s: float, now_ms: int) -> CoolDown:
-    """The later of the present and the requested cool-down, at most COOL_MAX_S. A new one is spread over a fifth of
-    its time."""
+    """The later of the present and the requested cool-down, at most COOL_MAX_S. A new one is spread by a fifth."""
     asked_ms = math.ceil(min(max(0.0, asked_s), COOL_MAX_S) * 1000)
     if now_ms + asked_ms <= state.until_ms:
         return state

@@ -221,7 +221,7 @@ def _ask_one(
     state: DependencyState, d: Dependency, message: Message, now_ms: int, tokens: int
 ) -> tuple[DependencyState, Refusal | None, bool, int]:
     """Like `ask`, for one message while the breaker or a cool-down is active. Also returns if it is a probe, and the
-    number of tokens used."""
+    tokens used."""
     if d.breaker is not None and state.breaker.status in OPEN:
         return *_ask_breaker(state, d, d.breaker, message, _tokens(message, now_ms), now_ms), 0
     cool_ms = _cool_ms(state, message)

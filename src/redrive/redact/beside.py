@@ -108,8 +108,7 @@ class NameContext:
         return match.span() if match and not is_said_already(match[0]) else None
 
     def _after_space(self) -> Span | None:
-        """Match `PASSWORD 'abc'` (SQL), `requirepass abc` (Redis), `login ann password abc` (.netrc), `ENV TOKEN
-        abc`."""
+        """Match `PASSWORD 'abc'` (SQL), `requirepass abc` (Redis), `password abc` (.netrc), `ENV TOKEN abc`."""
         match = _SPACED.match(self.text, self.end)
         if match is None or self.in_code:
             return None

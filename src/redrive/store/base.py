@@ -13,8 +13,7 @@ from .traits import Traits
 
 
 class LargeBodies(Protocol):
-    """Blob storage beside a store, for bodies over `traits.blob_threshold`. Every method raises StoreError if the
-    storage is unreachable."""
+    """Blob storage beside a store, for bodies over `traits.blob_threshold`. Raises StoreError if it is unreachable."""
 
     def deposit(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Write the large bodies to blobs; returns the drafts to store, or the same object if no body is large."""

@@ -85,7 +85,7 @@ def settled(message: Message, settings: QueueSettings, now_ms: int) -> int | Non
 
 
 def admitted(message: Message, parked_ms: int, now_ms: int) -> Message:
-    """The message with a place: due at its admission, so that groups take turns. The time since it was due counts as
+    """The message with a place: due at its admission, so that groups take turns. The time from its due time counts as
     held."""
     held_ms = message.held_ms + max(0, now_ms - max(parked_ms, message.due_ms or 0))
     return replace(message, due_ms=max(now_ms, message.due_ms or 0), held_ms=held_ms)

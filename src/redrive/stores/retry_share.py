@@ -10,9 +10,8 @@ QueuePlace = tuple[int, int]
 
 
 def chosen(retries: Iterable[QueuePlace], backlog: Iterable[QueuePlace], ask: ClaimRequest) -> list[int]:
-    """The seqs to claim, in order. Both lists are of due messages, by due time within a priority: `retries` have failed
-    before, at least `ask.retries` of each priority if available; `backlog` is the claim without reservation, the first
-    `ask.limit` by priority."""
+    """The seqs to claim, in order. Both lists are of due messages, by priority and due time: `retries` have failed
+    before, at least `ask.retries` of each priority if available; `backlog` is the claim without reservation."""
     seqs: dict[int, None] = {}
     first, rest = [[*of] for of in (retries, backlog)]
     retries_left = ask.retries

@@ -62,8 +62,7 @@ def group_values(
     figures: Mapping[FigureSubject, float],
     cause: Callable[[FigureSubject], str | None],
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the values by subject key, and for each grouped subject's key its dependency. A subject that already fires
-    alone is not grouped."""
+    """Return, by subject key, all values, and the dependencies of grouped subjects. One that fires alone is not grouped."""
     values: dict[str, float] = {}
     groups = dict(joined)
     for subject, value in figures.items():

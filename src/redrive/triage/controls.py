@@ -184,7 +184,7 @@ class Controls:
         return self.show(name, key=key)
 
     def _change(self, name: str, act: ControlChange, what: str, reason: str, actor: str | None, key: str) -> None:
-        """Change the dependency's state by `act(state, now_ms)`, which returns the new state and the audit text, in one
+        """Change the dependency's state by `act(state, now_ms)`, which returns the new state and audit text, in one
         commit."""
         if not 0 < len(name) <= NAME_MAX or len(key) > KEY_BYTES_MAX:
             text = f"a dependency of {len(name):,} and a key of {len(key):,} characters"

@@ -77,8 +77,7 @@ class Editor:
         return message
 
     def body(self, message: Message) -> bytes:
-        """The body to start from: upgraded to the task's present version, if possible. Raises Unreadable,
-        BlobsUnavailable."""
+        """The body to start from: in the task's present version if possible. Raises Unreadable, BlobsUnavailable."""
         body, task = whole_body(self._store, message), self._task(message)
         if task is None or message.version >= task.version:
             return body

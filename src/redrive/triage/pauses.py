@@ -52,8 +52,8 @@ def cancel(
     store: Store, ids: Sequence[str], *, kill: bool = False, actor: str | None = None, reason: str = ""
 ) -> list[Cancel]:
     """Like `Store.cancel`, in one commit with its entry, which is then corrected for messages that were not cancelled.
-    With `kill`, the child process of one that runs isolated is killed. On SQS the entry follows. Raises ConfigError,
-    StoreError, Unsupported."""
+    `kill` kills the child process of an isolated one. On SQS the entry follows. Raises ConfigError, StoreError,
+    Unsupported."""
     audit, named = Audit(store), list(dict.fromkeys(ids))
     entry = audit.by_hand("cancel", "", actor, reason, "kill" if kill else "", ids=named)
 

@@ -41,8 +41,7 @@ class RedriveService(Service):
 
     def look(self, *, now: bool = False) -> None:
         """Start the thread if there is anything to run; checks at most once a second, except `now`. If the cells are
-        unreadable, the worker continues without: the store is down, or the cells were altered or written by a newer
-        version."""
+        unreadable, the worker continues without: the store is down, or the cells were altered or are newer."""
         now_s = time.monotonic()
         if self._thread is not None or (now_s < self._poll_at_s and not now):
             return

@@ -162,8 +162,7 @@ def _described(says: str, page: str) -> Json:
 
 
 def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) -> Resources:
-    """An alarm if a count of a function or machine is above 0. `metric`: namespace, name, dimension, and the logical
-    name of the resource."""
+    """An alarm if a count of a function or machine is above 0. `metric`: namespace, name, dimension, resource."""
     namespace, name, dimension, resource = metric
     properties = {
         "Namespace": namespace,

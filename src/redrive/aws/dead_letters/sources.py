@@ -39,8 +39,7 @@ def ingest_of(store: SqsStore) -> DeadLetterIngest:
 
 
 def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) -> Ingesting:
-    """The worker's service that ingests the dead letters of queues. Raises Unsupported, ConfigError,
-    StoreUnavailable."""
+    """The service that ingests dead letters of queues. Raises Unsupported, ConfigError, StoreUnavailable."""
     sqs = sqs_of(store)
     return Ingesting(ingest_of(sqs), sources(sqs, queues), notice)
 

@@ -56,8 +56,7 @@ def _action(step: RedriveStep) -> str:
 
 
 def _about(raw: Raw, step: RedriveStep) -> dict[str, Any]:
-    """The logged fields of a message: ids, attempts of its last life, redrives including this one, and its last
-    fault."""
+    """The logged fields of a message: ids, attempts of its last life, redrives including this one, and last fault."""
     state = state_in(raw)
     own = _Envelope() if state is None else _envelope(raw["Body"])
     received = (raw.get("Attributes") or {}).get("ApproximateReceiveCount", 0)

@@ -45,8 +45,7 @@ _Fits = Callable[[int], bool]  # returns True if a second has room
 
 
 class Wish(Struct, frozen=True):
-    """The second wanted for a message: `at_s` or the next free one up to `last_s`, else an earlier one from
-    `first_s`."""
+    """The second wanted for a message: `at_s` or the next free one up to `last_s`, else one from `first_s` on."""
 
     first_s: int
     at_s: int
@@ -257,8 +256,7 @@ class Pace:
 
     def _wish(self, raw: Raw, step: MoveStep, now_s: int) -> Wish:
         """The wish for a message: its own wait with jitter, up to SQS's longest delay. If those seconds are full, it
-        may arrive a little sooner: otherwise messages that wait 15 minutes would get only one second's room per
-        check."""
+        may arrive a little sooner: else messages that wait 15 minutes would get one second's room per check."""
         low_s, high_s = (min(math.ceil(self._auto.delay_s(step.attempt, u)), DELAY_MAX_S) for u in (0.0, 1.0))
         at_s = low_s + math.floor(_draw(raw, step) * (high_s - low_s + 1))
         first_s = min(low_s, DELAY_MAX_S - 2 * ROOM_S)

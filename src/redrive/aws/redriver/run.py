@@ -40,8 +40,7 @@ class Continuation(Struct, frozen=True):
 
 
 class RedriverReport(Struct):
-    """The report of a run of the re-driver. `again_s`: delay of the next run, None if nothing is left; `why`: its
-    reason."""
+    """The report of a run of the re-driver. `again_s`: delay of the next run, None if none; `why`: its reason."""
 
     redriven: int = 0
     isolated: int = 0
@@ -142,8 +141,8 @@ class Redriver:
 
     def _look_back(self) -> None:
         """Have the next run called if messages are left: deferred by gate or rate, unseen for lack of time, held by
-        others (who may have died) or failed; or if some are due while the alarm is still on for these, and thus would
-        not call again."""
+        others (who may have died) or failed; or if some are due while their alarm is still on, and so would not
+        call."""
         if self._later is not None:
             self._go_on(self._later.wait_s, self._later.why)
             return

@@ -61,8 +61,8 @@ class PageChunk(Struct, frozen=True):
 
 
 def chunks(units: Sequence[Unit], size: int) -> list[PageChunk]:
-    """Group units with the same wait and direction, in order, into chunks of up to `size` messages; a larger unit is a
-    chunk of its own."""
+    """Group units with the same wait and direction, in order, into chunks of up to `size` messages; a larger unit is
+    one chunk."""
     groups: list[list[Unit]] = []
     for unit in units:
         last = groups[-1] if groups else []

@@ -116,7 +116,7 @@ class Tasks:
     # -- a turn
 
     def _hold_lock(self, chain: str, seconds: int, *, force: bool = False) -> bool:
-        """Acquire or extend the lock for a chain of executions; False if another chain holds it. A stopped chain's lock
+        """Acquire or extend the lock of a chain of runs; False if another chain holds it. A stopped chain's lock
         expires."""
         for _ in range(3):
             cell = self._cells.read([self._lock])[0]

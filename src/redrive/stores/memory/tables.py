@@ -239,8 +239,7 @@ class Tables:
         return None if seq is None else self.kept[seq].message
 
     def held(self, receipt: Receipt) -> Message | None:
-        """The message leased under this receipt; None if it is stale. An expired lease is valid until the next
-        claim."""
+        """The message leased under this receipt; None if it is stale. Expired leases are valid until a claim."""
         kept = self.kept.get(receipt.handle)
         if kept is None or kept.message.lane is not Lane.LEASED or kept.message.fence != receipt.fence:
             return None

@@ -161,8 +161,7 @@ class PostgresAdmin(PostgresDatabase):
             self._admit_all(queue)
 
     def _admit_all(self, queue: str) -> None:
-        """Admit messages under new settings, in several commits. After a crash in between, any process's sweep
-        continues."""
+        """Admit messages under new settings, in several commits. After a crash, any process's sweep continues."""
         while self._admit_step(queue):
             pass
 

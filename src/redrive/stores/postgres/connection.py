@@ -90,9 +90,8 @@ class Connection(psycopg.Connection[TupleRow]):
             self.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: forget the connection without any message to the server, even a termination. The child's
-        socket is closed below libpq, so that the server notices the death of the parent; the object is kept, so that no
-        finalizer runs."""
+        """In a forked child: forget the connection without a message to the server. The socket is closed below libpq,
+        so that the server notices the parent's death; the object is kept, so that no finalizer runs."""
         _of_the_parent.append(self)
         if not self.closed:
             with contextlib.suppress(OSError):

@@ -76,8 +76,7 @@ class Beyond:
 
 
 def stand_in(row: tuple[Any, ...], *, claimed: bool = False) -> tuple[Message, Mapping[str, str]]:
-    """The readable parts of a row, and the unreadable columns with the reasons. `claimed`: the row is as after a claim,
-    which counts its attempt."""
+    """The readable parts of a row, and its unreadable columns with reasons. `claimed`: the row is as after a claim."""
     parts, wrong = [*row], dict[str, str]()
     rare = None if row[9] is None else msgspec.json.decode(row[9])
     raw = {"task": row[1], "fence": str(row[3]), "attempt": str(row[4]), "lane": row[12], "faults": row[10] or ""}

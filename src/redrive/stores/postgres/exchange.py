@@ -154,8 +154,7 @@ class _One:
         self.groups_seen = bool(self._names)
 
     def wakes(self) -> Wakes:
-        """The queues to notify other processes about: messages become due or may get a place there, and this process
-        may have no room for them."""
+        """The queues to notify other processes about: their messages become due, and this process may lack room."""
         wakes = Wakes(queue for queue, _ in self._names)
         if self._acks is None:
             now_ms = self._st.now_ms()

@@ -102,9 +102,8 @@ class Floors:
         patience_ms: float,
     ) -> None:
         """Look before the first claim from a queue. Otherwise a process that starts after many deletions would read
-        past all of them twice, in the claim and in a look. If the look takes longer than `patience_ms`, so would a
-        claim: then claims start near the end, and later scans cover the rest in pieces. Errors of a faster look are
-        raised."""
+        past all of them twice, in the claim and in a look. If the look exceeds `patience_ms`, so would a claim: then
+        claims start near the end, and scans cover the rest in pieces. Errors of a faster look are raised."""
         new = [queue for queue in queues if queue not in self._queues]
         looking = self.looking(new) if new else None
         if looking is None:

@@ -269,8 +269,8 @@ class Listener:
         return threading.Thread(target=self._keep, args=given, name="redrive-listen", daemon=True)
 
     def _keep(self, ended: threading.Event, called: threading.Event) -> None:
-        """Read notifications while no thread waits, since unread ones fill the server's queue, and no transaction can
-        notify."""
+        """Read notifications while no thread waits, since unread ones fill the server's queue and block all
+        notifiers."""
         while not ended.is_set():
             if self._attends:
                 self._listen(inf)

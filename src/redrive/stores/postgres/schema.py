@@ -70,8 +70,7 @@ def migrations(parts: dict[str, str]) -> list[Migration]:
 
 
 def open_schema(link: Session, parts: dict[str, str] | None = None) -> Version:
-    """Migrate the schema, unless the URL says `migrate=off`; returns its version. Raises SchemaError if it is
-    unusable."""
+    """Migrate the schema, unless the URL says `migrate=off`; returns its version. SchemaError if unusable."""
     known = migrations(statements() if parts is None else parts)
     at, last = version_of(link), known[-1].number
     _require_released(link, at, known)

@@ -51,8 +51,7 @@ from .statements import AnyConnection, Cursor, Statements
 def insert_all(
     st: Statements, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
 ) -> list[PutResult]:
-    """Write these drafts, except those whose key is held. Their groups are locked before, and admitted to
-    afterwards."""
+    """Write these drafts, except those whose key is held. Locks their groups, and admits to them afterwards."""
     if len(set(given)) < len(given):
         raise EnqueueError("two of these messages have the same id; nothing was written")
     held: dict[int, PutResult] = {}

@@ -154,8 +154,7 @@ class RedisAdmin(RedisNamespace):
         return problems + ([f"and {len(bad) - CHECKED_MAX:,} more messages"] if len(bad) > CHECKED_MAX else [])
 
     def _odd(self) -> Iterator[tuple[bytes, bytes, str, bytes, bytes]]:
-        """Yield set members that belong to no message: key, member, reason, and the queue and group whose place is
-        taken."""
+        """Yield set members that belong to no message: key, member, reason, queue and group of a taken place."""
         queues, names = self._queues(), self._looks.failure_names()
         for first in range(0, max(len(queues), len(names), 1), QUEUES_AT_ONCE):
             last, at, cursor = first + QUEUES_AT_ONCE, 0, "0"

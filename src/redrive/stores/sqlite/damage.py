@@ -149,8 +149,7 @@ _ALIKE = (
 
 
 def read_each(read: Read, seqs: Sequence[int]) -> Iterator[tuple[int, Message]]:
-    """Yield these messages in order, reading each row separately: of a damaged one the readable parts and the
-    damage."""
+    """Yield these messages in order, reading each row separately; damaged ones with their readable parts and damage."""
     for seq in seqs:
         stored = look(read, seq)
         if stored is not None and stored.wrong:

@@ -131,8 +131,7 @@ class FileWriter:
             self._now_synchronous = wanted
 
     def _do(self, c: sqlite3.Connection, work: _Work) -> None:
-        """Run one of several parts. Errors of the caller undo only its own part, errors of the engine the whole
-        group."""
+        """Run one of several parts. Errors of the caller undo its own part, errors of the engine all parts."""
         c.execute("savepoint work")
         try:
             work.value = work.do(c)

@@ -53,9 +53,8 @@ class Reading:
         self._still: tuple[int, ...] | None = None  # the file's state when opened, if no writer had it open
 
     def connect(self) -> sqlite3.Connection:
-        """Connect for reading. Raises StoreUnavailable for a log that only a writer can read, sqlite3.Error. A starting
-        writer creates log and index one after the other, and the last writer removes them, so errors due to that are
-        retried."""
+        """Connect for reading. Raises StoreUnavailable for a log that only a writer can read, sqlite3.Error. Retries
+        errors due to a starting writer, which creates log before index, or to the last one, which removes them."""
         for left in reversed(range(TRIES)):
             opened: sqlite3.Connection | None = None
             try:

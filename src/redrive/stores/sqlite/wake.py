@@ -171,8 +171,7 @@ class Waker:
 
 
 def _bound(folder: Folder) -> tuple[str, socket.socket]:
-    """Create a socket in the folder; returns name and socket. Its mode is set before it has a name, whatever the
-    umask."""
+    """Create a socket in the folder; returns name and socket. Its mode is set before it has a name."""
     name = f"{os.getpid():x}-{secrets.token_hex(3)}"
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
@@ -199,8 +198,8 @@ def _address(folder: Folder, name: str) -> str:
 
 
 def _share(folder: Folder, name: str) -> None:
-    """Let the group write to the socket, which the umask may forbid. By descriptor: a member of the group may replace
-    the file."""
+    """Let the group write to the socket, which the umask may forbid. By descriptor, as a member may replace the
+    file."""
     path_only = getattr(os, "O_PATH", None)
     if path_only is None or not _HAS_DESCRIPTORS:
         return

@@ -124,8 +124,7 @@ class Deletes:
         self._again(failed)
 
     def _again(self, failed: Sequence[tuple[End, StoreError | ConfigError]]) -> None:
-        """Retry failed entries later. Those that SQS rejects are lost: their message was delivered again, or is
-        gone."""
+        """Retry failed entries later. Those that SQS rejects are lost: their message was redelivered, or is gone."""
         now = self._now_ms()
         again = [end for end, error in failed if not isinstance(error, EntryRefused) and now < end.expires_ms]
         lost = [(end, error) for end, error in failed if end not in again]

@@ -197,8 +197,8 @@ class Outbox:
     # -- the thread beside a worker
 
     def begin(self) -> None:
-        """Pump on a thread of its own until `close`; while the triage store is unavailable, the thread waits. Raises
-        ConfigError as `own`."""
+        """Pump on a thread of its own until `close`; it waits while the triage store is unavailable. Raises ConfigError
+        as `own`."""
         if self._thread is None:
             with suppress(StoreError):
                 self.own()

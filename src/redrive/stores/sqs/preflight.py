@@ -294,8 +294,7 @@ class Preflight:
 
     def check(self, works: Sequence[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
         """Why these works cannot be done, each line with the remedy; with `advise` also warnings. `function_s`: the
-        timeout of the Lambda function that does the work. Raises ConfigError for a queue that does not exist,
-        StoreUnavailable."""
+        timeout of the working Lambda. Raises ConfigError for a queue that does not exist, StoreUnavailable."""
         problems: list[str] = []
         for queue in dict.fromkeys(work.queue for work in works):
             facts = self.facts(queue, probe=advise)
@@ -305,8 +304,7 @@ class Preflight:
         return problems
 
     def doctor(self) -> list[str]:
-        """Warnings about every queue under the prefix, and those named by the app, without their dead-letter queues,
-        which may have any name."""
+        """Warnings about queues under the prefix and queues named by the app, without their dead-letter queues."""
         all_facts = [self.facts(queue, probe=True) for queue in self._queues.names()]
         dead = {facts.dead for facts in all_facts}
         return [line for facts in all_facts if facts.name not in dead for line in warnings(facts)]

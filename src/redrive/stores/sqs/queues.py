@@ -73,8 +73,7 @@ class QueueDirectory:
             self._resting.clear()
 
     def of(self, queue: str) -> SqsQueue:
-        """The SQS queue of this queue's messages. Raises ConfigError for a name that SQS does not allow, and for a
-        queue that does not exist."""
+        """The SQS queue of this queue's messages. Raises ConfigError for an invalid name or a missing queue."""
         return self._queues.get(queue) or self._source(queue)
 
     def resting(self, queue: str, lane: Lane) -> SqsQueue:

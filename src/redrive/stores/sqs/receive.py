@@ -280,8 +280,7 @@ class Receivers:
             self._changed.notify_all()
 
     def _came_early(self, inbox: QueueInbox) -> None:
-        """Pause: SQS responds to a long poll at once, without messages, when a queue has its limit of messages in
-        flight."""
+        """Pause: SQS responds to a long poll at once, and empty, if a queue has its limit of messages in flight."""
         inbox.early += 1
         first_s, most_s = EARLY_PAUSE_S
         inbox.not_before_s = time.monotonic() + min(most_s, first_s * 2 ** min(inbox.early - 1, 10))
@@ -294,8 +293,7 @@ class Receivers:
             self._inbox(queue).dry = False
 
     def quiesce(self, queues: Collection[str] | None) -> None:
-        """Give back unclaimed messages of these queues (None: of all), and those from polls in progress, until the next
-        request for the queue."""
+        """Give back unclaimed messages of these queues (None: of all), also from open polls, until the next request."""
         with self._changed:
             inboxes = [inbox for inbox in self._inboxes.values() if queues is None or inbox.queue.name in queues]
             left = [(inbox.queue, [*inbox.buffer]) for inbox in inboxes if inbox.buffer]

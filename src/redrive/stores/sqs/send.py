@@ -98,8 +98,7 @@ def is_final(error: StoreError | ConfigError) -> bool:
 
 
 def _deduplication_id(message: Message) -> str:
-    """The id by which SQS drops a second copy within five minutes. For a dead message it depends only on the life,
-    whichever delivery died."""
+    """The id by which SQS drops a second copy within five minutes. For a dead message it depends only on its life."""
     once = f"{message.id}/{message.redrives}"
     return once if message.lane in RESTING else f"{once}/{message.fence}"
 

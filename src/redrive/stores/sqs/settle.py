@@ -224,8 +224,7 @@ class SqsSettling:
         self._failpoint("buried")
 
     def _buried(self, triage: Store, letters: Sequence[Message]) -> list[bool]:
-        """True for each letter that is in the triage store. An unreachable store is tried every few seconds, as each
-        attempt may take long."""
+        """True for each letter that is in the triage store. An unreachable store is tried every few seconds."""
         if time.monotonic() < self.triage_from_s:
             return [False] * len(letters)
         try:
@@ -309,8 +308,7 @@ class Ending:
         self.processed = 0  # messages that left their queue for good
 
     def end(self, steps: Sequence[SettleStep], pairs: Sequence[tuple[Receipt, SettleStep | None]] = ()) -> None:
-        """Delete or hide the messages of these steps. `pairs`: the receipts of the call, which are forgotten unless
-        their step failed."""
+        """Delete or hide the messages of these steps. `pairs`: the receipts to forget, unless their step failed."""
         now, in_flight = self._now_ms(), self._in_flight
         with in_flight.lock:
             for receipt, step in pairs:
@@ -326,8 +324,7 @@ class Ending:
         self._failpoint("ended")
 
     def _next_in_groups(self, steps: Sequence[SettleStep]) -> list[End]:
-        """In FIFO queues, run the messages behind a done one next, and return those behind one to be delivered
-        again."""
+        """In FIFO queues, run messages behind a done one next, and return those behind one to be redelivered."""
         back: list[End] = []
         for step in steps:
             held = step.held

@@ -128,8 +128,8 @@ class Steps:
         return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
 
     def _is_near_its_end(self, held: ClaimedMessage, until_ms: int) -> bool:
-        """True if SQS would move the message away, or let it expire, before its next run is settled. A copy resets both
-        limits."""
+        """True if SQS would move the message away, or let it expire, before its next run is settled. A copy resets
+        both."""
         bounds = self._queues.bounds(held.queue)
         often = bounds.receives_max is not None and held.receives + 1 >= bounds.receives_max
         return often or until_ms + VISIBLE_MAX_S * 1000 > held.sent_ms + bounds.retention_ms

@@ -84,8 +84,7 @@ class Memory:
 
 
 class AutoRunner:
-    """Runs the machines of an app: those of its queues, and those of the standing rules in its store. Used by one
-    thread, as `owner`."""
+    """Runs the machines of an app's queues and of the standing rules in its store. Used by one thread, as `owner`."""
 
     def __init__(
         self, app: Registry, owner: str = "", notice: Notify = lambda name, text, about="", count=1: None

@@ -54,8 +54,7 @@ def held(state: DependencyState, d: Dependency, about: str, now_ms: int) -> str 
 
 
 def held_dependency(app: Registry, abouts: Sequence[str], now_ms: int) -> str | None:
-    """Why the first held one of these dependencies (NAME or NAME/KEY) must not be called now; None if none is held.
-    Raises StoreError."""
+    """Why the first held one of these dependencies (NAME or NAME/KEY) is held; None if none is. Raises StoreError."""
     return next((why for why in _reasons(app, abouts, now_ms).values() if why is not None), None)
 
 

@@ -35,8 +35,7 @@ WAIT: Final = "wait"
 
 class Speed(Struct, frozen=True, array_like=True):
     """The speed of a run: `per_s` messages a second since `since_ms`. `slot_ms`: when the next message may be moved;
-    `looked_ms`: when the speed was last computed; `done` and `failed`: outcomes that arrived in `second` (of the
-    epoch)."""
+    `looked_ms`: when the speed was last computed; `done` and `failed`: outcomes in `second` (of the epoch)."""
 
     per_s: float
     since_ms: int

@@ -105,8 +105,7 @@ def recent_plans(cells: Cells) -> list[str]:
 
 
 def note_recent(cells: Cells, id: str) -> None:
-    """Add a plan to the recent ones. After three collisions with other processes it is left out, since the list is only
-    a convenience."""
+    """Add a plan to the recent ones. After three collisions it is left out: the list is only a convenience."""
     for _ in range(3):
         (cell,) = cells.read([RECENT])
         known = decoded(cell, _ids, [])

@@ -297,8 +297,7 @@ class Runner:
     # -- undo and the end
 
     def _undo(self, work: UnitOfWork) -> float:
-        """Return the messages that have not run yet, one chunk per tick. Those that an earlier attempt returned are
-        dead again as planned."""
+        """Return the messages that have not run yet, one chunk per tick. Those already returned are dead as planned."""
         n = work.state.undo
         if n * CHUNK >= work.state.known:
             work.say(f"{work.state.returned:,} returned unrun; {work.state.waiting:,} under way")
