@@ -111,6 +111,7 @@ def pair(noun: str, pages: Reader, parts: dict[str, dict[str, str]]) -> list[tup
                 ("workers", by(printed("workers"), "name", "vm/a")),
                 ("status", by(status["workers"], "name", "vm/a")),
                 ("/workers", by(pages.json("/workers")["workers"], "name", "vm/a")),
+                ("/queues/crm", by(pages.json("/queues/crm")["workers"], "name", "vm/a")),
             ]
             assert found[0][1]["messages"] and found[0][1]["hung"]
             return found

@@ -21,6 +21,7 @@ from ...present.failure import DONE, REFUSED, USAGE, Failure
 from ...present.formats import listed
 from ...present.holds import hold_record, holds_text
 from ...present.plans import plan_record
+from ...present.runs import COUNTS, run_record
 from ...present.table import field_lines
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
@@ -148,7 +149,9 @@ def apply(
 
         return watched(opened, out, started)
     view = started.view()
-    out.record({"id": view.id, "state": view.state, **view.counts, "selector": view.selector}, id="id")
+    record = run_record(view)
+    brief = {name: record[name] for name in ("id", "state", *COUNTS, "selector")}
+    out.record(record, id="id", table=lambda: field_lines(brief))
     note("started: any worker of the app carries it on; see: " + onward(f"run watch {view.id}"))
     return DONE
 

@@ -9,6 +9,7 @@ from ...errors import Unsupported
 from ...message import Counts
 from ...policy.retry import Retry
 from ...presence import with_claimed
+from ...present.workers import worker_record
 from ...status import HOUR_S, MINUTE_S, TEN_S, Reasons, Status, Wave, worker_reports
 from ..ask import PageRequest, Problem, Record
 from . import fields
@@ -74,8 +75,8 @@ def queue(ask: PageRequest) -> Record:
         "past": fields.past(ask, name, back=fields.since(ask)),
         "sinces": list(fields.SINCE),
         "workers": workers,
-        "concurrency": sum(worker["concurrency"] for worker in workers),
-        "held_count": sum(worker["held"] for worker in workers),
+        "concurrency": sum(worker["queues"][name]["concurrency"] for worker in workers),
+        "held_count": sum(worker["queues"][name]["held"] for worker in workers),
         "declared": None if declared is None else _declared(declared),
         "tasks": [
             {"task": task.name, "retry": _retries(task.policy.retry), "timeout_s": task.policy.timeout_s}
@@ -99,12 +100,8 @@ def _workers(ask: PageRequest, name: str) -> list[Record]:
         alive = [info for info in ask.app.workers() if not info.gone]
     except Unsupported:
         return []
-    return [
-        {"name": info.name, "state": info.state, "concurrency": work.concurrency, "held": work.held}
-        for info in alive
-        for work in info.queues
-        if work.name == name
-    ]
+    rows = [worker_record(info) for info in alive]
+    return [row for row in rows if name in row["queues"]]
 
 
 def _declared(queue: Any) -> Record:
