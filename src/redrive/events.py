@@ -25,8 +25,7 @@ class DeliveryEvent(Struct, frozen=True, kw_only=True):
     attempt: int
     crashes: int = 0
     redrives: int = 0
-    # outcome of its last redrive, done or failed; reported with the first counted run afterwards
-    verdict: str | None = None
+    verdict: str | None = None  # outcome of its last redrive, done or failed; reported with the first counted run
     correlation_id: str = ""
     worker: str = ""
     at_ms: int = 0

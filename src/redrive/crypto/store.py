@@ -172,5 +172,4 @@ def why_closed(store: Store, message: Message) -> Unreadable:
         open_or_raise(box, message)
     except Unreadable as error:
         return error
-    # the key has arrived since the claim: the next claim decrypts the message
-    return KeyMissing("its key has come just now")
+    return KeyMissing("its key has come just now")  # the key has arrived since the claim: the next claim decrypts

@@ -272,8 +272,7 @@ def _numbers(draft: Draft, traits: Traits) -> str | None:
     if not 0 <= draft.delay_ms <= (traits.delay_ms_max or INT_MAX):
         return f"delay_ms is {draft.delay_ms}, expected 0 to {traits.delay_ms_max or INT_MAX}"
     due_ms, deadline_ms = draft.due_ms or 0, draft.deadline_ms or 0
-    # a number is negative or too large
-    if (due_ms | deadline_ms | draft.key_for_ms | draft.keep_ms | draft.version) >> 62:
+    if (due_ms | deadline_ms | draft.key_for_ms | draft.keep_ms | draft.version) >> 62:  # a number is out of range
         for name in ("due_ms", "deadline_ms", "key_for_ms", "keep_ms", "version"):
             value = getattr(draft, name)
             if value is not None and not 0 <= value <= INT_MAX:

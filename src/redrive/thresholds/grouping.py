@@ -62,7 +62,7 @@ def group_values(
     figures: Mapping[FigureSubject, float],
     cause: Callable[[FigureSubject], str | None],
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return, by subject key, all values, and the dependencies of grouped subjects. One that fires alone is not grouped."""
+    """Return all values and the dependencies of grouped subjects, by key. A subject that fires alone is not grouped."""
     values: dict[str, float] = {}
     groups = dict(joined)
     for subject, value in figures.items():

@@ -151,8 +151,7 @@ class Batches:
         self._settle([execution for execution in executions if id(execution) not in in_lanes], [], end_s)
         if not odd:
             return set()
-        # a suspect that kills this process then redelivers no settled message
-        gone = self._store.delete_adopted(handles)
+        gone = self._store.delete_adopted(handles)  # a suspect that kills this process redelivers no settled message
         try:
             for lane in odd:
                 self._alone(queue, lane, end_s)

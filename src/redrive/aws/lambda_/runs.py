@@ -70,8 +70,7 @@ class LaneRunner:
             left = [execution for execution in self._current if execution.started_s and not execution.finished_s]
             for execution in left:
                 _leave_behind(execution)
-            # their threads keep running, possibly forever
-            if any(execution.executor == "thread" for execution in left):
+            if any(execution.executor == "thread" for execution in left):  # their threads keep running, maybe forever
                 self._threads.close()
                 self._threads = self._new_threads()
             self._current, self._ends = [], {}

@@ -176,8 +176,7 @@ class Shared:
             taken, seconds = take(known, per_s, wishes, _tenth(now_ms), evenly=evenly)
             if seconds.count(None) == len(seconds):
                 break
-            # a kill after this wastes the taken seconds
-            swap = Swap(self._key, version_of(cell), encode(taken), TTL_MS)
+            swap = Swap(self._key, version_of(cell), encode(taken), TTL_MS)  # a kill after this wastes the seconds
             if self._cells.swap([swap], durable=False)[0]:
                 return seconds
         return [None] * len(wishes)

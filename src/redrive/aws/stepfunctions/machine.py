@@ -46,8 +46,7 @@ _ASK_AGAIN: Final = {
     "BackoffRate": 2,
     "MaxAttempts": RETRIES,
 }
-# an earlier attempt started the execution, which has ended since
-_STARTED = "StepFunctions.ExecutionAlreadyExistsException"
+_STARTED = "StepFunctions.ExecutionAlreadyExistsException"  # an earlier attempt started the execution, which has ended
 
 Definition = dict[str, Any]
 

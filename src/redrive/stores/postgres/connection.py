@@ -113,8 +113,7 @@ def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[A
 
 
 LOCKED = "55P03"  # a lock was not available within `lock_timeout`
-# Temporary errors: the transaction was rolled back, and the connection is usable.
-_AGAIN = {"40001", "40P01", LOCKED}
+_AGAIN = {"40001", "40P01", LOCKED}  # temporary errors: rolled back, and the connection is usable
 # The server is stopping, starting, or no longer the primary: another connection may find the new one.
 _ELSEWHERE = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "53300"}
 _FULL = {"53100", "53200"}

@@ -248,8 +248,7 @@ class _One:
         for row in rows:
             id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq, due = row
             mark = PLAIN
-            # The common case, in as few steps as possible.
-            if rare is None and faults is None and fence > 0 and attempt > 0:
+            if rare is None and faults is None and fence > 0 and attempt > 0:  # the common case, with few steps
                 message = Message(
                     id,
                     task,

@@ -92,8 +92,7 @@ class Floor:
         self._scattered = scattered
         self._front_s = 0.0  # time of the next look at the front
         self._number = 0
-        # by number of a look in progress: the least due time expected since it was sent
-        self._expected_ms: dict[int, int] = {}
+        self._expected_ms: dict[int, int] = {}  # by number of a look in progress: the least due time expected since
         self._open()
 
     def _open(self) -> None:

@@ -62,8 +62,7 @@ class _Waiter:
         return socket in came
 
     def __del__(self) -> None:
-        # Close only once no thread can write: a closed descriptor's number may be reused for another file.
-        os.close(self._read)
+        os.close(self._read)  # closed last: a closed descriptor's number may be reused for another file
         os.close(self._write)
 
 

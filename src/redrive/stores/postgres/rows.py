@@ -123,8 +123,7 @@ def byteas(values: Sequence[bytes | None]) -> Byteas:
 
 
 def _array(of: int, values: Sequence[bytes | None]) -> bytes:
-    # In most columns of a batch, all values are equal.
-    if values and values[0] is not None and values.count(values[0]) == len(values):
+    if values and values[0] is not None and values.count(values[0]) == len(values):  # usual: all values are equal
         first = values[0]
         return _start(of, len(values)) + (_length(len(first)) + first) * len(values)
     parts = [_start(of, len(values))]
@@ -357,8 +356,7 @@ def full_message(
 ID = 36  # length of a message's id, which begins every handle
 
 
-# The character after the id in a handle: a message without key and group, with a key, or in a group.
-PLAIN, KEYED, GROUPED = ".", "=", "/"
+PLAIN, KEYED, GROUPED = ".", "=", "/"  # after the id in a handle: neither key nor group; with a key; in a group
 
 
 SEQ = slice(ID + 1, ID + 17)

@@ -23,8 +23,7 @@ from .connection import Connection, open_error, store_error
 from .session import Session
 from .url import PostgresUrl, parse
 
-# A statement waiting for a table's lock blocks all later ones. So a migration waits briefly, and retries.
-LOCK_TIMEOUT_S = 1.0
+LOCK_TIMEOUT_S = 1.0  # a statement that waits for a table's lock blocks later ones: wait briefly and retry
 LOCK_TRIES = 30
 MIGRATE_FOR_S = 3600.0
 _SCHEMA = "create schema if not exists {s};\n"

@@ -85,8 +85,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             if s.follow_ups:
                 validation.admit(s.follow_ups, self.traits)
         done = self._exchanges.run(settlements, asks, swaps)
-        # only this exchange's claims need the result; the next exchange repeats the call
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(StoreError):  # only this exchange needs the result; the next one repeats the call
             self._sweep()
         return done
 

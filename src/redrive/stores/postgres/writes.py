@@ -368,8 +368,7 @@ def settle_each(
     held = {(hex_of(seq), fence): cancel for seq, fence, cancel in current.fetchall()}
     words, batch, drafts = list[Settled](), SettlementBatch(), list[Draft]()
     for s in settlements:
-        # Popped: the second use of a receipt is stale.
-        cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)
+        cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)  # popped: a receipt's second use is stale
         if cancel is None or not cells.swap(s.swaps):
             words.append(Settled.STALE)
             continue

@@ -140,8 +140,7 @@ class RedisSearch:
                 places, with_faults(self._call, [member[6:] for _, member in places]), strict=True
             ):
                 if stored is not None and (stored[0].damage is not None or (stored[0].rested_ms or 0) == place[0]):
-                    # A message without a row has moved meanwhile.
-                    yield place, stored
+                    yield place, stored  # a message without a row has moved meanwhile
             if not places and looked is None:
                 return
             before, after = after, looked or places[-1]

@@ -190,8 +190,7 @@ class Session:
             return StoreUnavailable(
                 f"{self.where}: no answer within {self.url.timeout_s:g} s (?timeout=); nothing was acknowledged"
             )
-        # the server had accepted the connection
-        if code == LOST and not (self.url.tls or opened or "connecting to" in str(error)):
+        if code == LOST and not (self.url.tls or opened or "connecting to" in str(error)):  # the server had accepted
             return StoreUnavailable(f"{self.where}: {error} (if the port is one for TLS, write rediss://)")
         return store_error(error, self.where, opened=opened)
 

@@ -168,8 +168,7 @@ class HeldClock:
         """The store's time at this time of the wall clock."""
         ahead, left = self.ahead_ms(), wall_ms - self._wall_s() * 1000
         if ahead < 0:
-            # the server's clock will have followed by the end of the wait
-            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms
+            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms  # the server's clock will have followed
         return wall_ms + int(ahead - max(0.0, min(ahead, left * SLOWER)))
 
     def _wait_ms(self) -> float:

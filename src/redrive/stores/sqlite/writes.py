@@ -122,8 +122,7 @@ class Writes:
         deferrals: list[list[Any]] = []
         drafts: list[Draft] = []
         for s in settlements:
-            # Popped: the second use of a receipt is stale.
-            cancel = held.pop((s.receipt.handle, s.receipt.fence), None)
+            cancel = held.pop((s.receipt.handle, s.receipt.fence), None)  # popped: a receipt's second use is stale
             if cancel is None or (cells is not None and not cells.try_all(s.swaps)):
                 words.append(Settled.STALE)
                 continue

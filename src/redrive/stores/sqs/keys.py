@@ -32,8 +32,7 @@ from .track import (
 )
 from .wire import RECORD_TTL_MS as TTL_MS
 
-# how long, and at what intervals, a put waits to learn if the holder of its key was sent
-PATIENCE_S, LOOK_S = 1.0, 0.02
+PATIENCE_S, LOOK_S = 1.0, 0.02  # how long, and how often, a put checks if the holder of its key was sent
 
 SendResult = str | StoreError | ConfigError | None
 SendMessages = Callable[[Sequence[Message]], Sequence[StoreError | ConfigError | None]]

@@ -83,8 +83,7 @@ class SqsCounts:
             waiting = self._in_flight.hidden_in(sqs_queue.url, self._now_ms())
             hidden = min(leased, waiting)  # SQS counts messages that wait for a retry as in flight
             leased, scheduled = leased - hidden, scheduled + hidden
-            # in FIFO groups, visible messages wait behind hidden ones
-            if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):
+            if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):  # FIFO: visible messages wait behind
                 ready, scheduled = 0, scheduled + ready
         rest = Counts() if self._triage is None else self._triage.counts(queue)
         return Counts(

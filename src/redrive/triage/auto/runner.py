@@ -119,8 +119,7 @@ class AutoRunner:
             try:
                 while memory.wake_ms <= now_ms and time.monotonic() < end_s:
                     memory.wake_ms = self._step(memory)
-            # another process changed the record: nothing was written, and the next tick reads it again
-            except Conflict:
+            except Conflict:  # another process changed the record: nothing was written, and the next tick reads it
                 memory.wake_ms = 0
             except StoreError:
                 raise
@@ -162,8 +161,7 @@ class AutoRunner:
         assignment, now_ms = memory.assignment, self._store.now_ms()
         (cell,) = self._store.cells.read([state_cell(assignment.scope)])
         before = decode(cell, assignment.scope)
-        # a longer lease is from before the clock was set back
-        leased = now_ms < before.until_ms <= now_ms + LOOK_MS + 2 * LEASE_MS
+        leased = now_ms < before.until_ms <= now_ms + LOOK_MS + 2 * LEASE_MS  # otherwise older than the clock's change
         if leased and before.owner != self._owner:
             return min(before.until_ms, now_ms + POLL_MS)
         machine = replace(before, auto=assignment.auto, owner=self._owner)
@@ -197,8 +195,7 @@ class AutoRunner:
         if not scan.due:
             memory.scan.release()  # held messages may be moved now
             return now_ms + ASK_MS
-        # a later slot is from before the clock was set back
-        if now_ms < machine.slot_ms <= now_ms + 2000 / assignment.auto.rate:
+        if now_ms < machine.slot_ms <= now_ms + 2000 / assignment.auto.rate:  # otherwise older than the clock's change
             return self._sleep(cell, machine, now_ms, min(machine.slot_ms, now_ms + LOOK_MS))
         return self._begin(assignment, cell, machine, scan.due, now_ms)
 
@@ -228,8 +225,7 @@ class AutoRunner:
             )
         if machine.phase != "paused":
             after = replace(after, phase="looking")
-            # a person cancelled it: start no other run at once
-            if run is not None and run.status is RunStatus.CANCELLED:
+            if run is not None and run.status is RunStatus.CANCELLED:  # cancelled by a person: start no other run now
                 after = replace(after, phase="paused", why=f"run {machine.run} was cancelled: {run.why}")
                 line += "; paused until it is resumed"
         self._commit(cell, after, [line], now_ms)
@@ -244,8 +240,7 @@ class AutoRunner:
 
     def _rest(self, cell: Cell | None, machine: Machine, scan: ScanResult, now_ms: int) -> int:
         """Put the machine to sleep, as no message is due; returns when it wakes."""
-        # messages that die from now on wait for at least the base delay, or a second
-        assert machine.auto is not None
+        assert machine.auto is not None  # messages that die from now on wait for at least the base delay, or 1 s
         soon_ms = min(scan.next_ms, now_ms + LOOK_MS, now_ms + machine.auto.delay_ms(1, 0.0))
         wake_ms = max(now_ms + ASK_MS, int(soon_ms))
         return self._sleep(cell, machine, now_ms, wake_ms)
