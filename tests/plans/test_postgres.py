@@ -48,7 +48,7 @@ from redrive.stores.postgres.floor import (
     FloorLook,
     Pieces,
 )
-from redrive.stores.postgres.floors import WAKE, Looking
+from redrive.stores.postgres.floors import WAKE, SentLook
 from redrive.stores.postgres.store import PostgresStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans-postgres"), pytest.mark.timeout(900)]
@@ -587,19 +587,16 @@ def test_claims_and_waits_above_a_floor_read_that_much_of_the_same_indexes(expla
 
 def test_a_look_behind_reads_the_first_of_each_part(explained: Explained, mix: Mix) -> None:
     store = explained.store
-    looked = [FloorLook(Aim.BEHIND, FIRST, NEVER_MS)] * (WAKE + 1)
     for queue in (MAIN, LINES, LATER, "none"):
-        looking = Looking([], looked, [queue] * (WAKE + 1), [*range(WAKE + 1)])
-        found = list[tuple[object, ...]]()
-
-        def look(looking: Looking = looking, found: list[tuple[object, ...]] = found) -> None:
-            found[:] = store._link.read(lambda c: store._st.rows(c, "look_behind", *looking.args()))
-
-        look()  # passes what other tests left
-        plan = explained.plan("look_behind", look)
+        look = SentLook(store._floors)
+        for order in range(WAKE + 1):
+            look.add(queue, order, Floor(), FloorLook(Aim.BEHIND, FIRST, NEVER_MS))
+        store._floors._read(look)  # passes what other tests left
+        plan = explained.plan("look_behind", partial(store._floors._read, look))
         assert plan.indexes <= {"message_due", "message_wake"} and not plan.could_scan and plan.sorts == 0, plan
         assert plan.rows <= WAKE + 1 and plan.buffers <= 60, plan
-        seen = [first for _, *first, _ in found if first[0] is not None]
+        assert look._read is not None
+        seen = [first for _, *first, _ in look._read.fetchall() if first[0] is not None]
         rows = store._link.look(
             f"select priority, due_ms, lane, seq from {SCHEMA}.message where queue = %s and due_ms is not null",
             [queue],

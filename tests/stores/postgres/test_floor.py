@@ -22,8 +22,8 @@ from redrive.errors import StoreUnavailable
 from redrive.message import Ack, ClaimRequest, DeadLetter, Draft, Handle, Lane, Redrive, RetryAt, Settlement
 from redrive.store import Store
 from redrive.stores.postgres import floor
-from redrive.stores.postgres.floor import payload, read
-from redrive.stores.postgres.floors import Floors, Looking
+from redrive.stores.postgres.floors import Floors, SentLook
+from redrive.stores.postgres.notifications import DueSpan, payload, read
 from redrive.stores.postgres.store import PostgresStore
 from redrive.testing import ManualClock, StoreContract
 
@@ -340,12 +340,12 @@ def test_where_that_takes_too_long_it_begins_near_the_end_and_finds_the_rest(fle
     (new,) = producer.put([Draft(task="t")])
     elapsed_s = [0.0]
 
-    def give_up(looking: object) -> list[tuple[object, ...]]:
+    def give_up(look: SentLook) -> None:
         elapsed_s[0] += 3.1
         raise StoreUnavailable("no answer within 6 s")
 
     worker._floors._at_s = lambda: time.monotonic() + elapsed_s[0]
-    worker._exchanges._look_behind = give_up  # type: ignore[method-assign, assignment]
+    worker._floors._read = give_up  # type: ignore[method-assign]
     assert [d.message.id for d in worker.exchange([], [ASK]).deliveries] == [new.id]
     assert looking(worker) == [old.id]
 
@@ -353,13 +353,13 @@ def test_where_that_takes_too_long_it_begins_near_the_end_and_finds_the_rest(fle
 def test_a_first_look_that_fails_at_once_is_told_and_made_again(fleet: Fleet, told: None) -> None:
     worker, producer = fleet.store(), fleet.store()
     (put,) = producer.put([Draft(task="t")])
-    look = worker._exchanges._look_behind
+    right = worker._floors._read
 
-    def fail(looking: object) -> list[tuple[object, ...]]:
-        worker._exchanges._look_behind = look  # type: ignore[method-assign]
+    def fail(look: SentLook) -> None:
+        worker._floors._read = right  # type: ignore[method-assign]
         raise StoreUnavailable("nobody there")
 
-    worker._exchanges._look_behind = fail  # type: ignore[method-assign, assignment]
+    worker._floors._read = fail  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match="nobody there"):
         worker.exchange([], [ASK])
     assert [d.message.id for d in worker.exchange([], [ASK]).deliveries] == [put.id]
@@ -374,9 +374,9 @@ def test_a_commit_that_is_told_of_while_the_first_look_is_under_way_is_not_passe
     """The look came too early to see it, and the floor that it makes did not lie there yet when it was told of."""
     worker, producer = fleet.store(), fleet.store()
     worker._listener._listen(inf)
-    look, expect, heard = worker._exchanges._look_behind, worker._floors.expect, list[str]()
+    right, expect, heard = worker._floors._read, worker._floors.expect, list[str]()
 
-    def hear(queue: str, spots: Sequence[floor.DueSpan]) -> None:
+    def hear(queue: str, spots: Sequence[DueSpan]) -> None:
         expect(queue, spots)
         heard.append(queue)
 
@@ -385,14 +385,13 @@ def test_a_commit_that_is_told_of_while_the_first_look_is_under_way_is_not_passe
         (late,) = producer.put([Draft(task="t")], tx=c)
         fleet.clock.advance(MINUTE_S)
 
-        def slow(looking: Looking) -> list[tuple[object, ...]]:
-            found = look(looking)
+        def slow(look: SentLook) -> None:
+            right(look)
             c.commit()
             while not heard:
                 worker._listener._tend()
-            return found
 
-        worker._exchanges._look_behind = slow  # type: ignore[method-assign]
+        worker._floors._read = slow  # type: ignore[method-assign]
         assert [d.message.id for d in worker.exchange([], [ASK]).deliveries] == [late.id]
 
 

@@ -102,7 +102,7 @@ class Explained:
         self.url = f"{server.url}?schema={schema}&timeout=100&{OPTIONS}"
         self.store = PostgresStore(self.url)
         if not floors:
-            self.store._floors.looking = lambda queues: None  # type: ignore[method-assign]
+            self.store._floors._due = lambda queues: None  # type: ignore[method-assign]
         self._log = server.folder / "log"
         self._names = {sql.decode(): name for name, sql in self.store._st.sql.items()}
 

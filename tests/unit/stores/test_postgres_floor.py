@@ -30,8 +30,8 @@ from redrive.stores.postgres.floor import (
     LookAllowance,
     Pieces,
     Range,
-    clustered,
 )
+from redrive.stores.postgres.notifications import clustered
 
 NOW = 1_000_000_000
 Index = list[IndexPlace]  # messages, sorted

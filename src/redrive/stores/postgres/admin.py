@@ -102,7 +102,7 @@ class PostgresAdmin(PostgresDatabase):
                 if freed <= names:
                     break  # no message of the batch was redriven to another queue meanwhile
                 names |= freed
-                groups.lock(self._st, c, names, (), now)
+                groups.lock(self._st, c, names, now)
             ended = dict(self._st.rows(c, "cancel", listed, now))
             groups.admit(self._st, c, names, now)
             wakes.update(queue for queue, _ in names)
@@ -217,7 +217,7 @@ class PostgresAdmin(PostgresDatabase):
         stuck = {(queue, name) for queue, name in self._look("stuck_groups")}
 
         def admit_stuck(c: AnyConnection) -> None:
-            groups.lock(self._st, c, stuck, (), self._st.now())
+            groups.lock(self._st, c, stuck, self._st.now())
             groups.admit(self._st, c, stuck, self._st.now())
 
         if stuck:
@@ -258,7 +258,7 @@ def judge(
             pass
     wakes |= queues
     if names:
-        lock(st, c, names, (), now)
+        lock(st, c, names, now)
     words = _words(st, c, handles, verdict, now)
     admit(st, c, names, now)
     if words != [False] or not isinstance(verdict, Replace):
@@ -388,7 +388,7 @@ def retain(st: Statements, c: AnyConnection, lane: Lane, queue: str, keep: Keep,
     rows = st.rows(c, "going", lane.value, queue, rested, seq, keep.age_ms, now)
     names = {(queue, group) for _, group, holds, _ in rows if holds}
     if names:
-        lock(st, c, names, (), now)
+        lock(st, c, names, now)
     seen = ids([row[0] for row in rows]), numbers([row[3] for row in rows])
     removed = st.rows(c, "retain", *seen, lane.value)[0][0] if rows else 0
     if names:

@@ -41,8 +41,8 @@ class Beyond:
 
     def __init__(self, link: Session, st: Statements) -> None:
         self._link, self._st = link, st
-        self._moved = list[Message]()
-        self._none_s = -AGAIN_S  # time of the last search without result
+        self.moved = list[Message]()
+        self._none_s = -AGAIN_S  # when there was none
 
     def mend(self) -> bool:
         """Quarantine such messages; True if there were any."""
@@ -57,21 +57,21 @@ class Beyond:
         def work(c: AnyConnection) -> list[str]:
             now = self._st.now()
             if names:
-                groups.lock(self._st, c, names, (), now)
+                groups.lock(self._st, c, names, now)
             moved = self._st.rows(c, "set_aside_beyond", ids([row[0] for row in rows]), now)
             groups.admit(self._st, c, names, now)
             return [id for (id,) in moved]
 
         moved = self._link.run(work, wake={queue for _, queue, _ in rows})
         stored = self._link.read(lambda c: self._st.rows(c, "find", ids(moved)))
-        self._moved += [
+        self.moved += [
             replace(readable(row), damage=Damage("a number of it is at the end of its range")) for row in stored
         ]
         return bool(moved)
 
     def take(self) -> list[Message]:
-        """The messages quarantined since the last call, for reporting."""
-        moved, self._moved = self._moved, []
+        """Those that were set aside since the last call, to be reported."""
+        moved, self.moved = self.moved, []
         return moved
 
 

@@ -54,7 +54,7 @@ class PostgresDatabase(Store):
             self._link.close()
             raise
         self.traits = replace(type(self).traits, read_only=why)
-        self._floors = Floors()
+        self._floors = Floors(self._link, self._st)
         beyond = Beyond(self._link, self._st)
         self._link.mend = beyond.mend
         self._exchanges = Exchanges(self._link, self._st, self._floors, beyond, self._at)
@@ -78,10 +78,11 @@ class PostgresDatabase(Store):
         now, names = self._st.now(), cells.names_of(drafts)
         self.failpoint("put")
         if names:
-            groups.lock(self._st, c, names, (), now)
+            groups.lock(self._st, c, names, now)
         puts = changes.insert_all(self._st, c, drafts, given, now)
         groups.admit(self._st, c, names, now)
-        cells.swap_all(self._st, c, swaps, now)
+        if swaps:
+            cells.swap_all(self._st, c, swaps, now)
         return puts
 
     def _look(self, name: str, *args: Any) -> list[tuple[Any, ...]]:

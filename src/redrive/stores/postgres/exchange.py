@@ -7,7 +7,7 @@ by one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -31,8 +31,8 @@ from ...message import (
 from . import groups
 from .cells import names_of, swap_all
 from .damage import UNREADABLE, Beyond, stand_in
-from .floor import Wakes, spots_of
-from .floors import Floors, IndexParts, Looking, wake_ms
+from .floors import Floors, IndexReads
+from .notifications import Wakes, spots_of
 from .rows import (
     GROUPED,
     KEYED,
@@ -41,7 +41,6 @@ from .rows import (
     group_of,
     ids,
     ints,
-    numbers,
     queue_of,
     read_rare,
     texts,
@@ -77,8 +76,7 @@ class Exchanges:
         one.waking = time.monotonic() - self._groups_seen_s < GROUPS_SEEN_FOR_S
         if not (settlements or one.asks or swaps):
             return Exchange([], [])
-        queues = [ask.queue for ask in one.asks]
-        self._floors.meet(queues, self._look_behind, self._st.now_ms, self._link.url.timeout_s * 500)
+        self._floors.meet(one.queues)
         self._send(one)
         if one.kept_back and not one.waking:  # wake waiting messages, and claim again where nothing was claimed
             left = [n for n, deliveries in enumerate(one.deliveries) if not deliveries]
@@ -89,7 +87,7 @@ class Exchanges:
                 one.deliveries[n] = deliveries
             one.clogged = one.clogged - {ask.queue for ask in again.asks} | again.clogged
         claimed = [d for deliveries in one.deliveries for d in deliveries]
-        damaged = (*self._beyond.take(), *(self._set_aside(one.bad) if one.bad else ()))
+        damaged = (*(self._beyond.take() if self._beyond.moved else ()), *(self._set_aside(one.bad) if one.bad else ()))
         return Exchange(one.words, claimed, frozenset(one.clogged), damaged)
 
     def _set_aside(self, bad: Sequence[tuple[Any, ...]]) -> tuple[Message, ...]:
@@ -103,15 +101,12 @@ class Exchanges:
         def work(c: AnyConnection) -> None:
             now = self._st.now()
             if names:
-                groups.lock(self._st, c, names, (), now)
+                groups.lock(self._st, c, names, now)
             self._st.do(c, "set_aside", *args, texts([",".join(wrong) for _, wrong in stand_ins]), now)
             groups.admit(self._st, c, names, now)
 
         self._link.run(work, wake={queue for queue, _ in names})
         return tuple(replace(message, lane=Lane.QUARANTINE, due_ms=None) for message in messages)
-
-    def _look_behind(self, looking: Looking) -> list[tuple[Any, ...]]:
-        return self._link.read(lambda c: look_behind(self._st, c, looking).fetchall())
 
     def _send(self, one: _One) -> None:
         sent_s, wakes = time.monotonic(), one.wakes()
@@ -139,6 +134,7 @@ class _One:
     ) -> None:
         self._st, self._floors, self._failpoint = st, floors, failpoint
         self._settlements, self.asks, self._swaps = settlements, asks, swaps
+        self.queues = [ask.queue for ask in asks]
         self._acks = plain_acks(settlements)
         self._names = set[tuple[str, str]]()
         if self._acks is None:
@@ -154,9 +150,11 @@ class _One:
         self.groups_seen = bool(self._names)
 
     def wakes(self) -> Wakes:
-        """The queues to notify other processes about: their messages become due, and this process may lack room."""
-        wakes = Wakes(queue for queue, _ in self._names)
+        """The queues to notify others about: where something comes, or may be let in, for which the settling process
+        may have no room."""
+        wakes = Wakes()
         if self._acks is None:
+            wakes.update(queue for queue, _ in self._names)
             now_ms = self._st.now_ms()
             for s in self._settlements:
                 if type(s.decision) is RetryAt:
@@ -173,24 +171,22 @@ class _One:
         self._swapping: list[Settlement] = []
         self._decided: list[tuple[Receipt, Settled]] | None = None  # results, if settled one by one
         self._claims: list[Cursor] = []
-        queues = [ask.queue for ask in self.asks]
-        parts = self._floors.parts(queues, st.now_ms)
+        reads = self._floors.reads(self.queues)
         if self._names or self.waking:
             woken = self.asks if self.waking else ()
-            groups.lock(st, c, self._names, woken, now, parts)
+            groups.lock(st, c, self._names, now, woken, reads)
         if self._settlements:
             self._settle(c, now)
-        swap_all(st, c, self._swaps, now)
+        if self._swaps:
+            swap_all(st, c, self._swaps, now)
         self._failpoint("settled")
         for ask in self.asks:
             if self.waking:
-                groups.wake(st, c, ask, now, parts)
+                groups.wake(st, c, ask, now, reads)
             self._failpoint("claim")
-            self._claims.append(claim(st, c, ask, self.waking, now, parts.get(ask.queue)))
-        self._look = look(st, c, queues, now, parts)
-        self._looking = self._floors.looking(queues)
-        if self._looking is not None:
-            self._looked = look_behind(st, c, self._looking)
+            self._claims.append(claim(reads, c, ask, now, waking=self.waking))
+        self._look = reads.look(c, self.queues, now)
+        self._floor_look = self._floors.look(c, self.queues)
 
     def _settle(self, c: AnyConnection, now: int | None) -> None:
         st = self._st
@@ -221,8 +217,8 @@ class _One:
         row = self._look.fetchone()
         assert row is not None
         self.now_ms, self.kept_back = row
-        if self._looking is not None:
-            self._floors.saw(self._looking, self._looked.fetchall(), self.now_ms)
+        if self._floor_look is not None:
+            self._floor_look.take(self.now_ms)
         self.groups_seen = self.groups_seen or self.kept_back
         claims = zip(self.asks, self._claims, strict=True)
         self.deliveries = [self._deliveries(ask, claim.fetchall()) for ask, claim in claims]
@@ -288,45 +284,21 @@ class _One:
         return deliveries
 
 
-def claim(
-    st: Statements, c: AnyConnection, ask: ClaimRequest, waking: bool, now: int | None, parts: IndexParts | None
-) -> Cursor:
-    """Send a claim. `parts` are the only parts of the due index to read; None reads all of it."""
+def claim(reads: IndexReads, c: AnyConnection, ask: ClaimRequest, now: int | None, *, waking: bool) -> Cursor:
     lapsed_by = NEVER_MS if ask.lapsed_by_ms is None else ask.lapsed_by_ms
-    args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking, lapsed_by)
+    args = (ask.limit, ask.lease_ms, ask.worker, now, not waking, lapsed_by)
     if ask.retries > 0:
-        return _at(st, c, "claim_sharing", *args, *_skipping(ask), ask.retries, parts=parts)
+        return reads.do(c, "claim_sharing", ask.queue, *args, *_skipping(ask), ask.retries)
     if not ask.skip:
-        return _at(st, c, "claim", *args, parts=parts)
-    return _at(st, c, "claim_skipping", *args, *_skipping(ask), parts=parts)
+        return reads.do(c, "claim", ask.queue, *args)
+    return reads.do(c, "claim_skipping", ask.queue, *args, *_skipping(ask))
 
 
-def _at(st: Statements, c: AnyConnection, name: str, *args: Any, parts: IndexParts | None) -> Cursor:
-    return st.do(c, name, *args) if parts is None else st.do(c, name + "_above", *args, *parts)
-
-
-def next_due(
-    st: Statements, c: AnyConnection, ask: ClaimRequest, now: int | None, parts: IndexParts | None
-) -> tuple[Any, ...]:
-    """The server's time, and when this request may find a message."""
+def next_due(reads: IndexReads, c: AnyConnection, ask: ClaimRequest, now: int | None) -> tuple[Any, ...]:
+    """The server's time, and when this ask may find something."""
     if not ask.skip:
-        return _at(st, c, "next_due", ask.queue, now, parts=parts).fetchall()[0]
-    return _at(st, c, "next_due_skipping", ask.queue, now, *_skipping(ask), parts=parts).fetchall()[0]
-
-
-def look(
-    st: Statements, c: AnyConnection, queues: Sequence[str], now: int | None, parts: Mapping[str, IndexParts]
-) -> Cursor:
-    """Send the query for the server's time, and for whether a message waits to join its group."""
-    if not parts:
-        return st.do(c, "look", texts(queues), now)
-    since = numbers([wake_ms(parts, queue) for queue in queues])
-    return st.do(c, "look_above", texts(queues), now, since)
-
-
-def look_behind(st: Statements, c: AnyConnection, looking: Looking) -> Cursor:
-    """Send these looks; their results go to `Floors.saw`."""
-    return st.do(c, "look_behind", *looking.args())
+        return reads.do(c, "next_due", ask.queue, now).fetchall()[0]
+    return reads.do(c, "next_due_skipping", ask.queue, now, *_skipping(ask)).fetchall()[0]
 
 
 def _skipping(ask: ClaimRequest) -> tuple[bytes, int]:

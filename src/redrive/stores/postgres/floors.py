@@ -1,15 +1,15 @@
-"""The floors of one process, and how claims, waits and looks of the PostgreSQL store use them.
+"""The claim floors of one process: all that the rest of the store sees of them.
 
-An exchange takes the `parts` of each queue that it claims from, sends the looks that are due after its claims, and
-passes their results to `saw` once it has committed. So a look sees its own exchange's claims as gone, but uncommitted
-claims of others as still there: no floor rises above a message that a rollback restores.
+An exchange takes from here how it `reads` the queues that it claims from, sends the `look` that is due after its
+claims, and has it taken in once it has committed. So a look sees what its own exchange claimed as gone, and what others
+hold in transactions that are not committed as still there: no floor rises above a message that a rollback brings back.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -17,22 +17,18 @@ from ...errors import StoreUnavailable
 from ...message import PRIORITIES
 from ..pool import heirs
 from . import floor as postgres_floor
-from .floor import (
-    FIRST,
-    DueSpan,
-    Floor,
-    FloorLook,
-    IndexPlace,
-    LookAllowance,
-)
+from .floor import FIRST, Floor, FloorLook, IndexPlace, LookAllowance
+from .notifications import DueSpan
 from .rows import ints, numbers, texts
+from .session import Session
+from .statements import AnyConnection, Cursor, Statements
 
 WAKE = len(PRIORITIES)  # index, after the priorities, of the floor for messages that wait to join groups
 
 
-class IndexParts(NamedTuple):
-    """The parts of the due index that claims of a queue read, as arguments of a statement; `wake_ms` is the start of
-    the part for messages that wait to join their groups."""
+class _Parts(NamedTuple):
+    """The parts of the due index that claims of a queue read, as arguments of a statement; and from when on messages
+    of its groups wait."""
 
     priorities: bytes
     lows_ms: bytes
@@ -42,36 +38,63 @@ class IndexParts(NamedTuple):
     wake_ms: int
 
 
-class Looking(NamedTuple):
-    """The looks that were sent, each with its floor."""
+class IndexReads:
+    """How statements read some queues: the due index as a whole, or the parts above the floors of a queue."""
 
-    floors: Sequence[Floor]
-    looks: Sequence[FloorLook]
-    queues: Sequence[str]
-    orders: Sequence[int]
+    def __init__(self, st: Statements, parts: Mapping[str, _Parts]) -> None:
+        self._st, self._parts = st, parts
 
-    def args(self) -> tuple[bytes, ...]:
-        low = [look.low for look in self.looks]
-        return texts(self.queues), ints(self.orders), *_places(low), numbers([look.until_ms for look in self.looks])
+    def do(self, c: AnyConnection, name: str, queue: str, *args: Any) -> Cursor:
+        """Run one of the statements that have two names, on this queue."""
+        parts = self._parts.get(queue)
+        if parts is None:
+            return self._st.do(c, name, queue, *args)
+        return self._st.do(c, f"{name}_above", queue, *args, *parts)
+
+    def look(self, c: AnyConnection, queues: Sequence[str], now: int | None) -> Cursor:
+        """The server's time, and whether a message waits to be woken."""
+        if not self._parts:
+            return self._st.do(c, "look", texts(queues), now)
+        return self._st.do(c, "look_above", texts(queues), now, numbers([self.wake_ms(queue) for queue in queues]))
+
+    def wake_ms(self, queue: str) -> int:
+        """From when on messages of the queue's groups wait."""
+        parts = self._parts.get(queue)
+        return FIRST[0] if parts is None else parts.wake_ms
 
 
-def _places(places: Sequence[IndexPlace]) -> tuple[bytes, bytes, bytes]:
-    return numbers([p[0] for p in places]), texts([p[1] for p in places]), numbers([p[2] for p in places])
+class SentLook:
+    """Looks, each at a part of an index for a floor, and what they read."""
 
+    def __init__(self, floors: Floors) -> None:
+        self._floors = floors
+        self.sought: list[tuple[Floor, FloorLook]] = []
+        self._queues: list[str] = []
+        self._orders: list[int] = []
+        self._read: Cursor | None = None
 
-NO_PARTS: Mapping[str, IndexParts] = {}
+    def add(self, queue: str, order: int, floor: Floor, look: FloorLook) -> None:
+        self.sought.append((floor, look))
+        self._queues.append(queue)
+        self._orders.append(order)
 
+    def send(self, st: Statements, c: AnyConnection) -> None:
+        lows, untils = [look.low for _, look in self.sought], [look.until_ms for _, look in self.sought]
+        args = texts(self._queues), ints(self._orders), *_places(lows), numbers(untils)
+        self._read = st.do(c, "look_behind", *args)
 
-def wake_ms(parts: Mapping[str, IndexParts], queue: str) -> int:
-    """The due time from which messages may wait to join groups of the queue."""
-    return parts[queue].wake_ms if queue in parts else FIRST[0]
+    def take(self, now_ms: int) -> None:
+        """Take in what they read, once their transaction is committed."""
+        assert self._read is not None
+        self._floors.saw(self.sought, self._read.fetchall(), now_ms)
 
 
 class Floors:
     """The floors of one store in one process. Thread-safe."""
 
-    def __init__(self, at_s: Callable[[], float] = time.monotonic) -> None:
-        self._at_s = at_s
+    def __init__(self, link: Session, st: Statements) -> None:
+        self._link, self._st, self._whole = link, st, IndexReads(st, {})
+        self._at_s: Callable[[], float] = time.monotonic
         self._allowance = LookAllowance()
         self._queues: dict[str, tuple[Floor, ...]] = {}
         self._quiet_s: dict[str, float] = {}  # by queue: time of the next look while no floor is kept
@@ -85,75 +108,60 @@ class Floors:
         """Replace the lock after a fork: another thread of the parent may have held it."""
         self._lock = threading.Lock()
 
-    def parts(self, queues: Iterable[str], now_ms: Callable[[], int]) -> Mapping[str, IndexParts]:
-        """The parts that claims must read, for those queues that have floors."""
+    def reads(self, queues: Collection[str]) -> IndexReads:
+        """How to read these queues now."""
         if not self.kept:
-            return NO_PARTS
-        now = now_ms()
+            return self._whole
+        now = self._st.now_ms()
         with self._lock:
             known = {queue: self._queues.get(queue, ()) for queue in queues}
-            return {q: _parts(floors, now) for q, floors in known.items() if any(floor.kept for floor in floors)}
+            kept = {q: _parts(floors, now) for q, floors in known.items() if any(floor.kept for floor in floors)}
+        return IndexReads(self._st, kept)
 
-    def meet(
-        self,
-        queues: Sequence[str],
-        look: Callable[[Looking], list[tuple[Any, ...]]],
-        now_ms: Callable[[], int],
-        patience_ms: float,
-    ) -> None:
-        """Look before the first claim from a queue. Otherwise a process that starts after many deletions would read
-        past all of them twice, in the claim and in a look. If the look exceeds `patience_ms`, so would a claim: then
-        claims start near the end, and scans cover the rest in pieces. Errors of a faster look are raised."""
-        new = [queue for queue in queues if queue not in self._queues]
-        looking = self.looking(new) if new else None
-        if looking is None:
+    def meet(self, queues: Sequence[str]) -> None:
+        """Look before the first claim from a queue: else a process that starts where much was deleted would pass all of
+        it twice, in the claim and in a look. If the look is given up after half the URL's timeout, a claim would be
+        too: then claims begin near the end, and later looks cover the rest in pieces. Raises at once what a look
+        raises."""
+        new = [queue for queue in queues if queue not in self._queues] if queues else ()
+        look = self._due(new) if new else None
+        if look is None:
             return
         began_s = self._at_s()
         try:
-            self.saw(looking, look(looking), now_ms())
+            self._read(look)
+            look.take(self._st.now_ms())
         except StoreUnavailable:
             cost_ms = (self._at_s() - began_s) * 1000
             with self._lock:
-                if cost_ms < patience_ms:
-                    for queue in new:  # forget the floor, so that the next call searches again
+                if cost_ms < self._link.url.timeout_s * 500:
+                    for queue in new:  # as if it had not been met
                         self._queues.pop(queue, None)
                     raise
-                for floor in looking.floors:
-                    floor.assume(now_ms(), cost_ms, began_s)
+                for floor, _ in look.sought:
+                    floor.assume(self._st.now_ms(), cost_ms, began_s)
                 self.kept = True
 
-    def looking(self, queues: Sequence[str]) -> Looking | None:
-        """The looks to send with claims of these queues; None if none is due."""
-        at_s = self._at_s()
-        if not self.kept and all(at_s < self._quiet_s.get(queue, 0.0) for queue in queues):
-            return None
-        made = Looking([], [], [], [])
-        with self._lock:
-            self._expects = True
-            for queue in dict.fromkeys(queues):
-                floors = self._queues.get(queue)
-                if floors is None:
-                    floors = self._queues[queue] = _floors()
-                self._quiet_s[queue] = at_s + postgres_floor.OPEN_EVERY_S
-                for order, floor in enumerate(floors):
-                    for look in floor.looks(at_s, self._allowance):
-                        for part, value in zip(made, (floor, look, queue, order), strict=True):
-                            part.append(value)  # type: ignore[attr-defined]
-        if self.kept:
-            self.on_kept()
-        return made if made.looks else None
+    def look(self, c: AnyConnection, queues: Sequence[str]) -> SentLook | None:
+        """Send what is to be looked at together with claims of these queues; None if nothing is due."""
+        if not self.kept:
+            at_s = self._at_s()
+            for queue in queues:
+                if at_s >= self._quiet_s.get(queue, 0.0):
+                    break
+            else:
+                return None
+        look = self._due(queues)
+        if look is not None:
+            look.send(self._st, c)
+        return look
 
-    def saw(self, looking: Looking, rows: Iterable[tuple[Any, ...]], now_ms: int) -> None:
-        """Update the floors by the results of these looks, once their transaction is committed."""
-        at_s = self._at_s()
-        with self._lock:
-            for n, due_ms, lane, seq, cost_ms in rows:
-                first = None if due_ms is None else (due_ms, lane, seq)
-                floor, look = looking.floors[n - 1], looking.looks[n - 1]
-                floor.saw(look, first, cost_ms, now_ms, at_s, self._allowance)
-            known = [*chain.from_iterable(self._queues.values())]
-            self.kept = any(floor.kept for floor in known)
-            self._expects = self.kept or any(floor.asks for floor in known)
+    def look_alone(self, queues: Sequence[str]) -> None:
+        """For a wait: no exchange looks meanwhile."""
+        look = self._due(queues) if self.kept else None
+        if look is not None:
+            self._read(look)
+            look.take(self._st.now_ms())
 
     def expect(self, queue: str, spots: Sequence[DueSpan]) -> None:
         """Record that messages may have been written with due times in these ranges; an empty name means any queue."""
@@ -164,11 +172,42 @@ class Floors:
                         for low_ms, until_ms in spots:
                             floor.expect(low_ms, until_ms)
 
+    def _read(self, look: SentLook) -> None:
+        self._link.read(lambda c: look.send(self._st, c))
 
-def _parts(floors: Sequence[Floor], now_ms: int) -> IndexParts:
+    def _due(self, queues: Iterable[str]) -> SentLook | None:
+        at_s, look = self._at_s(), SentLook(self)
+        with self._lock:
+            self._expects = True
+            for queue in dict.fromkeys(queues):
+                floors = self._queues.get(queue)
+                if floors is None:
+                    floors = self._queues[queue] = *(Floor() for _ in PRIORITIES), Floor(scattered=False)
+                self._quiet_s[queue] = at_s + postgres_floor.OPEN_EVERY_S
+                for order, floor in enumerate(floors):
+                    for part in floor.looks(at_s, self._allowance):
+                        look.add(queue, order, floor, part)
+        if self.kept:
+            self.on_kept()
+        return look if look.sought else None
+
+    def saw(self, sought: Sequence[tuple[Floor, FloorLook]], rows: Iterable[tuple[Any, ...]], now_ms: int) -> None:
+        """Take in the first message of each of these looks."""
+        at_s = self._at_s()
+        with self._lock:
+            for n, due_ms, lane, seq, cost_ms in rows:
+                floor, look = sought[n - 1]
+                first = None if due_ms is None else (due_ms, lane, seq)
+                floor.saw(look, first, cost_ms, now_ms, at_s, self._allowance)
+            known = [*chain.from_iterable(self._queues.values())]
+            self.kept = any(floor.kept for floor in known)
+            self._expects = self.kept or any(floor.asks for floor in known)
+
+
+def _parts(floors: Sequence[Floor], now_ms: int) -> _Parts:
     parts = [(order, part) for order in PRIORITIES for part in floors[order].ranges(now_ms)]
     (wake,) = floors[WAKE].ranges(now_ms)
-    return IndexParts(
+    return _Parts(
         ints([order for order, _ in parts]),
         *_places([part.low for _, part in parts]),
         numbers([part.until_ms for _, part in parts]),
@@ -176,5 +215,5 @@ def _parts(floors: Sequence[Floor], now_ms: int) -> IndexParts:
     )
 
 
-def _floors() -> tuple[Floor, ...]:
-    return *(Floor() for _ in PRIORITIES), Floor(scattered=False)
+def _places(places: Sequence[IndexPlace]) -> tuple[bytes, bytes, bytes]:
+    return numbers([p[0] for p in places]), texts([p[1] for p in places]), numbers([p[2] for p in places])

@@ -8,13 +8,13 @@ queue's settings is followed by `admit_step`, commit after commit, until all gro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...message import ClaimRequest, GroupOrder, OnDead
 from ..groups import WOKEN_MIN, refuse
 from ..validation import WIDTH_MAX
-from .floors import NO_PARTS, IndexParts, wake_ms
+from .floors import IndexReads
 from .rows import ids, ints, numbers, texts
 from .statements import AnyConnection, Cursor, Statements
 
@@ -34,14 +34,14 @@ def lock(
     st: Statements,
     c: AnyConnection,
     names: GroupNames,
-    asks: Iterable[ClaimRequest],
     now: int | None,
-    parts: Mapping[str, IndexParts] = NO_PARTS,
+    asks: Iterable[ClaimRequest] = (),
+    reads: IndexReads | None = None,
 ) -> None:
     """Lock these groups, and those with messages waiting to join for one of these requests."""
     wanted = {ask.queue: max(ask.limit, WOKEN_MIN) for ask in asks if ask.limit > 0}
     st.do(c, "lock_queues", texts(sorted({queue for queue, _ in names} | wanted.keys())))
-    since = numbers([wake_ms(parts, queue) for queue in wanted])
+    since = numbers([reads.wake_ms(queue) for queue in wanted] if reads else [])
     st.do(c, "lock", *_listed(names), texts([*wanted]), ints([*wanted.values()]), now, since)
 
 
@@ -55,9 +55,9 @@ def admit(st: Statements, c: AnyConnection, names: GroupNames, now: int | None, 
     return st.do(c, "admit", *_listed(names), now, None, most) if names else None
 
 
-def wake(st: Statements, c: AnyConnection, ask: ClaimRequest, now: int | None, parts: Mapping[str, IndexParts]) -> None:
-    """Move messages whose wait is over into their groups, and fill the free places there."""
-    st.do(c, "wake", ask.queue, max(ask.limit, WOKEN_MIN), now, wake_ms(parts, ask.queue))
+def wake(st: Statements, c: AnyConnection, ask: ClaimRequest, now: int | None, reads: IndexReads) -> None:
+    """Let those whose wait is over join their lines, and give the places that are free there."""
+    st.do(c, "wake", ask.queue, max(ask.limit, WOKEN_MIN), now, reads.wake_ms(ask.queue))
     st.do(c, "admit", *_listed(()), now, ask.queue, WIDTH_MAX)
 
 
@@ -118,7 +118,7 @@ def configure_group(
         if width is not None:
             st.do(c, "begin_admitting", queue)
     else:
-        lock(st, c, {(queue, group)}, (), now)
+        lock(st, c, {(queue, group)}, now)
         admit(st, c, {(queue, group)}, now)
 
 
@@ -138,7 +138,7 @@ def admit_step(st: Statements, c: AnyConnection, queue: str, now: int | None) ->
         st.do(c, "admitted_to", queue, None)
         return False
     step = {(queue, name) for name in names}
-    lock(st, c, step, (), now)
+    lock(st, c, step, now)
     admitted = admit(st, c, step, now, STEP)
     if admitted is None or admitted.rowcount < STEP:  # a group may have more room
         st.do(c, "admitted_to", queue, names[-1])

@@ -20,7 +20,7 @@ import psycopg
 
 from ..pool import heirs
 from .connection import Connection
-from .floor import read
+from .notifications import read
 from .session import Session
 
 LOOK_EVERY_S = 2.0

@@ -9,7 +9,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ from .connection import (
     passes,
     store_error,
 )
-from .floor import SLACK_MS, DueSpan, named, payload, spots_of
+from .notifications import SLACK_MS, DueSpan, named, payload, spots_of
 from .url import OPTIONS, PostgresUrl
 
 T = TypeVar("T")
@@ -94,9 +94,9 @@ class Session:
 
     # -- transactions
 
-    def run(self, work: Callable[[Connection], T], *, wake: Iterable[str] = (), again: bool = True) -> T:
-        """Run `work` in a transaction; returns its value after the commit. The transaction is repeated after temporary
-        errors or a lost connection; with `again=False`, not once the commit was sent.
+    def run(self, work: Callable[[Connection], T], *, wake: Collection[str] = (), again: bool = True) -> T:
+        """`work`'s value, once the transaction it ran in is committed. It is repeated as a whole where the server
+        asks for that or the connection breaks; with `again=False`, not once the commit was sent.
 
         `wake` names the queues whose waiters are woken after the commit; `work` may fill it. `work` must not use the
         session itself.
@@ -107,7 +107,8 @@ class Session:
             value = work(c)
             with self._committed(c), c.pipeline():
                 self._commit(c, wake)
-            self._tell_of(c, wake)
+            if wake:
+                self._tell_of(c, wake)
             return value
 
         return self._transact(do, wake, again)
@@ -116,7 +117,7 @@ class Session:
         self,
         work: Callable[[Connection, psycopg.Pipeline], T],
         *,
-        wake: Iterable[str] = (),
+        wake: Collection[str] = (),
         again: bool = True,
         locked: bool = True,
     ) -> T:
@@ -134,7 +135,8 @@ class Session:
                         self._stop(c, error)
                         c.drop()  # leaving the pipeline would wait for replies that never come
                     raise
-            self._tell_of(c, wake)
+            if wake:
+                self._tell_of(c, wake)
             return value
 
         return self._transact(do, wake, again, locked)
@@ -147,7 +149,7 @@ class Session:
         """The value of `do`, which only reads, each statement by itself."""
         return self._attempt(do, True)
 
-    def _transact(self, do: Callable[[Connection], T], wake: Iterable[str], again: bool, locked: bool = True) -> T:
+    def _transact(self, do: Callable[[Connection], T], wake: Collection[str], again: bool, locked: bool = True) -> T:
         if self.read_only:
             raise ReadOnly(f"{self.where}: {self.read_only}; nothing was changed")
         try:
@@ -157,7 +159,8 @@ class Session:
                 raise
             value = self._attempt(do, again, locked)
         self._failpoint("committed")
-        self.on_change(wake)
+        if wake:
+            self.on_change(wake)
         return value
 
     def _begin(self, c: Connection) -> None:
@@ -166,20 +169,20 @@ class Session:
         if self.pooled:  # only for this transaction: another client may get the connection next
             c.execute(self._settings("true"))
 
-    def _commit(self, c: Connection, wake: Iterable[str]) -> None:
-        """Send the commit, and after it the notifications as a transaction that does not wait for the disk.
-        Notifications lock the whole database, so a slow flush would delay every commit."""
+    def _commit(self, c: Connection, wake: Collection[str]) -> None:
+        """Send the commit; and after it, as a transaction of its own that waits for no disk, the notifications: their
+        lock is held over a whole database, and our commits must not wait for the disk behind another's."""
         self._failpoint("commit")
         c.committing = True
         c.commit_sent = c.execute("commit")
-        for queue in named(wake):
+        for queue in named(wake) if wake else ():
             c.execute(
                 "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)",
                 (self.channel, payload(self.origin, queue, c.began_ms, spots_of(wake, queue))),
             )
 
-    def _tell_of(self, c: Connection, wake: Iterable[str]) -> None:
-        """Notify this process's floors of the commit."""
+    def _tell_of(self, c: Connection, wake: Collection[str]) -> None:
+        """This process, of what it committed itself."""
         for queue in named(wake):
             self.on_late(queue, [(c.began_ms - SLACK_MS, self.store_ms()), *spots_of(wake, queue)])
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+from psycopg.rows import tuple_row
 
-from .rows import BEFORE, BEYOND, CLAIMED, COLUMNS, cursor
+from .rows import BEFORE, BEYOND, CLAIMED, COLUMNS
 from .schema import statements
 
 
@@ -86,7 +87,7 @@ class Statements:
         return None if self._clock_ms is None else self._clock_ms()
 
     def do(self, c: AnyConnection, name: str, *args: Any) -> Cursor:
-        made = cursor(c)
+        made: Cursor = psycopg.RawCursor(c, row_factory=tuple_row)
         made.execute(self.sql[name], args, binary=True)
         return made
 

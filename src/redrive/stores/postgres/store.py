@@ -33,7 +33,7 @@ from ..meta import text
 from . import exchange
 from . import writes as changes
 from .admin import PostgresAdmin
-from .floor import Wakes
+from .notifications import Wakes
 from .rows import hex_of, ids, ints, seq_of
 from .search import PostgresQueries
 from .statements import AnyConnection, Cursor
@@ -125,7 +125,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         self._listener.wait({ask.queue for ask in asked}, lambda: self._next_due_ms(asked), timeout_ms)
 
     def _next_due_ms(self, asks: Sequence[ClaimRequest]) -> int | None:
-        self._look_behind(asks)
+        self._floors.look_alone([ask.queue for ask in asks])
         dues_ms = []
         for ask in asks:
             sent_s = time.monotonic()
@@ -137,15 +137,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         return min(dues_ms, default=None)
 
     def _first_due(self, ask: ClaimRequest, c: AnyConnection) -> tuple[Any, ...]:
-        parts = self._floors.parts([ask.queue], self._st.now_ms).get(ask.queue)
-        return exchange.next_due(self._st, c, ask, self._st.now(), parts)
-
-    def _look_behind(self, asks: Sequence[ClaimRequest]) -> None:
-        """Send the looks of floors while this thread waits, since otherwise exchanges send them."""
-        looking = self._floors.looking([ask.queue for ask in asks]) if self._floors.kept else None
-        if looking is not None:
-            rows = self._link.read(lambda c: exchange.look_behind(self._st, c, looking).fetchall())
-            self._floors.saw(looking, rows, self.now_ms())
+        return exchange.next_due(self._floors.reads([ask.queue]), c, ask, self._st.now())
 
     def nudge(self) -> None:
         self._listener.nudge()

@@ -14,7 +14,7 @@ from ...errors import EnqueueError, Unsupported
 from ...message import Draft
 from ..sqlalchemy import driver_connection, is_of
 from .connection import store_error
-from .floor import SPOTS_MAX, clustered, named, short
+from .notifications import SPOTS_MAX, clustered, named, short
 from .rows import adapt, flags, numbers, wait_ms
 from .session import Session
 from .statements import Statements

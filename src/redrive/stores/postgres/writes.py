@@ -21,7 +21,7 @@ from ...message import (
     Settlement,
 )
 from .cells import SettlementCells, swap_values
-from .floor import Wakes
+from .notifications import Wakes
 from .rows import (
     ID,
     PLAIN,
