@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,6 +17,7 @@ from ...codec import Routes
 from ...errors import StoreError
 from ...message import Lane, Message
 from ...store import Cells, Store
+from ...store.sqs import SqsCaller
 from ...stores.sqs.outbox import LetterEnd, lay
 from ...stores.sqs.wire import MessageState, decode
 from ...worker import Service
@@ -30,14 +31,6 @@ POLL_S = 20  # longest poll, in seconds
 PAUSE_S = (1.0, 60.0)  # first and longest pause after a failure to drain a queue
 CLOSE_S = 1.0  # how long `close` waits for the threads
 RECORDS = "sqs/m/"  # prefix of cells, followed by SQS's message id
-
-
-class SqsCaller(Protocol):
-    """Calls SQS."""
-
-    def call(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """Make the call; returns its response. Raises StoreUnavailable, StoreError, ConfigError."""
-        ...
 
 
 class DeadLetterSource(Struct, frozen=True):

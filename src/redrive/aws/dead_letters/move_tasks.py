@@ -6,18 +6,16 @@ needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from ...errors import ConfigError, Refused, StoreError
 from ...message import Lane
+from ...store.sqs import SqsEngine
 from .sources import sources_served
 
-if TYPE_CHECKING:
-    from ...stores.sqs.store import SqsStore
-
-RATE_MAX = 500  # messages a second, SQS's limit
+RATE_MAX = 500  # messages a second, of SQS
 RUNNING = "RUNNING"
 
 
@@ -39,7 +37,7 @@ class MoveTask(Struct, frozen=True, kw_only=True):
 class DeadQueue:
     """The dead-letter queue of one queue of the store. Raises ConfigError if it has none."""
 
-    def __init__(self, store: SqsStore, queue: str) -> None:
+    def __init__(self, store: SqsEngine, queue: str) -> None:
         self._store = store
         queues = store.sqs_queues
         self.queue = queues.of(queue)

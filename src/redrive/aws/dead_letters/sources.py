@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from ...events import Notify
 from ...store import Store
+from ...store.sqs import SqsEngine, sqs_engine
 from .ingest import DeadLetterIngest, DeadLetterSource, Ingesting
 
-if TYPE_CHECKING:
-    from ...stores.sqs.store import SqsStore
 
-
-def sqs_of(store: Store) -> SqsStore:
-    """The SQS store, below encryption and blob storage. Raises Unsupported for another engine."""
-    from ...stores.sqs.store import SqsStore
-
-    engine = store.engine
-    if not isinstance(engine, SqsStore):
+def sqs_of(store: Store) -> SqsEngine:
+    """The SQS store, below encryption and blob storage. Raises Unsupported for another."""
+    engine = sqs_engine(store)
+    if engine is None:
         raise Unsupported(
             f"this store is {store.traits.name}, and the dead lie in it already; only an sqs:// store has dead-letter "
             "queues"
@@ -27,14 +22,14 @@ def sqs_of(store: Store) -> SqsStore:
     return engine
 
 
-def ingest_of(store: SqsStore) -> DeadLetterIngest:
-    """A `DeadLetterIngest` into this store's triage store. Raises Unsupported if there is no triage store."""
+def ingest_of(store: SqsEngine) -> DeadLetterIngest:
+    """An `DeadLetterIngest` into this store's triage store. Raises Unsupported where it has none."""
     if store.triage_store is None:
         raise Unsupported(
             "there is no store to take dead letters; name one in the URL, a PostgreSQL, a Redis or a file: "
             "sqs://REGION/PREFIX?triage=sqlite:///dead.db"
         )
-    store.outbox.own()
+    store.own_triage()
     return DeadLetterIngest(store.sqs, store.triage_store, store.routes, store.cells)
 
 
@@ -44,9 +39,9 @@ def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) 
     return Ingesting(ingest_of(sqs), sources(sqs, queues), notice)
 
 
-def sources(store: SqsStore, queues: Iterable[str]) -> list[DeadLetterSource]:
-    """The sources with the dead letters of these queues: dead-letter queues, as named by the app, the redrive policy or
-    convention, and poison queues. Raises ConfigError for a missing queue, StoreUnavailable."""
+def sources(store: SqsEngine, queues: Iterable[str]) -> list[DeadLetterSource]:
+    """The queues with the dead letters of these: each one's dead-letter queue, as the app, its redrive policy and its
+    name say, and its poison queue. Raises ConfigError for a queue that does not exist, StoreUnavailable."""
     by_url: dict[str, DeadLetterSource] = {}
     for queue in queues:
         for rests, lane in store.sqs_queues.all_resting(queue):
@@ -54,9 +49,9 @@ def sources(store: SqsStore, queues: Iterable[str]) -> list[DeadLetterSource]:
     return [*by_url.values()]
 
 
-def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> DeadLetterSource:
-    """A dead-letter queue by its own name or URL. `queue`: the queue of its messages; None: the only queue with this
-    prefix that uses it. Raises ConfigError."""
+def source_of(store: SqsEngine, name_or_url: str, queue: str | None) -> DeadLetterSource:
+    """A dead-letter queue by its own name or URL. `queue`: whose messages it holds; None: the one queue of this prefix
+    that it serves. Raises ConfigError."""
     url = name_or_url if "://" in name_or_url else url_of(store, name_or_url)
     if queue is not None:
         store.sqs_queues.of(queue)
@@ -67,13 +62,13 @@ def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> DeadLette
         served = ", ".join(names) or "none"
         raise ConfigError(
             f"whose dead letters are in {url.rpartition('/')[2]}? It serves {served}, and "
-            f"{'none of them is' if not mine else 'several of them are'} under {store.at.prefix}-; say it by --queue"
+            f"{'none of them is' if not mine else 'several of them are'} under {store.prefix}-; say it by --queue"
         )
     return DeadLetterSource(mine[0], url)
 
 
-def sources_served(store: SqsStore, url: str) -> list[str]:
-    """The SQS names of the queues whose redrive policy names this dead-letter queue."""
+def sources_served(store: SqsEngine, url: str) -> list[str]:
+    """SQS's names of the queues whose redrive policy leads to this one."""
     names, more = list[str](), dict[str, str]()
     while True:
         try:
@@ -91,9 +86,9 @@ def sources_served(store: SqsStore, url: str) -> list[str]:
         more = {"NextToken": answer["NextToken"]}
 
 
-def url_of(store: SqsStore, name: str) -> str:
-    """The URL of the SQS queue with this name. Raises ConfigError if there is none."""
+def url_of(store: SqsEngine, name: str) -> str:
+    """Raises ConfigError where there is none."""
     try:
         return str(store.sqs.call("GetQueueUrl", QueueName=name)["QueueUrl"])
     except ConfigError as error:
-        raise ConfigError(f"SQS gives no queue {name!r} in {store.at.region}; {error}") from error
+        raise ConfigError(f"SQS gives no queue {name!r} in {store.region}; {error}") from error

@@ -22,8 +22,8 @@ from ...message import RAW, Draft, Message
 from ...registry import Queue, Registry
 from ...run_context import current, refuse_loop
 from ...store import Traits
+from ...store.sqs import sqs_engine
 from ...stores.sqs.queues import FIFO
-from ...stores.sqs.store import SqsStore
 from ...stores.sqs.url import SqsUrl
 from ...stores.sqs.wire import attribute, body_of, size_of
 from ...stores.validation import admit
@@ -287,10 +287,9 @@ def topic_of(app: Registry, name: str, bytes_max: int) -> Topic:
     """Like `App.topic`."""
     url = app.url
     if url is None:
-        engine = app.store.engine
-        at = engine.at if isinstance(engine, SqsStore) else None
-    else:
-        at = SqsUrl.parse(url) if url.startswith("sqs://") else None
+        engine = sqs_engine(app.store)
+        url = engine.url if engine else ""
+    at = SqsUrl.parse(url) if url.startswith("sqs://") else None
     endpoint = at.endpoint if at else None
     if not name.startswith("arn:"):
         if at is None:

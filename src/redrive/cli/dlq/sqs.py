@@ -23,7 +23,7 @@ from ..terminal.stderr import note
 
 if TYPE_CHECKING:
     from ...aws.dead_letters import DeadLetterIngest, DeadLetterSource, DeadQueue, IngestCounts, MoveTask
-    from ...stores.sqs.store import SqsStore
+    from ...store.sqs import SqsEngine
 
 WATCH_S = 1.0
 AT_ONCE = 8  # queues drained concurrently
@@ -97,7 +97,7 @@ def ingest(
     return _followed(work, queues_of_sqs) if follow else _drained(store, work, queues_of_sqs, out, who)
 
 
-def _of_all(opened: OpenedStore, store: SqsStore) -> list[DeadLetterSource]:
+def _of_all(opened: OpenedStore, store: SqsEngine) -> list[DeadLetterSource]:
     """Return the dead-letter sources of the app's queues, or of all under the prefix if SQS allows listing them."""
     from ...aws.dead_letters import sources
 
@@ -112,11 +112,11 @@ def _of_all(opened: OpenedStore, store: SqsStore) -> list[DeadLetterSource]:
         return known
     names = store.sqs_queues.names()
     if not names:
-        raise ConfigError(f"SQS has no queue whose name begins with {store.at.prefix}-; is the prefix right?")
+        raise ConfigError(f"SQS has no queue whose name begins with {store.prefix}-; is the prefix right?")
     return sources(store, names)
 
 
-def _total(store: SqsStore, some: Sequence[DeadLetterSource]) -> int:
+def _total(store: SqsEngine, some: Sequence[DeadLetterSource]) -> int:
     """Return about how many messages wait; 0 if SQS denies the counts."""
     try:
         return sum(store.sqs_queues.counts(source.url)[0] for source in some)
@@ -125,7 +125,7 @@ def _total(store: SqsStore, some: Sequence[DeadLetterSource]) -> int:
 
 
 def _drained(
-    store: SqsStore,
+    store: SqsEngine,
     work: DeadLetterIngest,
     some_sources: Sequence[DeadLetterSource],
     out: Output,

@@ -39,6 +39,7 @@ from ...message import (
     Verdict,
 )
 from ...store import OpenCells, Store, Usage, Work
+from ...store.sqs import SqsEngine
 from .. import validation
 from ..clock import wall_ms
 from ..counts import total
@@ -76,7 +77,7 @@ from .url import SqsUrl
 _UNSEEN = "SQS can look at no message that waits or runs in it"
 
 
-class SqsStore(Store):
+class SqsStore(SqsEngine):
     """Queues of SQS under one prefix.
 
     `clock_ms` replaces this machine's clock in tests. `triage` and `cells` replace those of the URL, and are closed
@@ -85,6 +86,7 @@ class SqsStore(Store):
     """
 
     adopts = True
+    sqs_queues: QueueDirectory
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class SqsStore(Store):
             no_failpoint  # tests set a function that kills the process or raises at a named point
         )
         self.at = at = SqsUrl.parse(url)
+        self.url, self.prefix, self.region = url, at.prefix, at.region
         self._clock_ms = clock_ms or wall_ms
         self._tell_to: Callable[[str, str], None] | None = None
         self._sqs = Sqs(at.region, at.endpoint, connections=THREADS + RECEIVERS, boto3=at.boto3)
@@ -161,13 +164,15 @@ class SqsStore(Store):
 
     @property
     def sqs(self) -> Sqs:
-        """The client of SQS, for other operations on dead-letter queues."""
         return self._sqs
 
     @property
     def outbox(self) -> Outbox:
         """Sends redriven messages back to SQS. Raises Unsupported without a triage store."""
         return need(self._triage).outbox
+
+    def own_triage(self) -> None:
+        self.outbox.own()
 
     @property
     def processed(self) -> int:
