@@ -28,17 +28,7 @@ from ...message import Cell, Swap
 from ...urls import option_shown, shown
 from ..clock import wall_ms
 from .client import TRIES, DynamoCalls, Unmet, wall_us
-from .items import (
-    Item,
-    cell,
-    check,
-    conflict,
-    is_over,
-    key_of,
-    merged,
-    unkey,
-    was_it_mine,
-)
+from .items import Item, cell, check, conflict, is_over, key_of, merged, unkey, was_it_mine
 
 READ_MAX = 100  # most keys of one BatchGetItem
 ALL_MAX = 100  # most writes of one TransactWriteItems

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...fault import Fault
-from ...message import (
-    Before,
-    Message,
-)
+from ...message import Before, Message
 
 
 class StoredMessage(NamedTuple):

@@ -25,17 +25,7 @@ from ...message import (
     Receipt,
     Swap,
 )
-from ..groups import (
-    PLACE,
-    GroupLine,
-    GroupName,
-    QueueSettings,
-    admitted,
-    free_places,
-    in_line,
-    joined,
-    refuse,
-)
+from ..groups import PLACE, GroupLine, GroupName, QueueSettings, admitted, free_places, in_line, joined, refuse
 from .rows import CellRow, Holder, StoredMessage
 
 CELLS_SWEPT = 1000  # expired cells removed per commit

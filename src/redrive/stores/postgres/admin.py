@@ -38,25 +38,13 @@ from .damage import stand_in
 from .database import PostgresDatabase
 from .doctor import doctor
 from .groups import admit, lock
-from .rows import (
-    ids,
-    ints,
-    numbers,
-    plain,
-    restored_rows,
-    texts,
-)
+from .rows import ids, ints, numbers, plain, restored_rows, texts
 from .statements import AnyConnection, Statements
 
 REPORTED_MAX = 100
 
 
-_CANCEL = {
-    None: Cancel.UNKNOWN,
-    "done": Cancel.CANCELLED,
-    "leased": Cancel.REQUESTED,
-    "rests": Cancel.TOO_LATE,
-}
+_CANCEL = {None: Cancel.UNKNOWN, "done": Cancel.CANCELLED, "leased": Cancel.REQUESTED, "rests": Cancel.TOO_LATE}
 
 
 class PostgresAdmin(PostgresDatabase):

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...errors import Conflict
-from ...message import (
-    Draft,
-    Swap,
-)
-from .rows import (
-    byteas,
-    numbers,
-    texts,
-)
+from ...message import Draft, Swap
+from .rows import byteas, numbers, texts
 from .statements import AnyConnection, Cursor, Statements
 
 

@@ -14,15 +14,7 @@ import psycopg
 from psycopg.generators import send
 from psycopg.rows import TupleRow
 
-from ...errors import (
-    ConfigError,
-    EnqueueError,
-    RedriveError,
-    SchemaError,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-)
+from ...errors import ConfigError, EnqueueError, RedriveError, SchemaError, StoreError, StoreFull, StoreUnavailable
 
 T = TypeVar("T")
 _of_the_parent: list[psycopg.Connection[Any]] = []

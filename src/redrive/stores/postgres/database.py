@@ -10,12 +10,7 @@ from typing import Any
 import psycopg
 from msgspec.structs import replace
 
-from ...message import (
-    Cell,
-    Draft,
-    PutResult,
-    Swap,
-)
+from ...message import Cell, Draft, PutResult, Swap
 from ...store import Cells, Store, Traits
 from ..failpoints import no_failpoint
 from ..state_dir import state_dir

@@ -33,29 +33,10 @@ from .cells import names_of, swap_all
 from .damage import UNREADABLE, Beyond, stand_in
 from .floors import Floors, IndexReads
 from .notifications import Wakes, spots_of
-from .rows import (
-    GROUPED,
-    KEYED,
-    PLAIN,
-    full_message,
-    group_of,
-    ids,
-    ints,
-    queue_of,
-    read_rare,
-    texts,
-)
+from .rows import GROUPED, KEYED, PLAIN, full_message, group_of, ids, ints, queue_of, read_rare, texts
 from .session import Session
 from .statements import AnyConnection, Cursor, Statements
-from .writes import (
-    SettlementBatch,
-    apart,
-    insert_all,
-    is_simple,
-    plain_acks,
-    settle_each,
-    words_of,
-)
+from .writes import SettlementBatch, apart, insert_all, is_simple, plain_acks, settle_each, words_of
 
 NEVER_MS = 2**63 - 1
 GROUPS_SEEN_FOR_S = 60.0  # how long exchanges wake groups after one saw a group

@@ -33,15 +33,7 @@ from ..counts import total
 from ..validation import RESTED, begin, values_of
 from .damage import readable, with_kept
 from .database import PostgresDatabase
-from .rows import (
-    COLUMNS,
-    Array,
-    cursor,
-    ids,
-    numbers,
-    read_faults,
-    texts,
-)
+from .rows import COLUMNS, Array, cursor, ids, numbers, read_faults, texts
 
 LOOKED = 10_000  # index entries counted to find how selective a field is
 _FIELDS = ("fingerprint", "error", "task", "reason", "queue")  # fields, the most selective first
@@ -163,12 +155,7 @@ def page(
 
 
 def _page_by(
-    c: psycopg.Connection[Any],
-    schema: str,
-    path: Path,
-    where: Filter,
-    after: tuple[int, int],
-    limit: int,
+    c: psycopg.Connection[Any], schema: str, path: Path, where: Filter, after: tuple[int, int], limit: int
 ) -> list[tuple[Any, ...]]:
     clauses = _on(path, where)
     clauses.add("(m.rested_ms, m.seq) > ({}::bigint, {}::bigint)", *after)

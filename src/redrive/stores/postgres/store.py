@@ -17,17 +17,7 @@ import psycopg
 from ...errors import StoreError
 from ...fault import Fault
 from ...ids import new_id
-from ...message import (
-    ClaimRequest,
-    Draft,
-    Exchange,
-    LeaseStatus,
-    PutResult,
-    Receipt,
-    Settlement,
-    Started,
-    Swap,
-)
+from ...message import ClaimRequest, Draft, Exchange, LeaseStatus, PutResult, Receipt, Settlement, Started, Swap
 from .. import validation
 from ..meta import text
 from . import exchange

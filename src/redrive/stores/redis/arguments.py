@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...message import (
-    Draft,
-    Message,
-)
+from ...message import Draft, Message
 from ..meta import encode
 from ..validation import draft_of
 from .rows import LETTERS, NO_NAME, pack, tail

@@ -103,10 +103,7 @@ class RedisSettling:
         ]
         moves = [self._move(s) for _, s in self._moves]
         wanted = [
-            (
-                *(ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask), ask.retries),
-                ask.lapsed_by_ms,
-            )
+            (*(ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask), ask.retries), ask.lapsed_by_ms)
             for ask in asks
         ]
         return acks, moves, [*self._zones], swap_rows(swaps, self.arguments), wanted, retries

@@ -11,10 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...errors import Conflict, EnqueueError
-from ...message import (
-    Cell,
-    Swap,
-)
+from ...message import Cell, Swap
 from ...store import Cells, Store, Traits
 from ..failpoints import no_failpoint
 from ..state_dir import state_dir

@@ -16,17 +16,7 @@ from msgspec.structs import replace
 from ...errors import StoreError
 from ...fault import Fault
 from ...ids import is_id
-from ...message import (
-    BEFORE_MS,
-    DAMAGED,
-    TREND_MS,
-    Damage,
-    FailureGroup,
-    Filter,
-    Lane,
-    Message,
-    Page,
-)
+from ...message import BEFORE_MS, DAMAGED, TREND_MS, Damage, FailureGroup, Filter, Lane, Message, Page
 from .. import lifecycle, validation
 from ..failure_groups import grouped
 from .rows import LETTERS, fatal_of, id_text, member_number, names_of, readable

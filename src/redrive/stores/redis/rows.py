@@ -14,15 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...fault import Fault
-from ...message import (
-    DAMAGED,
-    Damage,
-    Delivery,
-    Draft,
-    Lane,
-    Message,
-    Receipt,
-)
+from ...message import DAMAGED, Damage, Delivery, Draft, Lane, Message, Receipt
 from ..lifecycle import died_of
 from ..meta import read_deferral
 

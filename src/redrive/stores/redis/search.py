@@ -6,17 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ...ids import is_id
-from ...message import (
-    Counts,
-    DueCount,
-    FailureGroup,
-    Filter,
-    Group,
-    Ids,
-    Lane,
-    Message,
-    Page,
-)
+from ...message import Counts, DueCount, FailureGroup, Filter, Group, Ids, Lane, Message, Page
 from .. import validation
 from .namespace import RedisNamespace
 from .pages import QUEUES_AT_ONCE, with_faults

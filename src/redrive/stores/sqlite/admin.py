@@ -7,18 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from ...errors import StoreError, StoreUnavailable
-from ...message import (
-    Cancel,
-    GroupOrder,
-    Handle,
-    Keep,
-    Lane,
-    Message,
-    OnDead,
-    Replace,
-    Swap,
-    Verdict,
-)
+from ...message import Cancel, GroupOrder, Handle, Keep, Lane, Message, OnDead, Replace, Swap, Verdict
 from .. import validation
 from ..groups import setting_line
 from ..meta import text

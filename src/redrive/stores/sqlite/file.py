@@ -19,9 +19,7 @@ from msgspec.structs import replace
 from ...config.resolve import is_shared
 from ...errors import ConfigError, Conflict, ReadOnly, StoreError, StoreFull, StoreUnavailable
 from ...files import make_database
-from ...message import (
-    Message,
-)
+from ...message import Message
 from ...store import Cells, Store, Traits
 from ..failpoints import no_failpoint
 from ..meta import text

@@ -14,13 +14,7 @@ import msgspec
 
 from ...errors import StoreError, StoreUnavailable
 from ...message import DAMAGED, Damage, Lane, Message
-from .damage import (
-    UNREADABLE,
-    Damages,
-    RawRow,
-    damage_of,
-    look,
-)
+from .damage import UNREADABLE, Damages, RawRow, damage_of, look
 from .rows import COLUMNS, Read, read_rows, to_message
 
 PAGE = 1000

@@ -8,10 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ...fault import Fault
-from ...message import (
-    Lane,
-    Message,
-)
+from ...message import Lane, Message
 from ..meta import NO_META, meta_of, read_deferral, read_meta, text
 
 HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer

@@ -31,13 +31,7 @@ from ..validation import RESTED, values_of
 from .damage import UNREADABLE, damage_of, raw_of, read_each
 from .file import SqliteFile
 from .groups import to_group
-from .rows import (
-    COLUMNS,
-    Read,
-    read_faults,
-    read_rows,
-    to_message,
-)
+from .rows import COLUMNS, Read, read_faults, read_rows, to_message
 
 _RESTING = ("(rested_ms, seq) > (?, ?)", "rested_ms, seq")
 _ANY = ("(coalesce(rested_ms, 0), seq) > (?, ?)", "coalesce(rested_ms, 0), seq")

@@ -41,13 +41,7 @@ from .admin import SqliteAdmin
 from .damage import UNREADABLE
 from .errors import store_error
 from .file import SWEEP_EVERY_MS
-from .rows import (
-    CompactRow,
-    Strange,
-    read_places,
-    read_rows,
-    to_message,
-)
+from .rows import CompactRow, Strange, read_places, read_rows, to_message
 from .search import SqliteQueries
 from .transaction import after_commit, connection_of, within
 from .wake import SqliteWaiter

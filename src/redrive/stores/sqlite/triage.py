@@ -10,19 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from ...message import (
-    Discard,
-    Draft,
-    Handle,
-    Hasten,
-    Isolate,
-    Message,
-    Readmit,
-    Redrive,
-    Replace,
-    Return,
-    Verdict,
-)
+from ...message import Discard, Draft, Handle, Hasten, Isolate, Message, Readmit, Redrive, Replace, Return, Verdict
 from .. import lifecycle
 from ..meta import text
 from ..validation import judged_lanes, key_is_held

@@ -45,15 +45,7 @@ from ..clock import wall_ms
 from ..counts import total
 from ..failpoints import no_failpoint
 from ..state_dir import state_dir
-from .cells import (
-    PAUSES_EVERY_S,
-    BesideStores,
-    QueuePauses,
-    apply_swaps,
-    check_swaps,
-    need,
-    traits_of,
-)
+from .cells import PAUSES_EVERY_S, BesideStores, QueuePauses, apply_swaps, check_swaps, need, traits_of
 from .claim import Adopting, Claims, SqsLeases
 from .client import THREADS, Sqs
 from .deletes import Deletes

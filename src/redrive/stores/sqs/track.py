@@ -14,16 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...errors import StoreUnavailable
-from ...message import (
-    ABSENT,
-    RESTING,
-    Cancel,
-    Cell,
-    Lane,
-    Message,
-    Swap,
-    version_of,
-)
+from ...message import ABSENT, RESTING, Cancel, Cell, Lane, Message, Swap, version_of
 from ...store import Cells
 from ..lifecycle import cancelled
 from .wire import RECORD_TTL_MS as TTL_MS

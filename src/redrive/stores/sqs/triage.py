@@ -9,17 +9,7 @@ from msgspec.structs import replace
 
 from ...errors import ConfigError, EnqueueError, StoreError, TooLarge
 from ...ids import new_id
-from ...message import (
-    Counts,
-    Filter,
-    Handle,
-    Lane,
-    Message,
-    Redrive,
-    Replace,
-    Swap,
-    Verdict,
-)
+from ...message import Counts, Filter, Handle, Lane, Message, Redrive, Replace, Swap, Verdict
 from ...store import Store, Traits
 from .. import lifecycle, validation
 from .client import EntryRefused

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from .envelope import (
-    ANY_BODY_MAX,
-    ATTEMPT,
-    BYTES_MAX,
-    SOURCE,
-    STATE,
-    VERBATIM,
-    attribute,
-    body_of,
-    size_of,
-)
+from .envelope import ANY_BODY_MAX, ATTEMPT, BYTES_MAX, SOURCE, STATE, VERBATIM, attribute, body_of, size_of
 from .foreign import FIRST_RECEIVED, MESSAGE_ID, RECEIVES, as_it_came, is_foreign
 from .message import read, write
 from .message_state import (

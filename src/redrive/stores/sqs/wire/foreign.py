@@ -86,12 +86,7 @@ def read_foreign(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> Messa
 
 
 def _plain(
-    raw: Mapping[str, Any],
-    body: str,
-    attributes: dict[str, str],
-    about: dict[str, str],
-    queue: str,
-    routes: Routes,
+    raw: Mapping[str, Any], body: str, attributes: dict[str, str], about: dict[str, str], queue: str, routes: Routes
 ) -> Message:
     system: Mapping[str, str] = raw.get("Attributes") or {}
     sent_ms = _whole(system.get("SentTimestamp"))

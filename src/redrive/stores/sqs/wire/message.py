@@ -73,11 +73,7 @@ def _is_fresh(m: Message) -> bool:
 
 def _epitaph(message: Message) -> dict[str, dict[str, str]]:
     last = message.faults[-1] if message.faults else None
-    said = {
-        "reason": message.reason,
-        "error": last and last.error,
-        "fingerprint": last and last.fingerprint,
-    }
+    said = {"reason": message.reason, "error": last and last.error, "fingerprint": last and last.fingerprint}
     return {name: attribute(text) for name, text in said.items() if text}
 
 
