@@ -16,10 +16,12 @@ from ..message import (
     RESTING,
     Draft,
     Filter,
+    GroupOrder,
     Handle,
     Hasten,
     Lane,
     Message,
+    OnDead,
     Readmit,
     Redrive,
     Replace,
@@ -237,6 +239,15 @@ def admit_names(queue: str, group: str | None = None) -> None:
             raise ConfigError(f"the {what}'s name has {len(name):,} characters, expected at most {NAME_MAX}")
     if (why := _unwritable([queue, group])) is not None:
         raise ConfigError(f"queue {queue!a}: {why}")
+
+
+def admit_settings(
+    queue: str, width: int | None, order: GroupOrder | str | None, on_dead: OnDead | str | None
+) -> tuple[GroupOrder | None, OnDead | None]:
+    """The last two by name. Raises ConfigError for settings that no queue could have."""
+    admit_names(queue)
+    admit_width(width, 1)
+    return word(GroupOrder, order, "group_order"), word(OnDead, on_dead, "on_dead")
 
 
 def _too_long(draft: Draft) -> str | None:

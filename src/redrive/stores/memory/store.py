@@ -276,10 +276,7 @@ class MemoryStore(Store):
         on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
-        validation.admit_names(queue)
-        validation.admit_width(group_width, 1)
-        order = validation.word(GroupOrder, group_order, "group_order")
-        dead = validation.word(OnDead, on_dead, "on_dead")
+        order, dead = validation.admit_settings(queue, group_width, group_order, on_dead)
         said = {"paused": paused, "width": group_width, "order": order, "on_dead": dead}
         with self._commit() as (tables, now):
             tables.configure(queue, {name: value for name, value in said.items() if value is not None}, now)

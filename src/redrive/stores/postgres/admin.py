@@ -110,10 +110,7 @@ class PostgresAdmin(PostgresDatabase):
         on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
-        validation.admit_names(queue)
-        validation.admit_width(group_width, 1)
-        order = validation.word(GroupOrder, group_order, "group_order")
-        dead = validation.word(OnDead, on_dead, "on_dead")
+        order, dead = validation.admit_settings(queue, group_width, group_order, on_dead)
         said = (paused, group_width, order and order.value, dead and dead.value)
         set_now = self._look("settings", queue)
 

@@ -270,6 +270,7 @@ class RareColumns(msgspec.Struct, array_like=True, gc=False):
     result: str | None
 
 
+NO_RARE = RareColumns(*[None] * 19)
 read_rare = msgspec.json.Decoder(RareColumns).decode
 _faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 
@@ -290,26 +291,7 @@ def full_message(
 ) -> Message:
     id, task, priority, fence, attempt, enqueued, producer, group, body, _, faults = row[:11]
     parked = due_ms is None and lane is Lane.READY
-    if rare is None:
-        return Message(
-            id,
-            task,
-            queue,
-            body,
-            id,
-            lane,
-            priority,
-            due_ms,
-            fence,
-            attempt,
-            enqueued,
-            enqueued,
-            worker,
-            producer,
-            group=group,
-            parked=parked,
-            faults=read_faults(faults),
-        )
+    rare = rare or NO_RARE
     meta = NO_META if rare.meta is None else read_meta(rare.meta)
     return Message(
         id,
@@ -353,10 +335,10 @@ def full_message(
     )
 
 
-ID = 36  # length of a message's id, which begins every handle
-
-
-PLAIN, KEYED, GROUPED = ".", "=", "/"  # after the id in a handle: neither key nor group; with a key; in a group
+# A handle: the id, a mark, the seq in hex, the queue, and for one of a group "\0" and its name.
+ID = 36  # characters of a message's id
+# The mark of a message without key and group, with a key, or in a group.
+PLAIN, KEYED, GROUPED = ".", "=", "/"
 
 
 SEQ = slice(ID + 1, ID + 17)

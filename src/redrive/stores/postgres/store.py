@@ -132,10 +132,6 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
     def nudge(self) -> None:
         self._listener.nudge()
 
-    # -- looking
-
-    # -- changing by hand
-
     def _sweep(self) -> None:
         """Remove expired rows, a thousand at a time."""
         now = self.now_ms()
@@ -154,8 +150,6 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             more = self._admit_step(queue) or more
         if more:
             self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
-
-    # -- keeping
 
 
 _HOLD = {None: LeaseStatus.LOST, False: LeaseStatus.HELD, True: LeaseStatus.CANCEL}

@@ -42,9 +42,6 @@ from .rows import (
 )
 from .statements import AnyConnection, Cursor, Statements
 
-# -- handles: the id, a mark, the seq in hex, the queue, and for one of a group "\0" and its name
-
-
 # -- putting
 
 
@@ -163,9 +160,6 @@ def wakes_of(drafts: Iterable[Draft], now_ms: int) -> Wakes:
 def is_later(draft: Draft, now_ms: int) -> bool:
     """True if the message is delayed."""
     return draft.delay_ms > 0 if draft.due_ms is None else draft.due_ms > now_ms
-
-
-# -- claiming
 
 
 # -- settling

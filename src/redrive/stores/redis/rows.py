@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -130,15 +130,18 @@ def _rare(draft: Draft, id: str) -> RareFields:
     )
 
 
-def to_message(
-    id: str,
-    message: bytes,
-    state: bytes | None,
-    faults: list[bytes] | None,
-    progress: bytes | None,
-    result: bytes | None = None,
-) -> Message:
-    return _to_message(id, _row(message), state, faults, progress, result)
+class StoredMessage(NamedTuple):
+    """What Redis has of one message."""
+
+    message: bytes
+    state: bytes | None
+    faults: list[bytes] | None
+    progress: bytes | None
+    result: bytes | None = None
+
+
+def to_message(id: str, stored: StoredMessage) -> Message:
+    return _to_message(id, _row(stored.message), *stored[1:])
 
 
 def _to_message(
@@ -210,40 +213,23 @@ def _to_message(
 UNREADABLE = (msgspec.MsgspecError, struct.error, ValueError, TypeError, KeyError, IndexError)
 
 
-def readable(
-    id: str,
-    message: bytes,
-    state: bytes | None,
-    faults: list[bytes] | None,
-    progress: bytes | None,
-    result: bytes | None = None,
-) -> Message:
-    """Like `to_message`; from an unreadable message the readable parts, with its damage."""
+def readable(id: str, stored: StoredMessage) -> Message:
+    """As `to_message`; of one that cannot be read what of it can be, with its damage."""
     try:
-        return to_message(id, message, state, faults, progress, result)
+        return to_message(id, stored)
     except UNREADABLE as error:
-        return _stand_in(id, message, state, faults, progress, result, error)
+        return _stand_in(id, stored, error)
 
 
-def _stand_in(
-    id: str,
-    message: bytes,
-    state: bytes | None,
-    faults: list[bytes] | None,
-    progress: bytes | None,
-    result: bytes | None,
-    error: Exception,
-) -> Message:
-    """The message from its readable parts, each tried separately."""
-    raw = {"message": message.hex()} | ({} if state is None else {"state": state.hex()})
-    raw |= {f"fault {n}": repr(fault) for n, fault in enumerate(faults or ())}
-    readable_part = Message(id, "", "", b"", id)
-    for part in ((message, state, None), (message, None, None), (_NOTHING_PUT, state, None)):
-        try:
-            readable_part = to_message(id, part[0], part[1], part[2], progress, result)
+def _stand_in(id: str, stored: StoredMessage, error: Exception) -> Message:
+    """The message from the parts that can be read, each tried by itself."""
+    raw = {"message": stored.message.hex()} | ({} if stored.state is None else {"state": stored.state.hex()})
+    raw |= {f"fault {n}": repr(fault) for n, fault in enumerate(stored.faults or ())}
+    readable_part, sound = Message(id, "", "", b"", id), stored._replace(faults=None)
+    for part in (sound, sound._replace(state=None), sound._replace(message=_NOTHING_PUT)):
+        with suppress(*UNREADABLE):
+            readable_part = to_message(id, part)
             break
-        except UNREADABLE:
-            continue
     why = f"{type(error).__name__}: {error}"
     return replace(readable_part, reason=DAMAGED, damage=Damage(why, raw))
 

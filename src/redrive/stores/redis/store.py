@@ -164,12 +164,6 @@ class RedisStore(RedisQueries, RedisAdmin):
     def nudge(self) -> None:
         self._wake.nudge()
 
-    # -- looking
-
-    # -- changing by hand
-
-    # -- keeping
-
 
 _HOLDS = (LeaseStatus.HELD, LeaseStatus.LOST, LeaseStatus.CANCEL)
 

@@ -85,10 +85,7 @@ class SqliteAdmin(SqliteFile):
         on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
-        validation.admit_names(queue)
-        validation.admit_width(group_width, 1)
-        order = validation.word(GroupOrder, group_order, "group_order")
-        dead = validation.word(OnDead, on_dead, "on_dead")
+        order, dead = validation.admit_settings(queue, group_width, group_order, on_dead)
         said = (paused, group_width, order, dead)
         set_now = self._read("select paused, group_width, group_order, on_dead from queue where name = ?", queue)
         if set_now and not swaps and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import SchemaError
-from ...message import SKIP_LOOKED
+from ...message import PRIORITIES, SKIP_LOOKED
 from .errors import store_error
 from .rows import COLUMNS
 
@@ -26,15 +26,12 @@ _TAKEN = (
     *("lane", "redrives", "queue", "reason", "rested_ms", "attempt", "crashes", "crashes_alone", "suspect", "life_ms"),
     *("held_ms", "deadline_ms", "attempts_allowed", "fingerprint", "error", "run", "expires_ms"),
 )
-# These statements for due messages skip lanes of newer versions. They read invalid lanes, so that such messages are
-# quarantined.
-_BY_LANE = ("claimable", "claimable_but", "due", "due_but", "next_due", "next_due_but")
+_EACH, _END = "  -- each priority\n", "  -- end\n"
 _BESIDE_OLDER = "-- older programs go on beside it\n"
 _SET_AT = """create table if not exists schema_at (version integer not null);
 delete from schema_at;
 insert into schema_at values (%d);
 """
-_LEFT_ALONE = re.compile(r"due_ms (<= \?2|is not null)")
 _OURS = """(lane in ('ready', 'leased', 'dead', 'quarantine', 'done') or typeof(lane) <> 'text' or length(lane) > 40
  or lane glob '[^a-z]*' or lane glob '*[^a-z0-9_-]*' or lane = '')"""
 _SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # SQL: a valid cell version
@@ -43,14 +40,25 @@ BEFORE = f"json_object({', '.join(_PAIRS)}, 'blocked', coalesce(turn = 0, 0))"
 
 
 def statements() -> dict[str, str]:
-    """The named parts of statements.sql."""
+    """The statements of statements.sql, by name."""
     text = (files(__package__) / "statements.sql").read_text()
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
-    words = {"{sound}": _SOUND, "{columns}": COLUMNS, "{skip_looked}": str(SKIP_LOOKED), "{before}": BEFORE}
+    parts = re.split(r"^-- name: (\w+(?:, \w+)?)\n", text, flags=re.M)[1:]
+    return {
+        name: _spelled(sql.strip(), ours)
+        for names, sql in zip(parts[::2], parts[1::2], strict=True)
+        for name, ours in zip(names.split(", "), ("", f" and {_OURS}"), strict=False)
+    }
+
+
+def _spelled(sql: str, ours: str) -> str:
+    while _EACH in sql:
+        head, _, rest = sql.partition(_EACH)
+        one, _, tail = rest.partition(_END)
+        sql = head + "  union all\n".join(one.replace("{priority}", str(priority)) for priority in PRIORITIES) + tail
+    words = {"sound": _SOUND, "columns": COLUMNS, "skip_looked": str(SKIP_LOOKED), "before": BEFORE, "ours": ours}
     for word, meant in words.items():
-        parts = [part.replace(word, meant) for part in parts]
-    named = {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
-    return named | {f"{name}_by_lane": _LEFT_ALONE.sub(rf"\g<0> and {_OURS}", named[name]) for name in _BY_LANE}
+        sql = sql.replace(f"{{{word}}}", meant)
+    return sql
 
 
 SchemaQuery = Callable[[str], Iterable[tuple[Any, ...]]]  # takes a query; returns its rows

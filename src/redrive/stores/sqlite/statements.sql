@@ -1,5 +1,8 @@
--- Every statement of stores/sqlite/store.py, by the name it is called with there. `-- name:` starts one.
+-- Every statement of stores/sqlite/, by the name it is called with there. `-- name:` starts one.
 --
+-- Words in braces are spelled out by schema.py. What lies between `-- each priority` and `-- end` is there once for each of them, all of
+-- them joined by `union all`. A statement with two names is two: {ours} of the second leaves alone lanes of newer versions.
+-- What is no word is looked at, and set aside.
 -- Batches travel as one JSON argument and come back as one JSON value. sqlite3 gives up the interpreter lock at every step of a
 -- statement, and beside a busy event loop it waits up to 5 ms to get it back: a batch must be a few steps, not one per message.
 
@@ -121,95 +124,61 @@ where k.task = ? and k.key = ?
 insert into unique_key(task, key, id, until_ms) values (?, ?, ?, ?)
 on conflict(task, key) do update set id = excluded.id, until_ms = excluded.until_ms
 
--- name: claimable
+-- name: claimable, claimable_by_lane
 -- ?1 queue, ?2 now, ?3 limit. Ordered just as the index is: else it would sort all that is due.
 -- Finds the seqs in the index alone, then looks up just those rows.
 select json_group_array(json_array({columns})) from (select seq as place from (
-  select * from (select seq from message where queue = ?1 and priority = 0 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
-  union all
-  select * from (select seq from message where queue = ?1 and priority = 1 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
-  union all
-  select * from (select seq from message where queue = ?1 and priority = 2 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
-  union all
-  select * from (select seq from message where queue = ?1 and priority = 3 and due_ms <= ?2 order by due_ms, lane, seq limit ?3))
-  limit ?3) cross join message on seq = place
+  -- each priority
+  select * from (select seq from message where queue = ?1 and priority = {priority} and due_ms <= ?2{ours} order by due_ms, lane, seq limit ?3)
+  -- end
+  ) limit ?3) cross join message on seq = place
 where not exists (select 1 from queue where name = ?1 and paused)
 
--- name: claimable_but
+-- name: claimable_but, claimable_but_by_lane
 -- ?1 ?2 ?3 as `claimable`, ?4 tasks to skip (JSON). Looks up no more rows than it may look at.
 select json_group_array(json_array({columns})) from (select seq as place from (
-  select * from (select seq from (select seq, task from message where queue = ?1 and priority = 0 and due_ms <= ?2
+  -- each priority
+  select * from (select seq from (select seq, task from message where queue = ?1 and priority = {priority} and due_ms <= ?2{ours}
     order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
-  union all
-  select * from (select seq from (select seq, task from message where queue = ?1 and priority = 1 and due_ms <= ?2
-    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
-  union all
-  select * from (select seq from (select seq, task from message where queue = ?1 and priority = 2 and due_ms <= ?2
-    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
-  union all
-  select * from (select seq from (select seq, task from message where queue = ?1 and priority = 3 and due_ms <= ?2
-    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3))
-  limit ?3) cross join message on seq = place
+  -- end
+  ) limit ?3) cross join message on seq = place
 where not exists (select 1 from queue where name = ?1 and paused)
 
 -- name: retries_due
 -- ?1 queue, ?2 now, ?3 limit of each priority: [[priority, seq], …] of those that have failed before, by due time, read from the index alone
 select json_group_array(json_array(priority, seq)) from (
-  select * from (select priority, seq from message where queue = ?1 and priority = 0 and due_ms <= ?2
+  -- each priority
+  select * from (select priority, seq from message where queue = ?1 and priority = {priority} and due_ms <= ?2
     and lane = 'ready' and attempt > 0 order by due_ms, seq limit ?3)
-  union all
-  select * from (select priority, seq from message where queue = ?1 and priority = 1 and due_ms <= ?2
-    and lane = 'ready' and attempt > 0 order by due_ms, seq limit ?3)
-  union all
-  select * from (select priority, seq from message where queue = ?1 and priority = 2 and due_ms <= ?2
-    and lane = 'ready' and attempt > 0 order by due_ms, seq limit ?3)
-  union all
-  select * from (select priority, seq from message where queue = ?1 and priority = 3 and due_ms <= ?2
-    and lane = 'ready' and attempt > 0 order by due_ms, seq limit ?3))
+  -- end
+  )
 where not exists (select 1 from queue where name = ?1 and paused)
 
 -- name: retries_due_but
 -- ?1 ?2 ?3 as `retries_due`, ?4 tasks to skip (JSON)
 select json_group_array(json_array(priority, seq)) from (
-  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 0 and due_ms <= ?2
+  -- each priority
+  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = {priority} and due_ms <= ?2
     and lane = 'ready' and attempt > 0 order by due_ms, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
-  union all
-  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 1 and due_ms <= ?2
-    and lane = 'ready' and attempt > 0 order by due_ms, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
-  union all
-  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 2 and due_ms <= ?2
-    and lane = 'ready' and attempt > 0 order by due_ms, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
-  union all
-  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 3 and due_ms <= ?2
-    and lane = 'ready' and attempt > 0 order by due_ms, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3))
+  -- end
+  )
 where not exists (select 1 from queue where name = ?1 and paused)
 
--- name: due
+-- name: due, due_by_lane
 -- ?1 ?2 ?3 as `claimable`: [[priority, seq], …]
 select json_group_array(json_array(priority, seq)) from (
-  select * from (select priority, seq from message where queue = ?1 and priority = 0 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
-  union all
-  select * from (select priority, seq from message where queue = ?1 and priority = 1 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
-  union all
-  select * from (select priority, seq from message where queue = ?1 and priority = 2 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
-  union all
-  select * from (select priority, seq from message where queue = ?1 and priority = 3 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
+  -- each priority
+  select * from (select priority, seq from message where queue = ?1 and priority = {priority} and due_ms <= ?2{ours} order by due_ms, lane, seq limit ?3)
+  -- end
   limit ?3)
 
--- name: due_but
+-- name: due_but, due_but_by_lane
 -- ?1 ?2 ?3 ?4 as `claimable_but`: [[priority, seq], …]
 select json_group_array(json_array(priority, seq)) from (
-  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 0 and due_ms <= ?2
+  -- each priority
+  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = {priority} and due_ms <= ?2{ours}
     order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
-  union all
-  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 1 and due_ms <= ?2
-    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
-  union all
-  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 2 and due_ms <= ?2
-    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
-  union all
-  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 3 and due_ms <= ?2
-    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  -- end
   limit ?3)
 
 -- name: chosen
@@ -249,46 +218,26 @@ where seq in (select value from json_each(?3))
 update message set crashes_alone = crashes_alone + (suspect = 2), suspect = 1
 where seq in (select value from json_each(?1))
 
--- name: next_due
+-- name: next_due, next_due_by_lane
 -- ?1 queue
 select min(due_ms) from (
-  select * from (select due_ms from message where queue = ?1 and priority = 0 and due_ms is not null order by due_ms limit 1)
-  union all
-  select * from (select due_ms from message where queue = ?1 and priority = 1 and due_ms is not null order by due_ms limit 1)
-  union all
-  select * from (select due_ms from message where queue = ?1 and priority = 2 and due_ms is not null order by due_ms limit 1)
-  union all
-  select * from (select due_ms from message where queue = ?1 and priority = 3 and due_ms is not null order by due_ms limit 1)
+  -- each priority
+  select * from (select due_ms from message where queue = ?1 and priority = {priority} and due_ms is not null{ours} order by due_ms limit 1)
+  -- end
   union all
   select * from (select wake_ms from message where queue = ?1 and wake_ms is not null and turn is null order by wake_ms limit 1))
 where not exists (select 1 from queue where name = ?1 and paused)
 
--- name: next_due_but
+-- name: next_due_but, next_due_but_by_lane
 -- ?1 queue, ?2 tasks to skip (JSON): of those that a claim would look at, or of the first one beyond
 select min(due_ms) from (
-  select * from (select due_ms from (select due_ms, task from message where queue = ?1 and priority = 0 and due_ms is not null
+  -- each priority
+  select * from (select due_ms from (select due_ms, task from message where queue = ?1 and priority = {priority} and due_ms is not null{ours}
     order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?2)) limit 1)
   union all
-  select * from (select due_ms from message where queue = ?1 and priority = 0 and due_ms is not null
+  select * from (select due_ms from message where queue = ?1 and priority = {priority} and due_ms is not null{ours}
     order by due_ms, lane, seq limit 1 offset {skip_looked})
-  union all
-  select * from (select due_ms from (select due_ms, task from message where queue = ?1 and priority = 1 and due_ms is not null
-    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?2)) limit 1)
-  union all
-  select * from (select due_ms from message where queue = ?1 and priority = 1 and due_ms is not null
-    order by due_ms, lane, seq limit 1 offset {skip_looked})
-  union all
-  select * from (select due_ms from (select due_ms, task from message where queue = ?1 and priority = 2 and due_ms is not null
-    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?2)) limit 1)
-  union all
-  select * from (select due_ms from message where queue = ?1 and priority = 2 and due_ms is not null
-    order by due_ms, lane, seq limit 1 offset {skip_looked})
-  union all
-  select * from (select due_ms from (select due_ms, task from message where queue = ?1 and priority = 3 and due_ms is not null
-    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?2)) limit 1)
-  union all
-  select * from (select due_ms from message where queue = ?1 and priority = 3 and due_ms is not null
-    order by due_ms, lane, seq limit 1 offset {skip_looked})
+  -- end
   union all
   select * from (select wake_ms from message where queue = ?1 and wake_ms is not null and turn is null order by wake_ms limit 1))
 where not exists (select 1 from queue where name = ?1 and paused)

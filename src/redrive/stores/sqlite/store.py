@@ -288,10 +288,6 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         for waiter in list(self._waiters.values()):
             waiter.nudge()
 
-    # -- looking
-
-    # -- changing by hand
-
     def _sweep(self, c: sqlite3.Connection, now: int) -> None:
         if now - self._swept_ms < SWEEP_EVERY_MS:
             return
@@ -299,8 +295,6 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
             self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
         c.execute(self._sql["sweep_keys"], (now,))
-
-    # -- keeping
 
 
 def _claimed(row: CompactRow, fence: int, until: int, worker: str) -> Message:
@@ -336,24 +330,4 @@ def _claimed(row: CompactRow, fence: int, until: int, worker: str) -> Message:
             held_ms=held,
             group=group,
         )
-    return to_message(
-        (
-            row[0],
-            id,
-            task,
-            queue,
-            Lane.LEASED,
-            priority,
-            until,
-            fence,
-            attempt,
-            enqueued,
-            life,
-            worker,
-            producer,
-            group,
-            held,
-            body,
-            cold,
-        )
-    )
+    return to_message((*row[:4], Lane.LEASED, priority, until, fence, attempt, *row[9:11], worker, *row[12:]))

@@ -119,11 +119,8 @@ class QueueDirectory:
     def check_configuration(
         self, queue: str, group_width: int | None, group_order: GroupOrder | str | None, on_dead: OnDead | str | None
     ) -> None:
-        """Raises Unsupported for group settings other than SQS's behaviour."""
-        validation.admit_names(queue)
-        validation.admit_width(group_width, 1)
-        order = validation.word(GroupOrder, group_order, "group_order")
-        dead = validation.word(OnDead, on_dead, "on_dead")
+        """Raises Unsupported for settings of groups that are not what SQS does anyway."""
+        order, dead = validation.admit_settings(queue, group_width, group_order, on_dead)
         fifo = order is not None and self.of(queue).fifo
         wide, blocks = group_width not in (None, 1), dead is OnDead.BLOCK
         if wide or blocks or (order is not None and fifo != (order is GroupOrder.STRICT)):

@@ -1,0 +1,18 @@
+"""Import the store of an engine's package at its first use: other modules of the package need no driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def from_store(package: str, names: Sequence[str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package whose names are in its module `store`."""
+
+    def get(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
+        return getattr(import_module(".store", package), name)
+
+    return get
