@@ -123,7 +123,7 @@ class Floors:
         it twice, in the claim and in a look. If the look is given up after half the URL's timeout, a claim would be
         too: then claims begin near the end, and later looks cover the rest in pieces. Raises at once what a look
         raises."""
-        new = [queue for queue in queues if queue not in self._queues] if queues else ()
+        new = sorted({*queues} - self._queues.keys())
         look = self._due(new) if new else None
         if look is None:
             return

@@ -87,7 +87,8 @@ class Session:
         # there were any.
         self.mend: Callable[[], bool] = lambda: False
         self._failpoint, self._clock, self._opening = failpoint, Clock(), Lock()
-        self._silent = False  # True if a notification was ever refused
+        self.saw_clock = self._clock.saw
+        self._silent = False  # whether a notification was ever refused
         self._first: PostgresServer | None = None
         self._identity: tuple[str, str] | None = None
         self._pool = ConnectionPool("PostgreSQL", self._connect, url.pool)
@@ -360,10 +361,6 @@ class Session:
             now = self._clock.now_ms()
         assert now is not None
         return now
-
-    def saw_clock(self, server_ms: int, sent_s: float) -> None:
-        """Set the clock by the server's time in a reply to a request sent at `sent_s` (time.monotonic())."""
-        self._clock.saw(server_ms, sent_s)
 
     def close(self) -> None:
         self._pool.close()

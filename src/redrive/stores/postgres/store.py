@@ -75,8 +75,9 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             if s.follow_ups:
                 validation.admit(s.follow_ups, self.traits)
         done = self._exchanges.run(settlements, asks, swaps)
-        with contextlib.suppress(StoreError):  # only this exchange needs the result; the next one repeats the call
-            self._sweep()
+        if self._st.now_ms() - self._swept_ms >= SWEEP_EVERY_MS:
+            with contextlib.suppress(StoreError):  # it can wait for the next exchange; what this one claimed cannot
+                self._sweep()
         return done
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
@@ -135,8 +136,6 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
     def _sweep(self) -> None:
         """Remove expired rows, a thousand at a time."""
         now = self.now_ms()
-        if now - self._swept_ms < SWEEP_EVERY_MS:
-            return
         self._swept_ms = now
 
         def work(c: AnyConnection) -> bool:

@@ -208,9 +208,14 @@ class SettlementBatch:
             self.grouped.append(str(receipt.handle)[:ID])
 
     def write(self, st: Statements, c: AnyConnection, now: int | None) -> list[tuple[list[Receipt], Cursor]]:
-        """Send the statements; returns the receipts of each with its cursor. Each statement processes its messages in
-        the order of ids, as `extend` does, to avoid deadlocks."""
-        self._sort()
+        """Which receipts went into which statement. Each goes through its messages in the order of their ids, as
+        `extend` does: else two of them wait for each other."""
+        self.swapping.sort(key=lambda s: s.swaps[0].key)
+        self.acks.sort(key=_named)
+        self.keyed.sort(key=_named)
+        self.kept.sort(key=lambda one: _named(one[0]))
+        self.retries.sort(key=lambda one: _named(one[0]))
+        self.moves.sort(key=lambda s: _named(s.receipt))
         sent: list[tuple[list[Receipt], Cursor]] = []
         if self.swapping:
             sent.append(([s.receipt for s in self.swapping], self._ack_swapping(st, c, now)))
@@ -228,14 +233,6 @@ class SettlementBatch:
             receipts = [s.receipt for s in self.moves]
             sent.append((receipts, st.do(c, "move", *named(receipts), *_moved(self.moves, now))))
         return sent
-
-    def _sort(self) -> None:
-        self.swapping.sort(key=lambda s: s.swaps[0].key)
-        self.acks.sort(key=_named)
-        self.keyed.sort(key=_named)
-        self.kept.sort(key=lambda one: _named(one[0]))
-        self.retries.sort(key=lambda one: _named(one[0]))
-        self.moves.sort(key=lambda s: _named(s.receipt))
 
     def _ack_swapping(self, st: Statements, c: AnyConnection, now: int | None) -> Cursor:
         swaps = [s.swaps[0] for s in self.swapping]

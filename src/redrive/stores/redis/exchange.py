@@ -50,13 +50,14 @@ class RedisSettling:
         self._acks: dict[tuple[str, bool], tuple[list[int], list[str], list[int], list[Swap]]] = {}
         self._retries: dict[str, tuple[list[int], list[str], list[int], list[int], list[bytes]]] = {}
         self._moves: list[tuple[int, Settlement]] = []
+        self._apart: bool | None = None  # not looked at yet: most batches swap nothing
         self._traits, self._now_ms = traits, now_ms
         self._sort(settlements)
 
     def _sort(self, settlements: Sequence[Settlement]) -> None:
         seen = {s.receipt.handle for s in settlements}
-        plain = len(seen) == len(settlements)  # if not, a message occurs twice, and order matters
-        acks, swaps_apart = self._acks, _Apart(settlements)
+        plain = len(seen) == len(settlements)  # else the same message comes twice, and order matters
+        acks = self._acks
         for at, s in enumerate(settlements):
             handle, fence = s.receipt
             if type(handle) is not str or _is_handle(handle) is None or fence >> 32:
@@ -68,7 +69,7 @@ class RedisSettling:
                 and type(decision) is Ack
                 and decision.keep_ms == 0
                 and not s.follow_ups
-                and (not s.swaps or swaps_apart.one_of(s))
+                and (not s.swaps or (_swaps_one(s) and self._are_apart(settlements)))
             ):
                 zone = handle[_MEMBER:], bool(s.swaps)
                 group = acks.get(zone)
@@ -94,8 +95,13 @@ class RedisSettling:
         blob(bytes.fromhex("".join([str(s.receipt.handle)[:_MEMBER] for _, s in self._moves])))
         blob(_fences([s.receipt.fence for _, s in self._moves]))
         acks = [
-            (*_zone(zone), blob(bytes.fromhex("".join(members))), blob(_fences(fences)), self._swap_columns(swaps))
-            for (zone, _), (_, members, fences, swaps) in self._acks.items()
+            (
+                *_zone(zone),
+                blob(bytes.fromhex("".join(members))),
+                blob(_fences(fences)),
+                one and self._swaps_of(one),
+            )
+            for (zone, _), (_, members, fences, one) in self._acks.items()
         ]
         retries = [
             (*head, blob(bytes.fromhex("".join(members))), blob(_fences(fences)), dues, self.arguments.blobs(lines))
@@ -106,11 +112,16 @@ class RedisSettling:
             (*(ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask), ask.retries), ask.lapsed_by_ms)
             for ask in asks
         ]
-        return acks, moves, [*self._zones], swap_rows(swaps, self.arguments), wanted, retries
+        return acks, moves, [*self._zones], swap_rows(swaps, self.arguments) if swaps else (), wanted, retries
 
-    def _swap_columns(self, swaps: Sequence[Swap]) -> Any:
-        if not swaps:
-            return None
+    def _are_apart(self, settlements: Sequence[Settlement]) -> bool:
+        """Whether no two of them swap the same cell: else it matters which is first."""
+        if self._apart is None:
+            keys = [swap.key for s in settlements for swap in s.swaps]
+            self._apart = len(set(keys)) == len(keys)
+        return self._apart
+
+    def _swaps_of(self, swaps: Sequence[Swap]) -> Any:
         values = self.arguments.blobs([swap.value or b"" for swap in swaps])
         return [s.key for s in swaps], [s.version for s in swaps], values, [s.ttl_ms for s in swaps]
 
@@ -150,6 +161,8 @@ class RedisSettling:
         return rows, self.arguments.blob(packed_ids(ids))
 
     def words(self, stale: Sequence[int], other: Sequence[int], words: Sequence[int]) -> list[Settled]:
+        if not (stale or other or words):
+            return self._words
         retries = [columns[0] for columns in self._retries.values()]
         for n in range(0, len(other), 3):
             self._words[retries[other[n]][other[n + 1]]] = WORDS[other[n + 2]]
@@ -161,18 +174,8 @@ class RedisSettling:
         return self._words
 
 
-class _Apart:
-    """Determines which settlements swap a single cell that no other in the batch names: otherwise the order matters."""
-
-    def __init__(self, settlements: Sequence[Settlement]) -> None:
-        self._settlements = settlements
-        self._distinct: bool | None = None  # None: not computed yet, as most batches have no swaps
-
-    def one_of(self, s: Settlement) -> bool:
-        if self._distinct is None:
-            keys = [swap.key for one in self._settlements for swap in one.swaps]
-            self._distinct = len(set(keys)) == len(keys)
-        return self._distinct and len(s.swaps) == 1 and s.swaps[0].value is not None
+def _swaps_one(s: Settlement) -> bool:
+    return len(s.swaps) == 1 and s.swaps[0].value is not None
 
 
 _is_handle = re.compile("[0-9a-f]{44}[0-3].", re.S).match

@@ -274,14 +274,14 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
     _, priority, members, messages, rare, faults = part
     hexed, where = members.hex(), f"{priority}{queue}"
     rows = _rows(b"\xdd" + (len(members) // 22).to_bytes(4, "big") + b"".join(messages))
-    known = _known(rare, faults)
+    known = _known(rare, faults) if rare else {}
     deliveries: list[Delivery] = []
     at = 0
     for number, row in enumerate(rows):
         handle = hexed[at : at + 44]
         at += 44
         id = f"{handle[12:20]}-{handle[20:24]}-{handle[24:28]}-{handle[28:32]}-{handle[32:]}"
-        if known and number in known:
+        if number in known:
             state, failed, progress, due = known[number]
             message = _to_message(id, row, state, failed, progress, None)
             receipt = _tuple(Receipt, (handle + where, message.fence))

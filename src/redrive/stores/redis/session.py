@@ -54,8 +54,8 @@ def script_text(name: str) -> str:
 class _Tries:
     """The attempts of one call: at growing intervals, for a bounded time."""
 
-    def __init__(self) -> None:
-        self._until_s = time.monotonic() + RETRY_FOR_S
+    def __init__(self, begun_s: float) -> None:
+        self._until_s = begun_s + RETRY_FOR_S
         self._delays, self._hops = iter(BACKOFF_S), 0
 
     def another(self, *, at_once: bool) -> bool:
@@ -81,6 +81,7 @@ class Session:
         self.url, self.where, self.namespace = url, url.shown, url.namespace
         self.root = b"{%s}:" % url.namespace.encode()
         self._failpoint, self._clock = failpoint, Clock()
+        self.saw_clock = self._clock.saw
         self._scripts: dict[str, Script] = {}
         self.read_only = ""  # why writes are impossible: then only scripts of LOOKS are called
         self._verb = "EVALSHA"
@@ -145,8 +146,9 @@ class Session:
     def attempt(self, do: Callable[[Connection], T], *, again: bool = True, place: ConnectionSlot | None = None) -> T:
         """The value of `do` on a connection of `place` (default: the pool), retried as in `call`."""
         place = place or self._pool
-        tries = _Tries()
-        deadline_s = time.monotonic() + self.url.timeout_s
+        tries: _Tries | None = None
+        begun_s = time.monotonic()
+        deadline_s = begun_s + self.url.timeout_s
         while True:
             at, c = self._nodes.at, None
             try:
@@ -160,6 +162,7 @@ class Session:
                         f"{self.where}: the connection broke during the call: it may have taken place"
                     ) from error
                 moved = self._nodes.follow(error, at)
+                tries = tries or _Tries(begun_s)
                 if not (moved or passes(error)) or not tries.another(at_once=moved):
                     raise self._typed(error) from error
             except BaseException:
@@ -223,10 +226,6 @@ class Session:
             now = self._clock.now_ms()
         assert now is not None
         return now
-
-    def saw_clock(self, server_ms: int, sent_s: float) -> None:
-        """Set the clock by the server's time in a reply to a request sent at `sent_s` (time.monotonic())."""
-        self._clock.saw(server_ms, sent_s)
 
     def close(self) -> None:
         self._pool.close()

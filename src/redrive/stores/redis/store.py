@@ -97,20 +97,19 @@ class RedisStore(RedisQueries, RedisAdmin):
                 asked = (ask.queue, part[1], [why for _, why in bad])
                 self._call("set_aside", asked, b"".join(member for member, _ in bad))
                 aside = [*aside, *(member[6:] for member, _ in bad)]
-        self._sweep(now)
-        clogged_queues = frozenset(asks[at].queue for at in clogged)
-        return Exchange(settling.words(stale, other, words), deliveries, clogged_queues, self._damaged(aside))
+        if now - self._swept_ms >= SWEEP_EVERY_MS:
+            self._sweep(now)
+        clogged_queues = frozenset(asks[at].queue for at in clogged) if clogged else frozenset()
+        damaged = self._damaged(aside) if aside else ()
+        return Exchange(settling.words(stale, other, words), deliveries, clogged_queues, damaged)
 
     def _damaged(self, aside: Sequence[bytes]) -> tuple[Message, ...]:
-        if not aside:
-            return ()
         return tuple(stored[0] for stored in with_faults(self._call, aside[:SET_ASIDE_MAX]) if stored is not None)
 
     def _sweep(self, now: int) -> None:
-        if now - self._swept_ms >= SWEEP_EVERY_MS:
-            self._swept_ms = now
-            if self._call("sweep", None) == SWEEP_MAX:
-                self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
+        self._swept_ms = now
+        if self._call("sweep", None) == SWEEP_MAX:
+            self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         held = HeldReceipts(receipts)

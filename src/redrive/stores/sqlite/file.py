@@ -348,9 +348,8 @@ class SqliteFile(Store):
         return c.execute(self._sql[name], args).fetchone()[0]
 
     def _sweep_cells(self, c: sqlite3.Connection, now: int) -> None:
-        if now - self._cells_swept_ms >= SWEEP_EVERY_MS:
-            more = cells.sweep(c, self._sql, now)
-            self._cells_swept_ms = now - SWEEP_EVERY_MS if more else now
+        more = cells.sweep(c, self._sql, now)
+        self._cells_swept_ms = now - SWEEP_EVERY_MS if more else now
 
     def close(self) -> None:
         _open_stores.discard(self)

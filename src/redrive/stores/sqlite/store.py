@@ -124,8 +124,10 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
                         self._groups.wake(c, ask.queue, ask.limit, now)
                     if self._claim(c, ask, now, deliveries, damaged):
                         clogged |= {ask.queue}
-            self._sweep(c, now)
-            self._sweep_cells(c, now)
+            if now - self._swept_ms >= SWEEP_EVERY_MS:
+                self._sweep(c, now)
+            if now - self._cells_swept_ms >= SWEEP_EVERY_MS:
+                self._sweep_cells(c, now)
             self._for_others = self._groups.admitted > len(deliveries)
             return Exchange(settled, deliveries, clogged, tuple(damaged))
 
@@ -289,8 +291,6 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             waiter.nudge()
 
     def _sweep(self, c: sqlite3.Connection, now: int) -> None:
-        if now - self._swept_ms < SWEEP_EVERY_MS:
-            return
         self._swept_ms = now
         if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
             self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange

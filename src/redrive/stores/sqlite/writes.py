@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -182,7 +183,7 @@ class Writes:
 
 def fences_of(receipts: Sequence[Receipt]) -> dict[int | str, int]:
     """The newest fence of each handle: an older one in the same batch is stale and must not hide it."""
-    return {r.handle: r.fence for r in sorted(receipts, key=lambda receipt: receipt.fence)}
+    return dict(sorted(receipts, key=itemgetter(1)))
 
 
 def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
