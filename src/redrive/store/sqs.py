@@ -11,15 +11,15 @@ from . import Store
 
 
 class SqsCaller(Protocol):
-    """How SQS is called."""
+    """Calls SQS."""
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """Raises StoreUnavailable, StoreError, ConfigError."""
+        """Make the call; returns its response. Raises StoreUnavailable, StoreError, ConfigError."""
         ...
 
 
 class SqsQueueNames(Protocol):
-    """A queue of SQS: redrive's name for it, SQS's own, and its URL."""
+    """The names and the URL of a queue of SQS; `name` is redrive's."""
 
     @property
     def name(self) -> str: ...
@@ -35,15 +35,15 @@ class SqsDirectory(Protocol):
     """The queues under the prefix of a store. Its methods raise ConfigError for a queue that does not exist."""
 
     def of(self, queue: str) -> SqsQueueNames:
-        """Where messages of this queue wait."""
+        """The queue of SQS with the waiting messages of this queue."""
         ...
 
     def resting(self, queue: str, lane: Lane) -> SqsQueueNames:
-        """Where its messages rest in this lane."""
+        """The queue of SQS with its messages at rest in this lane."""
         ...
 
     def all_resting(self, queue: str) -> Sequence[tuple[SqsQueueNames, Lane]]:
-        """Every queue in which messages of this one rest: by the app, by its redrive policy, by name."""
+        """Every queue of SQS with messages of this one at rest: by the app, by its redrive policy, by name."""
         ...
 
     def by_policy(self, queue: str) -> SqsQueueNames | None:

@@ -1,4 +1,4 @@
-"""Import the store of an engine's package at its first use: other modules of the package need no driver."""
+"""Import the store of a package at first use: other modules of the package need no driver."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ...message import Lane
 from ...store.sqs import SqsEngine
 from .sources import sources_served
 
-RATE_MAX = 500  # messages a second, of SQS
+RATE_MAX = 500  # messages a second, SQS's limit
 RUNNING = "RUNNING"
 
 

@@ -12,7 +12,7 @@ from .ingest import DeadLetterIngest, DeadLetterSource, Ingesting
 
 
 def sqs_of(store: Store) -> SqsEngine:
-    """The SQS store, below encryption and blob storage. Raises Unsupported for another."""
+    """The SQS store, below encryption and blob storage. Raises Unsupported for another engine."""
     engine = sqs_engine(store)
     if engine is None:
         raise Unsupported(
@@ -23,7 +23,7 @@ def sqs_of(store: Store) -> SqsEngine:
 
 
 def ingest_of(store: SqsEngine) -> DeadLetterIngest:
-    """An `DeadLetterIngest` into this store's triage store. Raises Unsupported where it has none."""
+    """A `DeadLetterIngest` into this store's triage store. Raises Unsupported if there is no triage store."""
     if store.triage_store is None:
         raise Unsupported(
             "there is no store to take dead letters; name one in the URL, a PostgreSQL, a Redis or a file: "
@@ -40,8 +40,8 @@ def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) 
 
 
 def sources(store: SqsEngine, queues: Iterable[str]) -> list[DeadLetterSource]:
-    """The queues with the dead letters of these: each one's dead-letter queue, as the app, its redrive policy and its
-    name say, and its poison queue. Raises ConfigError for a queue that does not exist, StoreUnavailable."""
+    """The sources with the dead letters of these queues: dead-letter queues, as named by the app, the redrive policy or
+    convention, and poison queues. Raises ConfigError for a missing queue, StoreUnavailable."""
     by_url: dict[str, DeadLetterSource] = {}
     for queue in queues:
         for rests, lane in store.sqs_queues.all_resting(queue):
@@ -50,8 +50,8 @@ def sources(store: SqsEngine, queues: Iterable[str]) -> list[DeadLetterSource]:
 
 
 def source_of(store: SqsEngine, name_or_url: str, queue: str | None) -> DeadLetterSource:
-    """A dead-letter queue by its own name or URL. `queue`: whose messages it holds; None: the one queue of this prefix
-    that it serves. Raises ConfigError."""
+    """A dead-letter queue by its own name or URL. `queue`: the queue of its messages; None: the only queue with this
+    prefix that uses it. Raises ConfigError."""
     url = name_or_url if "://" in name_or_url else url_of(store, name_or_url)
     if queue is not None:
         store.sqs_queues.of(queue)
@@ -68,7 +68,7 @@ def source_of(store: SqsEngine, name_or_url: str, queue: str | None) -> DeadLett
 
 
 def sources_served(store: SqsEngine, url: str) -> list[str]:
-    """SQS's names of the queues whose redrive policy leads to this one."""
+    """The SQS names of the queues whose redrive policy names this dead-letter queue."""
     names, more = list[str](), dict[str, str]()
     while True:
         try:
@@ -87,7 +87,7 @@ def sources_served(store: SqsEngine, url: str) -> list[str]:
 
 
 def url_of(store: SqsEngine, name: str) -> str:
-    """Raises ConfigError where there is none."""
+    """The URL of the SQS queue with this name. Raises ConfigError if there is none."""
     try:
         return str(store.sqs.call("GetQueueUrl", QueueName=name)["QueueUrl"])
     except ConfigError as error:

@@ -42,7 +42,7 @@ class Beyond:
     def __init__(self, link: Session, st: Statements) -> None:
         self._link, self._st = link, st
         self.moved = list[Message]()
-        self._none_s = -AGAIN_S  # when there was none
+        self._none_s = -AGAIN_S  # time of the last search without result
 
     def mend(self) -> bool:
         """Quarantine such messages; True if there were any."""
@@ -70,7 +70,7 @@ class Beyond:
         return bool(moved)
 
     def take(self) -> list[Message]:
-        """Those that were set aside since the last call, to be reported."""
+        """The messages quarantined since the last call, for reporting."""
         moved, self.moved = self.moved, []
         return moved
 

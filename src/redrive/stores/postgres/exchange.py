@@ -131,8 +131,8 @@ class _One:
         self.groups_seen = bool(self._names)
 
     def wakes(self) -> Wakes:
-        """The queues to notify others about: where something comes, or may be let in, for which the settling process
-        may have no room."""
+        """The queues to notify other processes about: messages become due or may get a place there, and this process
+        may have no room for them."""
         wakes = Wakes()
         if self._acks is None:
             wakes.update(queue for queue, _ in self._names)
@@ -276,7 +276,7 @@ def claim(reads: IndexReads, c: AnyConnection, ask: ClaimRequest, now: int | Non
 
 
 def next_due(reads: IndexReads, c: AnyConnection, ask: ClaimRequest, now: int | None) -> tuple[Any, ...]:
-    """The server's time, and when this ask may find something."""
+    """The server's time, and when this request may find a message."""
     if not ask.skip:
         return reads.do(c, "next_due", ask.queue, now).fetchall()[0]
     return reads.do(c, "next_due_skipping", ask.queue, now, *_skipping(ask)).fetchall()[0]

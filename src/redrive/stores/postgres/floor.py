@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from .notifications import DueSpan
 
-IndexPlace = tuple[int, str, int]  # (due_ms, lane, seq): the order of the due index
-FIRST: IndexPlace = (-(2**63), "", 0)  # before every message
+IndexPlace = tuple[int, str, int]  # (due_ms, lane, seq), the order of the due index
+FIRST: IndexPlace = (-(2**63), "", 0)  # the place before every message
 NEVER_MS = 2**63 - 1
 LATE_MS = 500  # a floor is at least this long before now: most transactions are shorter
 WORTH_MS = 1.0  # a floor is kept once reading up to the first message costs the server this many ms

@@ -1,8 +1,8 @@
-"""The claim floors of one process: all that the rest of the store sees of them.
+"""The claim floors of one process, and all that other modules know of them.
 
-An exchange takes from here how it `reads` the queues that it claims from, sends the `look` that is due after its
-claims, and has it taken in once it has committed. So a look sees what its own exchange claimed as gone, and what others
-hold in transactions that are not committed as still there: no floor rises above a message that a rollback brings back.
+An exchange asks how to read its queues (`reads`), sends the looks that are due after its claims (`look`), and takes
+their results in once it has committed. So a look sees its own exchange's claims as gone, but uncommitted claims of
+others as still there: no floor rises above a message that a rollback restores.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ WAKE = len(PRIORITIES)  # index, after the priorities, of the floor for messages
 
 
 class _Parts(NamedTuple):
-    """The parts of the due index that claims of a queue read, as arguments of a statement; and from when on messages
-    of its groups wait."""
+    """The parts of the due index that claims of a queue read, as arguments of a statement; `wake_ms` is the start of
+    the part for messages that wait to join their groups."""
 
     priorities: bytes
     lows_ms: bytes
@@ -39,32 +39,32 @@ class _Parts(NamedTuple):
 
 
 class IndexReads:
-    """How statements read some queues: the due index as a whole, or the parts above the floors of a queue."""
+    """How statements read queues: the whole due index, or its parts above the floors of a queue."""
 
     def __init__(self, st: Statements, parts: Mapping[str, _Parts]) -> None:
         self._st, self._parts = st, parts
 
     def do(self, c: AnyConnection, name: str, queue: str, *args: Any) -> Cursor:
-        """Run one of the statements that have two names, on this queue."""
+        """Run a statement with two names on this queue."""
         parts = self._parts.get(queue)
         if parts is None:
             return self._st.do(c, name, queue, *args)
         return self._st.do(c, f"{name}_above", queue, *args, *parts)
 
     def look(self, c: AnyConnection, queues: Sequence[str], now: int | None) -> Cursor:
-        """The server's time, and whether a message waits to be woken."""
+        """Send the look: the server's time, and if a message waits to join its group's line."""
         if not self._parts:
             return self._st.do(c, "look", texts(queues), now)
         return self._st.do(c, "look_above", texts(queues), now, numbers([self.wake_ms(queue) for queue in queues]))
 
     def wake_ms(self, queue: str) -> int:
-        """From when on messages of the queue's groups wait."""
+        """The due time from which messages may wait to join groups of the queue."""
         parts = self._parts.get(queue)
         return FIRST[0] if parts is None else parts.wake_ms
 
 
 class SentLook:
-    """Looks, each at a part of an index for a floor, and what they read."""
+    """Looks that were sent, each with its floor."""
 
     def __init__(self, floors: Floors) -> None:
         self._floors = floors
@@ -84,7 +84,7 @@ class SentLook:
         self._read = st.do(c, "look_behind", *args)
 
     def take(self, now_ms: int) -> None:
-        """Take in what they read, once their transaction is committed."""
+        """Take in their results, once their transaction is committed."""
         assert self._read is not None
         self._floors.saw(self.sought, self._read.fetchall(), now_ms)
 
@@ -109,7 +109,7 @@ class Floors:
         self._lock = threading.Lock()
 
     def reads(self, queues: Collection[str]) -> IndexReads:
-        """How to read these queues now."""
+        """How claims must read these queues now."""
         if not self.kept:
             return self._whole
         now = self._st.now_ms()
@@ -119,10 +119,10 @@ class Floors:
         return IndexReads(self._st, kept)
 
     def meet(self, queues: Sequence[str]) -> None:
-        """Look before the first claim from a queue: else a process that starts where much was deleted would pass all of
-        it twice, in the claim and in a look. If the look is given up after half the URL's timeout, a claim would be
-        too: then claims begin near the end, and later looks cover the rest in pieces. Raises at once what a look
-        raises."""
+        """Look before the first claim from a queue. Otherwise a process that starts after many deletions would read
+        past all of them twice, in the claim and in a look. If the look takes longer than half the URL's timeout, a
+        claim would too: then claims start near the end, and later scans cover the rest in pieces. Errors of the look
+        are raised at once."""
         new = sorted({*queues} - self._queues.keys())
         look = self._due(new) if new else None
         if look is None:
@@ -135,7 +135,7 @@ class Floors:
             cost_ms = (self._at_s() - began_s) * 1000
             with self._lock:
                 if cost_ms < self._link.url.timeout_s * 500:
-                    for queue in new:  # as if it had not been met
+                    for queue in new:  # forget the floor, so that the next call searches again
                         self._queues.pop(queue, None)
                     raise
                 for floor, _ in look.sought:
@@ -143,7 +143,7 @@ class Floors:
                 self.kept = True
 
     def look(self, c: AnyConnection, queues: Sequence[str]) -> SentLook | None:
-        """Send what is to be looked at together with claims of these queues; None if nothing is due."""
+        """Send the looks that are due with claims of these queues; None if none is due."""
         if not self.kept:
             at_s = self._at_s()
             for queue in queues:
@@ -157,7 +157,7 @@ class Floors:
         return look
 
     def look_alone(self, queues: Sequence[str]) -> None:
-        """For a wait: no exchange looks meanwhile."""
+        """Send the looks that are due, while no exchange does."""
         look = self._due(queues) if self.kept else None
         if look is not None:
             self._read(look)

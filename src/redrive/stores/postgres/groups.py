@@ -56,7 +56,7 @@ def admit(st: Statements, c: AnyConnection, names: GroupNames, now: int | None, 
 
 
 def wake(st: Statements, c: AnyConnection, ask: ClaimRequest, now: int | None, reads: IndexReads) -> None:
-    """Let those whose wait is over join their lines, and give the places that are free there."""
+    """Move messages whose wait is over into their groups, and fill the free places there."""
     st.do(c, "wake", ask.queue, max(ask.limit, WOKEN_MIN), now, reads.wake_ms(ask.queue))
     st.do(c, "admit", *_listed(()), now, ask.queue, WIDTH_MAX)
 

@@ -335,9 +335,9 @@ def full_message(
     )
 
 
-# A handle: the id, a mark, the seq in hex, the queue, and for one of a group "\0" and its name.
-ID = 36  # characters of a message's id
-# The mark of a message without key and group, with a key, or in a group.
+# A handle: the id, a character, the seq in hex, the queue, and of a grouped message "\0" and the group.
+ID = 36  # length of a message's id, which begins every handle
+# The character after the id in a handle: a message without key and group, with a key, or in a group.
 PLAIN, KEYED, GROUPED = ".", "=", "/"
 
 

@@ -88,7 +88,7 @@ class Session:
         self.mend: Callable[[], bool] = lambda: False
         self._failpoint, self._clock, self._opening = failpoint, Clock(), Lock()
         self.saw_clock = self._clock.saw
-        self._silent = False  # whether a notification was ever refused
+        self._silent = False  # True if a notification was ever refused
         self._first: PostgresServer | None = None
         self._identity: tuple[str, str] | None = None
         self._pool = ConnectionPool("PostgreSQL", self._connect, url.pool)
@@ -96,8 +96,8 @@ class Session:
     # -- transactions
 
     def run(self, work: Callable[[Connection], T], *, wake: Collection[str] = (), again: bool = True) -> T:
-        """`work`'s value, once the transaction it ran in is committed. It is repeated as a whole where the server
-        asks for that or the connection breaks; with `again=False`, not once the commit was sent.
+        """Run `work` in a transaction; returns its value after the commit. The transaction is repeated after temporary
+        errors or a lost connection; with `again=False`, not once the commit was sent.
 
         `wake` names the queues whose waiters are woken after the commit; `work` may fill it. `work` must not use the
         session itself.
@@ -171,8 +171,8 @@ class Session:
             c.execute(self._settings("true"))
 
     def _commit(self, c: Connection, wake: Collection[str]) -> None:
-        """Send the commit; and after it, as a transaction of its own that waits for no disk, the notifications: their
-        lock is held over a whole database, and our commits must not wait for the disk behind another's."""
+        """Send the commit, and after it the notifications as a transaction that does not wait for the disk.
+        Notifications lock the whole database, so a slow flush would delay every commit."""
         self._failpoint("commit")
         c.committing = True
         c.commit_sent = c.execute("commit")
@@ -183,7 +183,7 @@ class Session:
             )
 
     def _tell_of(self, c: Connection, wake: Collection[str]) -> None:
-        """This process, of what it committed itself."""
+        """Notify this process's floors of the commit."""
         for queue in named(wake):
             self.on_late(queue, [(c.began_ms - SLACK_MS, self.store_ms()), *spots_of(wake, queue)])
 

@@ -76,7 +76,9 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
                 validation.admit(s.follow_ups, self.traits)
         done = self._exchanges.run(settlements, asks, swaps)
         if self._st.now_ms() - self._swept_ms >= SWEEP_EVERY_MS:
-            with contextlib.suppress(StoreError):  # it can wait for the next exchange; what this one claimed cannot
+            with contextlib.suppress(
+                StoreError
+            ):  # only this exchange's claims need it now; the next exchange repeats it
                 self._sweep()
         return done
 

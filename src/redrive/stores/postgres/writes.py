@@ -208,8 +208,8 @@ class SettlementBatch:
             self.grouped.append(str(receipt.handle)[:ID])
 
     def write(self, st: Statements, c: AnyConnection, now: int | None) -> list[tuple[list[Receipt], Cursor]]:
-        """Which receipts went into which statement. Each goes through its messages in the order of their ids, as
-        `extend` does: else two of them wait for each other."""
+        """Send the statements; returns the receipts of each with its cursor. Each statement processes its messages in
+        the order of ids, as `extend` does, to avoid deadlocks."""
         self.swapping.sort(key=lambda s: s.swaps[0].key)
         self.acks.sort(key=_named)
         self.keyed.sort(key=_named)

@@ -50,13 +50,13 @@ class RedisSettling:
         self._acks: dict[tuple[str, bool], tuple[list[int], list[str], list[int], list[Swap]]] = {}
         self._retries: dict[str, tuple[list[int], list[str], list[int], list[int], list[bytes]]] = {}
         self._moves: list[tuple[int, Settlement]] = []
-        self._apart: bool | None = None  # not looked at yet: most batches swap nothing
+        self._apart: bool | None = None  # None: not computed yet, as most batches have no swaps
         self._traits, self._now_ms = traits, now_ms
         self._sort(settlements)
 
     def _sort(self, settlements: Sequence[Settlement]) -> None:
         seen = {s.receipt.handle for s in settlements}
-        plain = len(seen) == len(settlements)  # else the same message comes twice, and order matters
+        plain = len(seen) == len(settlements)  # otherwise a message occurs twice, and order matters
         acks = self._acks
         for at, s in enumerate(settlements):
             handle, fence = s.receipt
@@ -115,7 +115,7 @@ class RedisSettling:
         return acks, moves, [*self._zones], swap_rows(swaps, self.arguments) if swaps else (), wanted, retries
 
     def _are_apart(self, settlements: Sequence[Settlement]) -> bool:
-        """Whether no two of them swap the same cell: else it matters which is first."""
+        """True if no two of them swap the same cell: otherwise the order matters."""
         if self._apart is None:
             keys = [swap.key for s in settlements for swap in s.swaps]
             self._apart = len(set(keys)) == len(keys)

@@ -214,7 +214,7 @@ UNREADABLE = (msgspec.MsgspecError, struct.error, ValueError, TypeError, KeyErro
 
 
 def readable(id: str, stored: StoredMessage) -> Message:
-    """As `to_message`; of one that cannot be read what of it can be, with its damage."""
+    """Like `to_message`; from an unreadable message the readable parts, with its damage."""
     try:
         return to_message(id, stored)
     except UNREADABLE as error:
@@ -222,7 +222,7 @@ def readable(id: str, stored: StoredMessage) -> Message:
 
 
 def _stand_in(id: str, stored: StoredMessage, error: Exception) -> Message:
-    """The message from the parts that can be read, each tried by itself."""
+    """The message from its readable parts, each tried separately."""
     raw = {"message": stored.message.hex()} | ({} if stored.state is None else {"state": stored.state.hex()})
     raw |= {f"fault {n}": repr(fault) for n, fault in enumerate(stored.faults or ())}
     readable_part, sound = Message(id, "", "", b"", id), stored._replace(faults=None)

@@ -109,7 +109,7 @@ class RedisStore(RedisQueries, RedisAdmin):
     def _sweep(self, now: int) -> None:
         self._swept_ms = now
         if self._call("sweep", None) == SWEEP_MAX:
-            self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
+            self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         held = HeldReceipts(receipts)

@@ -119,7 +119,7 @@ class QueueDirectory:
     def check_configuration(
         self, queue: str, group_width: int | None, group_order: GroupOrder | str | None, on_dead: OnDead | str | None
     ) -> None:
-        """Raises Unsupported for settings of groups that are not what SQS does anyway."""
+        """Raises Unsupported for group settings other than SQS's behaviour."""
         order, dead = validation.admit_settings(queue, group_width, group_order, on_dead)
         fifo = order is not None and self.of(queue).fifo
         wide, blocks = group_width not in (None, 1), dead is OnDead.BLOCK
