@@ -19,7 +19,7 @@ from ...ids import is_id
 from ...message import BEFORE_MS, DAMAGED, TREND_MS, Damage, FailureGroup, Filter, Lane, Message, Page
 from .. import lifecycle, validation
 from ..failure_groups import grouped
-from .rows import LETTERS, StoredMessage, fatal_of, id_text, member_number, names_of, readable
+from .rows import LETTERS, RedisMessage, fatal_of, id_text, member_number, names_of, readable
 
 RunScript = Callable[..., Any]  # call(script, arguments, *blobs)
 RestPlace = tuple[int, bytes]  # the time of rest (0: not at rest), and the member
@@ -50,7 +50,7 @@ def _with_places(call: RunScript, ids: Sequence[bytes]) -> list[tuple[RestPlace,
             if message is None:
                 entries.append(None)
                 continue
-            whole = readable(id_text(id.hex()), StoredMessage(message, state, *rest))
+            whole = readable(id_text(id.hex()), RedisMessage(message, state, *rest))
             entries.append(((whole.rested_ms or 0, message[4:10] + id), (whole, fatal_of(whole, state))))
         if len(entries) >= len(ids):  # checked after the call: a closed store must raise even for an empty list
             _add_damage(call, ids, entries)

@@ -130,7 +130,7 @@ def _rare(draft: Draft, id: str) -> RareFields:
     )
 
 
-class StoredMessage(NamedTuple):
+class RedisMessage(NamedTuple):
     """What Redis has of one message."""
 
     message: bytes
@@ -140,7 +140,7 @@ class StoredMessage(NamedTuple):
     result: bytes | None = None
 
 
-def to_message(id: str, stored: StoredMessage) -> Message:
+def to_message(id: str, stored: RedisMessage) -> Message:
     return _to_message(id, _row(stored.message), *stored[1:])
 
 
@@ -213,7 +213,7 @@ def _to_message(
 UNREADABLE = (msgspec.MsgspecError, struct.error, ValueError, TypeError, KeyError, IndexError)
 
 
-def readable(id: str, stored: StoredMessage) -> Message:
+def readable(id: str, stored: RedisMessage) -> Message:
     """Like `to_message`; from an unreadable message the readable parts, with its damage."""
     try:
         return to_message(id, stored)
@@ -221,7 +221,7 @@ def readable(id: str, stored: StoredMessage) -> Message:
         return _stand_in(id, stored, error)
 
 
-def _stand_in(id: str, stored: StoredMessage, error: Exception) -> Message:
+def _stand_in(id: str, stored: RedisMessage, error: Exception) -> Message:
     """The message from its readable parts, each tried separately."""
     raw = {"message": stored.message.hex()} | ({} if stored.state is None else {"state": stored.state.hex()})
     raw |= {f"fault {n}": repr(fault) for n, fault in enumerate(stored.faults or ())}
