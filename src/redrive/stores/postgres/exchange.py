@@ -131,8 +131,7 @@ class _One:
         self.groups_seen = bool(self._names)
 
     def wakes(self) -> Wakes:
-        """The queues to notify other processes about: messages become due or may get a place there, and this process
-        may have no room for them."""
+        """The queues to notify other processes about: their messages become due, and this process may lack room."""
         wakes = Wakes()
         if self._acks is None:
             wakes.update(queue for queue, _ in self._names)

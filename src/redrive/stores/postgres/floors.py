@@ -52,7 +52,7 @@ class IndexReads:
         return self._st.do(c, f"{name}_above", queue, *args, *parts)
 
     def look(self, c: AnyConnection, queues: Sequence[str], now: int | None) -> Cursor:
-        """Send the look: the server's time, and if a message waits to join its group's line."""
+        """Send the query for the server's time, and for whether a message waits to join its group."""
         if not self._parts:
             return self._st.do(c, "look", texts(queues), now)
         return self._st.do(c, "look_above", texts(queues), now, numbers([self.wake_ms(queue) for queue in queues]))
@@ -64,7 +64,7 @@ class IndexReads:
 
 
 class SentLook:
-    """Looks that were sent, each with its floor."""
+    """The looks that were sent, each with its floor."""
 
     def __init__(self, floors: Floors) -> None:
         self._floors = floors
@@ -120,9 +120,8 @@ class Floors:
 
     def meet(self, queues: Sequence[str]) -> None:
         """Look before the first claim from a queue. Otherwise a process that starts after many deletions would read
-        past all of them twice, in the claim and in a look. If the look takes longer than half the URL's timeout, a
-        claim would too: then claims start near the end, and later scans cover the rest in pieces. Errors of the look
-        are raised at once."""
+        past all of them twice, in the claim and in a look. If the look exceeds half the URL's timeout, so would a
+        claim: then claims start near the end, and scans cover the rest in pieces. Earlier errors are raised."""
         new = sorted({*queues} - self._queues.keys())
         look = self._due(new) if new else None
         if look is None:
@@ -157,7 +156,7 @@ class Floors:
         return look
 
     def look_alone(self, queues: Sequence[str]) -> None:
-        """Send the looks that are due, while no exchange does."""
+        """Send the looks that are due while this thread waits, since otherwise exchanges send them."""
         look = self._due(queues) if self.kept else None
         if look is not None:
             self._read(look)

@@ -30,13 +30,13 @@ class Wakes(set[str]):
 
 
 def named(queues: Iterable[str]) -> list[str]:
-    """The queues to name in notifications; if there are too many, one notification that names none."""
+    """The queues to name in notifications; if there are too many, the empty name, which means any queue."""
     names = sorted(set(queues))
     return names if len(names) <= NAMED_MAX else [""]
 
 
 def spots_of(queues: Iterable[str], queue: str) -> list[DueSpan]:
-    """The spots written in this queue; for an empty name in all queues."""
+    """The due times written to this queue (empty: to any queue), clustered into spots."""
     dues = queues.dues_ms if isinstance(queues, Wakes) else {}
     return clustered(dues.get(queue, []) if queue else [ms for some in dues.values() for ms in some], SPOTS_MAX)
 

@@ -337,8 +337,7 @@ def full_message(
 
 # A handle: the id, a character, the seq in hex, the queue, and of a grouped message "\0" and the group.
 ID = 36  # length of a message's id, which begins every handle
-# The character after the id in a handle: a message without key and group, with a key, or in a group.
-PLAIN, KEYED, GROUPED = ".", "=", "/"
+PLAIN, KEYED, GROUPED = ".", "=", "/"  # after the id in a handle: neither key nor group; with a key; in a group
 
 
 SEQ = slice(ID + 1, ID + 17)

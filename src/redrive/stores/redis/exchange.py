@@ -56,7 +56,7 @@ class RedisSettling:
 
     def _sort(self, settlements: Sequence[Settlement]) -> None:
         seen = {s.receipt.handle for s in settlements}
-        plain = len(seen) == len(settlements)  # otherwise a message occurs twice, and order matters
+        plain = len(seen) == len(settlements)  # if not, a message occurs twice, and order matters
         acks = self._acks
         for at, s in enumerate(settlements):
             handle, fence = s.receipt
