@@ -270,7 +270,7 @@ def _withdraw(
 
 
 def used_of(d: Dependency, message: Message) -> tuple[str, ...]:
-    """The passes for the tokens that an admitted message took here, in case another control defers it."""
+    """The passes for an admitted message's tokens, to be kept if another control defers the message."""
     budget = (f"budget {d.name}",) if d.budget is not None and message.attempt > 1 else ()
     return budget if d.rate is None else (*budget, f"limit {d.name}")
 

@@ -216,11 +216,11 @@ class Selection:
         return by is None or self._fields(where) <= {*by}
 
     def _fields(self, where: Filter) -> set[str]:
-        """The fields that a filter uses, except the bound that messages died by now."""
+        """The fields that a filter uses, without the bound that `_untimed` removes."""
         return {name for name, value in asdict(self._untimed(where)).items() if value is not None}
 
     def _untimed(self, where: Filter) -> Filter:
-        """The filter without the bound that messages died by now."""
+        """The filter without the upper bound that the selection itself sets on the time of death."""
         return replace(where, until_ms=None) if where.until_ms == self.now_ms + 1 else where
 
     def _query(self, lane: Lane, node: Node) -> LaneQuery:

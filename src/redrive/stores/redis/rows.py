@@ -270,7 +270,7 @@ def claimed_of(
 
 
 def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> list[Delivery]:
-    """The deliveries of such a part. Raises one of UNREADABLE if any message is unreadable."""
+    """The deliveries of one request and priority. Raises one of UNREADABLE if any message is unreadable."""
     _, priority, members, messages, rare, faults = part
     hexed, where = members.hex(), f"{priority}{queue}"
     rows = _rows(b"\xdd" + (len(members) // 22).to_bytes(4, "big") + b"".join(messages))

@@ -78,8 +78,9 @@ def _time_namespace() -> str:
 
 
 class ClockMark(Struct, frozen=True, array_like=True):
-    """At `steady_ms` of the boot `start` the store's time was `time_ms`, and the wall clock `offset_ms` above the
-    steady one. `behind_since_ms`: since when the wall clock has been ahead, if it is."""
+    """At `steady_ms` of the boot `start` the store's time was `time_ms`, and the wall clock `offset_ms` ahead of
+    the steady one. `behind_since_ms`: steady time at which the store's time fell behind the
+    wall clock; None if it is not behind."""
 
     start: str
     steady_ms: float
