@@ -248,8 +248,12 @@ class QueueLimit(Generic[T]):
         """Count one execution as ended; return the one that starts next, of this queue or another, if any."""
         worker = self._worker
         with worker.lock:
-            if len(worker.queues) == 1 and self._waiting and not worker.closed:
-                return self._waiting.popleft()
+            if len(worker.queues) == 1 and not worker.closed:
+                if self._waiting:
+                    return self._waiting.popleft()
+                self._running -= 1
+                worker.free += 1
+                return None
             self._running -= 1
             queue = None if worker.closed else worker.next_queue()
             if queue is None:

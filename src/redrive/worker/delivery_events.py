@@ -55,7 +55,10 @@ class Reporter:
         if self.history is not None:
             self.history.settled(outcomes, answers, self._store.now_ms())
         pairs = zip(outcomes, answers, strict=True)
-        reported = list(pairs) if self.observers else [pair for pair in pairs if _is_fault(pair[0].settlement)]
+        if self.observers:
+            reported = list(pairs)
+        else:
+            reported = [(o, answer) for o, answer in pairs if not o.plain and _is_fault(o.settlement)]
         if reported:
             now_ms = self._store.now_ms()
             self._emit([fate(o, answer, now_ms, self.worker) for o, answer in reported])

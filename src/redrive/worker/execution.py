@@ -21,6 +21,7 @@ from ..errors import EncodeError, KeyMissing, LeaseLost, Tampered, UnknownArgume
 from ..fault import Crash, Fault, Kind, classify
 from ..message import (
     BLOB,
+    JSON,
     RAW,
     SEALED,
     Ack,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ..task import ExecutorName, TaskSpec
     from .crash.ledger import CrashSlots
     from .flow.local_state import LimitState
+    from .pipeline import Pipeline
 
 _NO_POLICY = Policy()
 
@@ -72,7 +74,8 @@ class Execution(Struct, gc=False, eq=False):
     complaint: str | None = None  # why the return value cannot be kept
     started_s: float = 0.0
     finished_s: float = 0.0
-    settling: bool = False  # its settlement is part of the next exchange
+    deadline_s: float = 0.0  # time.monotonic() when its timeout ends, once it has started
+    settling: bool = False  # its settlement goes with the next exchange
     context: Context | None = None
     cause: str | None = None
     alone: bool = False  # whether nothing else runs in this process meanwhile, and the store knows that
@@ -87,19 +90,17 @@ class Execution(Struct, gc=False, eq=False):
 
         Raises LeaseLost if the execution was ended or its lease expired while it waited, as another worker may run it.
         """
-        now = self.started_s = (
-            time.monotonic()
-        )  # before reading `cause`: a thread that releases the execution first sets `cause`, then reads this
+        # Set before the look at `cause`: who gives it back sets that, and then looks.
+        now = self.started_s = time.monotonic()
         if self.cause is not None or now >= self.until_s:
             self.started_s, self.cause = 0.0, self.cause or "lease"
             raise LeaseLost(f"message {self.delivery.message.id} was not held to its start")
         if slots is not None:
             slots.start(self.slot, self.alone)
-        delivery = self.delivery
-        context = self.context = make(
-            delivery.message, now + self.task.policy.timeout_s, self.task, delivery.receipt, _claim=self.claim
-        )
-        if self.task.takes_context:
+        delivery, task = self.delivery, self.task
+        deadline_s = self.deadline_s = now + task.policy.timeout_s
+        context = self.context = make(delivery.message, deadline_s, task, delivery.receipt, _claim=self.claim)
+        if task.takes_context:
             self.args = (context, *self.args)
         return context
 
@@ -135,11 +136,6 @@ class Execution(Struct, gc=False, eq=False):
         executor: ExecutorName = "process" if self.apart else self.task.place
         return executor
 
-    @property
-    def deadline_s(self) -> float:
-        timeout_s: float = self.task.policy.timeout_s
-        return self.started_s + timeout_s
-
     def end(self, cause: str) -> None:
         """Ask the handler to stop; the first cause stays. If it is an asyncio task, call this on the event loop's
         thread."""
@@ -174,13 +170,14 @@ class InFlightExecutions:
         return list(self._held.values())
 
     def add(self, executions: Sequence[Execution]) -> None:
-        """Add executions, each with a slot."""
-        held, slots = self._held, self._slots
+        """Hold these."""
+        held = self._held
         for execution in executions:
-            message = execution.delivery.message
-            if slots is not None:
-                execution.slot = slots.take(message.id, message.fence)
             held[execution.delivery.receipt] = execution
+        if self._slots is not None:
+            slots = self._slots.take([execution.delivery.message for execution in executions])
+            for execution, slot in zip(executions, slots, strict=True):
+                execution.slot = slot
         self.claimed += len(executions)
         self._taken.update([execution.delivery.message.queue for execution in executions])
 
@@ -190,22 +187,29 @@ class InFlightExecutions:
         return [execution for execution in executions if execution.delivery.receipt in held]
 
     def remove(self, deliveries: Sequence[Delivery]) -> None:
-        """Remove executions that are settled, or whose leases are lost."""
-        taken = self._taken
-        for delivery in deliveries:
-            execution = self._held.pop(delivery.receipt, None)
-            if execution is not None:
-                taken[delivery.message.queue] -= 1
-                if execution.counted and self._ended is not None:
-                    self._ended(execution)
-                if self._slots is not None:
-                    self._slots.give(execution.slot)
+        """Hold these no more: they are settled, or their leases are lost."""
+        pop, ended = self._held.pop, self._ended
+        going = [execution for d in deliveries if (execution := pop(d.receipt, None)) is not None]
+        self._taken.subtract([execution.delivery.message.queue for execution in going])
+        if ended is not None:
+            for execution in going:
+                if execution.counted:
+                    ended(execution)
+        if self._slots is not None:
+            self._slots.give([execution.slot for execution in going])
 
 
 def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms: int) -> bool:
     """Set the task and the arguments and return True, or set the decision and the fault and return False."""
     message = execution.delivery.message
     task = tasks.get(message.task)
+    if task is not None and execution.task is None and execution.refusal is None and _is_plain(message, task):
+        try:  # the way of most messages, in as few steps as there can be
+            execution.args, execution.kwargs = task.codec.decode(message.body, message.version)
+            execution.task = task
+            return True
+        except Unreadable as error:
+            return judge(execution, unread(error, execution), now_ms)
     signals = NO_SIGNALS if execution.refusal is None else Signals(refusal=execution.refusal)
     if (message.progress is not None or message.content.startswith(SEALED)) and is_closed(message):
         signals = _closed(execution, message)
@@ -225,6 +229,18 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms:
         except Unreadable as error:
             signals = unread(error, execution)
     return judge(execution, signals, now_ms)
+
+
+def _is_plain(message: Message, task: TaskSpec) -> bool:
+    """Whether `decide.admit` has nothing to look at: the body is JSON of this release, and nothing has happened to the
+    message yet that could prevent a run."""
+    return (
+        message.content == JSON
+        and message.version <= task.version
+        and task.isolation is None
+        and not (message.faults or message.crashes or message.cancel or message.deadline_ms)
+        and message.progress is None
+    )
 
 
 def unread(error: Unreadable, execution: Execution) -> Signals:
@@ -310,7 +326,7 @@ class Admission:
     def __init__(
         self,
         store: Store,
-        tasks: Mapping[str, TaskSpec],
+        pipeline: Pipeline,
         start_on_loop: Callable[[Execution], None],
         start: Callable[[Execution], None],
         can_isolate: Callable[[str], bool],
@@ -318,14 +334,13 @@ class Admission:
         finish: Callable[[Sequence[Execution]], None],
         total: int,
     ) -> None:
-        self._store, self._tasks, self._total, self._finish = store, tasks, total, finish
+        self._store, self._pipeline, self._total, self._finish = store, pipeline, total, finish
         self._start_on_loop, self._start, self._can_isolate = start_on_loop, start, can_isolate
         self._set_apart = set_apart
 
     def admit(self, executions: Sequence[Execution]) -> None:
-        """Admit executions, and start them in order as far as the limits of their queues allow."""
-        now_ms = self._store.now_ms()
-        admitted = [execution for execution in executions if admit_execution(execution, self._tasks, now_ms)]
+        """Admit these, and start in order those that the limits of their queues allow."""
+        admitted = self._pipeline.admit(executions)
         if len(admitted) < len(executions):
             self._finish([execution for execution in executions if execution.decision is not None])
         suspects = [execution for execution in admitted if execution.delivery.message.suspect]

@@ -36,27 +36,53 @@ _DEFAULT = Policy()
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """A settlement, with facts for observers."""
+    """A settlement, and what observers want to know beside it. It is `plain` if its handler returned in the message's
+    first life, without a crash, and nothing but the ack follows: as most end."""
 
     settlement: Settlement
     delivery: Delivery
     run_s: float | None = None
-    duplicate_of: str | None = None  # the message whose run completed the idempotency key
-    started_s: float = 0.0  # time.monotonic() at the start of the handler; 0.0 if it did not start
+    duplicate_of: str | None = None  # the message that ran for its idempotency key
+    started_s: float = 0.0  # time.monotonic() when the handler began; 0.0 if it did not
+    plain: bool = False
 
 
 def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
-    """Return the outcome of an execution that ended or was not admitted, with the end of its idempotency key."""
+    """How to settle an execution that ended or was not admitted. Its idempotency key ends in the same commit."""
+    delivery, started_s = execution.delivery, execution.started_s
+    if (
+        started_s
+        and execution.fault is None
+        and execution.decision is None
+        and execution.claim is None
+        and is_plain(delivery.message)
+    ):
+        context = execution.context
+        if (context is None or context.end() is None) and execution.complaint is None:
+            settlement, run_s = Settlement(delivery.receipt, execution.limit.ack), execution.finished_s - started_s
+            return Outcome(settlement, delivery, run_s, None, started_s, True)
+    if never_began(execution):
+        return released(execution, now_ms)
     result = (
         _outcome(execution, now_ms, worker)
         if execution.claim is None
         else _with_key(execution, execution.claim, now_ms, worker)
     )
-    settlement, message = result.settlement, execution.delivery.message
+    settlement, message = result.settlement, delivery.message
     if message.crashes and settlement.fault is None and not isinstance(settlement.decision, Ack):
         evidence = _unrecorded(message, execution.crash, now_ms)
         return replace(result, settlement=replace(settlement, fault=evidence))
     return result
+
+
+def never_began(execution: Execution) -> bool:
+    """Whether it has neither begun nor ended without that: an ack would lose it."""
+    return not execution.started_s and execution.decision is None and execution.fault is None and not execution.over
+
+
+def is_plain(message: Message) -> bool:
+    """Whether a done message leaves nothing but its ack: no result, nothing to count for a redrive, no crash."""
+    return not (message.crashes or message.keep_ms or message.redrives or message.run is not None)
 
 
 def _unrecorded(message: Message, known: Crash | None, now_ms: int) -> Fault | None:
@@ -80,9 +106,7 @@ def _outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
     if execution.stored is not None:
         return _as_before(execution, execution.stored, run_s)
     if execution.fault is None:
-        plain = extras is None and not execution.delivery.message.keep_ms
-        settlement = Settlement(execution.delivery.receipt, execution.limit.ack) if plain else _done(execution, extras)
-        return Outcome(settlement, execution.delivery, run_s, None, execution.started_s)
+        return Outcome(_done(execution, extras), execution.delivery, run_s, None, execution.started_s)
     failed = _failed(execution.delivery.message, _with_run(execution.fault, run_s), execution.task.policy, now_ms)
     settlement = _settlement(execution.delivery, *failed, execution.task, now_ms, worker)
     return Outcome(settlement, execution.delivery, run_s, None, execution.started_s)

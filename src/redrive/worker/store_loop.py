@@ -1,4 +1,4 @@
-"""The pipeline of a worker: claim, admit, run, classify, decide, settle, report.
+"""The loop of the store thread: it takes batches through the steps of pipeline.py.
 
 One thread exchanges batches with the store: each exchange settles what ended and claims what there is room for, in one
 commit. Between turns the thread sleeps in `store.wait` until a message may be due, an execution ended, or a renewal or
@@ -18,9 +18,8 @@ from typing import Any
 from ..blobs import Cleaner
 from ..duration import show
 from ..errors import EnqueueError, StoreError, Unsupported
-from ..message import Ack, ClaimRequest, Delivery, Settlement
+from ..message import Ack, ClaimRequest, Delivery
 from ..store import Store
-from ..task import TaskSpec
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
 from .crash.suspects import Suspects
@@ -28,14 +27,13 @@ from .delivery_events import Reporter
 from .execution import Admission, Execution, InFlightExecutions
 from .flow.controller import Flow
 from .hang import Hangs, unbegun
-from .idempotency import KeyClaims
 from .leases import LeaseRenewals
 from .outage import Outage
-from .redrive_outcome import with_redrive_outcome
+from .pipeline import Pipeline
 from .rollout.newer import Newer
 from .rollout.pauses import TaskPauses
 from .services import Services
-from .settlement import Outcome, deposited, outcome, refused, released
+from .settlement import Outcome, released
 
 LEFT_S = 0.05  # seconds to wait if all due messages have expired leases that are left to their holders
 WAKE_EVERY_S = 1.0  # the longest sleep of the store thread, so that its supervisor sees that the store answers
@@ -65,8 +63,8 @@ class StoreLoop:
     def __init__(
         self,
         store: Store,
-        tasks: Mapping[str, TaskSpec],
         name: str,
+        pipeline: Pipeline,
         *,
         capacity: Capacity,
         limit: WorkerLimit[Execution],
@@ -78,7 +76,6 @@ class StoreLoop:
         finished: FinishedExecutions,
         loop: asyncio.AbstractEventLoop,
         flow: Flow | None,
-        keys: KeyClaims | None,
         services: Services,
         burst: Burst | None,
         newer: Newer,
@@ -90,16 +87,14 @@ class StoreLoop:
         trips: deque[float],
         lease_s: float,
     ) -> None:
-        self._store, self._tasks, self._name, self._lease_s = store, tasks, name, lease_s
+        self._store, self._name, self._pipeline, self._lease_s = store, name, pipeline, lease_s
         self._limit = limit
         self._capacity, self._limits, self._in_flight, self._leases = capacity, limits, in_flight, leases
         self._admission, self._suspects, self._finished, self._loop = admission, suspects, finished, loop
-        self._flow, self._keys, self._services, self._burst, self._newer = flow, keys, services, burst, newer
+        self._flow, self._services, self._burst, self._newer = flow, services, burst, newer
         self._pauses, self._hangs = pauses, hangs
         self._outage, self._reporter, self._cleaner = outage, reporter, cleaner
-        self._trips = trips  # durations of the exchanges
-        self._large_bodies = store.large_bodies
-        self._texts = store.box is None  # whether texts of faults may be written without encryption
+        self._trips = trips  # how long each exchange took
         self._lease_ms = int(lease_s * 1000)
         self._outcomes: list[Outcome] = []
         self._lapsed_by_ms: int | None = None
@@ -147,14 +142,10 @@ class StoreLoop:
             crash = self._leases.lose_earlier(message.id) if message.crashes else None
             executions.append(Execution(delivery, self._limits[message.queue], until_s, crash=crash))
         self._in_flight.add(executions)
-        going = executions if self._keys is None else self._keys.claim(executions)
-        if self._flow is not None:
-            self._flow.admit(going)  # after the keys, so that a duplicate takes no token
-        if self._keys is not None:
-            over = [execution for execution in executions if execution.over]
-            if over:
-                self._finished.add(over)
-                executions = [execution for execution in executions if not execution.over]
+        over = self._pipeline.reserve(executions)
+        if over:
+            self._finished.add(over)
+            executions = [execution for execution in executions if not execution.over]
         self._loop.call_soon_threadsafe(self._admission.admit, executions)
 
     # -- classify and decide
@@ -166,31 +157,21 @@ class StoreLoop:
             return
         count = min(len(finished), BATCH_MAX - len(self._outcomes))
         executions = [finished.popleft() for _ in range(count)]
-        if (self._keys is not None or self._limit.met_newer) and not self._read_others(executions):
+        if (self._pipeline.has_keys or self._limit.met_newer) and not self._read_others(executions):
             finished.extendleft(reversed(executions))
             return
-        now_ms = self._store.now_ms()
+        deciding = []
         for execution in self._in_flight.still(executions):
-            if execution.settling:
-                continue  # it was released meanwhile
-            execution.settling = True
-            if execution.guards and self._flow is not None:
-                self._flow.ended(execution)
-            decided = outcome(execution, now_ms, self._name)
-            if self._large_bodies is not None and decided.settlement.follow_ups:
-                task = self._tasks[decided.delivery.message.task]
-                decided = deposited(decided, self._large_bodies, task, self._store.now_ms, self._name)
-            self._outcomes.append(decided)
-            if execution.complaint is not None:
-                text = f"{execution.delivery.message.id} is done without result: {execution.complaint}"
-                self._reporter.notice("result_dropped", text)
+            if not execution.settling:  # else it was released meanwhile
+                execution.settling = True
+                deciding.append(execution)
+        self._outcomes += self._pipeline.decide(deciding, self._store.now_ms())
 
     def _read_others(self, executions: Sequence[Execution]) -> bool:
         """Read which handlers have committed their idempotency keys, and which workers know the messages that are
         unknown here; return False if the store fails."""
         try:
-            if self._keys is not None:
-                self._keys.look_committed(executions)
+            self._pipeline.look_committed(executions)
             if self._limit.met_newer:
                 self._newer.decide(self._in_flight.still(executions))
         except StoreError as error:
@@ -199,9 +180,6 @@ class StoreLoop:
             self._outage.failed(error)
             return False
         return True
-
-    def _refused(self, decided: Outcome, error: EnqueueError | StoreError) -> Outcome:
-        return refused(decided, error, self._tasks[decided.delivery.message.task], self._store.now_ms(), self._name)
 
     def _release_unstarted(self) -> None:
         """While draining, release executions that have not started and, after the grace, running ones, too."""
@@ -225,8 +203,8 @@ class StoreLoop:
     def _exchange(self, asks: list[ClaimRequest]) -> None:
         outcomes, before_s = self._outcomes, time.monotonic()
         try:
-            result = self._store.exchange(self._settlements(outcomes), asks)
-        except Unsupported as error:  # a follow-up needs an option that this store lacks, such as a unique key
+            result = self._store.exchange(self._pipeline.settlements(outcomes), asks)
+        except Unsupported as error:  # a follow-up asks for what this store does not support, such as a unique key
             if any(o.settlement.follow_ups for o in outcomes):
                 self._settle_one_by_one(outcomes)
             else:
@@ -260,22 +238,15 @@ class StoreLoop:
             raise error  # the next worker with this identity recovers the unsettled messages
         self._outage.failed(error)
 
-    def _settlements(self, outcomes: Sequence[Outcome]) -> list[Settlement]:
-        """Return the settlements, with redrive outcomes."""
-        if all(o.delivery.message.run is None for o in outcomes):
-            return [o.settlement for o in outcomes]
-        now_ms = self._store.now_ms()
-        return [with_redrive_outcome(o.delivery.message, o.settlement, now_ms, texts=self._texts) for o in outcomes]
-
     def _settle_one_by_one(self, outcomes: Sequence[Outcome]) -> None:
         """Settle outcomes with follow-ups one by one, so that a refused one affects no other. The rest, and the
         replacements of refused ones, go with the next exchange."""
         left = [o for o in outcomes if not o.settlement.follow_ups]
         for o in [o for o in outcomes if o.settlement.follow_ups]:
             try:
-                result = self._store.exchange(self._settlements([o]), [])
+                result = self._store.exchange(self._pipeline.settlements([o]), [])
             except (EnqueueError, Unsupported) as error:
-                left.append(self._refused(o, error))
+                left.append(self._pipeline.refuse(o, error))
             except StoreError:
                 left.append(o)
             else:
@@ -289,7 +260,7 @@ class StoreLoop:
         self._in_flight.remove([o.delivery for o in outcomes])
         if self._cleaner is not None:
             self._cleaner.settled([o.delivery.message for o in outcomes if isinstance(o.settlement.decision, Ack)])
-        self._reporter.settled(outcomes, answers)
+        self._pipeline.report(outcomes, answers)
 
     # -- between exchanges
 

@@ -28,6 +28,7 @@ from .identity import identity
 from .leases import LeaseRenewals
 from .maintenance import RequestMeter, RetentionSweep
 from .outage import Outage
+from .pipeline import Pipeline
 from .rollout.newer import Newer
 from .rollout.pauses import TaskPauses
 from .rollout.waking import Waking
@@ -177,8 +178,9 @@ class Worker:
             loop, self._limit, in_flight.all, self._leases.mark_soon, executors.begin, finished.add, store.nudge,
             store.now_ms,
         )  # fmt: skip
+        pipeline = Pipeline(store, self.app.tasks, self.name, flow=self._flow, keys=self._keys, reporter=self._reporter)
         admission = Admission(
-            store, self.app.tasks, executors.tasks.start, executors.start, executors.can_isolate, suspects.add,
+            store, pipeline, executors.tasks.start, executors.start, executors.can_isolate, suspects.add,
             finished.add, self._total,
         )  # fmt: skip
         self._cleaner = None if store.large_bodies is None else Cleaner(store.large_bodies, self._notice)
@@ -186,8 +188,8 @@ class Worker:
         burst = Burst(store, names, until_empty=self._until_empty, flow=self._claims, services=self._services)
         self._store_loop = StoreLoop(
             store,
-            self.app.tasks,
             self.name,
+            pipeline,
             capacity=self._capacity,
             limit=self._limit,
             limits=self._limits,
@@ -198,7 +200,6 @@ class Worker:
             finished=finished,
             loop=loop,
             flow=self._flow,
-            keys=self._keys,
             services=self._services,
             burst=burst if self._burst else None,
             newer=self._newer,

@@ -26,14 +26,15 @@ from ...errors import (
 )
 from ...message import Ack, Delivery, LeaseStatus
 from ...registry import Registry
+from ...task import TaskSpec
 from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import Reporter
-from ...worker.execution import Execution, admit_execution
+from ...worker.execution import Execution
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import KeyClaims
+from ...worker.pipeline import Pipeline
 from ...worker.preflight import works
-from ...worker.redrive_outcome import with_redrive_outcome
-from ...worker.settlement import Outcome, deposited, outcome, refused, released
+from ...worker.settlement import Outcome
 from ..cloudwatch import prefix_of
 from .events import (
     EventRecord,
@@ -44,7 +45,7 @@ from .events import (
     raw_of,
     records_of,
 )
-from .runs import LaneRunner, bounded, never_began
+from .runs import LaneRunner, bounded
 
 AGAIN_S = 0.2  # pause before the store is called again for failed settlements
 
@@ -168,14 +169,9 @@ class Batches:
             most, WorkerLimit(most), ack=ack, park_ms=self._park_ms, store=self._store
         )
         executions = [Execution(delivery, limit, math.inf) for delivery in deliveries]
-        left_s = max(0.001, end_s - time.monotonic())
-        tasks = bounded(self._app.tasks, left_s)
-        going = KeyClaims(tasks, self._store, 0.0, 0.0).claim(executions)
-        self._flow.admit(going)
-        now_ms = self._store.now_ms()
-        for execution in executions:
-            if not execution.over:
-                admit_execution(execution, tasks, now_ms)
+        pipeline = self._pipeline(bounded(self._app.tasks, max(0.001, end_s - time.monotonic())))
+        pipeline.reserve(executions)
+        pipeline.admit([execution for execution in executions if not execution.over])
         return executions
 
     def _work(self, queue: str, lanes: Sequence[Sequence[Execution]], end_s: float) -> None:
@@ -208,73 +204,46 @@ class Batches:
         """Settle these executions. A message that the store does not settle returns when its visibility ends."""
         if not executions:
             return
-        now_ms = self._store.now_ms()
-        for execution in executions:
+        pipeline, now_ms = self._pipeline(self._app.tasks), self._store.now_ms()
+        with contextlib.suppress(StoreError):  # then what its run came to decides
+            pipeline.look_committed(executions)
+        outcomes = pipeline.decide(executions, now_ms)
+        for at, execution in enumerate(executions):
+            if execution.claim is not None and execution in left_behind:  # it may be running still, so it keeps its key
+                outcomes[at] = replace(outcomes[at], settlement=replace(outcomes[at].settlement, swaps=()))
             if execution.guards:
-                self._flow.ended(execution)
                 self._flow.left(execution)
         self._flow.tick()
         self._flow.close()
-        with contextlib.suppress(StoreError):  # unknown: the run's own result decides
-            KeyClaims(self._app.tasks, self._store, 0.0, 0.0).look_committed(executions)
-        outcomes = self._deposited(
-            [self._outcome(execution, execution in left_behind, now_ms) for execution in executions]
-        )
         most = self._store.traits.batch_max  # an event may have ten thousand messages
         for at in range(0, len(outcomes), most):
-            self._exchange(outcomes[at : at + most], end_s)
+            self._exchange(pipeline, outcomes[at : at + most], end_s)
 
-    def _outcome(self, execution: Execution, left_behind: bool, now_ms: int) -> Outcome:
-        if never_began(execution):
-            return released(execution, now_ms)
-        ended = outcome(execution, now_ms, self.name)
-        if execution.complaint is not None:
-            self._reporter.notice(
-                "result_dropped", f"{execution.delivery.message.id} is done without result: {execution.complaint}"
-            )
-        if left_behind and execution.claim is not None:  # keep its idempotency key, as the handler may still be running
-            return replace(ended, settlement=replace(ended.settlement, swaps=()))
-        return ended
-
-    def _deposited(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """The outcomes, with large bodies of follow-ups moved to blob storage."""
-        large, tasks, now_ms = self._store.large_bodies, self._app.tasks, self._store.now_ms
-        if large is None:
-            return list(outcomes)
-        return [
-            deposited(o, large, tasks[o.delivery.message.task], now_ms, self.name) if o.settlement.follow_ups else o
-            for o in outcomes
-        ]
-
-    def _refused(self, o: Outcome, error: EnqueueError | StoreError) -> Outcome:
-        return refused(o, error, self._app.tasks[o.delivery.message.task], self._store.now_ms(), self.name)
-
-    def _exchange(self, outcomes: Sequence[Outcome], end_s: float) -> None:
+    def _exchange(self, pipeline: Pipeline, outcomes: Sequence[Outcome], end_s: float) -> None:
         while True:
             try:
-                self._exchanged(outcomes)
-                return
+                answers = self._store.exchange(pipeline.settlements(outcomes), []).settled
             except (EnqueueError, Unsupported) as error:
                 if len(outcomes) > 1:  # a follow-up in one of the settlements is refused by every store
                     for o in outcomes:
-                        self._exchange([o], end_s)
+                        self._exchange(pipeline, [o], end_s)
                     return
                 if not outcomes[0].settlement.follow_ups:
                     self._reporter.notice("store_unavailable", f"a message comes again, as {error}")
                     return
-                outcomes = [self._refused(outcomes[0], error)]
+                outcomes = [pipeline.refuse(outcomes[0], error)]
             except StoreError as error:
                 if time.monotonic() + AGAIN_S >= end_s:
                     self._reporter.notice("store_unavailable", f"{len(outcomes)} messages come again, as {error}")
                     return
                 time.sleep(AGAIN_S)
+            else:
+                pipeline.report(outcomes, answers)
+                return
 
-    def _exchanged(self, outcomes: Sequence[Outcome]) -> None:
-        now_ms = self._store.now_ms()
-        texts = self._store.box is None
-        settlements = [with_redrive_outcome(o.delivery.message, o.settlement, now_ms, texts=texts) for o in outcomes]
-        words = self._store.exchange(settlements, []).settled
-        self._reporter.settled(outcomes, words)
+    def _pipeline(self, tasks: Mapping[str, TaskSpec]) -> Pipeline:
+        keys = KeyClaims(tasks, self._store, 0.0, 0.0)
+        return Pipeline(self._store, tasks, self.name, flow=self._flow, keys=keys, reporter=self._reporter)
 
 
 def _lanes(raws: Sequence[Mapping[str, Any]], executions: Sequence[Execution]) -> list[list[Execution]]:

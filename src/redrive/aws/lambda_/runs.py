@@ -120,11 +120,6 @@ class LaneRunner:
         self._runner.close()
 
 
-def never_began(execution: Execution) -> bool:
-    """True if the execution neither started nor has a decision or fault."""
-    return not execution.started_s and execution.decision is None and execution.fault is None and not execution.over
-
-
 def _failed(execution: Execution) -> bool:
     """True if the execution failed, so that later messages of its group must wait."""
     if execution.decision is not None:

@@ -19,12 +19,12 @@ from ...events import DeliveryEvent, Notice
 from ...fault import Fault
 from ...message import ClaimRequest, Settled
 from ...worker.capacity import QueueLimit, WorkerLimit
-from ...worker.delivery_events import fate
-from ...worker.execution import Execution, admit_execution
+from ...worker.delivery_events import Reporter, fate
+from ...worker.execution import Execution
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import KeyClaims
-from ...worker.redrive_outcome import with_redrive_outcome
-from ...worker.settlement import Outcome, outcome, refused
+from ...worker.pipeline import Pipeline
+from ...worker.settlement import Outcome
 from ..clock import ManualClock
 from .faults import Acts, Crash, RiggedTask
 from .records import Drained, Ran, named
@@ -88,7 +88,8 @@ class Engine:
         self.tasks: ChainMap[str, Task[Any, Any]] = ChainMap()
         self.acts = Acts()
         self.runs: list[Ran] = []
-        self._flows: dict[int, Flow] = {}  # by id() of the app
+        self._flows: dict[int, Flow] = {}  # by id of the app
+        self._pipelines: dict[int, Pipeline] = {}  # the same
         self._keys = KeyClaims(self.tasks, store, GRACE_S, LEASE_MS / 1000)
         self._limit: QueueLimit[Execution] = QueueLimit(1, WorkerLimit(1), store=store)
         self._redriving = KitRuns(store, clock, self.apps, lambda app: partial(self._tell, app), WORKER)
@@ -157,10 +158,8 @@ class Engine:
         if tally.deliveries >= plan.deliveries_max:
             raise AssertionError(self._endless(plan))
         tally.deliveries += 1
-        if not self._keyed(run):
-            tally.add_unrun(self._settle(run)[0])
-            return
-        if not admit_execution(run, self.tasks, self._clock.now_ms()):
+        pipeline = self._pipeline_of(run)
+        if pipeline.reserve([run]) or not pipeline.admit([run]):
             tally.add_unrun(self._settle(run)[0])
             return
         act = self.acts.take(run.task.name)
@@ -177,56 +176,48 @@ class Engine:
         self.runs.append(ran)
         tally.add_run(ran)
 
-    def _keyed(self, run: Execution) -> bool:
-        """Claim the idempotency key, then ask flow control; return False if either of them ended the execution."""
-        flow, going = self._flow_of(run), self._keys.claim([run])
-        if flow is not None:
-            flow.admit(going)
-        return not run.over
-
-    def _flow_of(self, run: Execution) -> Flow | None:
-        """Return the flow control of the message's app; None for an unknown task."""
+    def _pipeline_of(self, run: Execution) -> Pipeline:
+        """The pipeline of its app; that of the first app for a task that none knows."""
         task = self.tasks.get(run.delivery.message.task)
-        if task is None:
-            return None
-        flow = self._flows.get(id(task.app))
-        if flow is None:
-            flow = self._flows[id(task.app)] = Flow(task.app, self.store, WORKER, partial(self._tell, task.app))
-        return flow
+        app = self.apps[0] if task is None else task.app
+        pipeline = self._pipelines.get(id(app))
+        if pipeline is None:
+            self._flows[id(app)] = flow = Flow(app, self.store, WORKER, partial(self._tell, app))
+            reporter = Reporter(app.events, self.store, WORKER)
+            pipeline = Pipeline(self.store, self.tasks, WORKER, flow=flow, keys=self._keys, reporter=reporter)
+            self._pipelines[id(app)] = pipeline
+        return pipeline
 
     def _tell(self, app: Registry, name: str, text: str, about: str = "") -> None:
         app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
 
     def _settle(self, run: Execution, from_ms: int = 0) -> tuple[DeliveryEvent, Fault | None]:
-        """Settle an execution. `from_ms`: when its handler began; 0 if it did not."""
-        now_ms = self._clock.now_ms()
-        if run.guards and (flow := self._flow_of(run)) is not None:
-            flow.ended(run)
+        """Settle a run, which began at `from_ms` if it did."""
+        now_ms, pipeline = self._clock.now_ms(), self._pipeline_of(run)
+        if run.started_s:  # by this clock: real time does not count in a test
+            run.finished_s = run.started_s + (now_ms - from_ms) / 1000
+        pipeline.look_committed([run])
+        [ended] = pipeline.decide([run], now_ms)
+        message = run.delivery.message
+        owner = next((app for app in self.apps if message.task in app.tasks), self.apps[0])
+        if run.guards:
+            flow = self._flows[id(owner)]
             flow.left(run)
             flow.tick()
-        self._keys.look_committed([run])
-        if run.started_s:  # in virtual time: the real duration of a handler does not count
-            run.finished_s = run.started_s + (now_ms - from_ms) / 1000
-        ended = outcome(run, now_ms, WORKER)
         try:
-            word = self._exchange(ended, now_ms)
-        except EnqueueError as error:  # as in a worker, a follow-up that the store refuses fails the run
-            ended = refused(ended, error, run.task, now_ms, WORKER)
-            word = self._exchange(ended, now_ms)
+            word = self._exchange(pipeline, ended, owner)
+        except EnqueueError as error:  # as the worker does: a follow-up that no store takes fails its run
+            ended = pipeline.refuse(ended, error)
+            word = self._exchange(pipeline, ended, owner)
         event = fate(ended, word, now_ms, WORKER)
-        owner = next((app for app in self.apps if event.task in app.tasks), self.apps[0])
-        dropped = Notice(name="result_dropped", worker=WORKER, at_ms=now_ms, text=f"{event.id}: {run.complaint}")
-        owner.events.emit([event] if run.complaint is None else [dropped, event])
+        owner.events.emit([event])
         return event, ended.settlement.fault
 
-    def _exchange(self, ended: Outcome, now_ms: int) -> Settled:
-        """Settle the message, with its redrive outcome if a redrive run moved it."""
-        message = ended.delivery.message
-        task = self.tasks.get(message.task)
-        # the same store; for an app with tracing, in the wrapper that makes spans
-        store = self.store if task is None else task.app.store
-        word = store.exchange([with_redrive_outcome(message, ended.settlement, now_ms)], []).settled[0]
-        self._redriving.stir(message.run)
+    def _exchange(self, pipeline: Pipeline, ended: Outcome, owner: App) -> Settled:
+        """Settle it, with the verdict that a redrive run waits for."""
+        # The store of the app is this one; of a traced app with its spans.
+        word = owner.store.exchange(pipeline.settlements([ended]), []).settled[0]
+        self._redriving.stir(ended.delivery.message.run)
         return word
 
     def _ran(

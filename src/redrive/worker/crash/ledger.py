@@ -22,7 +22,7 @@ import secrets
 import signal
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from ...config import is_shared
 from ...errors import Refused, StoreFull, StoreUnavailable
 from ...fault import STARTED_MAX, Crash
 from ...files import boot_id, make_folder, open_file
-from ...message import Started
+from ...message import Message, Started
 
 _MAGIC = b"redrive3"
 # Magic, boot id, last beat of the process, end of the last timeout, last beat of the loop, pid, holder's name.
@@ -118,11 +118,14 @@ class CrashSlots:
         self.beat_store(now, 0.0)
         self._free = list(range(count - 1, -1, -1))
 
-    def take(self, id: str, fence: int) -> int:
-        """Return a slot for a message that was claimed and is not started yet. Each `id` has 36 characters."""
-        slot = self._free.pop()
-        _SLOT.pack_into(self._map, _HEADER_SIZE + slot * _SLOT_SIZE, id.encode(), fence, _CLAIMED)
-        return slot
+    def take(self, messages: Sequence[Message]) -> list[int]:
+        """A slot for each message; they are claimed and not started yet. An id has 36 characters."""
+        slots, pack, slot_map = [], _SLOT.pack_into, self._map
+        for message in messages:
+            slot = self._free.pop()
+            pack(slot_map, _HEADER_SIZE + slot * _SLOT_SIZE, message.id.encode(), message.fence, _CLAIMED)
+            slots.append(slot)
+        return slots
 
     def start(self, slot: int, alone: bool = False) -> None:
         """Mark the message as started, just before its handler is called, `alone` in the process or not. Writes one
@@ -130,10 +133,11 @@ class CrashSlots:
         if slot >= 0:
             self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = _ALONE if alone else _STARTED
 
-    def give(self, slot: int) -> None:
-        """Free the slot of a settled message."""
-        self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = _CLAIMED
-        self._free.append(slot)
+    def give(self, slots: Sequence[int]) -> None:
+        """The messages are settled."""
+        for slot in slots:
+            self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = _CLAIMED
+        self._free += slots
 
     def beat(self, now_s: float) -> None:
         """Record that the process lives, even if its event loop and its store thread are waiting."""

@@ -34,8 +34,8 @@ class Counted:
         crashed = False
         with recorder.lock:
             recorder.turn(now_ms)
-            for o, answer in zip(outcomes, answers, strict=True):  # runs once per message, so it must be fast
-                delivery, settlement, started_s = o.delivery, o.settlement, o.started_s
+            for o, answer in zip(outcomes, answers, strict=True):  # once per message, so lean
+                delivery, started_s = o.delivery, o.started_s
                 message = delivery.message
                 if message.task != task or message.queue != queue:  # most batches have one task
                     queue, task = message.queue, message.task
@@ -46,21 +46,20 @@ class Counted:
                 if started_s:
                     run((o.run_s or 0.0) * 1000)
                     wait(clock_ms + started_s * 1000 - due_ms)
-                if settlement.follow_ups and answer is ok:
-                    recorder.add_enqueued(Counter((d.queue, d.task) for d in settlement.follow_ups))
-                if type(settlement.decision) is not Ack or answer is not ok or message.redrives:
-                    crashed |= self._count(series, delivery, self._fate(o, answer, now_ms))
-                    continue
+                if answer is not ok or not o.plain:
+                    if answer is ok and o.settlement.follow_ups:
+                        recorder.add_enqueued(Counter((d.queue, d.task) for d in o.settlement.follow_ups))
+                    if answer is not ok or not _is_done_at_once(o):
+                        crashed |= self._count(series, delivery, self._fate(o, answer, now_ms))
+                        continue
                 attempt = message.attempt
                 done[attempt if attempt < _LAST else _LAST] += 1
-                if attempt <= 1 and not message.crashes:
+                if attempt <= 1:
                     took_ms = now_ms - due_ms + message.held_ms
                     first(took_ms)
                 else:
                     took_ms = now_ms - first_due_ms(delivery)
                     series.after.append(took_ms)
-                    if message.crashes:
-                        crashed |= _count_causes(series, self._fate(o, answer, now_ms))
                 if judges:
                     series.judge(took_ms)
             recorder.bound()
@@ -93,8 +92,12 @@ class Counted:
         if fate.fault is not None:
             series.count(fault_key(fate.fault))
         if outcome == "done" and delivery is not None:
-            took = series.first if fate.attempt <= 1 and not fate.crashes else series.after
-            took.append(fate.at_ms - first_due_ms(delivery))
+            took, took_ms = series.first, fate.at_ms - first_due_ms(delivery)
+            if fate.attempt > 1 or fate.crashes:
+                took = series.after
+            took.append(took_ms)
+            if series.judges and not fate.redrives:
+                series.judge(took_ms)
         elif outcome == "retry":
             series.delay.append(fate.delay_ms or 0)
         elif outcome == "held" and fate.deferral is not None:
@@ -108,6 +111,11 @@ class Counted:
         if fate.verdict is not None:
             series.count(verdict_key(fate.verdict))
         return _count_causes(series, fate) or outcome == "crashed"
+
+
+def _is_done_at_once(o: Outcome) -> bool:
+    """Whether it is done in its first life and without a crash, so that its attempts are all there is to count."""
+    return type(o.settlement.decision) is Ack and not o.delivery.message.redrives and not o.delivery.message.crashes
 
 
 def _count_causes(series: MinuteSeries, fate: DeliveryEvent) -> bool:

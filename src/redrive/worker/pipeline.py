@@ -1,0 +1,110 @@
+"""The pipeline of a worker, step by step: claim, admit, run, classify, decide, settle, report.
+
+The loop of the store thread, the Lambda handler and the test kit all take a batch of claimed messages through the
+methods of `Pipeline`, in the order in which they stand here. They differ in how they claim, run and wait:
+
+1. claim: `Store.exchange` gives deliveries; each becomes an `Execution`.
+2. `reserve`: claim the idempotency keys, and ask flow control for permits.
+3. `admit`: find the task, decode the body, ask `decide.admit`.
+4. run and classify: an executor of executors/ runs the handler; `settlement.fault_of` classifies what it raised.
+5. `decide`: ask `decide.decide`, and make the settlement.
+6. settle: `Store.exchange` again, with `settlements`. `refuse` makes the settlement that replaces one which the store
+   does not take.
+7. `report`: count what became of the messages, emit events, write logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..errors import EnqueueError, StoreError
+from ..message import Settled, Settlement
+from ..store import Store
+from ..task import TaskSpec
+from .delivery_events import Reporter
+from .execution import Execution, admit_execution
+from .flow.controller import Flow
+from .idempotency import KeyClaims
+from .redrive_outcome import with_redrive_outcome
+from .settlement import Outcome, deposited, outcome, refused
+
+
+class Pipeline:
+    """The steps that one worker takes with a batch of messages.
+
+    `flow` and `keys` are None where no task needs them. `reporter` counts and reports the outcomes. Only `admit` may
+    run on another thread than the rest.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tasks: Mapping[str, TaskSpec],
+        worker: str,
+        *,
+        flow: Flow | None,
+        keys: KeyClaims | None,
+        reporter: Reporter,
+    ) -> None:
+        self._store, self._tasks, self._worker = store, tasks, worker
+        self._flow, self._keys, self._reporter = flow, keys, reporter
+        self.has_keys = keys is not None
+        self._large_bodies = store.large_bodies
+        self._texts = store.box is None  # whether texts of faults may be written unencrypted
+
+    def reserve(self, executions: Sequence[Execution]) -> list[Execution]:
+        """Claim the idempotency keys and the permits of flow control. Returns those that are over without a run, such
+        as duplicates. Others may have a refusal, which `admit` obeys."""
+        asking = executions if self._keys is None else self._keys.claim(executions)
+        if self._flow is not None:
+            self._flow.admit(asking)  # after the keys: a duplicate takes no permit
+        return [] if self._keys is None else [execution for execution in executions if execution.over]
+
+    def admit(self, executions: Sequence[Execution]) -> list[Execution]:
+        """Set the task and the arguments of those that may run, and return them. The others have a decision."""
+        now_ms, tasks = self._store.now_ms(), self._tasks
+        return [execution for execution in executions if admit_execution(execution, tasks, now_ms)]
+
+    def look_committed(self, executions: Sequence[Execution]) -> None:
+        """Read which handlers have completed their idempotency keys themselves. Call it before `decide`. Raises
+        StoreError."""
+        if self._keys is not None:
+            self._keys.look_committed(executions)
+
+    def decide(self, executions: Sequence[Execution], now_ms: int) -> list[Outcome]:
+        """Decide what follows for executions that ended or were not admitted, and make their settlements. The large
+        bodies of their follow-ups go to blob storage."""
+        flow, worker = self._flow, self._worker
+        outcomes = []
+        for execution in executions:
+            if execution.guards and flow is not None:
+                flow.ended(execution)
+            result = outcome(execution, now_ms, worker)
+            if not result.plain:
+                if self._large_bodies is not None and result.settlement.follow_ups:
+                    task = self._tasks[result.delivery.message.task]
+                    result = deposited(result, self._large_bodies, task, self._store.now_ms, worker)
+                if execution.complaint is not None:
+                    text = f"{execution.delivery.message.id} is done without result: {execution.complaint}"
+                    self._reporter.notice("result_dropped", text)
+            outcomes.append(result)
+        return outcomes
+
+    def settlements(self, outcomes: Sequence[Outcome]) -> list[Settlement]:
+        """The settlements for the store, with the outcomes that redrive runs wait for."""
+        now_ms = self._store.now_ms()
+        return [
+            o.settlement
+            if o.plain
+            else with_redrive_outcome(o.delivery.message, o.settlement, now_ms, texts=self._texts)
+            for o in outcomes
+        ]
+
+    def refuse(self, result: Outcome, error: EnqueueError | StoreError) -> Outcome:
+        """The outcome that replaces one whose follow-ups the store refused: its handler has failed."""
+        task = self._tasks[result.delivery.message.task]
+        return refused(result, error, task, self._store.now_ms(), self._worker)
+
+    def report(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
+        """Count and report what became of these, given the store's answers."""
+        self._reporter.settled(outcomes, answers)
