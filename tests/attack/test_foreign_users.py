@@ -29,7 +29,7 @@ from tests.support.attack.users import (
 
 from redrive import Draft
 from redrive.errors import StoreUnavailable
-from redrive.message import Ack, ClaimRequest, Settlement
+from redrive.message import Ack, ClaimRequest, Message, Settlement
 from redrive.stores.sqlite import store as sqlite
 from redrive.stores.sqlite import wake
 from redrive.stores.sqlite.store import SqliteStore
@@ -201,7 +201,7 @@ def test_users_who_share_a_file_by_group_take_back_what_the_others_dead_held(gro
         id = put(path)
         slots = hold(folder, "worker")
         slots.open(4)
-        slots.start(slots.take(id, 1))
+        slots.start(*slots.take([Message(id, "t", "q", b"", id, fence=1)]))
         return id
 
     def find(id: str) -> bool:

@@ -69,6 +69,7 @@ class Codec:
         self._decode = msgspec.json.Decoder(self.struct, dec_hook=load).decode
         self._fields = self.struct.__struct_fields__
         self._all_required = len(self._required) == len(parameters)
+        self._is_tuple = self._all_required and len(self._positional) == len(self._fields)
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """Return the body for a call with these arguments.
@@ -140,6 +141,11 @@ class Codec:
         first, step by step. Raises only Unreadable, also for a newer version, which callers park before they decode;
         UnknownArguments if the body has all required arguments and some that the handler does not take.
         """
+        if self._is_tuple and (version is None or version == self.version):  # most bodies
+            try:
+                return msgspec.structs.astuple(self._decode(body)), {}
+            except Exception:
+                pass
         given, lifted = body, b""
         try:
             if version is not None and version != self.version:
@@ -158,7 +164,7 @@ class Codec:
                 text = f"{text}: no argument {_join(unknown)} is known here"
                 raise UnknownArguments(text, tuple(unknown)) from None
             raise Unreadable(f"{text}: {_printable(error)}") from None
-        if self._all_required and len(self._positional) == len(self._fields):
+        if self._is_tuple:
             return msgspec.structs.astuple(fields), {}
         return self._called_with(fields)
 

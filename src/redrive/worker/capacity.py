@@ -177,12 +177,17 @@ class WorkerLimit(Generic[T]):
     def resume(self) -> list[T]:
         """Allow starts again; return the waiting executions that start now."""
         with self.lock:
-            self.closed, started = self.over, []
-            while self.free > 0 and not self.closed and (queue := self.next_queue()) is not None:
-                queue._running += 1
-                self.free -= 1
-                started.append(queue._waiting.popleft())
-            return started
+            self.closed = self.over
+            return self.start_waiting(self.free)
+
+    def start_waiting(self, most: int) -> list[T]:
+        """Count those of the waiting as started that may start now, and return them. Call it under the lock."""
+        started: list[T] = []
+        while not self.closed and len(started) < most and self.free > 0 and (queue := self.next_queue()) is not None:
+            queue._running += 1
+            self.free -= 1
+            started.append(queue._waiting.popleft())
+        return started
 
     def next_queue(self) -> QueueLimit[T] | None:
         """Return the queue whose waiting execution may start next, if any. Hold the lock."""
@@ -244,23 +249,18 @@ class QueueLimit(Generic[T]):
             self._waiting.extend(later)
             return started
 
-    def leave(self) -> T | None:
-        """Count one execution as ended; return the one that starts next, of this queue or another, if any."""
-        worker = self._worker
+    def leave(self, count: int = 1) -> list[T]:
+        """Count so many executions as ended; returns those that start next, of this queue or another."""
+        worker, waiting = self._worker, self._waiting
         with worker.lock:
-            if len(worker.queues) == 1 and not worker.closed:
-                if self._waiting:
-                    return self._waiting.popleft()
-                self._running -= 1
-                worker.free += 1
-                return None
-            self._running -= 1
-            queue = None if worker.closed else worker.next_queue()
-            if queue is None:
-                worker.free += 1
-                return None
-            queue._running += 1
-            return queue._waiting.popleft()
+            self._running -= count
+            worker.free += count
+            if not worker.closed and len(worker.queues) == 1:
+                started = [waiting.popleft() for _ in range(min(count, len(waiting)))]
+                self._running += len(started)
+                worker.free -= len(started)
+                return started
+            return worker.start_waiting(count)
 
     def take(self, *, force: bool = False) -> bool:
         """Count an execution that did not `enter`; return False at a limit. `force` ignores limits, for a suspect alone

@@ -59,7 +59,8 @@ class Execution(Struct, gc=False, eq=False):
     task: Any = None  # the TaskSpec; set by admission, like the arguments
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
-    guards: tuple[LimitState, ...] = ()  # set by flow control, like the next fields up to `counted`
+    plain: bool = False  # only a call of its handler and an ack are left to do, unless it fails
+    guards: tuple[LimitState, ...] = ()  # flow control sets this and the fields up to `counted`
     refusal: Refusal | None = None
     granted: tuple[str, ...] = ()  # the passes that flow control has granted so far
     probes: tuple[LimitState, ...] = ()  # the guards for whose breakers it is a probe
@@ -204,9 +205,10 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms:
     message = execution.delivery.message
     task = tasks.get(message.task)
     if task is not None and execution.task is None and execution.refusal is None and _is_plain(message, task):
+        execution.task = task
         try:  # the way of most messages, in as few steps as there can be
             execution.args, execution.kwargs = task.codec.decode(message.body, message.version)
-            execution.task = task
+            execution.plain = True
             return True
         except Unreadable as error:
             return judge(execution, unread(error, execution), now_ms)
@@ -232,14 +234,19 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms:
 
 
 def _is_plain(message: Message, task: TaskSpec) -> bool:
-    """Whether `decide.admit` has nothing to look at: the body is JSON of this release, and nothing has happened to the
-    message yet that could prevent a run."""
-    return (
-        message.content == JSON
-        and message.version <= task.version
-        and task.isolation is None
-        and not (message.faults or message.crashes or message.cancel or message.deadline_ms)
-        and message.progress is None
+    """Whether only a call of the handler and an ack are left to do, unless it fails: the body is JSON of this release,
+    and nothing that `decide.admit` or a settlement looks at has happened to the message yet."""
+    return not (
+        message.content != JSON
+        or message.version > task.version
+        or task.isolation is not None
+        or message.faults
+        or message.crashes
+        or message.redrives
+        or message.keep_ms
+        or message.deadline_ms
+        or message.cancel
+        or message.progress is not None
     )
 
 

@@ -50,13 +50,7 @@ class Outcome(Struct, frozen=True, gc=False):
 def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
     """How to settle an execution that ended or was not admitted. Its idempotency key ends in the same commit."""
     delivery, started_s = execution.delivery, execution.started_s
-    if (
-        started_s
-        and execution.fault is None
-        and execution.decision is None
-        and execution.claim is None
-        and is_plain(delivery.message)
-    ):
+    if execution.plain and started_s and execution.fault is None:
         context = execution.context
         if (context is None or context.end() is None) and execution.complaint is None:
             settlement, run_s = Settlement(delivery.receipt, execution.limit.ack), execution.finished_s - started_s
@@ -78,11 +72,6 @@ def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
 def never_began(execution: Execution) -> bool:
     """Whether it has neither begun nor ended without that: an ack would lose it."""
     return not execution.started_s and execution.decision is None and execution.fault is None and not execution.over
-
-
-def is_plain(message: Message) -> bool:
-    """Whether a done message leaves nothing but its ack: no result, nothing to count for a redrive, no crash."""
-    return not (message.crashes or message.keep_ms or message.redrives or message.run is not None)
 
 
 def _unrecorded(message: Message, known: Crash | None, now_ms: int) -> Fault | None:

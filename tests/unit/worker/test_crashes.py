@@ -20,7 +20,7 @@ from redrive import App
 from redrive.fault import Crash, Kind, crash_fault
 from redrive.files import boot_id
 from redrive.ids import new_id
-from redrive.message import ClaimRequest, Lane
+from redrive.message import ClaimRequest, Lane, Message
 from redrive.worker.crash.ledger import (
     CrashSlots,
     WorkerDeath,
@@ -32,6 +32,10 @@ from redrive.worker.crash.ledger import (
 )
 
 IDS = [new_id(n) for n in range(4)]
+
+
+def claimed(id: str, fence: int) -> Message:
+    return Message(id, "task", "default", b"{}", id, fence=fence)
 
 
 def opened(folder: Path, name: str = "w") -> CrashSlots:
@@ -55,13 +59,13 @@ def test_an_identity_is_the_first_number_that_nobody_holds(tmp_path: Path) -> No
 
 def test_the_next_holder_knows_what_had_started_and_was_not_settled(tmp_path: Path) -> None:
     slots = opened(tmp_path)
-    started, unstarted, settled, again = (slots.take(id, 7) for id in IDS)
+    started, unstarted, settled, again = slots.take([claimed(id, 7) for id in IDS])
     slots.start(started)
     slots.start(settled)
-    slots.give(settled)
+    slots.give([settled])
     slots.start(again)
-    slots.give(again)
-    slots.take(IDS[3], 8)  # the same slot, not started this time
+    slots.give([again])
+    slots.take([claimed(IDS[3], 8)])  # the same slot, not started this time
     assert unstarted >= 0
     slots.close()
     after = hold(tmp_path, "w")
@@ -84,7 +88,7 @@ def test_a_run_without_a_slot_starts_nothing(tmp_path: Path) -> None:
 
 def test_what_the_dead_left_is_found_once_and_never_the_livings_or_the_settled(tmp_path: Path) -> None:
     dead, living, settled = (opened(tmp_path, name) for name in ("dead", "living", "settled"))
-    dead.start(dead.take(IDS[0], 1))
+    dead.start(*dead.take([claimed(IDS[0], 1)]))
     dead.close()
     settled.settle()
     settled.close()
@@ -106,7 +110,7 @@ def test_what_is_found_is_held_while_it_is_looked_at(tmp_path: Path) -> None:
 
 def test_after_settling_a_late_write_is_an_error_and_no_bus_fault(tmp_path: Path) -> None:
     slots = opened(tmp_path)
-    slot = slots.take(IDS[0], 1)
+    [slot] = slots.take([claimed(IDS[0], 1)])
     slots.settle()
     with pytest.raises(ValueError, match="closed"):
         slots.start(slot)
@@ -191,7 +195,7 @@ def died(folder: Path, death: WorkerDeath | None, *, alone: bool = False, count:
     slots = hold(folder, "w")
     slots.open(30)
     for number in range(count):
-        slots.start(slots.take(new_id(number), 7), alone)
+        slots.start(*slots.take([claimed(new_id(number), 7)]), alone)
     slots.close()
     if death is not None:
         assert note_death(folder, os.getpid(), 0.0, death)
@@ -271,7 +275,7 @@ def work(tmp_path: Path, before: Callable[[Path, str], None]) -> tuple[App, str]
     dead = opened(folder, "dead")
     ref = task.enqueue()
     [delivery] = app.store.exchange([], [ClaimRequest("default", 1, 600_000, worker=dead.worker)]).deliveries
-    dead.start(dead.take(delivery.message.id, 1))
+    dead.start(*dead.take([delivery.message]))
     dead.close()
     before(folder / "dead-0.slots", delivery.message.id)
     app.run_worker(["another queue"], burst=True, name="new")

@@ -96,10 +96,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        plain = all(
-            type(s.decision) is Ack and s.decision.keep_ms == 0 and not s.follow_ups and not s.swaps
-            for s in settlements
-        )
+        plain = _are_plain(settlements)
         if not plain:
             validation.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
 
@@ -136,9 +133,8 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         result = self._write(work, seqs, synced=bool(settlements or swaps))
         if result.damaged:
             self._set_aside = []
-        # The settling worker claims messages that become due, if it has room. Others may have room, so they must be
-        # woken.
-        if self._for_others or any(s.follow_ups or type(s.decision) is RetryAt for s in settlements):
+        # The worker that settles claims what becomes due, if it has room. Others may have room, so they must be woken.
+        if self._for_others or (not plain and any(s.follow_ups or type(s.decision) is RetryAt for s in settlements)):
             waiter = self._waiters.get(threading.get_ident())
             self._waker.wake_all(but=None if waiter is None else waiter.name)
         return result
@@ -295,6 +291,15 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
             self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
         c.execute(self._sql["sweep_keys"], (now,))
+
+
+def _are_plain(settlements: Sequence[Settlement]) -> bool:
+    """Whether all of them are acks that keep nothing."""
+    for s in settlements:
+        decision = s.decision
+        if type(decision) is not Ack or decision.keep_ms != 0 or s.follow_ups or s.swaps:
+            return False
+    return True
 
 
 def _claimed(row: CompactRow, fence: int, until: int, worker: str) -> Message:

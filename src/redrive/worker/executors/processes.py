@@ -303,13 +303,8 @@ class ProcessExecutor:
         """Finish an execution, and start the next one."""
         execution.finished_s = time.monotonic()
         self._finished.append(execution)
-        following = execution.limit.leave()
-        if following is None:
-            return
-        if following.executor == "process":
-            self.start(following)
-        else:
-            self._start_other(following)
+        for following in execution.limit.leave():
+            self.start(following) if following.executor == "process" else self._start_other(following)
 
     def _put_off(self, execution: Execution, pool: ChildPool) -> None:
         """Release an execution for a while, uncounted, as no child can run it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -60,7 +61,7 @@ class TaskExecutor:
                 self._watch_from(execution.deadline_s)
             if execution.delivery.message.content != BLOB or take(execution, await self._fetched(execution)):
                 result = await execution.task.entry(*execution.args, **execution.kwargs)
-                if execution.keeps:
+                if not execution.plain and execution.keeps:
                     execution.keep(result)
         except BaseException as error:  # also SystemExit: it fails the message, and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():
@@ -85,12 +86,12 @@ class TaskExecutor:
         if not self._finished:
             self._loop.call_soon(self._flush)
         self._finished.append(execution)
-        following = execution.limit.leave()
-        if following is not None:
-            (self.start if following.executor == "loop" else self._start_other)(following)
 
     def _flush(self) -> None:
         finished, self._finished = self._finished, []
+        for limit, number in Counter([execution.limit for execution in finished]).items():
+            for following in limit.leave(number):
+                (self.start if following.executor == "loop" else self._start_other)(following)
         self._finish(finished)
 
     def watch(self) -> None:

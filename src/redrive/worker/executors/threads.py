@@ -66,10 +66,10 @@ class ThreadExecutor:
             leave(token)
         execution.finished_s = time.monotonic()
         self._finish((execution,))
-        following = execution.limit.leave()
-        if following is None or following.executor == "thread":
-            return following
-        self._start_other(following)
+        for following in execution.limit.leave():
+            if following.executor == "thread":
+                return following
+            self._start_other(following)
         return None
 
     def close(self) -> None:
