@@ -12,15 +12,15 @@ from ..fault import Fault, member_of
 
 PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2
-DEGRADED = "degraded"  # the reason of a kept message whose run did without something
-JSON = "json"  # the content of a message whose body redrive's own encoder wrote
-RAW = "raw"  # the content of a message whose body no encoder of redrive wrote
-ABSENT = "absent"  # the content of a message that was found without its body
-BLOB = "blob+json"  # the content of a message whose body is a reference to a blob
-SEALED = "sealed+"  # the start of the content of a message whose body is encrypted
-ENVELOPE = b"\xd7rd1"  # the start of encrypted bytes
-DAMAGED = "damaged"  # the reason of a message that was quarantined because its row cannot be read
-FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the last ten
+DEGRADED = "degraded"  # reason of a kept done message whose run had to do without a feature
+JSON = "json"  # content of a message whose body redrive encoded
+RAW = "raw"  # content of a message whose body no encoder of redrive wrote
+ABSENT = "absent"  # content of a message that was read without its body
+BLOB = "blob+json"  # content of a message whose body is a reference to a blob
+SEALED = "sealed+"  # prefix of the content of a message with an encrypted body
+ENVELOPE = b"\xd7rd1"  # prefix of encrypted bytes
+DAMAGED = "damaged"  # reason of a message quarantined because its row is unreadable
+FAULTS_KEPT_EACH_END = 10  # the first and the last ten faults of a message's history are kept
 
 
 class Lane(StrEnum):

@@ -91,7 +91,7 @@ class Execution(Struct, gc=False, eq=False):
 
         Raises LeaseLost if the execution was ended or its lease expired while it waited, as another worker may run it.
         """
-        # Set before the look at `cause`: who gives it back sets that, and then looks.
+        # Set before reading `cause`: a thread that releases the execution first sets `cause`, then reads this.
         now = self.started_s = time.monotonic()
         if self.cause is not None or now >= self.until_s:
             self.started_s, self.cause = 0.0, self.cause or "lease"
@@ -171,7 +171,7 @@ class InFlightExecutions:
         return list(self._held.values())
 
     def add(self, executions: Sequence[Execution]) -> None:
-        """Hold these."""
+        """Add executions, each with a slot."""
         held = self._held
         for execution in executions:
             held[execution.delivery.receipt] = execution
@@ -188,7 +188,7 @@ class InFlightExecutions:
         return [execution for execution in executions if execution.delivery.receipt in held]
 
     def remove(self, deliveries: Sequence[Delivery]) -> None:
-        """Hold these no more: they are settled, or their leases are lost."""
+        """Remove executions that are settled, or whose leases are lost."""
         pop, ended = self._held.pop, self._ended
         going = [execution for d in deliveries if (execution := pop(d.receipt, None)) is not None]
         self._taken.subtract([execution.delivery.message.queue for execution in going])
@@ -206,7 +206,7 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms:
     task = tasks.get(message.task)
     if task is not None and execution.task is None and execution.refusal is None and _is_plain(message, task):
         execution.task = task
-        try:  # the way of most messages, in as few steps as there can be
+        try:  # most messages take this path, which has as few steps as possible
             execution.args, execution.kwargs = task.codec.decode(message.body, message.version)
             execution.plain = True
             return True
@@ -346,7 +346,7 @@ class Admission:
         self._set_apart = set_apart
 
     def admit(self, executions: Sequence[Execution]) -> None:
-        """Admit these, and start in order those that the limits of their queues allow."""
+        """Admit executions, and start them in order as far as the limits of their queues allow."""
         admitted = self._pipeline.admit(executions)
         if len(admitted) < len(executions):
             self._finish([execution for execution in executions if execution.decision is not None])

@@ -36,19 +36,19 @@ _DEFAULT = Policy()
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """A settlement, and what observers want to know beside it. It is `plain` if its handler returned in the message's
-    first life, without a crash, and nothing but the ack follows: as most end."""
+    """A settlement, with facts for observers. `plain`: the handler returned in the first life of the message, without a
+    crash before, and the settlement is an ack with nothing else to write. Most outcomes are plain."""
 
     settlement: Settlement
     delivery: Delivery
     run_s: float | None = None
-    duplicate_of: str | None = None  # the message that ran for its idempotency key
-    started_s: float = 0.0  # time.monotonic() when the handler began; 0.0 if it did not
+    duplicate_of: str | None = None  # the message whose run completed the idempotency key
+    started_s: float = 0.0  # time.monotonic() at the start of the handler; 0.0 if it did not start
     plain: bool = False
 
 
 def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
-    """How to settle an execution that ended or was not admitted. Its idempotency key ends in the same commit."""
+    """Return the outcome of an execution that ended or was not admitted; it ends the idempotency key, too."""
     delivery, started_s = execution.delivery, execution.started_s
     if execution.plain and started_s and execution.fault is None:
         context = execution.context
@@ -70,7 +70,7 @@ def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
 
 
 def never_began(execution: Execution) -> bool:
-    """Whether it has neither begun nor ended without that: an ack would lose it."""
+    """True if the execution neither started nor has a decision or fault. An ack would lose its message."""
     return not execution.started_s and execution.decision is None and execution.fault is None and not execution.over
 
 

@@ -94,7 +94,7 @@ class StoreLoop:
         self._flow, self._services, self._burst, self._newer = flow, services, burst, newer
         self._pauses, self._hangs = pauses, hangs
         self._outage, self._reporter, self._cleaner = outage, reporter, cleaner
-        self._trips = trips  # how long each exchange took
+        self._trips = trips  # durations of the exchanges
         self._lease_ms = int(lease_s * 1000)
         self._outcomes: list[Outcome] = []
         self._lapsed_by_ms: int | None = None

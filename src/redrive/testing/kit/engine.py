@@ -88,8 +88,8 @@ class Engine:
         self.tasks: ChainMap[str, Task[Any, Any]] = ChainMap()
         self.acts = Acts()
         self.runs: list[Ran] = []
-        self._flows: dict[int, Flow] = {}  # by id of the app
-        self._pipelines: dict[int, Pipeline] = {}  # the same
+        self._flows: dict[int, Flow] = {}  # by id() of the app
+        self._pipelines: dict[int, Pipeline] = {}  # by id() of the app
         self._keys = KeyClaims(self.tasks, store, GRACE_S, LEASE_MS / 1000)
         self._limit: QueueLimit[Execution] = QueueLimit(1, WorkerLimit(1), store=store)
         self._redriving = KitRuns(store, clock, self.apps, lambda app: partial(self._tell, app), WORKER)
@@ -177,7 +177,7 @@ class Engine:
         tally.add_run(ran)
 
     def _pipeline_of(self, run: Execution) -> Pipeline:
-        """The pipeline of its app; that of the first app for a task that none knows."""
+        """Return the pipeline of the message's app; for an unknown task, that of the first app."""
         task = self.tasks.get(run.delivery.message.task)
         app = self.apps[0] if task is None else task.app
         pipeline = self._pipelines.get(id(app))
@@ -192,9 +192,9 @@ class Engine:
         app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
 
     def _settle(self, run: Execution, from_ms: int = 0) -> tuple[DeliveryEvent, Fault | None]:
-        """Settle a run, which began at `from_ms` if it did."""
+        """Settle an execution. `from_ms`: when its handler began; 0 if it did not."""
         now_ms, pipeline = self._clock.now_ms(), self._pipeline_of(run)
-        if run.started_s:  # by this clock: real time does not count in a test
+        if run.started_s:  # in virtual time: the real duration of a handler does not count
             run.finished_s = run.started_s + (now_ms - from_ms) / 1000
         pipeline.look_committed([run])
         [ended] = pipeline.decide([run], now_ms)
@@ -206,7 +206,7 @@ class Engine:
             flow.tick()
         try:
             word = self._exchange(pipeline, ended, owner)
-        except EnqueueError as error:  # as the worker does: a follow-up that no store takes fails its run
+        except EnqueueError as error:  # as in a worker, a follow-up that the store refuses fails the run
             ended = pipeline.refuse(ended, error)
             word = self._exchange(pipeline, ended, owner)
         event = fate(ended, word, now_ms, WORKER)
@@ -214,8 +214,8 @@ class Engine:
         return event, ended.settlement.fault
 
     def _exchange(self, pipeline: Pipeline, ended: Outcome, owner: App) -> Settled:
-        """Settle it, with the verdict that a redrive run waits for."""
-        # The store of the app is this one; of a traced app with its spans.
+        """Settle the message, with its redrive outcome if a redrive run moved it."""
+        # the same store; for an app with tracing, in the wrapper that makes spans
         word = owner.store.exchange(pipeline.settlements([ended]), []).settled[0]
         self._redriving.stir(ended.delivery.message.run)
         return word
