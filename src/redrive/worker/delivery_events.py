@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,7 +11,7 @@ from ..decide import is_free
 from ..events import DeliveryEvent, Events, Notice
 from ..fault import Crash, Fault, Kind
 from ..history import Flusher
-from ..message import DAMAGED, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled, Settlement
+from ..message import DAMAGED, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
 from ..store import Store
 from .fault_log import LEVELS, log_faults
 from .redrive_outcome import first_outcome
@@ -36,7 +35,7 @@ class Reporter:
     def __init__(self, events: Events, store: Store, worker: str, flusher: Flusher | None = None) -> None:
         self._events, self._store, self.worker = events, store, worker
         self.observers = events.observers
-        self.history = None if flusher is None else Counted(flusher, partial(_fate_of, worker))
+        self.history = None if flusher is None else Counted(flusher)
 
     def notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
         """Report a notice about the worker."""
@@ -52,16 +51,15 @@ class Reporter:
 
     def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
         """Report the outcomes of these deliveries, given the store's answers."""
+        now_ms, every, ok = self._store.now_ms(), bool(self.observers), Settled.OK
+        events = [
+            None if o.plain and answer is ok and not every else fate(o, answer, now_ms, self.worker)
+            for o, answer in zip(outcomes, answers, strict=True)
+        ]
         if self.history is not None:
-            self.history.settled(outcomes, answers, self._store.now_ms())
-        pairs = zip(outcomes, answers, strict=True)
-        if self.observers:
-            reported = list(pairs)
-        else:
-            reported = [(o, answer) for o, answer in pairs if not o.plain and _is_fault(o.settlement)]
-        if reported:
-            now_ms = self._store.now_ms()
-            self._emit([fate(o, answer, now_ms, self.worker) for o, answer in reported])
+            self.history.settled(outcomes, events, now_ms)
+        if reported := [event for event in events if event is not None]:
+            self._emit(reported)
 
     def _emit(self, fates: Sequence[DeliveryEvent]) -> None:
         self._events.emit(fates)
@@ -97,15 +95,6 @@ def _why_held(message: Message, decision: RetryAt) -> str:
     if parked and last is not None:
         return last.text
     return _HELD.get(decision.why, decision.why)
-
-
-def _is_fault(settlement: Settlement) -> bool:
-    """Return whether the settlement may be a retry or a death."""
-    return settlement.fault is not None or isinstance(settlement.decision, DeadLetter | Quarantine)
-
-
-def _fate_of(worker: str, o: Outcome, word: Settled, now_ms: int) -> DeliveryEvent:
-    return fate(o, word, now_ms, worker)
 
 
 def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:

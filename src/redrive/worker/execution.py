@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from ..task import ExecutorName, TaskSpec
     from .crash.ledger import CrashSlots
     from .flow.local_state import LimitState
-    from .pipeline import Pipeline
 
 _NO_POLICY = Policy()
 
@@ -325,15 +324,15 @@ def _fault(signals: Signals) -> Fault | None:
 class Admission:
     """Admits claimed messages on the event loop's thread, and starts them within the limits.
 
-    `total` is how many messages this worker runs at once. `start_on_loop` and `start` run them on the event loop and
-    elsewhere; `can_isolate` says whether a child process can run a task. `set_apart` gets suspects that must not run
-    beside others, `finish` the executions that were not admitted.
+    `admit` returns those that may run. `total` is how many messages this worker runs at once. `start_on_loop` and
+    `start` run them on the event loop and elsewhere; `can_isolate` says whether a child process can run a task.
+    `set_apart` gets suspects that must not run beside others, `finish` the executions that were not admitted.
     """
 
     def __init__(
         self,
         store: Store,
-        pipeline: Pipeline,
+        admit: Callable[[Sequence[Execution]], list[Execution]],
         start_on_loop: Callable[[Execution], None],
         start: Callable[[Execution], None],
         can_isolate: Callable[[str], bool],
@@ -341,13 +340,13 @@ class Admission:
         finish: Callable[[Sequence[Execution]], None],
         total: int,
     ) -> None:
-        self._store, self._pipeline, self._total, self._finish = store, pipeline, total, finish
+        self._store, self._admit, self._total, self._finish = store, admit, total, finish
         self._start_on_loop, self._start, self._can_isolate = start_on_loop, start, can_isolate
         self._set_apart = set_apart
 
     def admit(self, executions: Sequence[Execution]) -> None:
         """Admit executions, and start them in order as far as the limits of their queues allow."""
-        admitted = self._pipeline.admit(executions)
+        admitted = self._admit(executions)
         if len(admitted) < len(executions):
             self._finish([execution for execution in executions if execution.decision is not None])
         suspects = [execution for execution in admitted if execution.delivery.message.suspect]

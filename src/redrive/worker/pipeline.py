@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..errors import EnqueueError, StoreError
-from ..message import Settled, Settlement
+from ..message import ClaimRequest, Settled, Settlement
 from ..store import Store
 from ..task import TaskSpec
 from .delivery_events import Reporter
@@ -51,6 +51,11 @@ class Pipeline:
         self.has_keys = keys is not None
         self._large_bodies = store.large_bodies
         self._texts = store.box is None  # whether texts of faults may be written unencrypted
+
+    def note_claims(self, asks: Sequence[ClaimRequest], short: set[str], settled: bool) -> None:
+        """Record which queues gave less than flow control allowed, so that a burst knows its end."""
+        if self._flow is not None:
+            self._flow.claims.note(asks, short, settled)
 
     def reserve(self, executions: Sequence[Execution]) -> list[Execution]:
         """Claim the idempotency keys and the permits of flow control. Returns those that are over without a run, such
@@ -95,7 +100,7 @@ class Pipeline:
         now_ms = self._store.now_ms()
         return [
             o.settlement
-            if o.plain
+            if o.delivery.message.run is None
             else with_redrive_outcome(o.delivery.message, o.settlement, now_ms, texts=self._texts)
             for o in outcomes
         ]
@@ -108,3 +113,8 @@ class Pipeline:
     def report(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
         """Count and report what became of these, given the store's answers."""
         self._reporter.settled(outcomes, answers)
+
+    def tick(self) -> None:
+        """Write what flow control has seen, a few times a second."""
+        if self._flow is not None:
+            self._flow.tick()

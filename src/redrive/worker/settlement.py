@@ -55,8 +55,8 @@ def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
         if (context is None or context.end() is None) and execution.complaint is None:
             settlement, run_s = Settlement(delivery.receipt, execution.limit.ack), execution.finished_s - started_s
             return Outcome(settlement, delivery, run_s, None, started_s, True)
-    if never_began(execution):
-        return released(execution, now_ms)
+    if not started_s and execution.decision is None and execution.fault is None and not execution.over:
+        return released(execution, now_ms)  # it never began: an ack would lose its message
     result = (
         _outcome(execution, now_ms, worker)
         if execution.claim is None
@@ -67,11 +67,6 @@ def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
         evidence = _unrecorded(message, execution.crash, now_ms)
         return replace(result, settlement=replace(settlement, fault=evidence))
     return result
-
-
-def never_began(execution: Execution) -> bool:
-    """True if the execution neither started nor has a decision or fault. An ack would lose its message."""
-    return not execution.started_s and execution.decision is None and execution.fault is None and not execution.over
 
 
 def _unrecorded(message: Message, known: Crash | None, now_ms: int) -> Fault | None:

@@ -25,7 +25,6 @@ from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
 from .crash.suspects import Suspects
 from .delivery_events import Reporter
 from .execution import Admission, Execution, InFlightExecutions
-from .flow.controller import Flow
 from .hang import Hangs, unbegun
 from .leases import LeaseRenewals
 from .outage import Outage
@@ -75,7 +74,6 @@ class StoreLoop:
         suspects: Suspects,
         finished: FinishedExecutions,
         loop: asyncio.AbstractEventLoop,
-        flow: Flow | None,
         services: Services,
         burst: Burst | None,
         newer: Newer,
@@ -91,7 +89,7 @@ class StoreLoop:
         self._limit = limit
         self._capacity, self._limits, self._in_flight, self._leases = capacity, limits, in_flight, leases
         self._admission, self._suspects, self._finished, self._loop = admission, suspects, finished, loop
-        self._flow, self._services, self._burst, self._newer = flow, services, burst, newer
+        self._services, self._burst, self._newer = services, burst, newer
         self._pauses, self._hangs = pauses, hangs
         self._outage, self._reporter, self._cleaner = outage, reporter, cleaner
         self._trips = trips  # durations of the exchanges
@@ -225,8 +223,8 @@ class StoreLoop:
         enough = bool(result.deliveries) or by_ms is None or by_ms >= self._store.now_ms()
         self._left = self._hurried and bool(asks) and not enough
         short = self._capacity.note(asks, result.deliveries, result.clogged)
-        if self._flow is not None and self._burst is not None:
-            self._flow.claims.note(asks, short - result.clogged, bool(outcomes))
+        if self._burst is not None:
+            self._pipeline.note_claims(asks, short - result.clogged, bool(outcomes))
         if result.damaged:
             self._reporter.set_aside(result.damaged)
         if result.deliveries:
@@ -273,8 +271,7 @@ class StoreLoop:
             self._look_for_hangs(now_s)
         if now_s >= self._services.due_s:
             self._services.look()
-        if self._flow is not None:
-            self._flow.tick()
+        self._pipeline.tick()
 
     def _look_for_hangs(self, now_s: float) -> None:
         """While the event loop or a queue hangs, release messages that cannot begin, and claim no more of them."""

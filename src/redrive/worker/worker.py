@@ -180,7 +180,7 @@ class Worker:
         )  # fmt: skip
         pipeline = Pipeline(store, self.app.tasks, self.name, flow=self._flow, keys=self._keys, reporter=self._reporter)
         admission = Admission(
-            store, pipeline, executors.tasks.start, executors.start, executors.can_isolate, suspects.add,
+            store, pipeline.admit, executors.tasks.start, executors.start, executors.can_isolate, suspects.add,
             finished.add, self._total,
         )  # fmt: skip
         self._cleaner = None if store.large_bodies is None else Cleaner(store.large_bodies, self._notice)
@@ -199,7 +199,6 @@ class Worker:
             suspects=suspects,
             finished=finished,
             loop=loop,
-            flow=self._flow,
             services=self._services,
             burst=burst if self._burst else None,
             newer=self._newer,

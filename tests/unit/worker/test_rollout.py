@@ -78,9 +78,8 @@ def test_what_a_living_worker_knows_is_never_dead(app: App, kind: str) -> None:
                 await until(lambda: heard.outcomes)
                 await asyncio.sleep(0.5)
                 waiting = app.store.find(ids)
-                assert [m.lane for m in waiting if m is not None] == [Lane.READY] * 5, (
-                    "nothing is dead, or held for long"
-                )
+                lanes = {m.lane for m in waiting if m is not None}
+                assert lanes <= {Lane.READY, Lane.LEASED}, "nothing is dead; the older one may look at some"
                 assert [m.faults for m in waiting if m is not None] == [()] * 5
                 free.set()
                 await until(lambda: len(ran) == 6)

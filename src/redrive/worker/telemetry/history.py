@@ -4,37 +4,35 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ...events import DeliveryEvent
 from ...history import Flusher, MinuteSeries
 from ...history.recorder import ATTEMPTS
 from ...history.tally import band, crash_key, dead_key, deferral_keys, fault_key, outcome_key, verdict_key
-from ...message import Ack, Delivery, Settled
+from ...message import Delivery, Settled
 from ..settlement import Outcome, first_due_ms
 
 _LAST = ATTEMPTS - 1  # the counter of this attempt and all later ones
-_CRASHED_S = 1.0  # seconds for writing crashes before the next claim, whose message may crash this process
+_CRASHED_S = 1.0  # seconds without claims until crashes are written: the next message may crash it
+_NOTHING_WRITTEN = (Settled.STALE.value, Settled.CANCELLED.value)
 _RESTS = ("dead", "quarantined")
 
 
 class Counted:
-    """Counts the deliveries of one worker. The store thread calls it, once for each batch.
+    """Counts the deliveries of one worker. The store thread calls it, once for each batch."""
 
-    `fate` returns the event of a delivery, for those that are not simply done.
-    """
+    def __init__(self, flusher: Flusher) -> None:
+        self._flusher, self._recorder = flusher, flusher.recorder
 
-    def __init__(self, flusher: Flusher, fate: Callable[[Outcome, Settled, int], DeliveryEvent]) -> None:
-        self._flusher, self._recorder, self._fate = flusher, flusher.recorder, fate
-
-    def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled], now_ms: int) -> None:
-        """Count settled deliveries, given the store's answers."""
-        recorder, clock_ms, ok = self._recorder, now_ms - time.monotonic() * 1000, Settled.OK
+    def settled(self, outcomes: Sequence[Outcome], events: Sequence[DeliveryEvent | None], now_ms: int) -> None:
+        """Count settled deliveries. A plain outcome that was settled needs no event."""
+        recorder, clock_ms = self._recorder, now_ms - time.monotonic() * 1000
         queue = task = None
         crashed = False
         with recorder.lock:
             recorder.turn(now_ms)
-            for o, answer in zip(outcomes, answers, strict=True):  # once per message, so lean
+            for o, event in zip(outcomes, events, strict=True):  # once per message, so lean
                 delivery, started_s = o.delivery, o.started_s
                 message = delivery.message
                 if message.task != task or message.queue != queue:  # most batches have one task
@@ -46,12 +44,11 @@ class Counted:
                 if started_s:
                     run((o.run_s or 0.0) * 1000)
                     wait(clock_ms + started_s * 1000 - due_ms)
-                if answer is not ok or not o.plain:
-                    if answer is ok and o.settlement.follow_ups:
-                        recorder.add_enqueued(Counter((d.queue, d.task) for d in o.settlement.follow_ups))
-                    if answer is not ok or not _is_done_at_once(o):
-                        crashed |= self._count(series, delivery, self._fate(o, answer, now_ms))
-                        continue
+                if event is not None:
+                    if (drafts := o.settlement.follow_ups) and event.outcome not in _NOTHING_WRITTEN:
+                        recorder.add_enqueued(Counter((draft.queue, draft.task) for draft in drafts))
+                    crashed |= self._count(series, delivery, event)
+                    continue
                 attempt = message.attempt
                 done[attempt if attempt < _LAST else _LAST] += 1
                 if attempt <= 1:
@@ -111,11 +108,6 @@ class Counted:
         if fate.verdict is not None:
             series.count(verdict_key(fate.verdict))
         return _count_causes(series, fate) or outcome == "crashed"
-
-
-def _is_done_at_once(o: Outcome) -> bool:
-    """Whether it is done in its first life and without a crash, so that its attempts are all there is to count."""
-    return type(o.settlement.decision) is Ack and not o.delivery.message.redrives and not o.delivery.message.crashes
 
 
 def _count_causes(series: MinuteSeries, fate: DeliveryEvent) -> bool:
