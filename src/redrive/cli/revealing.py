@@ -27,7 +27,7 @@ class Reveal:
     def of(
         self, opened: OpenedStore, out: Output, what: str = "", *, ids: Sequence[str] = (), count: int | None = None
     ) -> None:
-        """If requested, record in the audit log what is shown, then show it. Raises StoreError."""
+        """If requested, show secrets, after an entry in the audit log. Raises StoreError."""
         if self.asked:
             self.note(opened, what, ids=ids, count=count)
             out.reveal = True

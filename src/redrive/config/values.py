@@ -24,7 +24,7 @@ CODE = ("file", "line")
 
 
 class Setting(NamedTuple):
-    """How a setting is parsed: its field of Settings, the parser, and the expected values for error texts."""
+    """The parsing of a setting: its field of Settings, the parser, and the expected values for error texts."""
 
     field: str
     read: Callable[[Any], Any]

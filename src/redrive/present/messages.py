@@ -143,7 +143,7 @@ def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
 def deferral_record(message: Message) -> dict[str, Any] | None:
     """Return why flow control defers the message, by which dependency, queue or task, and until when; else None."""
     held = message.deferral
-    if held is None or message.lane is not Lane.READY:  # a claimed message keeps its deferral, which is over
+    if held is None or message.lane is not Lane.READY:  # a claimed message still has its last deferral
         return None
     return {"why": held.why, "by": held.by or None, "until": timestamp(message.due_ms)}
 

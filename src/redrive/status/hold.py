@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..duration import show
 
-# What happens at `until_ms`, by kind, if it is more than the end of the wait.
+# The name of the event at `until_ms`, by kind of hold; without one, only the wait ends.
 _ENDS = {
     "breaker": "next probe",
     "rate": "next slot",

@@ -10,7 +10,7 @@ from ..present.table import cells
 if TYPE_CHECKING:
     from .screen import Screen
 
-# How far a key moves the cursor: in lines, or in pages for PAGES.
+# The distance that a key moves the cursor: in lines, or in pages for PAGES.
 MOVES: Mapping[str, int] = {
     "up": -1,
     "k": -1,

@@ -42,11 +42,11 @@ class RetryShares:
 
 
 class Capacity:
-    """How many messages one worker may hold: per queue its concurrency and prefetch, all together `capacity`.
+    """The numbers of messages that one worker may hold: per queue concurrency and prefetch, in all `capacity`.
 
-    `total` bounds the messages that run at once; `prefetch` is how many more each queue, or the worker if there is a
-    total, may hold; `claim_max` bounds one claim. `flow` limits the tasks that may be claimed now; `left` has those
-    left to newer workers.
+    `total` bounds the messages that run at once; `prefetch` is the number beyond it that each queue, or the worker if
+    there is a total, may hold; `claim_max` bounds one claim. `flow` limits the tasks to claim; `left` has those left
+    to newer workers.
     """
 
     def __init__(

@@ -167,7 +167,7 @@ def _holds(opened: OpenedStore, plan: Plan) -> Sequence[Hold]:
 
 
 def _lines(plan: Plan, why: str = "") -> Iterator[str]:
-    """Yield the lines about a plan: what moves, what is left out, how, and for how long."""
+    """Yield the lines about a plan: the messages that move or are left out, its settings, and its duration."""
     shown = {"plan": plan.id, "chosen by": plan.selector or "all that is dead"}
     shown["would move"] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
     some = {"queues": plan.by_queue, "tasks": plan.by_task, "at rest for": plan.by_age, "left out": plan.excluded}

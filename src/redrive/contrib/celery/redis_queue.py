@@ -49,7 +49,7 @@ class RedisQueues:
             from ...stores.redis.url import RedisUrl
         except ImportError as error:
             raise ConfigError(f"a broker on Redis needs its driver ({error}); pip install 'redrive[redis]'") from error
-        # Celery writes CERT_NONE, redis-py takes none
+        # as redis-py spells it: `none` for Celery's CERT_NONE
         url = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda match: match[1].lower(), url)
         self._link, self._prefix = Session(RedisUrl.parse(url)), prefix
         self.where = self._link.where

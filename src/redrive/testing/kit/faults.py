@@ -18,7 +18,7 @@ class Crash(BaseException):
 
 
 class RunFailure(Struct, frozen=True):
-    """How one execution fails: `error` is raised instead of running the handler, or after it ran."""
+    """The failure of one execution: `error` is raised instead of running the handler, or after it ran."""
 
     error: BaseException | type[BaseException]
     after: bool = False

@@ -46,7 +46,7 @@ def in_common(failing: Sequence[Message], others: Sequence[Message]) -> list[Rec
 
 
 def _values(messages: Sequence[Message]) -> tuple[Counter[tuple[str, str]], int]:
-    """How often each value of each field occurs, and in how many bodies that were read."""
+    """Return the number of bodies with each value of each field, and the number of bodies that were read."""
     counts: Counter[tuple[str, str]] = Counter()
     bodies = [message.body for message in messages if _is_read(message)]
     for body in bodies:

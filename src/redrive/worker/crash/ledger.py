@@ -59,8 +59,8 @@ class Beats(NamedTuple):
 
 
 class WorkerDeath(NamedTuple):
-    """How a worker process ended, from its supervisor. `code` is its exit code, or the negated signal number; `hung`:
-    the supervisor killed it because it hung."""
+    """The end of a worker process, as its supervisor saw it. `code` is its exit code, or the negated signal number;
+    `hung`: the supervisor killed it because it hung."""
 
     code: int
     peak_bytes: int

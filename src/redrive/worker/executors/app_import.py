@@ -25,8 +25,8 @@ _child = False
 
 
 class Origin(Struct, frozen=True):
-    """How to import an app. `spec` is MODULE:NAME of the app, or of one of its tasks; `modules` declare its tasks.
-    `main` is the program's file, or `main_module` its name, if the app or a task is in the program."""
+    """The source of an app, for its import. `spec` is MODULE:NAME of the app, or of one of its tasks; `modules` declare
+    its tasks. `main` is the program's file, or `main_module` its name, if the app or a task is in the program."""
 
     spec: str
     modules: tuple[str, ...] = ()

@@ -33,8 +33,8 @@ WHERE = signal.SIGQUIT  # asks a child to write its stack; no terminal sends it,
 
 
 class Death(Struct, frozen=True):
-    """How a process ended: by a signal, or with an exit code; neither if another process reaped it. `peak_bytes` is its
-    largest resident memory."""
+    """The end of a process: by a signal, or with an exit code; neither if another process reaped it. `peak_bytes` is
+    its largest resident memory."""
 
     signal: str = ""
     code: int | None = None

@@ -14,7 +14,7 @@ from .shared_state import TRIES, SharedState
 if TYPE_CHECKING:
     from ...store import Store
 
-LOOK_MS = 1000  # ms between two claims that look for unknown tasks routed to a queue
+LOOK_MS = 1000  # ms between two claims of unknown tasks that were routed to a queue
 TRY_MS = 10_000  # ms between two tries to find held-back messages that are in groups
 GROUPED_SHARE = 4  # one of so many places is used to claim messages that then give up their groups' places
 GuardedTasks = tuple[tuple[LimitState, ...], set[str]]  # the guards that tasks share, and these tasks
@@ -27,11 +27,11 @@ class ClaimLimits:
     def __init__(self, guards: LimitStates, shared: SharedState, store: Store, worker: str) -> None:
         self._guards, self._shared, self._store, self._worker = guards, shared, store, worker
         self._empty: dict[str, set[str]] = {}  # by queue: tasks without due messages, since the last execution ended
-        self._looked_ms: dict[str, int] = {}  # by queue with all tasks held back: the last look for unknown ones
+        self._looked_ms: dict[str, int] = {}  # by queue with all tasks held back: the last claim of unknown ones
         self.grouped: set[str] = set()  # tasks with held-back messages in groups
         self._tried_ms: dict[str, int] = {}  # by queue: the last try to find more of them
         self._turns = 0  # with room for one message, every second one is claimed to give up its group's place
-        self.looking: set[str] = set()  # queues in which the last split looked for unknown tasks
+        self.looking: set[str] = set()  # queues whose unknown tasks the last split claims
 
     def split(self, rooms: Mapping[str, int]) -> list[tuple[str, int, frozenset[str]]]:
         """Return what to claim, given the room of each queue: (queue, limit, tasks to skip). Limited tasks get no more
@@ -108,7 +108,7 @@ class ClaimLimits:
         return 1, barred
 
     def _looks(self, queue: str, now_ms: int) -> bool:
-        """Return whether to look for unknown tasks of a queue whose known tasks are all held back."""
+        """Return whether to claim unknown tasks of a queue now, as its known tasks are all held back."""
         if abs(now_ms - self._looked_ms.get(queue, -LOOK_MS)) < LOOK_MS:
             return False
         self._looked_ms[queue] = now_ms

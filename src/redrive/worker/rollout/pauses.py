@@ -13,7 +13,7 @@ from ...chance import uniform
 PAUSE_S = (0.1, 1.0)  # seconds for which a known task is left to others, at first and at most
 QUEUE_PAUSE_S = (1.0, 3.0)  # the same for every task of a queue, where each received message costs requests
 CLOGGED_S = 1.0  # seconds for which a queue counts as clogged
-EVERY_TASK = ""  # stands for all tasks of a queue, if a store cannot skip some
+EVERY_TASK = ""  # means all tasks of a queue, for a store that cannot skip some
 _NONE: frozenset[str] = frozenset()
 
 
