@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from ...errors import ConfigError, Refused, StoreError
 from ...message import Lane
-from ...store.sqs import SqsEngine
-from .sources import sources_served
+from .sources import SqsEngine, sources_served
 
 RATE_MAX = 500  # messages a second, SQS's limit
 RUNNING = "RUNNING"

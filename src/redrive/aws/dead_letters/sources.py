@@ -10,6 +10,8 @@ from ...store import Store
 from ...store.sqs import SqsEngine, sqs_engine
 from .ingest import DeadLetterIngest, DeadLetterSource, Ingesting
 
+__all__ = ["SqsEngine", "ingest_of", "ingesting", "source_of", "sources", "sources_served", "sqs_of"]
+
 
 def sqs_of(store: Store) -> SqsEngine:
     """The SQS store, below encryption and blob storage. Raises Unsupported for another engine."""
