@@ -48,19 +48,108 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     tx: Any = None
 
 
-class Task(TaskSpec, Generic[P, R]):
+class Bound(Generic[P, R]):
+    """A task with options for its messages, as `task.using(…)` returns it."""
+
+    def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
+        self._task, self._options = task, options
+
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """The message a call with these arguments would enqueue, for `app.enqueue_many`."""
+        if self._options.tx is not None:
+            self._refuse_tx("a draft has no transaction of its own: give tx= to app.enqueue_many(…)")
+        return self._draft(current(), args, kwargs)
+
+    def _draft(
+        self, parent: Context | None, args: Sequence[Any], kwargs: Mapping[str, Any], id: str | None = None
+    ) -> Draft:
+        task, o = self._task, self._options
+        return Draft(
+            id=id,
+            task=task.name,
+            queue=o.queue or task.queue,
+            body=task.codec.encode(args, kwargs),
+            delay_ms=o.delay_ms,
+            due_ms=o.due_ms,
+            priority=o.priority,
+            key=o.key,
+            key_for_ms=o.key_for_ms,
+            group=o.group,
+            deadline_ms=o.deadline_ms,
+            keep_ms=task.keep_ms if o.keep_ms is None else o.keep_ms,
+            version=task.version,
+            headers=o.headers,
+            correlation_id=o.correlation_id or (parent.correlation_id if parent else None),
+            causation_id=parent.message_id if parent else None,
+            producer=task.app.producer,
+            traceparent=o.traceparent,
+        )
+
+    @overload
+    def enqueue(self: Bound[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Ref[T]: ...
+
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
+        """Put a message on the queue; durable when it returns. In asyncio code use `aenqueue`. Raises EnqueueError,
+        StoreError, TypeError."""
+        draft = self._draft(current(), args, kwargs)
+        return put(self._task.app, [draft], self._options.tx)[0]
+
+    @overload
+    async def aenqueue(self: Bound[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Ref[T]: ...
+
+    @overload
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
+
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
+        """Like `enqueue`, without holding up the event loop; concurrent calls share a commit."""
+        draft = self._draft(current(), args, kwargs)
+        return (await aput(self._task.app, [draft], self._options.tx))[0]
+
+    def _refuse_tx(self, why: str) -> NoReturn:
+        raise ConfigError(f"task {self._task.name!r}: using(tx=…) has no meaning here: {why}")
+
+    @overload
+    def _follow_up(
+        self: Bound[P, Coroutine[Any, Any, T]], ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Draft, Ref[T]]: ...
+
+    @overload
+    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[R]]: ...
+
+    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[Any]]:
+        """Make the draft of a follow-up, which is written in the commit that settles the run. Raises here the errors
+        that the store would raise at the settlement."""
+        if self._options.tx is not None:
+            self._refuse_tx("a follow-up is written with the ack")
+        app = self._task.app
+        if ctx._task is not None and ctx._task.app is not app:
+            raise ConfigError(
+                f"task {self._task.name!r} belongs to another app than {ctx._task.name!r}, so they share no commit; "
+                "use its own enqueue()"
+            )
+        draft = self._draft(ctx, args, kwargs, new_id(ctx._now_ms()))
+        if app.tracing is not None:
+            (draft,) = app.tracing.stamp((draft,))
+        check_drafts((draft,), ctx._traits())
+        return draft, Ref(draft.id or "", draft.task, draft.queue, False, app)
+
+
+class Task(TaskSpec, Bound[P, R]):
     """A handler with a stable name, a queue and a policy. Made by `@app.task(…)`; a call calls the handler directly."""
 
     app: Registry
 
     def __init__(self, app: Registry, handler: Callable[..., R], name: str | None, options: TaskOptions) -> None:
-        super().__init__(app, handler, name, options)
+        TaskSpec.__init__(self, app, handler, name, options)
+        Bound.__init__(self, self, EnqueueOptions())
         if options.takes_context:
             self._check_context()
         self.__name__ = getattr(handler, "__name__", self.name)
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
-        self._bound: Bound[P, R] = Bound(self, EnqueueOptions())
 
     def _check_context(self) -> None:
         name, kind = first_type(self.handler)
@@ -184,130 +273,6 @@ class Task(TaskSpec, Generic[P, R]):
             return step
 
         return register
-
-    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """The message a call with these arguments would enqueue, for `app.enqueue_many`."""
-        return self._bound.draft(*args, **kwargs)
-
-    @overload
-    def enqueue(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Ref[T]: ...
-
-    @overload
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
-
-    def enqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
-        """Put a message on the queue; durable when it returns. In asyncio code use `aenqueue`. Raises EnqueueError,
-        StoreError, TypeError."""
-        return self._bound.enqueue(*args, **kwargs)
-
-    @overload
-    async def aenqueue(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Ref[T]: ...
-
-    @overload
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
-
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
-        """Like `enqueue`, without holding up the event loop; concurrent calls share a commit."""
-        return await self._bound.aenqueue(*args, **kwargs)
-
-    @overload
-    def _follow_up(
-        self: Task[P, Coroutine[Any, Any, T]], ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Draft, Ref[T]]: ...
-
-    @overload
-    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[R]]: ...
-
-    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[Any]]:
-        return self._bound._follow_up(ctx, args, kwargs)
-
-
-class Bound(Generic[P, R]):
-    """A task with options, as `task.using(…)` returns it."""
-
-    def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
-        self._task, self._options = task, options
-
-    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """Like `Task.draft`."""
-        if self._options.tx is not None:
-            self._refuse_tx("a draft has no transaction of its own: give tx= to app.enqueue_many(…)")
-        return self._draft(current(), args, kwargs)
-
-    def _draft(
-        self, parent: Context | None, args: Sequence[Any], kwargs: Mapping[str, Any], id: str | None = None
-    ) -> Draft:
-        task, o = self._task, self._options
-        return Draft(
-            id=id,
-            task=task.name,
-            queue=o.queue or task.queue,
-            body=task.codec.encode(args, kwargs),
-            delay_ms=o.delay_ms,
-            due_ms=o.due_ms,
-            priority=o.priority,
-            key=o.key,
-            key_for_ms=o.key_for_ms,
-            group=o.group,
-            deadline_ms=o.deadline_ms,
-            keep_ms=task.keep_ms if o.keep_ms is None else o.keep_ms,
-            version=task.version,
-            headers=o.headers,
-            correlation_id=o.correlation_id or (parent.correlation_id if parent else None),
-            causation_id=parent.message_id if parent else None,
-            producer=task.app.producer,
-            traceparent=o.traceparent,
-        )
-
-    @overload
-    def enqueue(self: Bound[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Ref[T]: ...
-
-    @overload
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
-
-    def enqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
-        """Like `Task.enqueue`."""
-        draft = self._draft(current(), args, kwargs)
-        return put(self._task.app, [draft], self._options.tx)[0]
-
-    @overload
-    async def aenqueue(self: Bound[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Ref[T]: ...
-
-    @overload
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
-
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
-        """Like `Task.aenqueue`."""
-        draft = self._draft(current(), args, kwargs)
-        return (await aput(self._task.app, [draft], self._options.tx))[0]
-
-    def _refuse_tx(self, why: str) -> NoReturn:
-        raise ConfigError(f"task {self._task.name!r}: using(tx=…) has no meaning here: {why}")
-
-    @overload
-    def _follow_up(
-        self: Bound[P, Coroutine[Any, Any, T]], ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Draft, Ref[T]]: ...
-
-    @overload
-    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[R]]: ...
-
-    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[Any]]:
-        """Make the draft of a follow-up, which is written in the commit that settles the run. Raises here the errors
-        that the store would raise at the settlement."""
-        if self._options.tx is not None:
-            self._refuse_tx("a follow-up is written with the ack")
-        app = self._task.app
-        if ctx._task is not None and ctx._task.app is not app:
-            raise ConfigError(
-                f"task {self._task.name!r} belongs to another app than {ctx._task.name!r}, so they share no commit; "
-                "use its own enqueue()"
-            )
-        draft = self._draft(ctx, args, kwargs, new_id(ctx._now_ms()))
-        if app.tracing is not None:
-            (draft,) = app.tracing.stamp((draft,))
-        check_drafts((draft,), ctx._traits())
-        return draft, Ref(draft.id or "", draft.task, draft.queue, False, app)
 
 
 def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:

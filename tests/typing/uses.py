@@ -363,8 +363,13 @@ def kept_as_values(
     a.enqueue("x")  # type: ignore[arg-type]
     b.enqueue(1)  # type: ignore[call-overload]
     c.enqueue(1)  # type: ignore[arg-type]
+    c = plainly_without  # type: ignore[assignment]
     a = plainly_without
     return push  # type: ignore[return-value]
+
+
+def a_task_is_a_bound() -> Bound[[int], None]:
+    return plainly_without
 
 
 # -- policies

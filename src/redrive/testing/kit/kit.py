@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...duration import Duration, milliseconds, show
-from ...enqueue import Bound, Task
+from ...enqueue import Bound
 from ...errors import ConfigError
 from ...message import Counts, Draft, Lane, Message
 from ...run_context import refuse_loop
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 RUNS_MAX = 10_000
 REPORTED_MAX = 50  # lines of each kind in the report of a failed test
-AnyTask = Task[..., Any] | Bound[..., Any] | str  # a task, task.using(…) or a task's name
+AnyTask = Bound[..., Any] | str  # a task, task.using(…) or a task's name
 Until = Duration | datetime | Callable[[], object] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STATE = ("_store", "_batches", "_unapplied", "_flusher")  # the attributes of an App that belong to its store
@@ -320,7 +320,7 @@ class Kit:
     def _name(self, task: AnyTask) -> str:
         if isinstance(task, str):
             return task
-        known = task._task if isinstance(task, Bound) else task
+        known = task._task
         if known.app not in self._engine.apps:
             raise ConfigError(f"task {known.name!r} is of an app that this test does not use; call rd.use(app) first")
         return known.name
