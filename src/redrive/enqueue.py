@@ -171,7 +171,7 @@ class Task(TaskSpec, Bound[P, R]):
         token = enter(made)
         try:
             if self.idempotency is not None:
-                from .idempotency.direct import call
+                from .direct_call import call
 
                 return call(self, made, args, kwargs)  # type: ignore[no-any-return]
             return self.handler(*self._with_context(args), **kwargs)  # type: ignore[no-any-return]
@@ -183,7 +183,7 @@ class Task(TaskSpec, Bound[P, R]):
         token = enter(made)
         try:
             if self.idempotency is not None:
-                from .idempotency.direct import acall
+                from .direct_call import acall
 
                 return await acall(self, made, args, kwargs)
             return await self.handler(*self._with_context(args), **kwargs)

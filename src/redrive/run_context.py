@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from .codec import to_json
 from .errors import Cancelled, ConfigError, Conflict, EnqueueError, LeaseLost, TooLarge
-from .idempotency.claim import Claim
+from .idempotency import Claim
 from .message import Draft, Message, Receipt
 from .store import Store, Traits
 

@@ -40,7 +40,7 @@ from .crash.company import ALONE_FROM, ANY, company_of, escapes
 
 if TYPE_CHECKING:
     from ..flow.idempotency import KeyRecord
-    from ..idempotency.claim import Claim
+    from ..idempotency import Claim
     from ..task import ExecutorName, TaskSpec
     from .crash.ledger import CrashSlots
     from .flow.local_state import LimitState

@@ -11,7 +11,7 @@ from ..decide import NO_SIGNALS, Refusal
 from ..errors import KeyReused, StoreError, Unreadable
 from ..fault import classify
 from ..flow.idempotency import Busy, Finished, Other, deferral, look_again_ms, prolonged, taking
-from ..idempotency.claim import (
+from ..idempotency import (
     Claim,
     ClaimAnswer,
     KeyRequest,

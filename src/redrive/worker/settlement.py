@@ -12,7 +12,7 @@ from ..decide import Policy, decide, tried_ms, with_fate
 from ..errors import Cancelled, EnqueueError, LeaseLost, StoreError, Unsupported
 from ..fault import Crash, Fault, Kind, classify, crash_fault
 from ..flow.idempotency import KeyRecord, releasing
-from ..idempotency.claim import NOT_COMMITTED, Claim
+from ..idempotency import NOT_COMMITTED, Claim
 from ..message import (
     FAULTS_KEPT_EACH_END,
     Ack,

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from ...fault import Fault
-from ...idempotency.claim import Claim
+from ...idempotency import Claim
 from ...message import Draft, Message
 from ...store import Traits
 

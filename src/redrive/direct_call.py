@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import EncodeError, InProgress, KeyReused, LeaseLost, Unreadable
-from ..flow.idempotency import Busy, Finished, KeyRecord, Other
-from ..run_context import Context
-from ..task import TaskSpec
-from .claim import NOT_COMMITTED, Claim, acquire, is_completed, key_request, read_all
+from .errors import EncodeError, InProgress, KeyReused, LeaseLost, Unreadable
+from .flow.idempotency import Busy, Finished, KeyRecord, Other
+from .idempotency import NOT_COMMITTED, Claim, acquire, is_completed, key_request, read_all
+from .run_context import Context
+from .task import TaskSpec
 
 
 class DirectCall:

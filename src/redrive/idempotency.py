@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import Unreadable
-from ..flow.idempotency import (
+from .errors import Unreadable
+from .flow.idempotency import (
     HASH_BYTES,
     Busy,
     Finished,
@@ -28,9 +28,9 @@ from ..flow.idempotency import (
     releasing,
     taking,
 )
-from ..message import ENVELOPE, Swap, version_of
-from ..store import Store
-from ..task import TaskSpec
+from .message import ENVELOPE, Swap, version_of
+from .store import Store
+from .task import TaskSpec
 
 TRIES = 5  # attempts at a claim while others change the cell
 AGAIN_MS = 1_000
