@@ -242,11 +242,14 @@ select min(due_ms) from (
   select * from (select wake_ms from message where queue = ?1 and wake_ms is not null and turn is null order by wake_ms limit 1))
 where not exists (select 1 from queue where name = ?1 and paused)
 
--- name: ack
+-- name: held_count
 -- ?1 {seq: fence}
-delete from message where seq in (
-  select m.seq from json_each(?1) j cross join message m on m.seq = cast(j.key as integer)
-  where m.lane = 'leased' and m.fence = j.value)
+select count(*) from json_each(?1) j cross join message m on m.seq = cast(j.key as integer)
+where m.lane = 'leased' and m.fence = j.value
+
+-- name: ack
+-- ?1 seqs (JSON) of current claims
+delete from message where seq in (select cast(value as integer) from json_each(?1))
 
 -- name: keep
 -- ?1 now, ?2 expires or null, ?3 reason, ?4 result, ?5 seq, ?6 fence: an ack of what is kept

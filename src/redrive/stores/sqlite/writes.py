@@ -101,13 +101,11 @@ class Writes:
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int]
     ) -> list[Settled] | None:
         """Ack all settlements in one statement. If any is stale, nothing is written; returns None."""
-        c.execute("savepoint acks")
-        if len(fences) == len(settlements) == c.execute(self._sql["ack"], (text(fences),)).rowcount:
-            c.execute("release acks")
-            return [Settled.OK] * len(settlements)
-        c.execute("rollback to acks")
-        c.execute("release acks")
-        return None
+        count = len(settlements)  # looked up first: a savepoint to undo a part would copy each page of the delete
+        if len(fences) != count or c.execute(self._sql["held_count"], (text(fences),)).fetchone()[0] != count:
+            return None
+        c.execute(self._sql["ack"], (text(list(fences)),))
+        return [Settled.OK] * count
 
     def _settle_each(
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int], now: int
@@ -116,7 +114,7 @@ class Writes:
         swaps = [swap for s in settlements for swap in s.swaps]
         cells = Swaps(c, self._sql, swaps, now) if swaps else None
         words: list[Settled] = []
-        acks: dict[int | str, int] = {}
+        acks: list[int | str] = []
         kept: list[tuple[Any, ...]] = []
         moves: list[list[Any]] = []
         retries: list[list[Any]] = []
@@ -129,7 +127,7 @@ class Writes:
                 continue
             if type(s.decision) is Ack:
                 if s.decision.keep_ms == 0:
-                    acks[s.receipt.handle] = s.receipt.fence
+                    acks.append(s.receipt.handle)
                 else:
                     kept.append(kept_row(s, s.decision, now))
             elif cancel:
