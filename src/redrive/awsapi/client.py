@@ -1,4 +1,4 @@
-"""boto3: clients tuned for many small calls, and the meaning of their errors. Nothing else imports boto3."""
+"""Create boto3 clients tuned for many small calls, and translate their errors. No other module imports boto3."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from .._version import __version__
 from ..errors import ConfigError, StoreError, StoreUnavailable
 
-READ_TIMEOUT_S = 35.0  # longer than a long poll, which takes 20 s
+READ_TIMEOUT_S = 35.0  # a read waits longer than a long poll, which takes 20 s
 CONNECT_TIMEOUT_S = 5.0
 TRIES = 3  # attempts of one call, on network errors, throttling and 5xx
 REFUSED = "AWS refuses it"
@@ -25,13 +25,13 @@ _ABSENT = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "Reso
 
 
 def client(service: str, *, region: str | None, **options: Any) -> Any:
-    """A boto3 client that threads may share, with the options of `opened`."""
+    """Return a boto3 client that threads may share; the options are those of `opened`."""
     return opened(service, region=region, **options).client
 
 
 class Opened(NamedTuple):
-    """A boto3 client and its settings, for calls that bypass it. `ca`: its own certificate file. `direct`: without
-    proxy."""
+    """A boto3 client and the settings with which other code calls the same service without boto3. `ca`: the path of a
+    custom CA certificate file; `direct`: true if no proxy is configured."""
 
     client: Any
     credentials: Any
@@ -48,7 +48,7 @@ def opened(
     read_timeout_s: float = READ_TIMEOUT_S,
     tries: int = TRIES,
 ) -> Opened:
-    """A boto3 client with `pool` connections, which any number of threads may share.
+    """Return a boto3 client with `pool` connections, which any number of threads may share.
 
     Parameters are not validated and the User-Agent is fixed: together a quarter of the processor time of a call
     (docs/benchmarks.md). With `tries` 1 the caller retries. `endpoint` None: the one of AWS_ENDPOINT_URL or the
@@ -107,7 +107,7 @@ def opened(
 
 @functools.cache
 def _loader() -> Any:
-    """botocore's loader of service descriptions, shared: each takes a tenth of a second to read."""
+    """The loader of botocore's service descriptions for all clients: each takes a tenth of a second to read."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -123,16 +123,15 @@ def _is_here(endpoint: str) -> bool:
 
 @functools.cache
 def method_of(action: str) -> str:
-    """The name of boto3's method for an API action.
+    """Return the name of the boto3 method for an API action.
 
     >>> method_of("SendMessageBatch")
-    'send_message_batch'
     """
     return re.sub("(?<!^)(?=[A-Z])", "_", action).lower()
 
 
 def code_of(error: Exception) -> str:
-    """The code of an error response of AWS; empty for other errors, such as those of the network."""
+    """Return the error code in an error response from AWS; empty for any other error, such as a network error."""
     answer = getattr(error, "response", None)
     return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
 
@@ -143,9 +142,9 @@ def is_absent(error: Exception) -> bool:
 
 
 def failure(error: Exception, what: str) -> StoreError | ConfigError:
-    """The exception to raise for a boto3 error while doing `what`: ConfigError for missing rights, credentials or
-    resources, which a retry does not help, StoreError for an invalid call, StoreUnavailable for errors that may
-    pass."""
+    """Return the exception to raise for a boto3 error that occurred while doing `what`: ConfigError for missing rights,
+    credentials or resources, where a retry does not help; StoreError for an invalid call; StoreUnavailable for errors
+    that may pass."""
     code, said = code_of(error), " ".join(str(error).split())[:300]
     if type(error).__name__ == "NoCredentialsError":
         return ConfigError(
@@ -167,7 +166,7 @@ _PASSING = ("RequestLimitExceeded", "ProvisionedThroughputExceededException", "O
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """All exceptions of a boto3 call, or of a call that bypasses boto3."""
+    """Return the exception types that a boto3 call, or a call that bypasses boto3, can raise."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     return (BotoCoreError, ClientError, OSError, HTTPException)

@@ -1,4 +1,4 @@
-"""The few calls made for every ten messages, without the overhead of boto3.
+"""Make the few calls needed for every ten messages without the overhead of boto3.
 
 boto3 determines endpoint and credentials; `sigv4` signs, http.client sends. Left out are botocore's events, endpoint
 rules, serializers and parsers, and urllib3: most of the processor time of a call (docs/benchmarks.md). Only for
@@ -26,20 +26,20 @@ from ..chance import uniform
 from .client import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TRIES
 from .sigv4 import Signer
 
-# As botocore's standard mode: retry these codes after a random part of 1 s, 2 s, 4 s and so on.
+# As botocore's standard mode: after these codes, try again after a random part of 1 s, 2 s, 4 s and so on.
 PAUSE_MAX_S = 20.0
 _AGAIN = ("RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete", "SlowDown", "RequestLimitExceeded",
           "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
           "TooManyRequestsException", "BandwidthLimitExceeded", "LimitExceededException")  # fmt: skip
 _CONTENT = "application/x-amz-json-"
-_QUERY_ERROR = "x-amzn-query-error"  # has the error codes of services' older protocols
-_encode = msgspec.json.Encoder().encode  # bytes become base64, as the protocol requires
+_QUERY_ERROR = "x-amzn-query-error"  # the header with the error code of the service's older query protocol
+_encode = msgspec.json.Encoder().encode  # encodes bytes as base64, as the protocol requires
 _decode = msgspec.json.Decoder().decode
 
 
 class QuickCalls:
-    """Calls of one service by the names of its actions. Thread-safe: each call has a connection of its own. `counted`
-    is called with the action before each attempt."""
+    """Calls one service by the names of its actions. Thread-safe: each call uses its own connection. `counted` is
+    called with the action before each attempt."""
 
     def __init__(self, client: Any, credentials: Any, *, counted: Callable[[str], None], ca: str | None) -> None:
         from botocore.exceptions import ClientError, NoCredentialsError
@@ -57,7 +57,7 @@ class QuickCalls:
         self._closed = False
 
     def call(self, action: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Call the action; returns its response. Raises ClientError, OSError or HTTPException after TRIES attempts."""
+        """Call the action; returns its response. Raises ClientError, OSError or HTTPException after TRIES failures."""
         body = _encode(parameters)
         for turn in range(TRIES - 1):
             try:
@@ -82,14 +82,14 @@ class QuickCalls:
             raise self._refused(_error_of(status, head, data), action)
         try:
             answer: dict[str, Any] = _decode(data) if data else {}
-        except msgspec.DecodeError as error:  # the response is not from the service
+        except msgspec.DecodeError as error:  # the response does not come from the service itself
             raise HTTPException(f"the answer is no JSON: {error}") from error
         if b'"BinaryValue"' in data:
             _read_binary(answer.get("Messages") or [])
         return answer
 
     def _carried(self, body: bytes, headers: dict[str, str]) -> tuple[int, HTTPMessage, bytes]:
-        """Send the request; returns status, headers and body. A connection that fails is closed."""
+        """Send the request; returns status, headers and body of the response. Closes the connection if it fails."""
         connection = self._connected()
         try:
             connection.request("POST", self._path, body, headers)
@@ -98,14 +98,14 @@ class QuickCalls:
         except BaseException:
             connection.close()
             raise
-        if connection.sock is not None:  # None if the response closes the connection
+        if connection.sock is not None:  # None if the response made http.client close the connection
             self._idle.append(connection)
         if self._closed:
             self.close()
         return answer.status, answer.headers, data
 
     def _connected(self) -> HTTPConnection:
-        """The most recently used connection that is idle and open, or a new one."""
+        """Return the idle connection that was used last and is still open, or a new one. Closes those found dead."""
         while True:
             try:
                 connection = self._idle.pop()
@@ -126,7 +126,7 @@ class QuickCalls:
         return connection
 
     def close(self) -> None:
-        """Close idle connections now, and those in use after their calls."""
+        """Close idle connections now; a connection in use is closed when its call ends."""
         self._closed = True
         with suppress(IndexError):  # no idle connection is left
             while True:
@@ -134,20 +134,20 @@ class QuickCalls:
 
 
 def host_of(url: SplitResult) -> str:
-    """The value of the Host header: with the port, unless it is the scheme's default."""
+    """Return the value of the Host header for a URL: the host, with the port unless it is the scheme's default."""
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname or ""
     return host if url.port in (None, {"http": 80, "https": 443}[url.scheme]) else f"{host}:{url.port}"
 
 
 def _is_open(sock: socket.socket) -> bool:
-    """True if the connection is open: an idle one with data to read was closed by the server."""
+    """True if an idle connection is still open. Readable data means that the server has closed it."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return not poll.poll(0)
 
 
 def _read_binary(messages: list[dict[str, Any]]) -> None:
-    """Decode binary attributes of received messages to bytes, as boto3 does."""
+    """Decode the binary attributes of received messages from base64 to bytes in place, as boto3 does."""
     for message in messages:
         for value in (message.get("MessageAttributes") or {}).values():
             if "BinaryValue" in value:
@@ -155,7 +155,7 @@ def _read_binary(messages: list[dict[str, Any]]) -> None:
 
 
 def _error_of(status: int, headers: HTTPMessage, data: bytes) -> dict[str, Any]:
-    """The error response in botocore's form."""
+    """Return an HTTP error response as the dict that botocore's ClientError takes."""
     try:
         answer = _decode(data)
     except msgspec.DecodeError:

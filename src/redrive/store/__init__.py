@@ -41,5 +41,5 @@ class Store(DeliveryOperations, QueryOperations, AdminOperations):
 
     @property
     def engine(self) -> Store:
-        """The store that holds the messages: this one, or the innermost one of a wrapper."""
+        """The store that holds the messages: this store itself, or the innermost one if this is a wrapper."""
         return self

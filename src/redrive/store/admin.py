@@ -12,8 +12,8 @@ from .traits import Work
 
 
 class AdminOperations(StoreBase):
-    """Operations that people and redrive runs use to change stored messages and settings. A store writes `configure`,
-    and whatever else its traits promise."""
+    """Operations that people and redrive runs use to change stored messages and settings. A store must implement
+    `configure`, and the other operations that its traits promise."""
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         """Apply the verdict to each message that is still as its handle says; one commit with the swaps.
@@ -78,29 +78,29 @@ class AdminOperations(StoreBase):
         raise Unsupported(f"{self.traits.name} has no widths of groups")
 
     def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
-        """Remove done and dead messages of the queue beyond these bounds, the oldest first, at most a thousand per lane
-        and call; returns the numbers removed of done and of dead ones."""
+        """Remove the oldest done and dead messages of the queue, beyond the bounds `done` and `dead`, at most a
+        thousand per lane and call; returns how many done and how many dead messages were removed."""
         return 0, 0
 
     def preflight(self, works: Iterable[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
-        """Report why these works cannot be done, one line each with the fix; with `advise` also doubtful settings.
-        `works` may be a generator that calls functions of the app: a store without conditions need not iterate it.
-        `function_s` is the timeout of the Lambda function that does the work."""
+        """Report why these works cannot be done, one line per problem with its fix; with `advise`, report doubtful
+        settings too. `works` may be a generator that calls functions of the app: a store without conditions need not
+        iterate it. `function_s` is the timeout of the Lambda function that does the work."""
         return []
 
     def check(self) -> list[str]:
-        """Check the stored data for damage; one line per problem, empty if there is none."""
+        """Check the stored data for damage; returns one line per problem, or an empty list."""
         return []
 
     def repair(self, keep: Callable[[Message], None]) -> list[str]:
-        """Repair the damage that `check` finds, where possible; one line for each message. Before anything is changed,
-        `keep` is called with each affected message, with its row as it was."""
+        """Repair the damage that `check` finds, where possible; returns one line for each affected message. Before any
+        change, `keep` is called with each affected message as its damaged row stores it."""
         return []
 
     def doctor(self) -> list[str]:
-        """Find unsafe or slow settings; one line each with the remedy, empty if there are none."""
+        """Find unsafe or slow settings; returns one line per setting with the remedy, or an empty list."""
         return []
 
     def info(self) -> dict[str, str | int]:
-        """Version and size of the engine, if cheap to find: `engine` with its version, `schema`, `size_bytes`, …"""
+        """Return cheap facts about the engine: `engine` (its name and version), `schema`, `size_bytes` and others."""
         return {"engine": self.traits.name}

@@ -13,39 +13,39 @@ from .traits import Traits
 
 
 class LargeBodies(Protocol):
-    """Blob storage beside a store, for bodies over `traits.blob_threshold`. Raises StoreError if it is unreachable."""
+    """Blob storage for bodies over `traits.blob_threshold`. Methods raise StoreError if it is unreachable."""
 
     def deposit(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Write the large bodies to blobs; returns the drafts to store, or the same object if no body is large."""
+        """Write the large bodies to blobs; returns the drafts to store, or `drafts` itself if no body is large."""
         ...
 
     def body(self, message: Message) -> bytes:
-        """The message's body, from its blob if it has one. Raises Unreadable if the blob is gone or damaged."""
+        """The message's body, from its blob if it has one. Raises Unreadable if the blob is missing or damaged."""
         ...
 
     def complains(self) -> bool:
-        """True if a problem of the storage should be reported now: at most once a minute."""
+        """True if a problem of the blob storage should be reported now; the next minute's calls then return False."""
         ...
 
     def remove(self, settled: Sequence[Message]) -> None:
-        """Remove the blobs of those messages that are no longer stored."""
+        """Remove the blobs of those settled messages that the store no longer holds."""
         ...
 
     def collect(self, older_than_ms: int) -> int:
-        """Remove every blob that is older and that no message refers to; returns the number removed."""
+        """Remove blobs older than `older_than_ms` that no stored message refers to; returns the number removed."""
         ...
 
     def collect_if_due(self) -> int | None:
-        """Call `collect`, unless a process did so within the last hour: then None."""
+        """Call `collect` and return its result, or None if a process called it within the last hour."""
         ...
 
     def stored(self) -> Any:
-        """The blob storage without decryption: it reads and lists the stored bytes."""
+        """Return the blob storage without decryption: reads and lists then yield the stored bytes."""
         ...
 
 
 class Usage(NamedTuple):
-    """Calls by action, and the number of messages that this process settled for good with them."""
+    """Calls to a service that bills by the request, by action; and the messages that this process settled for good."""
 
     requests: Mapping[str, int]
     processed: int
@@ -56,28 +56,28 @@ class StoreBase(ABC):
 
     traits: Traits
     cells: Cells
-    lock_file: Path | None = None  # file that a writer locks, if only one process can write at a time
-    state_dir: Path | None = None  # directory for the identities of workers on this machine; None: workers have none
-    box: Any = None  # the `crypto.Box` that encrypts payloads; None: no encryption
+    lock_file: Path | None = None  # the file that a writer locks, if only one process at a time can write to the store
+    state_dir: Path | None = None  # directory for the identities of this machine's workers; None: no identities
+    box: Any = None  # the `crypto.Box` that encrypts payloads; None: payloads are not encrypted
     large_bodies: LargeBodies | None = None  # None: no blob storage
-    blobs_place: str | None = None  # prefix in a shared blob storage; None: the store keeps the name in a cell
-    adopts: bool = False  # whether `adopt` takes messages that a service received for this process
-    drive: Callable[[Callable[[], bool], float | None], None] | None = None  # in tests: works until true
+    blobs_place: str | None = None  # this store's prefix in a shared blob storage; None: it is in a cell
+    adopts: bool = False  # True if `adopt` takes messages that a service received for this process
+    drive: Callable[[Callable[[], bool], float | None], None] | None = None  # in tests: works until the first is true
 
     def usage(self) -> Usage | None:
-        """The calls so far to a service that bills by the request; None if there is no such service."""
+        """Return the calls so far to a service that bills by the request; None if the store uses no such service."""
         return None
 
     def connect(self) -> None:
-        """Connect now, not at first use. Raises the errors of opening."""
+        """Connect now, not at first use. Raises the errors of opening the store."""
         return None
 
     @abstractmethod
     def now_ms(self) -> int:
         """The store's clock, in ms: the only wall clock that redrive uses.
 
-        With a server, it is an estimate from its replies: never before the time at which this handle last settled or
-        triaged messages.
+        With a server, the time is an estimate from the server's replies, and never before the time at which this handle
+        last settled or triaged messages.
         """
 
     @abstractmethod

@@ -18,37 +18,37 @@ class Cells(Protocol):
     """
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
-        """The cells, in the order of `keys`; None for one that is missing or expired."""
+        """Return the cells in the order of `keys`; None for a cell that is missing or expired."""
         ...
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
-        """Try each swap; True where it was written. Each succeeds or fails by itself; those that succeed share one
-        commit, where the cells are in a database (on DynamoDB each is a commit of its own).
+        """Try each swap; returns True for each that was applied. Each succeeds or fails by itself; those that succeed
+        share one commit, where the cells are in a database (on DynamoDB each is a commit of its own).
 
-        `durable=False` does not wait for the disk: a power cut may undo the commit, a killed process does not. Meant
-        for state that lives seconds.
+        With `durable=False` the call does not wait for the disk: a power cut may undo the commit, a killed process does
+        not. Meant for state that is used for seconds only.
         """
         ...
 
 
 class OpenCells(Cells, Protocol):
-    """Cells opened by a URL of their own, for messages in a store without cells. Thread-safe."""
+    """Cells opened by their own URL, for messages in a store that has no cells. Thread-safe."""
 
     @property
     def requests(self) -> Mapping[str, int]:
-        """Calls so far to a service that bills by the request, by action; empty for other services."""
+        """The number of calls so far, by action, to a service that bills by the request; empty for other services."""
         ...
 
     def connect(self) -> None:
-        """Connect now, not at first use. Raises what opening raises."""
+        """Connect now, not at first use. Raises the errors of opening the cells."""
         ...
 
     def swap_all(self, swaps: Sequence[Swap]) -> None:
-        """Write all of the swaps or none, in one commit. Raises Conflict, writing nothing, if one does not apply."""
+        """Apply all swaps in one commit, or none: raises Conflict, without a change, if one swap does not apply."""
         ...
 
     def doctor(self) -> list[str]:
-        """Find unsafe or slow settings; one line each with the remedy, empty if there are none."""
+        """Find unsafe or slow settings; returns one line per setting with the remedy, or an empty list."""
         ...
 
     def close(self) -> None:

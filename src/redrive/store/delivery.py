@@ -24,7 +24,7 @@ from .base import StoreBase
 
 
 class DeliveryOperations(StoreBase):
-    """Operations for producers and workers. A store writes `put`, `exchange`, `wait`, `nudge` and `extend`."""
+    """Operations for producers and workers. A store must implement `put`, `exchange`, `wait`, `nudge` and `extend`."""
 
     @abstractmethod
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
@@ -63,13 +63,13 @@ class DeliveryOperations(StoreBase):
         """Return when a claim with one of the asks may return messages (also after a put in another process), on
         `nudge`, or after `timeout_ms`.
 
-        For an ask with `skip` it examines as many messages as a claim does, and sleeps no longer than until the first
-        message that it did not examine is due.
+        For an ask with `skip` the wait examines as many messages as a claim does, and lasts no longer than until the
+        first message that it did not examine is due.
         """
 
     @abstractmethod
     def nudge(self) -> None:
-        """End every wait of this store object; if none is in progress, the next one."""
+        """End every `wait` of this store object that is in progress; if there is none, the next `wait` ends at once."""
 
     @abstractmethod
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
@@ -94,14 +94,14 @@ class DeliveryOperations(StoreBase):
         """Store `state` with the message; False if the receipt is stale. Raises Unsupported without `traits.cells`."""
         raise Unsupported(f"{self.traits.name} keeps no checkpoints")
 
-    # -- what a store may leave out
+    # -- operations that a store may leave out
 
     def quiesce(self, queues: Collection[str] | None = None) -> None:
-        """Give back messages of these queues (None: of all, as the worker drains) that were received and not claimed,
-        until the next claim."""
+        """Give back the messages of these queues (None: of all queues, as the worker drains) that were received from
+        the service but not claimed, and receive no more until the next claim."""
 
     def on_notice(self, notify: Callable[[str, str], None]) -> None:
-        """Call `notify` with a name and a text for problems that no call can raise, as in a thread of the store."""
+        """Call `notify` with a notice's name and text for problems that no call can raise, as in a store's thread."""
 
     def route(self, queue: str, route: str | tuple[str, ...] | Callable[[Any, Mapping[str, str]], str | None]) -> None:
         """Route messages of this queue that other programs wrote to a task: its name, the names that a sender may
@@ -120,9 +120,9 @@ class DeliveryOperations(StoreBase):
         raise Unsupported(f"{self.traits.name} receives its messages itself")
 
     def let_go(self, handles: Collection[str]) -> set[str]:
-        """Forget these adopted messages; returns the handles of settled ones, which the service should delete."""
+        """Forget these adopted messages; returns the handles of the settled ones, which the service should delete."""
         return set()
 
     def delete_adopted(self, handles: Collection[str]) -> set[str]:
-        """Delete the settled messages among these, and return their handles. Unsettled ones stay adopted."""
+        """Delete those of these messages that are settled, and return their handles. The others stay adopted."""
         return set()

@@ -14,11 +14,11 @@ LOOKED_MAX = 10_000  # messages that a store without an index of ids examines
 
 
 class QueryOperations(StoreBase):
-    """Queries for the command line, metrics and triage. A store writes `find`, `counts`, `queues` and `peek`."""
+    """Queries for the command line, metrics and triage. A store implements `find`, `counts`, `queues` and `peek`."""
 
     @abstractmethod
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        """The messages with these ids, in their order; None for one that is not stored.
+        """Return the messages with these ids, in the order of `ids`; None for a message that is not stored.
 
         Without `traits.finds` also None for one that waits, or that another handle has claimed. With `traits.cancels`
         such a message is returned from its record: its content is ABSENT, and `ready` may mean that it runs elsewhere.
@@ -26,9 +26,9 @@ class QueryOperations(StoreBase):
         """
 
     def ids_from(self, first: str, last: str, *, limit: int) -> Ids:
-        """The ids of stored messages from `first` to `last`, sorted, at most `limit`, to complete the beginning of an
-        id. A store without an index of ids examines a bounded number of messages, and the result says if there were
-        more."""
+        """Return the ids of stored messages from `first` to `last` inclusive, sorted, at most `limit`, to complete the
+        beginning of an id. A store without an index of ids examines a bounded number of messages, and the result says
+        if there were more messages."""
         lanes = [Lane.READY, Lane.LEASED, Lane.DONE] if self.traits.finds else []
         lanes += [Lane.DEAD, Lane.QUARANTINE] if self.traits.triages else []
         ids, looked = set[str](), 0
@@ -44,17 +44,17 @@ class QueryOperations(StoreBase):
 
     @abstractmethod
     def counts(self, queue: str | None = None) -> Counts:
-        """The number of messages in each lane."""
+        """Return the number of messages in each lane of the queue; None counts all queues."""
 
     def counts_by_queue(self) -> dict[str, Counts]:
-        """The `counts` of every queue in `queues`, in one call."""
+        """Return the `counts` of every queue in `queues`, in one call."""
         return {queue: self.counts(queue) for queue in self.queues()}
 
     def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
-        """The number of waiting messages of the queue that become due after each bound and up to the next, inclusive.
-        `bounds_ms` ascend; the result has one entry less. Leased messages do not wait. A lease that ends in more than
-        an hour may count. Raises Unsupported if the store does not know due times. Unless a store overrides this, it
-        reads every waiting message."""
+        """Return the number of waiting messages of the queue that become due after each bound and up to the next,
+        inclusive. `bounds_ms` ascend; the result has one entry less. Leased messages do not wait, but a lease that ends
+        in more than an hour may count. Raises Unsupported if the store does not know due times. Unless a store
+        overrides this method, it reads every waiting message."""
         if not self.traits.finds:
             raise Unsupported(f"{self.traits.name} does not tell when its messages come due")
         counts = [DueCount(0, 0)] * (len(bounds_ms) - 1)
@@ -70,30 +70,30 @@ class QueryOperations(StoreBase):
 
     @abstractmethod
     def queues(self) -> list[str]:
-        """The names of all queues that hold messages or settings, sorted."""
+        """Return the names of all queues that hold messages or settings, sorted."""
 
     def outgoing(self) -> dict[str, Counts]:
-        """By queue, the redriven messages that are not yet sent back to the service that delivers them; `counts`
-        includes them. `oldest_age_s` is the time since the redrive of the first one. Empty for a store that delivers
-        its own messages."""
+        """Return, by queue, the counts of redriven messages that are not yet sent back to the service that delivers
+        them; `counts` includes them. `oldest_age_s` is the time since the earliest of their redrives. Empty for a store
+        that delivers its own messages."""
         return {}
 
     @abstractmethod
     def peek(
         self, lane: Lane | str | None, *, where: Filter = Filter(), limit: int = 100, cursor: str | None = None
     ) -> Page:
-        """A page of messages, without claiming them; `lane` None means every lane. `lane`, as every enum here, may be
-        given as text. Raises ValueError for a cursor of another store or query, ConfigError for a word that is not a
-        lane, Unsupported for dead and quarantine without `traits.triages`, for all others without `traits.finds`."""
+        """Return a page of the lane's messages (None: of every lane), without claiming them. `lane`, as every enum
+        here, may be text. Raises ValueError for a cursor of another store or query, ConfigError for a word that is not
+        a lane, Unsupported for dead and quarantine without `traits.triages`, for other lanes without `traits.finds`."""
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
-        """Dead messages grouped by (fingerprint, task), largest first; with `trend`, also the number of each that died
-        in the last two hours."""
+        """Return the dead messages grouped by (fingerprint, task), the largest group first; with `trend`, each group
+        also counts those that died in the last two hours."""
         raise Unsupported(f"{self.traits.name} has no access to dead messages")
 
     def groups(self, queue: str) -> list[Group]:
-        """The queue's groups with waiting messages or a width of their own, by name. Needs `traits.widths`
-        (Unsupported)."""
+        """Return those groups of the queue that have waiting messages or a width of their own, sorted by name. Raises
+        Unsupported without `traits.widths`."""
         raise Unsupported(f"{self.traits.name} does not list groups")
 
     def paused(self) -> frozenset[str]:

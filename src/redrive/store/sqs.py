@@ -11,15 +11,15 @@ from . import Store
 
 
 class SqsCaller(Protocol):
-    """Calls SQS."""
+    """The client with which a store calls SQS."""
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """Make the call; returns its response. Raises StoreUnavailable, StoreError, ConfigError."""
+        """Call SQS with the action; returns the response. Raises StoreUnavailable, StoreError, ConfigError."""
         ...
 
 
 class SqsQueueNames(Protocol):
-    """The names and the URL of a queue of SQS; `name` is redrive's."""
+    """A queue in SQS: the queue's `name` in redrive, its name in SQS, and its URL."""
 
     @property
     def name(self) -> str: ...
@@ -32,26 +32,26 @@ class SqsQueueNames(Protocol):
 
 
 class SqsDirectory(Protocol):
-    """The queues under the prefix of a store. Its methods raise ConfigError for a queue that does not exist."""
+    """The SQS queues under the prefix of a store. Methods raise ConfigError for an SQS queue that does not exist."""
 
     def of(self, queue: str) -> SqsQueueNames:
-        """The queue of SQS with the waiting messages of this queue."""
+        """Return the SQS queue that holds the waiting messages of `queue`."""
         ...
 
     def resting(self, queue: str, lane: Lane) -> SqsQueueNames:
-        """The queue of SQS with its messages at rest in this lane."""
+        """Return the SQS queue that holds the messages of `queue` at rest in the lane."""
         ...
 
     def all_resting(self, queue: str) -> Sequence[tuple[SqsQueueNames, Lane]]:
-        """Every queue of SQS with messages of this one at rest: by the app, by its redrive policy, by name."""
+        """Return the SQS queues with messages of `queue` at rest: those the app names, that of the policy, `…-dlq`."""
         ...
 
     def by_policy(self, queue: str) -> SqsQueueNames | None:
-        """The target of its redrive policy."""
+        """Return the SQS queue that is the target of the redrive policy of `queue`; None if there is no such policy."""
         ...
 
     def name_of(self, sqs_name: str) -> str | None:
-        """Redrive's name of a queue of SQS; None outside the prefix."""
+        """Return redrive's name for an SQS queue; None if the SQS queue is outside the prefix."""
         ...
 
     def names(self) -> list[str]: ...
@@ -62,27 +62,27 @@ class SqsDirectory(Protocol):
 
 
 class SqsEngine(Store):
-    """A store whose messages are in queues of SQS."""
+    """A store whose messages are in SQS queues."""
 
     url: str
     prefix: str
     region: str
-    triage_store: Store | None  # where dead letters go; None: they stay in SQS
-    routes: Any  # `codec.Routes` of messages that redrive did not write
+    triage_store: Store | None  # the store for dead messages; None: they stay in SQS
+    routes: Any  # the `codec.Routes` for messages that redrive did not write
     sqs_queues: SqsDirectory
 
     @property
     @abstractmethod
     def sqs(self) -> SqsCaller:
-        """The client of SQS."""
+        """The client with which this store calls SQS."""
 
     @abstractmethod
     def own_triage(self) -> None:
-        """Claim the triage store for this prefix. Raises ConfigError if it belongs to another, or has waiting messages
-        of its own; Unsupported where there is none."""
+        """Claim the triage store for this store's prefix. Raises ConfigError if the triage store belongs to another
+        prefix or has waiting messages of its own; Unsupported if there is no triage store."""
 
 
 def sqs_engine(store: Store) -> SqsEngine | None:
-    """The store on SQS below encryption and blob storage; None if the messages are elsewhere."""
+    """Return the store on SQS below layers of encryption and blob storage; None if the messages are not in SQS."""
     engine = store.engine
     return engine if isinstance(engine, SqsEngine) else None

@@ -46,8 +46,8 @@ def open_store(url: str) -> Store:
 
 
 def open_cells(url: str) -> OpenCells:
-    """Open the cells of a URL: `dynamodb://TABLE?region=eu-central-1`, or those of the store with this URL. Closing
-    them closes that store too.
+    """Open the cells of a URL: `dynamodb://TABLE?region=eu-central-1`, or those of the store with this URL. Closing the
+    cells closes that store too.
 
     Raises ConfigError for an unknown URL or a driver that is not installed, SchemaError, StoreUnavailable.
     """
@@ -61,8 +61,8 @@ def open_cells(url: str) -> OpenCells:
 
 
 def _open_beside(url: str) -> Store:
-    """Open a store for use by another store. One on a server is opened at first use, so that work without it continues
-    while the server is unreachable."""
+    """Open a store for use by another store. A PostgreSQL or Redis store is opened at first use, so that work that does
+    not use it continues while the server is unreachable."""
     if engine_of(url) not in ("postgres", "redis"):
         return open_store(url)
     from .lazy import LazyStore

@@ -1,4 +1,4 @@
-"""Open only the cells of a store, for messages in a store without cells."""
+"""Use only the cells of a store, for messages in another store that has no cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..store import Store
 
 
 class CellsOfStore:
-    """A store's cells as `OpenCells`: closing them closes the store."""
+    """The cells of a store as `OpenCells`. Closing the cells closes the store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

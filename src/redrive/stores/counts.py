@@ -8,7 +8,7 @@ from ..message import Counts, Lane, Message
 
 
 def total(counts: Collection[Counts]) -> Counts:
-    """The sum of counts, with the age of the oldest."""
+    """Return the sum of the counts, with the largest age among them."""
     return Counts(
         ready=sum(c.ready for c in counts),
         scheduled=sum(c.scheduled for c in counts),
@@ -21,7 +21,7 @@ def total(counts: Collection[Counts]) -> Counts:
 
 
 def counted(messages: Iterable[Message], now: int) -> Counts:
-    """Count messages by lane; the age is that of the oldest ready one."""
+    """Count messages by lane at the time `now`, in ms; the age is that of the oldest message in ready."""
     numbers = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
     oldest_ms = now
     for message in messages:

@@ -1,6 +1,6 @@
 """Failpoints: named points of a store at which a test kills the process or makes the call fail.
 
-Tests set a store's `failpoint`, which is called with the name; otherwise it is `no_failpoint`.
+A store calls its `failpoint` with the name of the point. It is `no_failpoint`, unless a test sets another function.
 """
 
 from __future__ import annotations
@@ -8,4 +8,4 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-no_failpoint: Callable[[str], Any] = bool  # does nothing; a builtin, as that costs least
+no_failpoint: Callable[[str], Any] = bool  # does nothing; `bool` because calling a builtin costs least

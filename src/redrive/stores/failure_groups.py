@@ -11,9 +11,9 @@ from ..message import BEFORE_MS, TREND_MS, FailureGroup, Message
 
 
 def grouped(deaths: Iterable[tuple[Message, Fault | None]], trend_ms: int | None) -> list[FailureGroup]:
-    """Group dead messages by the fingerprint of the fault they died of and by task, the largest group first.
+    """Group dead messages by task and by the fingerprint of the fault that each died of, the largest group first.
 
-    `trend_ms`: the present time, if the trend is wanted.
+    `trend_ms`: the current time if the trend of each group is wanted, or None.
     """
     groups: dict[tuple[str, str], FailureGroup] = {}
     for message, fault in deaths:
@@ -32,7 +32,7 @@ def _alone(message: Message, fault: Fault | None, trend_ms: int | None) -> Failu
 
 
 def _joined(a: FailureGroup, b: FailureGroup) -> FailureGroup:
-    """The sum of two groups, with the later id as sample."""
+    """Return the two groups as one, with the later of their sample ids."""
     return replace(
         a if a.sample_id > b.sample_id else b,
         count=a.count + b.count,

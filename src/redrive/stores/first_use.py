@@ -1,4 +1,4 @@
-"""Import the store of a package at first use: other modules of the package need no driver."""
+"""Import the module `store` of a package at first use, as the package's other modules need no driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def from_store(package: str, names: Sequence[str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names are in its module `store`."""
+    """Return the `__getattr__` of a package whose public names are defined in its module `store`."""
 
     def get(name: str) -> Any:
         if name not in names:

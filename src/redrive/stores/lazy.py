@@ -1,4 +1,4 @@
-"""A store on a server that is opened at the first call: a program that only enqueues does not need it."""
+"""A store on a server that is opened at the first call: a program that only enqueues does not need the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..store.wrapper import StoreWrapper
 
 
 class LazyStore(StoreWrapper):
-    """A store that is opened at the first call. That call raises the errors of opening, and the next one retries."""
+    """A store that is opened at the first call. If that fails, the call raises the error and the next one retries."""
 
     def __init__(self, open_store: Callable[[], Store]) -> None:  # super().__init__ would open the store
         self._open = open_store

@@ -30,7 +30,7 @@ from ..message import (
 
 
 def later(now_ms: int, delay_ms: int) -> int:
-    """When a delay ends, in ms. Adds 1 ms, since the current one has partly passed, and no message may be early."""
+    """When a delay ends, in ms. Adds 1 ms, as the current one has partly passed and no message may be early."""
     return now_ms + delay_ms + (delay_ms > 0)
 
 
@@ -59,7 +59,8 @@ def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
 
 
 def leased(message: Message, ask: ClaimRequest, alone: bool, now_ms: int) -> Message:
-    """The message as claimed. A lease that ran out counts as a crash, not as an attempt. `alone`: it had run alone."""
+    """The message as claimed. After a lease that ran out, the claim counts a crash (`alone`: it ran alone), no
+    attempt."""
     ran_out = message.lane is Lane.LEASED
     return replace(
         message,
@@ -75,19 +76,19 @@ def leased(message: Message, ask: ClaimRequest, alone: bool, now_ms: int) -> Mes
 
 
 def lapsed(message: Message, fault: Fault | None, now_ms: int) -> Message:
-    """The message after its lease ended early, without a worker, so that a second reclaim does not count it as never
-    started. It is due before messages enqueued after it, so that a backlog does not delay it."""
+    """The message after its lease ended early, without a worker, so that a second reclaim does not count the message as
+    never started. It is due before messages enqueued after it, so that a backlog does not delay it."""
     faults = _history(message.faults, fault)
     return replace(message, due_ms=min(now_ms, message.life_ms), worker=None, faults=faults)
 
 
 def given_back(message: Message, now_ms: int) -> Message:
-    """The message leased but never started, back at its place before messages enqueued after it."""
+    """The message, leased but never started, ready again and due before messages enqueued after it."""
     return replace(message, lane=Lane.READY, due_ms=min(now_ms, message.life_ms), attempt=message.attempt - 1)
 
 
 def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: int) -> Message:
-    """The message after any decision except an ack. A cancelled message becomes done, whatever the decision."""
+    """Return the message after any decision except an ack. A cancelled message becomes done, whatever the decision."""
     match decision:
         case RetryAt():
             moved, counts = _again(message, decision, now_ms), decision.counts and not decision.crashed
@@ -114,7 +115,7 @@ def _again(message: Message, retry: RetryAt, now_ms: int) -> Message:
 
 
 def _crashed(message: Message, decision: RetryAt | Quarantine) -> Message:
-    """Count a crash, if the process of the run died, like a lost lease."""
+    """Count a crash, as for a lost lease, if the decision says that the run's process died."""
     if not decision.crashed:
         return message
     alone = message.crashes_alone + (not decision.in_company)
@@ -122,7 +123,7 @@ def _crashed(message: Message, decision: RetryAt | Quarantine) -> Message:
 
 
 def done(message: Message, ack: Ack, result: bytes | None, now_ms: int) -> Message:
-    """The message after an ack that keeps it."""
+    """Return the message after an ack that keeps it in the done lane."""
     kept = replace(message, lane=Lane.DONE, due_ms=None, rested_ms=now_ms, result=result, deferral=None)
     return replace(kept, reason=None if ack.degraded is None else DEGRADED)
 
@@ -140,7 +141,7 @@ def cancelled(message: Message, now_ms: int) -> Message:
 
 
 def redriven(message: Message, verdict: Redrive, delay_ms: int, now_ms: int) -> Message:
-    """The message in a fresh life, with its id, first enqueue, history and checkpoint. A done one starts over."""
+    """The message in a fresh life, with its id, first enqueue, history and, unless it was done, checkpoint."""
     if message.lane is Lane.DONE:
         message = replace(message, result=None, progress=None)
     return replace(
@@ -164,7 +165,7 @@ def redriven(message: Message, verdict: Redrive, delay_ms: int, now_ms: int) -> 
 
 
 def before(message: Message, fault: Fault | None, blocked: bool, expires_ms: int | None) -> Before:
-    """The fields that `returned` and `readmitted` need, of a message with `fault` as its cause of death."""
+    """Return what `returned` and `readmitted` need of the message before a verdict; `fault`: its cause of death."""
     done = message.lane is Lane.DONE
     return Before(
         lane=message.lane,
@@ -191,7 +192,7 @@ def before(message: Message, fault: Fault | None, blocked: bool, expires_ms: int
 
 
 def returned(message: Message, before: Before) -> Message:
-    """The message as before its redrive, except for its fence and history."""
+    """Return the message as it was before its redrive, except for its fence and history."""
     return replace(
         message,
         lane=before.lane,
@@ -216,13 +217,13 @@ def returned(message: Message, before: Before) -> Message:
 
 
 def readmitted(message: Message, before: Before | None) -> Message:
-    """The message in the dead lane after quarantine, with its reason from before an isolation."""
+    """A quarantined message in the dead lane. One that a verdict isolated gets its earlier reason back."""
     isolated = before is not None and before.redrives == message.redrives
     return replace(message, lane=Lane.DEAD, reason=before.reason if before is not None and isolated else message.reason)
 
 
 def restored(message: Message, now_ms: int) -> Message:
-    """The message as an import stores it."""
+    """Return the message as an import stores it: at rest, without the fields that an import drops."""
     return replace(
         message,
         due_ms=None,
@@ -236,11 +237,11 @@ def restored(message: Message, now_ms: int) -> Message:
 
 
 def died_of(faults: Sequence[Fault], fingerprint: str | None, error: str | None) -> Fault | None:
-    """The fault in the history by which the message is indexed; None if it died of none."""
+    """Return the fault in the history by which the message is indexed as dead; None if it did not die of a fault."""
     if fingerprint is None:
         return None
     names = fingerprint, error or ""
-    unknown = Fault(Kind.DEFAULT, names[1], fingerprint=fingerprint)  # that fault was dropped from a long history
+    unknown = Fault(Kind.DEFAULT, names[1], fingerprint=fingerprint)  # for a fault dropped from a long history
     return next((fault for fault in reversed(faults) if (fault.fingerprint, fault.error) == names), unknown)
 
 
@@ -262,12 +263,12 @@ def matches(message: Message, fault: Fault | None, where: Filter) -> bool:
 
 
 def fits(wanted: str | tuple[str, ...] | None, value: str | None) -> bool:
-    """True if a value matches this field of a filter."""
+    """True if the value is allowed by this field of a filter: None allows all, a text itself, a tuple its members."""
     return wanted is None or (value in wanted if isinstance(wanted, tuple) else wanted == value)
 
 
 def _history(faults: tuple[Fault, ...], fault: Fault | None) -> tuple[Fault, ...]:
-    """The history with the new fault: the first ten and the last ten."""
+    """Return the history with the new fault: the first ten and the last ten are kept."""
     if fault is None:
         return faults
     kept = FAULTS_KEPT_EACH_END

@@ -10,7 +10,7 @@ from ..message import Deferral, Draft, Message
 
 
 class Meta(msgspec.Struct, omit_defaults=True, gc=False):
-    """The rarely set fields. Stored as JSON, so fields may be added but not renamed."""
+    """The rarely set fields of a message. Stored as JSON, so fields may be added but not renamed."""
 
     content: str = "json"
     headers: dict[str, str] = {}
@@ -27,13 +27,13 @@ encode = msgspec.json.Encoder().encode
 
 
 def text(value: Any) -> str:
-    """Encode a value as JSON text."""
+    """Return the value as JSON text."""
     encoded: bytes = encode(value)
     return encoded.decode()
 
 
 def meta_of(draft: Draft | Message, id: str) -> str | None:
-    """The encoded rare fields of a draft put under this id; None if all have defaults."""
+    """The rarely set fields of a draft put under this id, as JSON text; None if all have their defaults."""
     correlation = draft.correlation_id if draft.correlation_id != id else None
     rare = draft.headers or correlation or draft.causation_id or draft.traceparent or draft.keep_ms
     if not rare and draft.content == "json":

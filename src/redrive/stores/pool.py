@@ -1,8 +1,8 @@
 """Connections to a server: opened on demand, shared by threads, never by processes.
 
-Our own rather than the drivers': psycopg_pool keeps threads, which a fork loses, and connects in them, where a caller
-cannot see why it fails; redis-py's raises when none is free, or waits without regard to the call's deadline. Here the
-thread that needs a connection opens it, and every wait ends at the caller's deadline.
+Our own rather than the drivers': psycopg_pool keeps threads, which a fork loses, and connects in these threads, where a
+caller cannot see why connecting fails; redis-py's raises when no connection is free, or waits without regard to the
+call's deadline. Here the thread that needs a connection opens it, and every wait ends at the caller's deadline.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Pooled(Protocol):
         ...
 
     def drop(self) -> None:
-        """Close the connection without any request to the server."""
+        """Close the connection without a request to the server."""
         ...
 
     def leave_to_parent(self) -> None:
-        """In a forked child: forget the connection without any message to the server."""
+        """In a forked child: forget the parent's connection without a message to the server."""
         ...
 
 
@@ -96,7 +96,7 @@ class ConnectionPool(Generic[C]):
         return None
 
     def give(self, connection: C) -> None:
-        """Return a connection after use, without pending requests."""
+        """Return a connection after use, with no request pending, and close connections idle for too long."""
         now_s = connection.idle_since_s = time.monotonic()
         self._taken.discard(connection)
         with self._free:
@@ -110,7 +110,7 @@ class ConnectionPool(Generic[C]):
             self._free.notify()
 
     def lose(self, connection: C) -> None:
-        """Return an unusable connection to the pool, which closes it."""
+        """Return an unusable connection to the pool, which closes it and frees its place."""
         self._taken.discard(connection)
         connection.drop()
         self._left()
@@ -121,7 +121,7 @@ class ConnectionPool(Generic[C]):
             self._free.notify()
 
     def clear(self) -> None:
-        """Close idle connections, since their server is gone."""
+        """Close the idle connections, for when the server has closed or lost them."""
         with self._free:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -134,7 +134,7 @@ class ConnectionPool(Generic[C]):
         self.clear()
 
 
-heirs: weakref.WeakSet[Any] = weakref.WeakSet()  # objects whose `in_child` resets them after a fork
+heirs: weakref.WeakSet[Any] = weakref.WeakSet()  # objects whose `in_child` method resets them in the child after a fork
 
 
 def _in_child() -> None:

@@ -10,8 +10,8 @@ QueuePlace = tuple[int, int]
 
 
 def chosen(retries: Iterable[QueuePlace], backlog: Iterable[QueuePlace], ask: ClaimRequest) -> list[int]:
-    """The seqs to claim, in order. Both lists are of due messages, by priority and due time: `retries` have failed
-    before, at least `ask.retries` of each priority if available; `backlog` is the claim without reservation."""
+    """The seqs to claim, in order. Both lists are due messages by priority and due time. `retries`: those that failed
+    before, of each priority at least `ask.retries` if there are; `backlog`: what a claim without reservation finds."""
     seqs: dict[int, None] = {}
     first, rest = [[*of] for of in (retries, backlog)]
     retries_left = ask.retries

@@ -1,4 +1,4 @@
-"""The driver's connection of a connection or session of SQLAlchemy, without importing SQLAlchemy."""
+"""Find the driver's connection behind a connection or session of SQLAlchemy, without importing SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 
 def is_of(thing: Any, package: str) -> bool:
-    """True if the object's class, or a base class, is from the package."""
+    """True if the object's class, or one of its base classes, is defined in the package."""
     return any(base.__module__.partition(".")[0] == package for base in type(thing).__mro__)
 
 
 def driver_connection(tx: Any) -> Any:
     """The driver's connection, in a transaction begun by SQLAlchemy: otherwise its commit would do nothing, and later
-    writes be lost. None if there is no such connection."""
+    writes be lost. None if `tx` has no such connection."""
     connection = getattr(tx, "connection", None)
-    if callable(connection):  # Session.connection is a method, which begins the transaction
+    if callable(connection):  # Session.connection is a method; calling it begins the transaction
         tx = connection()
         connection = getattr(tx, "connection", None)
     driven = getattr(connection, "driver_connection", None)

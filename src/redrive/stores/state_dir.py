@@ -1,4 +1,4 @@
-"""The directory of worker identities on this machine, for stores that are not a local file."""
+"""Find the directory for worker identities on this machine, for stores that are not a local file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from ..config import settings
 
 _OTHER = re.compile(r"[^A-Za-z0-9.]+")
-_SHOWN = 40  # characters of the identity in the folder's name
+_SHOWN = 40  # how many characters of the identity the folder's name shows
 
 
 def state_dir(identity: str) -> Path | None:
     """The folder for workers of the store with this identity, such as `db.example.com:5432/app/redrive`; it need not
     exist yet.
 
-    In REDRIVE_STATE_DIR, or else $XDG_STATE_HOME/redrive, or else ~/.local/state/redrive. None if none of these is, or
-    can be made, a directory writable by this process. Raises ConfigError for invalid settings.
+    It is in REDRIVE_STATE_DIR, or else in $XDG_STATE_HOME/redrive, or else in ~/.local/state/redrive. None if this
+    process cannot make that directory or write to it. Raises ConfigError for invalid settings.
     """
     root = _root()
     if root is None or not _writable(root):

@@ -10,16 +10,16 @@ from . import driver_of, engine_of, sqlite_path
 
 
 class Upgraded(NamedTuple):
-    """The schema's version before and after; 0 if there was none."""
+    """The version of a store's schema before and after an upgrade; 0 before if there was no schema."""
 
     before: int
     after: int
 
 
 def ddl(url: str) -> str:
-    """The DDL of the schema for a store URL, for a person with the rights to run it. Does not connect.
+    """Return the DDL of the schema for a store URL, for a person with the rights to run it. Does not connect.
 
-    Raises Unsupported for a store without a schema, ConfigError.
+    Raises Unsupported for a store without a schema, ConfigError for an invalid URL.
     """
     match engine_of(url):
         case "sqlite":
@@ -36,8 +36,8 @@ def ddl(url: str) -> str:
 
 
 def is_there(url: str) -> bool:
-    """True if the store has been opened before: its file exists, or its schema has redrive's tables. Creates nothing;
-    always True for a store without file and schema. Raises StoreError, ConfigError."""
+    """True if the store of this URL has been opened before: its file exists, or its schema has redrive's tables.
+    Creates nothing; always True for a store without file and schema. Raises StoreError, ConfigError."""
     match engine_of(url):
         case "sqlite":
             return Path(sqlite_path(url)).exists()
@@ -53,8 +53,8 @@ def is_there(url: str) -> bool:
 def upgrade(url: str) -> Upgraded:
     """Migrate the schema, even if the URL says not to do so on opening.
 
-    Raises Unsupported for a store without a schema, SchemaError with the reason if it cannot be done, ReadOnly,
-    StoreError.
+    Raises Unsupported for a store without a schema, SchemaError with the reason if the schema cannot be migrated,
+    ReadOnly, StoreError.
     """
     match engine_of(url):
         case "sqlite":

@@ -1,4 +1,4 @@
-"""Determine the engine of a store URL."""
+"""Determine the engine of a store URL, and read SQLite's URLs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SCHEMES = "memory://, sqlite:///PATH, postgresql://HOST/DATABASE, redis://HOST:
 
 
 def engine_of(url: str) -> str:
-    """The engine by the URL's scheme: memory, sqlite, postgres, redis or sqs. Raises ConfigError."""
+    """Return the engine named by the URL's scheme: memory, sqlite, postgres, redis or sqs. Raises ConfigError."""
     scheme = url.partition("://")[0] if "://" in url else ""
     if scheme in ("memory", "sqlite", "sqs"):
         return scheme
@@ -30,11 +30,11 @@ def engine_of(url: str) -> str:
     raise ConfigError(f"store URL {shown(url)!r}: {what}; known: {_SCHEMES}")
 
 
-REDIS_GROUPS_BY = ("task", "fingerprint")  # the trait `groups_by`
+REDIS_GROUPS_BY = ("task", "fingerprint")  # Redis's value of the trait `groups_by`
 
 
 def sqlite_path(url: str) -> str:
-    """The path in a `sqlite:///…` URL. Raises ConfigError."""
+    """Return the path in a `sqlite:///…` URL. Raises ConfigError if there is none."""
     parts = split(url)
     path = unquote(parts.path)[1:]
     if parts.hosts or parts.user is not None or not path:
@@ -45,7 +45,7 @@ def sqlite_path(url: str) -> str:
 
 
 def sqlite_synchronous(url: str) -> str:
-    """The option `synchronous` of a `sqlite:///…` URL. Raises ConfigError for any other option."""
+    """Return the option `synchronous` of a `sqlite:///…` URL. Raises ConfigError for any other option."""
     options = {name: unquote(value) for name, value in split(url).options()}
     synchronous = options.pop("synchronous", "full")
     if options:

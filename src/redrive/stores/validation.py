@@ -1,4 +1,4 @@
-"""The checks of every store: every draft written can be stored, listed and delivered by other engines too."""
+"""The checks that every store makes, so that other engines can store, list and deliver every draft written too."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _USE_BLOBS = (
     'keep large bodies in files or S3 with App(…, blobs="file:///DIRECTORY" or "s3://BUCKET/PREFIX"), or REDRIVE_BLOBS'
 )
 _RAISE_MAX = "blob_max (REDRIVE_BLOB_MAX) bounds what blob storage takes"
-INT_MAX = 2**62  # stores use 64-bit integers, less a reserve for sums
-COUNT_MAX = 2**31 - 1  # stores use four-byte counters if possible
+INT_MAX = 2**62  # stores use 64-bit integers; the rest is room for sums
+COUNT_MAX = 2**31 - 1  # the largest count: stores use four-byte counters where they can
 WIDTH_MAX = 100_000
-# Limits of names, and of data besides the body: about those of SQS.
+# Limits of names, and of the data other than the body: about those of SQS.
 NAME_MAX = 255  # characters of a name of a task, a queue or a group
-KEY_BYTES_MAX = 1024  # limit of a unique key, and of each id and trace context of a message
+KEY_BYTES_MAX = 1024  # largest unique key, and largest id or trace context in a message
 HEADERS_MAX, HEADERS_BYTES_MAX = 100, 64 * 1024  # number of headers, and bytes of all names and values
 RESTED = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
@@ -51,8 +51,8 @@ def word(kind: type[E], said: E | str, what: str) -> E: ...
 @overload
 def word(kind: type[E], said: E | str | None, what: str) -> E | None: ...
 def word(kind: type[E], said: E | str | None, what: str) -> E | None:
-    """The member of `kind` for a member or its text. Raises ConfigError for any other text, which a store would
-    otherwise keep, or put into a statement."""
+    """Return the member of `kind` for `said`, a member or its text; None stays None. Raises ConfigError for any other
+    text, which a store would otherwise keep, or put into a statement."""
     if said is None or type(said) is kind:
         return said
     for one in kind:  # not kind(said), which also accepts words of newer versions
@@ -65,13 +65,13 @@ def word(kind: type[E], said: E | str | None, what: str) -> E | None:
 
 
 def lane_of(said: Lane | str | None) -> Lane | None:
-    """The lane to read; None for all."""
+    """Return the lane to read for a Lane or its text; None means all lanes. Raises ConfigError for another word."""
     return word(Lane, said, "lane")
 
 
 def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> None:
-    """Raises TooLarge or EnqueueError for the first draft that cannot be put, Unsupported for a key in a store without
-    keys. Unless `bounded`, names and headers may have any length that the store accepts."""
+    """Raise TooLarge or EnqueueError for the first draft that cannot be put, Unsupported for a unique key in a store
+    without them. Unless `bounded`, names and headers may be of any length that the store accepts."""
     for draft in drafts:
         if len(draft.body) > traits.body_bytes_max:
             raise TooLarge(
@@ -90,8 +90,8 @@ def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> N
 
 
 def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -> Sequence[Handle]:
-    """The handles, each with its lane as a Lane. Raises ValueError for a verdict that does not fit the number of
-    handles, EnqueueError for a draft as `admit` does, ConfigError for an unknown lane."""
+    """Return the handles, each with its lane as a Lane. Raises ValueError for a verdict that does not fit the number of
+    handles, EnqueueError for a draft that `admit` refuses, ConfigError for an unknown lane."""
     if isinstance(verdict, Redrive) and len(verdict.delays_ms) not in (0, len(handles)):
         raise ValueError(
             f"{len(verdict.delays_ms)} delays_ms for {len(handles)} handles; expected one for each, or none"
@@ -108,7 +108,7 @@ def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -
 
 
 def judged_lanes(verdict: Verdict) -> tuple[Lane, ...]:
-    """The lanes in which this verdict applies to a message."""
+    """Return the lanes in which a message must be for this verdict to apply."""
     match verdict:
         case Redrive():
             return (*RESTING, Lane.DONE)
@@ -121,7 +121,7 @@ def judged_lanes(verdict: Verdict) -> tuple[Lane, ...]:
 
 
 def key_is_held(old: str, draft: Draft, holder: str) -> EnqueueError:
-    """The error if the message `old` cannot be replaced by this draft."""
+    """Return the error for a Replace of the message `old` by a draft whose unique key `holder` holds."""
     return EnqueueError(
         f"message {old} cannot be replaced: message {holder} holds the unique key {draft.key!r} of task "
         f"{draft.task!r}; nothing was changed"
@@ -129,7 +129,7 @@ def key_is_held(old: str, draft: Draft, holder: str) -> EnqueueError:
 
 
 def values_of(where: Filter, *fields: str) -> dict[str, tuple[str, ...]]:
-    """The distinct values that the filter allows, by field, for those of these fields that it restricts."""
+    """The distinct values that the filter allows for each of these fields, without fields it does not restrict."""
     named = {field: getattr(where, field) for field in fields}
     return {
         field: (str(said),) if isinstance(said, str) else tuple(dict.fromkeys(said))
@@ -139,7 +139,7 @@ def values_of(where: Filter, *fields: str) -> dict[str, tuple[str, ...]]:
 
 
 def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Message]:
-    """The messages, each with its lane as a Lane. Raises TooLarge or EnqueueError for one that cannot be restored."""
+    """The messages, each with its lane as a Lane. Raises TooLarge or EnqueueError for one that cannot be stored."""
     for message in messages:
         if message.lane not in RESTING:
             raise EnqueueError(
@@ -156,7 +156,7 @@ def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Mess
 
 
 def unstorable(message: Message) -> str | None:
-    """Why no store could keep a foreign message; None if each can."""
+    """Return why no store could keep a message that another program wrote; None if every store can."""
     return (
         _counters(message)
         or _numbers(draft_of(message), _ANY)
@@ -184,7 +184,7 @@ def _found_by(message: Message) -> tuple[str, ...]:
 
 
 def draft_of(message: Message) -> Draft:
-    """The message as a draft, for the checks of drafts."""
+    """Return the message as a draft, so that the checks of drafts apply to it."""
     return Draft(
         task=message.task,
         queue=message.queue,
@@ -206,7 +206,7 @@ def draft_of(message: Message) -> Draft:
 
 
 def read_cursor(cursor: str | None) -> tuple[int, int]:
-    """The place after which a page begins. Raises ValueError for a cursor of another origin."""
+    """Return the position in a cursor, after which a page begins. Raises ValueError for a cursor of another origin."""
     if cursor is None:
         return -1, -1
     match = _CURSOR.fullmatch(cursor)
@@ -216,20 +216,20 @@ def read_cursor(cursor: str | None) -> tuple[int, int]:
 
 
 def begin(where: Filter, lane: Lane | None, after: tuple[int, int]) -> tuple[Filter, tuple[int, int]]:
-    """Return the filter without its lower time bound, and the page's start, raised to that bound."""
+    """Return the filter without its lower bound on the time of rest, and the page's start, moved up to that bound."""
     if where.since_ms is None or lane not in RESTED:
         return where, after
     return replace(where, since_ms=None), max(after, (where.since_ms, -1))
 
 
 def admit_width(width: int | None, least: int) -> None:
-    """Raises ConfigError for a group width out of bounds."""
+    """Raise ConfigError for a group width below `least` or above WIDTH_MAX; None passes."""
     if width is not None and not least <= width <= WIDTH_MAX:
         raise ConfigError(f"group width is {width}, expected {least} to {WIDTH_MAX}")
 
 
 def admit_names(queue: str, group: str | None = None) -> None:
-    """Raises ConfigError for names that no message can have; None means all groups of the queue."""
+    """Raise ConfigError for names that no message can have; `group` None means all groups of the queue."""
     if group == "":
         raise ConfigError("the group has an empty name; name one, or give None for all groups of the queue")
     if not queue:
@@ -244,19 +244,19 @@ def admit_names(queue: str, group: str | None = None) -> None:
 def admit_settings(
     queue: str, width: int | None, order: GroupOrder | str | None, on_dead: OnDead | str | None
 ) -> tuple[GroupOrder | None, OnDead | None]:
-    """The last two by name. Raises ConfigError for settings that no queue could have."""
+    """The order and `on_dead` as enum members. Raises ConfigError for settings that no queue could have."""
     admit_names(queue)
     admit_width(width, 1)
     return word(GroupOrder, order, "group_order"), word(OnDead, on_dead, "on_dead")
 
 
 def _too_long(draft: Draft) -> str | None:
-    """Why the draft's names, keys or headers exceed their limits, or None."""
+    """Return why the draft's names, keys or headers exceed their limits, or None."""
     size = len(draft.task) + len(draft.queue) + len(draft.content)
     for text in (draft.group, draft.key, draft.correlation_id, draft.causation_id, draft.producer, draft.traceparent):
         if text:
             size += len(text)
-    why = _longest(draft) if size > NAME_MAX else None  # if so, some field may be too long
+    why = _longest(draft) if size > NAME_MAX else None  # only then can one field be too long
     return why if why or not draft.headers else _headers(draft.headers)
 
 
