@@ -1,6 +1,6 @@
 """The store on AWS SQS; `wire` encodes messages for SQS.
 
-Nothing is imported until it is used: the Lambda function that redrives dead messages starts with `wire` alone.
+A module is imported only when a name is used: the Lambda function that redrives dead messages needs `wire` alone.
 """
 
 from __future__ import annotations

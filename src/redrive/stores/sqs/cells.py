@@ -17,7 +17,7 @@ from ..url import REDIS_GROUPS_BY, engine_of
 from .url import Mode, SqsUrl
 from .wire import ANY_BODY_MAX, PROGRESS_BYTES_MAX
 
-# Runs, plans, annotations and the audit log share commits with the dead letters.
+# Prefixes of cells that must change in one commit with the dead letters: runs, plans, annotations, the audit log.
 WITH_TRIAGE = ("run/", "runs", "group/", "rules", "audit", "auto")
 NO_TRIAGE = (
     "SQS can show nothing of what lies in it; name a store for the dead letters in the URL, triage=sqlite:///dead.db "
@@ -32,7 +32,7 @@ Resting = TypeVar("Resting")
 
 
 class NoCells:
-    """The cells of a store without any: always empty."""
+    """The cells of a store that has no place for them: `read` finds none, and `swap` raises Unsupported."""
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
         return [None] * len(keys)
@@ -44,14 +44,14 @@ class NoCells:
 
 
 class SplitCells:
-    """Cells in two places: those of redrive runs beside the dead letters, all others in `shared`."""
+    """Cells in two places: those with a key in WITH_TRIAGE are beside the dead letters, all others in `shared`."""
 
     def __init__(self, shared: Cells, triage: Cells) -> None:
         self._shared, self._triage = shared, triage
 
     @property
     def requests(self) -> Counter[str]:
-        """The requests to the shared cells, if they are billed."""
+        """The number of calls to the shared cells by action; empty if those cells are not billed by the request."""
         counter = getattr(self._shared, "requests", None)
         return counter if isinstance(counter, Counter) else Counter()
 
@@ -76,14 +76,14 @@ class SplitCells:
 
 
 def need(triage: Resting | None) -> Resting:
-    """Return the triage store, or a part of it. Raises Unsupported if there is none."""
+    """Return `triage`, the triage store or a part of it. Raises Unsupported if it is None."""
     if triage is None:
         raise Unsupported(NO_TRIAGE)
     return triage
 
 
 def check_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
-    """Raises Conflict if a swap would not apply now. Checked before messages are sent, as SQS has no shared commit."""
+    """Raise Conflict if a swap would not apply now. For use before messages are sent, as SQS has no shared commit."""
     if not swaps:
         return
     current = cells.read([swap.key for swap in swaps])
@@ -93,20 +93,20 @@ def check_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
 
 
 def apply_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
-    """Apply these swaps, those of the audit log last. Raises Conflict if one does not apply."""
+    """Apply the swaps, those of the audit log last. Raises Conflict if one does not apply; others may have."""
     audit_swaps = [swap for swap in swaps if swap.key.startswith("audit")]
     for some in ([swap for swap in swaps if not swap.key.startswith("audit")], audit_swaps):
         if some and not all(cells.swap(some)):
             raise Conflict("a cell was changed meanwhile; what was sent stays sent, as SQS commits nothing with it")
 
 
-# -- what the URL names
+# -- the stores that the URL names
 
 StoreOpener = Callable[[str], Store]
 
 
 class BesideStores:
-    """The triage store and the cells of a store on SQS: those given, or those in its URL.
+    """The triage store and the cells of a store on SQS: `triage` and `cells` if given, else those that the URL names.
 
     `open_store` and `open_cells` open those of the URL. Without cells, `cells` is always empty and `some_cells` None.
     """
@@ -135,19 +135,19 @@ class BesideStores:
             raise ConfigError(f"store URL {at.shown!r}: track=true needs a place for its records. {NO_CELLS}")
 
     def commits(self, swaps: Sequence[Swap]) -> bool:
-        """True if the triage store has the cells of all swaps, and so can write them in one commit."""
+        """True if the triage store holds the cells of all `swaps`, and so can write them in one commit."""
         return self.triage is not None and (
             self._own is None or all(swap.key.startswith(WITH_TRIAGE) for swap in swaps)
         )
 
     def open(self) -> None:
-        """Connect now, not at first use. Raises the errors of connecting."""
+        """Connect the triage store and the cells now, not at first use. Raises the errors of connecting."""
         for part in (self.triage, self._own):
             if part is not None:
                 part.connect()
 
     def requests(self) -> Counter[str]:
-        """The requests to the cells, by action."""
+        """Return the number of calls to the cells by action; empty without cells of their own."""
         return Counter() if self._own is None else Counter(self._own.requests)
 
     def doctor(self) -> list[str]:
@@ -160,7 +160,7 @@ class BesideStores:
 
 
 def _open_cells(url: str, region: str, open_store: StoreOpener, open_cells: Callable[[str], OpenCells]) -> OpenCells:
-    """Open the cells. A DynamoDB table is in the region of the queues unless its URL names another."""
+    """Open the cells of a URL. A DynamoDB table is in the queues' `region` unless its URL names another."""
     if not url.startswith("dynamodb://"):
         return CellsOfStore(open_store(url))
     if "region=" not in url:
@@ -170,19 +170,19 @@ def _open_cells(url: str, region: str, open_store: StoreOpener, open_cells: Call
 
 # -- pauses
 
-PAUSES = "sqs/paused"  # the cell with the paused queues, as SQS has no pauses
-PAUSES_EVERY_S = 1.0  # how often the cell of pauses is read
+PAUSES = "sqs/paused"  # key of the cell that lists the paused queues, as SQS cannot pause a queue
+PAUSES_EVERY_S = 1.0  # how long a list of paused queues is used before its cell is read again
 
 
 class QueuePauses:
-    """Pauses the queues of one store. Without cells no queue can be paused."""
+    """Pauses the queues of one store, by a list in a cell. Without cells no queue can be paused."""
 
     def __init__(self, cells: Cells | None) -> None:
         self._cells = cells
         self.seen: tuple[float, frozenset[str]] = (-math.inf, frozenset())  # when the cell was read, and its queues
 
     def queues(self) -> frozenset[str]:
-        """The paused queues, at most PAUSES_EVERY_S old."""
+        """Return the names of the paused queues, as they were at most PAUSES_EVERY_S ago."""
         if self._cells is None:
             return frozenset()
         looked_s, names = self.seen
@@ -193,7 +193,7 @@ class QueuePauses:
         return names
 
     def set(self, queue: str, paused: bool) -> None:
-        """Pause or resume a queue. Raises Unsupported without cells."""
+        """Pause the queue, or resume it if `paused` is False. Raises Unsupported without cells."""
         if self._cells is None:
             raise Unsupported(f"queue {queue!r} cannot be paused. {NO_CELLS}")
         while True:
@@ -207,7 +207,7 @@ class QueuePauses:
 
 
 def traits_of(at: SqsUrl, *, cells: bool, triage: bool) -> Traits:
-    """The traits of a store with or without cells and triage store."""
+    """The traits of a store on SQS with this URL; `cells`, `triage`: True if the store has them."""
     return Traits(
         name="sqs",
         body_bytes_max=ANY_BODY_MAX,

@@ -22,12 +22,12 @@ from .track import RECORDS as TRACKS
 from .track import Track, read_record
 from .wire import claimed
 
-FRESH_SHARE = 0.5  # share of a lease: a message buffered for longer is hidden again before its delivery
-WAITED_MS = 5 * 60_000  # how long Lambda may have gathered a message in a batch before it called the function
+FRESH_SHARE = 0.5  # a message buffered for more than this share of its lease has its lease renewed before delivery
+WAITED_MS = 5 * 60_000  # how long Lambda may have held a message for its batch before it called the function
 
 
 class Claims:
-    """Claims for one store. `tracked`: each message has a record, which may show that it was cancelled."""
+    """Claims messages for one store. `tracked`: each message has a record, which may show that it was cancelled."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Claims:
         self._tracked, self._now_ms = tracked, now_ms
 
     def claim(self, placed: Sequence[tuple[ClaimRequest, SqsQueue]], *, patient: bool) -> list[Delivery]:
-        """Claim for each request. Raises the first error if no message was received."""
+        """Claim for each request. Raises the first error if there are errors and no delivery."""
         deliveries, errors = list[Delivery](), list[StoreError | ConfigError]()
         for (ask, queue), received in zip(placed, self._receivers.ask(placed, patient=patient), strict=True):
             if received:
@@ -61,7 +61,7 @@ class Claims:
         return deliveries
 
     def take(self, ask: ClaimRequest, queue: SqsQueue, received: Sequence[Received]) -> list[Delivery]:
-        """Claim all received messages, even those buffered for long or behind others of their groups."""
+        """Claim all of these messages, even those received long ago or behind others of their groups."""
         return self._deliver(ask, queue, received, self._records_of(ask, received))
 
     def _records_of(self, ask: ClaimRequest, received: Sequence[Received]) -> dict[str, Cell]:
@@ -70,8 +70,8 @@ class Claims:
     def _known(
         self, ask: ClaimRequest, queue: SqsQueue, received: Sequence[Received], errors: list[StoreError | ConfigError]
     ) -> tuple[Sequence[Received], dict[str, Cell]]:
-        """The messages that can be delivered, and their records. If records are unreadable, the messages that need them
-        wait for the next claim; in a FIFO queue all wait, to keep the order."""
+        """The messages that can be delivered now, and their records. If records are unreadable, messages that need
+        theirs wait for the next claim; in a FIFO queue all wait, to keep the order."""
         try:
             records = self._records_of(ask, received)
             if any(is_again(one) for one in received):
@@ -120,7 +120,7 @@ class Claims:
         return deliveries
 
     def _hop(self, steps: Sequence[SettleStep]) -> None:
-        """Defer messages. One that fails is received again when its visibility ends, and deferred then."""
+        """Send the copies or hide the messages of these steps. If that fails, a message returns as its lease ends."""
         self._settling.send(steps)
         self._settling.keep(steps)
         done = [step for step in steps if step.error is None and step.word is Settled.OK]
@@ -129,7 +129,7 @@ class Claims:
 
 
 class SqsLeases:
-    """The leases of one store: how long a message is hidden. SQS reports lost ones on renewal."""
+    """The leases of one store: a lease is the time for which SQS hides a message. SQS reports lost ones on renewal."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class SqsLeases:
         for at, receipt in enumerate(receipts):
             held = held_by.get(receipt)
             if held is None and self._steps.ended(receipt) is not None:
-                continue  # settled, but the worker repeats the whole call
+                continue  # the message is settled; only the worker repeats its whole call
             seconds = 0 if held is None else min(math.ceil(lease_ms / 1000), held.stays_s(now))
             if held is None or (held.until_ms <= now and seconds <= 0):
                 words[at] = LeaseStatus.LOST
@@ -162,7 +162,7 @@ class SqsLeases:
                 job, mine = jobs.setdefault(held.queue.url, (BatchJob(HIDE, held.queue.url, []), []))
                 job.entries.append({"ReceiptHandle": held.handle, "VisibilityTimeout": seconds})
                 mine.append(at)
-                if held.group is not None:  # also extends the messages behind it in the group, best effort
+                if held.group is not None:  # extend the messages waiting behind this one in its group too, best effort
                     more = [one.raw["ReceiptHandle"] for one in self._in_flight.fifo.behind(held.group)]
                     if all(self._hide_for(held.queue, more, seconds)):
                         self._in_flight.fifo.renewed(held.group, now + seconds * 1000)
@@ -192,7 +192,7 @@ class SqsLeases:
         self._ending.leave(lost)
 
     def fresh(self, queue: SqsQueue, received: Sequence[Received]) -> Sequence[Received]:
-        """Drop messages whose lease ran out in the buffer, and renew the leases of those that waited long."""
+        """Drop messages whose lease ran out in the buffer, and renew the leases of the rest if one has waited long."""
         now = self._now_ms()
         if all(one.until_ms - now > FRESH_SHARE * (one.until_ms - one.at_ms) for one in received):
             return received
@@ -202,7 +202,7 @@ class SqsLeases:
         return [Received(one.raw, one.at_ms, now + lease_ms) for one, ok in zip(alive, hidden, strict=True) if ok]
 
     def _hide_for(self, queue: SqsQueue, handles: Sequence[str], seconds: int) -> list[bool]:
-        """Hide messages for `seconds` more; returns True for each success."""
+        """Hide the messages with these SQS receipts for `seconds` from now; returns True for each success."""
         job = BatchJob(HIDE, queue.url, [{"ReceiptHandle": handle, "VisibilityTimeout": seconds} for handle in handles])
         run(self._sqs, [job])
         return [error is None for error in job.answers]
@@ -225,7 +225,7 @@ class Adopting:
         self._receivers, self._deletes, self._now_ms = receivers, deletes, now_ms
 
     def adopt(self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str) -> list[Delivery]:
-        """Claim messages that are hidden for `lease_ms`.
+        """Claim messages that Lambda received and SQS hides for `lease_ms`.
 
         They are settled like any others, except that none is deleted: `let_go` returns those that Lambda may delete. A
         message that is not due yet is hidden again and not among the deliveries.
@@ -238,7 +238,7 @@ class Adopting:
         return self._claims.take(ask, sqs_queue, received)
 
     def let_go(self, handles: Collection[str]) -> set[str]:
-        """Forget these messages; returns those that Lambda may delete. The others have been hidden."""
+        """Forget these adopted messages; returns the SQS receipts of the settled ones, which Lambda may delete."""
         self._deletes.flush()
         done = {end.handle for end in self._deletes.over(handles)}
         self._deletes.forget(handles)
@@ -246,14 +246,14 @@ class Adopting:
         return done
 
     def delete(self, handles: Collection[str]) -> set[str]:
-        """Delete the settled messages among these, and return their handles. Unsettled ones stay adopted."""
+        """Delete those of these messages that are settled, and return their SQS receipts. The others stay adopted."""
         ends = self._deletes.over(handles)
         self._deletes.end(ends, last=True)
         return {end.handle for end in ends}
 
 
 def _due_ms(message: Message) -> int:
-    """When a message delayed by SQS itself was due: a retry by its last fault, any other at its put."""
+    """When a message that SQS delayed was due: a retry by its last fault, any other when its life began."""
     fault = message.faults[-1] if message.faults and message.faults[-1].at_ms >= message.life_ms else None
     due_ms: int = message.life_ms if fault is None else fault.at_ms + (fault.delay_ms or 0)
     return due_ms

@@ -17,17 +17,17 @@ from ...awsapi.http import QuickCalls
 from ...errors import ConfigError, StoreError, StoreUnavailable
 
 SEND, DELETE, HIDE = "SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"
-QUICK = (SEND, "ReceiveMessage", DELETE, HIDE)  # actions called frequently
-THREADS = 12  # concurrent calls of one store, besides those that wait for messages
-ENTRIES_MAX = 10  # entries of one batch
-BYTES_MAX = 1024 * 1024  # bytes of a batch, and of a message
-TRIES = 4  # attempts of an entry that failed on AWS's side
-PAUSE_S = 0.05  # pause before the second attempt; doubles with each attempt
+QUICK = (SEND, "ReceiveMessage", DELETE, HIDE)  # frequent actions, which are called without boto3 where possible
+THREADS = 12  # concurrent calls of one store, besides calls that wait for messages
+ENTRIES_MAX = 10  # most entries in one batch
+BYTES_MAX = 1024 * 1024  # most bytes in one batch, and in one message
+TRIES = 4  # attempts for an entry that failed on AWS's side
+PAUSE_S = 0.05  # pause before the second attempt; doubles before each further one
 
 
 class Sqs:
-    """A thread-safe client. `requests` counts calls by action, including each attempt. `boto3`: make even the frequent
-    calls with boto3, as is always done behind a proxy."""
+    """A thread-safe client of SQS. `requests` counts calls by action, every attempt. `boto3`: make the frequent calls
+    with boto3 too, as is always done behind a proxy."""
 
     def __init__(
         self, region: str, endpoint: str | None = None, *, connections: int = THREADS, boto3: bool = False
@@ -49,7 +49,7 @@ class Sqs:
         self.requests[action] += 1
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """Make the call; returns its response. Raises StoreUnavailable, StoreError, ConfigError."""
+        """Call SQS with the action; returns the response. Raises StoreUnavailable, StoreError, ConfigError."""
         try:
             if self._quick is None or action not in QUICK:
                 answer: dict[str, Any] = getattr(self._client, method_of(action))(**parameters)
@@ -61,7 +61,7 @@ class Sqs:
         return answer
 
     def all(self, works: Sequence[Callable[[], None]]) -> None:
-        """Run all works, as parallel as threads allow, and return when they are done. They must not raise."""
+        """Run all works, as parallel as threads allow, and return when the last one ends. Works must not raise."""
         if len(works) == 1:
             works[0]()
         elif works:
@@ -75,7 +75,7 @@ class Sqs:
 
 
 class Crew:
-    """Daemon threads that start with the first work, at most `most` of them."""
+    """A group of at most `most` daemon threads, each started when a work finds no idle thread."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
@@ -85,12 +85,12 @@ class Crew:
         self._closed = False
 
     def grow(self, most: int) -> None:
-        """Allow at least this many threads."""
+        """Raise the limit of threads to `most`, unless it is higher already."""
         with self._lock:
             self._most = max(self._most, most)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Run `work` when a thread is free; after `close` on the caller's thread."""
+        """Run `work` on a thread, when one is free; after `close`, run it now on the caller's thread."""
         with self._lock:
             if self._closed:
                 pass
@@ -104,7 +104,7 @@ class Crew:
         work()
 
     def all(self, works: Sequence[Callable[[], None]]) -> None:
-        """Run all works, and return when they are done."""
+        """Run all works, the first on the caller's thread, and return when the last one ends."""
         left, lock, over = [len(works)], threading.Lock(), threading.Event()
 
         def one(work: Callable[[], None]) -> None:
@@ -126,7 +126,7 @@ class Crew:
         while (work := self._works.get()) is not None:
             try:
                 work()
-            except BaseException:  # the thread ends with its error, and another replaces it
+            except BaseException:  # this thread ends with the error; a later work starts another
                 with self._lock:
                     self._threads -= 1
                 raise
@@ -134,7 +134,7 @@ class Crew:
                 self._idle += 1
 
     def close(self) -> None:
-        """End the threads, each after its current work."""
+        """End the threads, each after the works that wait for it."""
         with self._lock:
             self._closed = True
             for _ in range(self._threads):
@@ -147,18 +147,18 @@ BatchEntry = dict[str, Any]
 
 
 class BatchJob(Struct):
-    """Entries for one action on one queue. After `run`, `answers` has None or the error of each."""
+    """Entries for one action on one queue. After `run`, `answers` has for each entry its error, or None."""
 
     action: str
     url: str
     entries: list[BatchEntry]
-    sizes: list[int] = []  # bytes of each entry, if the action limits them
+    sizes: list[int] = []  # bytes of each entry; empty if the action does not limit them
     answers: list[StoreError | ConfigError | None] = []
 
 
 def run(sqs: Sqs, jobs: Sequence[BatchJob]) -> None:
-    """Run all jobs in batches of ten, as parallel as threads allow, but sends to a FIFO queue in order. Errors are in
-    the answers; raises nothing."""
+    """Run all jobs in batches of ten, as parallel as threads allow; a job that sends to a FIFO queue runs its batches
+    in order. Raises nothing: errors are in the jobs' `answers`."""
     works: list[Callable[[], None]] = []
     for job in jobs:
         job.answers = [None] * len(job.entries)
@@ -170,8 +170,8 @@ def run(sqs: Sqs, jobs: Sequence[BatchJob]) -> None:
 
 
 def _in_order(sqs: Sqs, job: BatchJob) -> None:
-    """Send batch after batch, up to the first failure, so that no later message overtakes it. Within that batch SQS may
-    have accepted entries after the failed one."""
+    """Send the job's batches in order, up to the first that has a failed entry, so that no later message overtakes that
+    one. Within that batch SQS may have accepted entries after the failed one."""
     failed = None
     for part in parts(job):
         if failed is None:
@@ -183,7 +183,7 @@ def _in_order(sqs: Sqs, job: BatchJob) -> None:
 
 
 def parts(job: BatchJob) -> Iterator[range]:
-    """Yield the ranges of entries that form batches."""
+    """Yield the range of the job's entries that go into each batch."""
     begin = size = 0
     for at in range(len(job.entries)):
         more = job.sizes[at] if job.sizes else 0
@@ -203,7 +203,7 @@ def _batch(sqs: Sqs, job: BatchJob, part: Sequence[int]) -> None:
         entries = [{"Id": str(at), **job.entries[at]} for at in part]
         try:
             failed = sqs.call(job.action, QueueUrl=job.url, Entries=entries).get("Failed") or ()
-        except Exception as error:  # any error: an entry without a response is not done
+        except Exception as error:  # any error: without a response, each entry counts as failed
             answer = error if isinstance(error, StoreError | ConfigError) else StoreUnavailable(f"SQS: {error!r}")
             for at in part:
                 job.answers[at] = answer
@@ -224,4 +224,4 @@ def _entry_error(job: BatchJob, failure: dict[str, Any]) -> StoreError:
 
 
 class EntryRefused(StoreError):
-    """SQS rejects this entry, and would again."""
+    """SQS rejects an entry, and would reject it again."""

@@ -1,8 +1,8 @@
 """The last step of settling: delete messages or change their visibility, in batches of ten.
 
-Entries that fill no batch wait a moment for those of the next call, so that a request rarely carries fewer than ten;
-their messages stay hidden meanwhile. A failed entry is retried until its message's visibility ends. Then SQS delivers
-the message again, as after a crash.
+Entries that do not fill a batch wait a moment for those of the next call, so that a request rarely carries fewer than
+ten; their messages stay hidden meanwhile. A failed entry is retried until its message's visibility ends. Then SQS
+delivers that message again, as after a crash.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ...errors import ConfigError, StoreError
 from .client import DELETE, ENTRIES_MAX, HIDE, BatchJob, EntryRefused, Sqs, run
 
 LINGER_S = 0.1
-AGAIN_S = 1.0  # interval of retries for failed entries
+AGAIN_S = 1.0  # how long a failed entry waits for its next attempt
 SECONDS_MAX = 12 * 3600
 
 
 class End(NamedTuple):
-    """A message to delete, or to hide until `until_ms`. Retried until `expires_ms`."""
+    """A message to delete, or to hide until `until_ms`. A failed attempt is repeated until `expires_ms`."""
 
     url: str
     handle: str
     expires_ms: int
     until_ms: int | None = None
-    most_s: int = SECONDS_MAX  # longest time the message may be hidden, in seconds
+    most_s: int = SECONDS_MAX  # longest time for which SQS may hide the message now
 
 
 class Deletes:
@@ -40,11 +40,11 @@ class Deletes:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._adopted, self._undeleted = set[str](), dict[str, End]()  # by receipt handle of SQS
-        self._due_s = math.inf  # when the remaining entries are sent, even in a partial batch
+        self._adopted, self._undeleted = set[str](), dict[str, End]()  # by SQS's receipt
+        self._due_s = math.inf  # when entries in partial batches are sent at the latest
 
     def end(self, ends: Sequence[End], *, last: bool) -> None:
-        """Add entries and send full batches; with `last` all entries."""
+        """Add entries and send the full batches; with `last`, send all entries. Adopted messages are not deleted."""
         with self._changed:
             todo, self._left = [*self._left, *self._without_adopted(ends)], []
         if not last:
@@ -53,13 +53,13 @@ class Deletes:
         self._do(todo)
 
     def flush(self) -> None:
-        """Send all remaining entries."""
+        """Send all entries that wait for a full batch."""
         self.end([], last=True)
 
     # -- messages that Lambda received
 
     def adopt(self, handles: Collection[str]) -> None:
-        """Leave the deletion of these messages to Lambda until `over` is called for them."""
+        """Withhold the deletes of these messages, which Lambda received, until `over` is called for them."""
         self._adopted.update(handles)
 
     def _without_adopted(self, ends: Sequence[End]) -> Sequence[End]:
@@ -70,13 +70,13 @@ class Deletes:
         return [end for end in ends if end.handle not in left]
 
     def over(self, handles: Collection[str]) -> list[End]:
-        """Remove and return the withheld deletes of these messages."""
+        """Return the withheld deletes of these messages, and end the adoption of the messages that have one."""
         ends = [self._undeleted.pop(handle) for handle in handles if handle in self._undeleted]
         self._adopted.difference_update(end.handle for end in ends)
         return ends
 
     def forget(self, handles: Collection[str]) -> None:
-        """End the adoption of these messages."""
+        """End the adoption of these messages, whether they have a withheld delete or not."""
         self._adopted.difference_update(handles)
 
     # -- batches
@@ -124,7 +124,7 @@ class Deletes:
         self._again(failed)
 
     def _again(self, failed: Sequence[tuple[End, StoreError | ConfigError]]) -> None:
-        """Retry failed entries later. Those that SQS rejects are lost: their message was redelivered, or is gone."""
+        """Retry failed entries later, and report those that were refused or too late; SQS may redeliver them."""
         now = self._now_ms()
         again = [end for end, error in failed if not isinstance(error, EntryRefused) and now < end.expires_ms]
         lost = [(end, error) for end, error in failed if end not in again]
@@ -141,7 +141,7 @@ class Deletes:
 
 
 def _full(ends: Sequence[End]) -> tuple[list[End], list[End]]:
-    """Split the entries into full batches and the rest."""
+    """Split the entries into those that fill batches of ten, by queue and action, and the rest."""
     kinds: dict[tuple[str, bool], list[End]] = {}
     for end in ends:
         kinds.setdefault((end.url, end.until_ms is None), []).append(end)

@@ -1,8 +1,8 @@
 """Send messages under a record and a unique key (`track=true`).
 
-A message's key is taken and its record written before it is sent; after that it is marked as sent. If the process is
-killed in between, another message may take the key over after a minute. If the first one was sent after all and has not
-run since, two messages share the key.
+A message's key is taken and its record written before the message is sent; then the record is marked as sent. If the
+process is killed in between, another message may take the key after a minute. If the first message was sent after all
+and has not run since, both messages share the key.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from .track import (
 )
 from .wire import RECORD_TTL_MS as TTL_MS
 
-PATIENCE_S, LOOK_S = 1.0, 0.02  # how long, and how often, a put checks if the holder of its key was sent
+PATIENCE_S, LOOK_S = 1.0, 0.02  # how long a put waits to see if the holder of its key was sent, and how often it looks
 
 SendResult = str | StoreError | ConfigError | None
 SendMessages = Callable[[Sequence[Message]], Sequence[StoreError | ConfigError | None]]
 
 
 class KeyState(Enum):
-    """The state of a unique key; UNSURE while its holder may be about to be sent."""
+    """The state of a unique key; UNSURE while the key's holder may be about to be sent."""
 
     FREE = auto()
     HELD = auto()
@@ -47,7 +47,7 @@ class KeyState(Enum):
 
 
 class TrackedSends:
-    """Sends tracked messages. Thread-safe."""
+    """Sends messages that have a record and may have a unique key. Thread-safe."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class TrackedSends:
         ending: Collection[str] = (),
         keyed: bool = True,
     ) -> list[SendResult]:
-        """Send messages. Returns for each None, the id of the message that holds its key, or the error, after which it
-        holds no key.
+        """Send messages. Returns for each None, the id of another message that holds its key, or its error; after an
+        error the message holds no key.
 
-        The keys of messages in `ending` are free. Raises StoreError if the cells are unreachable: then no more was
-        sent.
+        A key counts as free if its holder is in `ending`. Raises StoreError if the cells are unreachable: then no more
+        messages were sent.
         """
         results: list[SendResult] = [None] * len(messages)
         first: dict[str, int] = {}
@@ -116,7 +116,7 @@ class TrackedSends:
         results: list[SendResult],
         begun: set[int],
     ) -> tuple[list[int], list[int]]:
-        """Take keys and write records; returns the messages to send, and those to check again."""
+        """Take keys and write records; returns the positions of messages to send, and of those whose key is unsure."""
         now, keyed = self._now_ms(), [at for at in left if at in cell_of]
         current = self._cells.read([RECORDS + messages[at].id for at in left] + [cell_of[at] for at in keyed])
         own = dict(zip(left, current, strict=False))
@@ -154,7 +154,7 @@ class TrackedSends:
     def _words(
         self, holds: dict[int, KeyHolder], messages: Sequence[Message], ending: Collection[str], now: int
     ) -> dict[int, KeyState]:
-        """The states of these keys: held by a message that waits, runs or is dead, or that holds its key longer."""
+        """The states of these keys. A message holds its key while it waits, runs or is dead, and until `until_ms`."""
         ids = [hold.id for hold in holds.values()]
         records = self._track.records(ids) if ids else {}
         unknown = [id for id in ids if id not in records or not records[id][0].sent]
@@ -187,7 +187,7 @@ class TrackedSends:
         for at, error in zip(ats, errors, strict=True):
             results[at] = error
         self.forget([message for message, error in zip(messages, errors, strict=True) if error is not None])
-        with suppress(StoreError):  # the message is sent; the next settlement marks it
+        with suppress(StoreError):  # the message was sent, and the next settlement marks it
             self._mark([message.id for message, error in zip(messages, errors, strict=True) if error is None])
 
     def _mark(self, ids: Sequence[str]) -> None:
@@ -200,7 +200,7 @@ class TrackedSends:
                 return
 
     def forget(self, messages: Sequence[Message], *, keys: bool = True) -> None:
-        """Free the keys and records of messages that were not sent, best effort."""
+        """Remove the records of messages that were not sent, and with `keys` free their keys, best effort."""
         if not messages:
             return
         with suppress(StoreError):
@@ -217,7 +217,7 @@ class TrackedSends:
             self._cells.swap(swaps)
 
     def refuse_known(self, messages: Sequence[Message]) -> None:
-        """Raises EnqueueError if a message with one of these ids exists."""
+        """Raise EnqueueError if a message with the id of one of these exists."""
         if not messages:
             return
         ids = [message.id for message in messages]
@@ -234,7 +234,8 @@ class TrackedSends:
     # -- keys of dead letters
 
     def blocked(self, messages: Sequence[Message], *, by_others_than: Collection[str] = ()) -> dict[str, str]:
-        """The messages whose key another message holds, with the holder's id."""
+        """By id, the messages whose key another one holds, and that one's id. Holders in `by_others_than` do not
+        count."""
         keyed = {at: message for at, message in enumerate(messages) if message.key is not None}
         cells = self._cells.read([key_cell(m.task, m.key or "") for m in keyed.values()])
         holds = {at: read_held(cell.value) for at, cell in zip(keyed, cells, strict=True) if cell}
@@ -246,7 +247,7 @@ class TrackedSends:
         }
 
     def hand_over(self, messages: Sequence[Message], *, key_for_ms: int = 0) -> None:
-        """Make these messages the holders of their keys. A key held for longer keeps that expiry."""
+        """Make each message the holder of its key, for `key_for_ms` at least. A later expiry of the key stays."""
         for message in messages:
             if message.key is None:
                 continue

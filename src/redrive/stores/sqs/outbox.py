@@ -37,29 +37,29 @@ from ...message import (
 from ...store import Store
 from ..run_marks import sent_swap
 
-BATCH = 200  # messages that a pump claims at once
-LEASE_MS = 60_000  # how long the claims of a killed pump wait for another
-PAUSE_S = (0.5, 60.0)  # first and longest pause of a queue that accepts nothing
-LOOK_S = 5.0  # longest interval of the thread's checks for new queues
+BATCH = 200  # most messages that a pump claims at once
+LEASE_MS = 60_000  # how long messages that a killed pump claimed wait for the next one
+PAUSE_S = (0.5, 60.0)  # first and longest pause after a queue accepted nothing
+LOOK_S = 5.0  # longest time between two looks of the thread for new queues
 OWNER = "outbox"  # the cell with the owner of this triage store's outbox
-SETTLE_S = 1.0  # how long a dead letter waits for the pump that is about to settle its last sending
-UNROUTED = "unrouted"  # task of a message without one, as stores require a task
-WIDE = 1000  # width of a group in the outbox if its order does not matter
+SETTLE_S = 1.0  # how long a dead letter waits for the pump that sent it to settle
+UNROUTED = "unrouted"  # stored as the task of a message without one, as stores require a task
+WIDE = 1000  # width of groups in the outbox whose order does not matter
 
 SendBatch = Callable[[Sequence[Message]], Sequence[Exception | None]]
 Tell = Callable[[str, str], object]
 
 
 def _ignore(name: str, text: str) -> None:
-    """The default of `tell`: ignore the notice."""
+    """The default of `tell`: drop the notice."""
 
 
 class Outbox:
     """Sends redriven messages back to SQS. Any number of processes may pump one triage store.
 
-    `send` takes messages of one queue, in order. It returns for each None if SQS has accepted it, or the error:
-    ConfigError if SQS surely did not get it, EnqueueError for one that SQS never accepts, otherwise StoreError. It may
-    raise these for all of them. `owner`: the region and prefix that the triage store serves; only one is allowed.
+    `send` takes messages of one queue, in order. It returns for each None if SQS accepted the message, or the error:
+    ConfigError if SQS surely did not get it, EnqueueError if SQS never accepts it, otherwise StoreError. It may raise
+    these for all messages. `owner`: the region and prefix that the triage store serves; it can have only one.
     `ordered`: True if the order within the groups of a queue matters.
     """
 
@@ -74,15 +74,15 @@ class Outbox:
     ) -> None:
         self._triage, self._send, self._owner, self._ordered, self.tell = triage, send, owner, ordered, tell
         self._owned = False
-        self._wide: set[str] = set()  # queues whose groups have a wide width
-        self._lock = threading.Lock()  # one pump at a time in a process, since two would only share the work
-        self._pauses: dict[str, tuple[float, float]] = {}  # by queue: end of the pause, and its length
+        self._wide: set[str] = set()  # queues whose groups have the width WIDE in the outbox
+        self._lock = threading.Lock()  # lets one thread of the process pump at a time: two would only share the work
+        self._pauses: dict[str, tuple[float, float]] = {}  # by queue: when its pause ends, and how long it is
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
     def own(self) -> None:
-        """Claim the triage store for this outbox. Raises ConfigError if it belongs to another prefix, or has waiting
-        messages already, which would be sent to SQS."""
+        """Claim the triage store for this outbox's owner. Raises ConfigError if it belongs to another owner, or has
+        waiting messages already, which would be sent to SQS."""
         if self._owned or not self._owner:
             return
         cells, mine = self._triage.cells, self._owner.encode()
@@ -107,7 +107,7 @@ class Outbox:
 
     def pump(self, limit: int) -> int:
         """Send up to `limit` due messages; returns the number that SQS accepted. The others are due again a moment
-        later. Raises StoreError if the triage store is unreachable, ConfigError as `own`."""
+        later. Raises StoreError if the triage store is unreachable, ConfigError as `own` does."""
         with self._lock:
             self.own()
             sent = 0
@@ -127,7 +127,7 @@ class Outbox:
         return [ClaimRequest(name, share, LEASE_MS, worker=OWNER) for name in names]
 
     def _send_on(self, deliveries: Sequence[Delivery]) -> int:
-        """Send the messages, then settle them. After a kill in between, they are sent again when their lease ends."""
+        """Send the messages, then settle them; returns the number sent. A kill in between sends them again."""
         sent = 0
         for queue, of_queue in groupby(sorted(deliveries, key=_queue_of), key=_queue_of):
             mine = list(of_queue)
@@ -138,7 +138,7 @@ class Outbox:
         return sent
 
     def _sent(self, messages: Sequence[Message], queue: str) -> list[tuple[Decision, Fault | None]]:
-        """Send, and decide the settlement of each message in the outbox."""
+        """Send messages of the queue; returns the decision and the fault with which each is settled in the outbox."""
         errors = self._errors(messages)
         passing = [error for error in errors if error is not None and not isinstance(error, EnqueueError)]
         if not passing:
@@ -147,7 +147,7 @@ class Outbox:
         return [self._after(error, pause_ms) for error in errors]
 
     def _errors(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
-        """Send; returns the error of each message. An error raised for one message does not stop the others."""
+        """Send messages; returns the error of each, or None. An error raised for one does not stop the others."""
         try:
             return self._send(messages)
         except (StoreError, ConfigError, EnqueueError) as error:
@@ -163,11 +163,11 @@ class Outbox:
             return Ack(), None
         if isinstance(error, EnqueueError):
             return _refused(error, now_ms)
-        # An attempt that may have succeeded is counted, so that no undo returns the message.
+        # A sending that may have succeeded counts as an attempt, so that no undo returns the message.
         return RetryAt(now_ms + pause_ms, "outbox", counts=not isinstance(error, ConfigError)), None
 
     def _pause(self, queue: str, why: str) -> int:
-        """Pause a queue; returns the pause in milliseconds."""
+        """Pause the queue, for longer each time; returns the pause in milliseconds. Reports the first pause."""
         first_s, longest_s = PAUSE_S
         before_s = self._pauses.get(queue, (0.0, 0.0))[1]
         pause_s = min(max(before_s * 2, first_s), longest_s)
@@ -182,23 +182,23 @@ class Outbox:
             swaps = _marks(delivery.message, now_ms) if isinstance(decision, Ack) else ()
             settlements.append(Settlement(delivery.receipt, decision, fault, swaps=swaps))
         words = self._triage.exchange(settlements, []).settled
-        # Stale if the lease ran out: another pump sends it again. Or it was sent twice, and its mark exists already.
+        # STALE: the lease ran out, and another pump sends the message again; or its mark exists, as it was sent twice.
         marked = [s for s, word in zip(settlements, words, strict=True) if word is Settled.STALE and s.swaps]
         if marked:
             self._triage.exchange([replace(settlement, swaps=()) for settlement in marked], [])
 
     def _make_room(self, queue: str, deliveries: Iterable[Delivery]) -> None:
-        """Widen groups whose order does not matter: otherwise only one message of a group would leave per exchange."""
+        """Widen the queue's groups if their order does not matter: else an exchange sends one message per group."""
         if queue not in self._wide and any(delivery.message.group for delivery in deliveries):
             self._wide.add(queue)
             if not self._ordered(queue):
                 self._triage.configure_group(queue, None, width=WIDE)
 
-    # -- the thread beside a worker
+    # -- the thread that pumps beside a worker
 
     def begin(self) -> None:
-        """Pump on a thread of its own until `close`; it waits while the triage store is unavailable. Raises ConfigError
-        as `own`."""
+        """Pump on a thread of its own until `close`. While the triage store is unavailable, the thread retries. Raises
+        ConfigError as `own` does."""
         if self._thread is None:
             with suppress(StoreError):
                 self.own()
@@ -207,7 +207,7 @@ class Outbox:
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread after it has settled its claims."""
+        """End the pumping thread, after it has settled its claims."""
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -230,8 +230,8 @@ class Outbox:
 
 
 def fresh(message: Message) -> Message:
-    """The message to send: as the redrive left it, without traces of the claim that sends it. Identity, first enqueue,
-    redrives, history and its new life stay. Sent again, it is identical byte by byte."""
+    """Return the message as the redrive left it, without traces of the outbox's claim. Identity, first enqueue,
+    redrives, history and its new life stay. Each sending of the message is identical byte by byte."""
     return replace(
         message,
         fence=message.fence - message.attempt - message.crashes,
@@ -259,36 +259,36 @@ def _marks(message: Message, now_ms: int) -> tuple[Swap, ...]:
 
 
 def _refused(error: EnqueueError, now_ms: int) -> tuple[Decision, Fault | None]:
-    """The settlement of a message that SQS never accepts: dead again, with the reason."""
+    """Return the settlement of a message that SQS never accepts: dead again, with `error` as the reason."""
     name, text = f"redrive.{type(error).__name__}", str(error)
     kind = Kind.PERMANENT
     fault = Fault(kind, name, text, fingerprint(name, text), (name,), at_ms=now_ms)
     return DeadLetter("permanent", text), fault
 
 
-# -- the way in
+# -- from SQS to the triage store
 
 
 class LetterEnd(StrEnum):
-    """The result of writing a dead letter. `left`: it is not in the triage store, so SQS must keep it."""
+    """The result of writing a dead letter. LEFT: the letter is not in the triage store, so SQS must keep it."""
 
     NEW = "new"
-    REPLACED = "replaced"  # the message replaced a row of its earlier life
+    REPLACED = "replaced"  # the letter replaced the row of an earlier life of its message
     KNOWN = "known"
     LEFT = "left"
 
 
 def bury(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[bool]:
-    """Call `lay`; returns True for each message that SQS may delete."""
+    """Write dead letters as `lay` does; returns True for each that is in the triage store, so SQS may delete it."""
     return [word is not LetterEnd.LEFT for word in lay(triage, messages, keys=keys)]
 
 
 def lay(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[LetterEnd]:
     """Write dead letters into the triage store; with `keys` each with its unique key, unless another message has it.
 
-    The same death twice is one row; a message that died again after a redrive replaces its older row. A message still
-    in the outbox waits a moment for the pump that sent it, and is left if that does not settle it, as is one that the
-    store never accepts. Raises StoreUnavailable if the store cannot be written: then the result is unknown.
+    The same death twice is one row; a message that died again after a redrive replaces its older row. A letter whose
+    message is still in the outbox waits a moment for the pump that sent it. It is LEFT if the pump does not settle it,
+    or if the store never accepts it. Raises StoreUnavailable if the store cannot be written: the result is unknown.
     """
     letters = [_fitting(message, keys=keys) for message in messages]
     words = [LetterEnd.NEW if word else LetterEnd.LEFT for word in _restored(triage, letters)]
@@ -324,7 +324,7 @@ def _restored(triage: Store, messages: Sequence[Message]) -> list[bool]:
 
 
 def _makes_way(triage: Store, message: Message, row: Message | None) -> bool:
-    """True if the message can be written now: its row is gone, or was of an earlier life and is removed here."""
+    """True if the letter can be written now, as its message has no row. Removes the row of an earlier life."""
     if row is None:
         return True
     if row.lane in RESTING and row.redrives < message.redrives:
@@ -333,17 +333,17 @@ def _makes_way(triage: Store, message: Message, row: Message | None) -> bool:
 
 
 def _has_death(message: Message, row: Message | None) -> bool:
-    """True if the row already has this death, or a later life."""
+    """True if the row already has this death of the message, or a later life."""
     if row is None or row.redrives < message.redrives:
         return False
     return row.redrives > message.redrives or row.lane in RESTING
 
 
 def _leaves(row: Message | None) -> bool:
-    """True if the message is in the outbox or has just left it, and so can be written soon."""
+    """True if the row is in the outbox or has just left it (None), so that the letter can soon be written."""
     return row is None or row.lane in (Lane.READY, Lane.LEASED)
 
 
 def _fitting(message: Message, *, keys: bool) -> Message:
-    """The message in a form that a store accepts: with a task, and without a unique key unless `keys`."""
+    """Return the message as a store accepts it: with a task, and without its unique key unless `keys`."""
     return replace(message, task=message.task or UNROUTED, key=message.key if keys else None)

@@ -1,7 +1,7 @@
 """Check whether a queue of SQS suits the work that a worker is about to do on it.
 
-A worker refuses to start if the queue would lose messages, move them away before their retries are over, or never work.
-The doctor warns of what is unsafe, expensive or surprising. Each line states both numbers and the remedy.
+A worker refuses to start if the queue would lose messages, move them away before their retries are over, or never
+deliver any. The doctor warns of unsafe, expensive or surprising settings. Each line states both numbers and the remedy.
 
 The rules are pure functions of `QueueFacts`; `Preflight` reads these facts with a few calls that change nothing.
 """
@@ -25,20 +25,20 @@ from .queues import QueueDirectory, SqsQueue, redrive_policy
 from .url import SqsUrl
 
 DELAY_MAX_S = 900  # longest delay that SQS allows for one message
-VISIBILITY_MAX_S = 43_200  # longest visibility timeout, counted from the receive
+VISIBILITY_MAX_S = 43_200  # longest time for which SQS hides a message, counted from the receive
 RECEIVES_MAX = 1000  # largest maxReceiveCount of a redrive policy
 POLL_MAX_S = 20
-LAMBDA_TIMES = 6  # AWS's recommendation: the queue's visibility as multiple of the function's timeout
+LAMBDA_TIMES = 6  # AWS advises: the queue's visibility timeout is this many times the function's timeout
 
 
 class QueueFacts(Struct, frozen=True, kw_only=True):
     """The facts about a queue and its dead-letter queue, from GetQueueAttributes.
 
-    `receives_max`: maxReceiveCount, None without a redrive policy. `dead`: the queue that its policy names, or, without
-    one, the one that the app declares; `dead_declared`: the app's; `dead_retention_s` None: unreadable. `dead_sources`:
-    names of other queues whose dead letters go there too. `denied`: API actions that were refused when tried.
-    `function_s`: the timeout of the Lambda function that an event source feeds, None for a worker that receives by
-    itself.
+    `receives_max`: maxReceiveCount, None without a redrive policy. `dead`: the dead-letter queue that the policy names,
+    or, without a policy, the one that the app declares; `dead_declared`: the app's; `dead_retention_s` None:
+    unreadable. `dead_sources`: other queues that send dead letters to `dead`. `denied`: API actions that were refused
+    when tried. `function_s`: the timeout of the Lambda function that an event source feeds, None for a worker that
+    receives by itself.
     """
 
     queue: str
@@ -64,32 +64,32 @@ class QueueFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """The beginning of every line about the queue."""
+        """The text with which every line about the queue begins."""
         return f"queue {self.queue!r} ({self.name})"
 
 
 def sent_by_sns(attributes: Mapping[str, str]) -> bool:
-    """True if a queue's policy lets SNS send to it: then it may be the dead-letter queue of a subscription."""
+    """True if the policy of a queue lets SNS send to it: the queue may be the dead-letter queue of a subscription."""
     text = attributes.get("Policy") or "{}"
     statements = json.loads(text).get("Statement") or []
     return "sns.amazonaws.com" in json.dumps(statements) or ":sns:" in json.dumps(statements)
 
 
 def refusals(facts: QueueFacts, works: Sequence[Work]) -> list[str]:
-    """The reasons why the queue does not support these works; empty if it does."""
+    """Return why the queue does not support those works that are on it, one line each; empty if it does."""
     mine = [work for work in works if work.queue == facts.queue]
     return [f"{facts.where}: {line}" for line in _refusals(facts, mine)]
 
 
 def warnings(facts: QueueFacts, works: Sequence[Work] = ()) -> list[str]:
-    """Unsafe, expensive or surprising settings of the queue; empty if there are none."""
+    """The unsafe, expensive or surprising settings of the queue, one line each, given the works that are on it."""
     mine = [work for work in works if work.queue == facts.queue]
     return [f"{facts.where}: {line}" for line in _warnings(facts, mine)]
 
 
 def receives(work: Work, facts: QueueFacts) -> tuple[int, int]:
-    """The number of receives of one message that a policy may need, and how many of them are hops: a wait beyond 12
-    hours needs a receive for each 12 hours, if the message itself waits."""
+    """Return how many receives of one message the work may need, and how many of these are hops: if the message itself
+    waits, a wait beyond 12 hours needs a receive for each 12 hours."""
     if facts.mode == "requeue":
         return work.crash_cap, 0
     hops = 0
@@ -99,7 +99,7 @@ def receives(work: Work, facts: QueueFacts) -> tuple[int, int]:
     return work.attempts + work.crash_cap + hops, hops
 
 
-# -- refused
+# -- reasons to refuse
 
 
 def _refusals(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
@@ -154,7 +154,7 @@ def _received_too_often(facts: QueueFacts, works: Sequence[Work]) -> Iterator[st
 
 
 def _expired(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
-    """Warn of messages that expire during retries. In requeue mode each copy is a new message with a full retention."""
+    """Yield a line if messages can expire during retries. In requeue mode each copy starts with a full retention."""
     if not works:
         return
     held = show(facts.retention_s)
@@ -276,7 +276,7 @@ def _timing(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
 # -- the facts
 
 # Calls that SQS rejects as invalid, unless it first rejects them for missing rights. If SQS checks in the other order,
-# a missing right is not found here; an existing right is never reported as missing.
+# a missing right goes unnoticed; an existing right is never reported as missing.
 _PROBES: tuple[tuple[str, dict[str, object]], ...] = (
     ("SendMessageBatch", {"Entries": [{"Id": "probe", "MessageBody": "\x00"}]}),
     ("ReceiveMessage", {"MaxNumberOfMessages": 11}),
@@ -286,15 +286,15 @@ _PROBES: tuple[tuple[str, dict[str, object]], ...] = (
 
 
 class Preflight:
-    """Checks the queues of one prefix. `cells`, `triage`: True if the store has them."""
+    """Checks the queues of one prefix. `cells`, `triage`: True if the store has cells, a triage store."""
 
     def __init__(self, sqs: Sqs, at: SqsUrl, queues: QueueDirectory, *, cells: bool, triage: bool) -> None:
         self._sqs, self._at, self._queues = sqs, at, queues
         self._cells, self._triage = cells, triage
 
     def check(self, works: Sequence[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
-        """Why these works cannot be done, each line with the remedy; with `advise` also warnings. `function_s`: the
-        timeout of the working Lambda. Raises ConfigError for a queue that does not exist, StoreUnavailable."""
+        """Why these works cannot be done, one line each with the remedy; with `advise` also warnings. `function_s`: the
+        timeout of the Lambda function that works. Raises ConfigError for a missing queue, and StoreError."""
         problems: list[str] = []
         for queue in dict.fromkeys(work.queue for work in works):
             facts = self.facts(queue, probe=advise)
@@ -304,13 +304,13 @@ class Preflight:
         return problems
 
     def doctor(self) -> list[str]:
-        """Warnings about queues under the prefix and queues named by the app, without their dead-letter queues."""
+        """Return warnings about the queues under the prefix and those that the app names, except dead-letter queues."""
         all_facts = [self.facts(queue, probe=True) for queue in self._queues.names()]
         dead = {facts.dead for facts in all_facts}
         return [line for facts in all_facts if facts.name not in dead for line in warnings(facts)]
 
     def facts(self, queue: str, *, probe: bool = False) -> QueueFacts:
-        """Read the facts of a queue; with `probe` also the other users of its dead-letter queue, and missing rights."""
+        """Read the facts of a queue; with `probe` also which queues share its dead-letter queue, and missing rights."""
         sqs_queue = self._queues.of(queue)
         attributes = self._queues.attributes(sqs_queue.url)
         target, receives_max = redrive_policy(attributes)
@@ -347,7 +347,7 @@ class Preflight:
         try:
             url = str(self._sqs.call("GetQueueUrl", QueueName=facts.dead)["QueueUrl"])
             attributes = self._queues.attributes(url)
-        except (ConfigError, StoreError):  # perhaps a queue of another account
+        except (ConfigError, StoreError):  # the dead-letter queue may be in another account
             return facts
         return replace(
             facts,
@@ -367,7 +367,7 @@ class Preflight:
         for action, parameters in _PROBES:
             try:
                 self._sqs.call(action, QueueUrl=queue.url, **parameters)
-            except ConfigError:  # missing rights: the queue exists
+            except ConfigError:  # the queue exists, so this is a missing right
                 yield action.removesuffix("Batch")
             except StoreError:
                 continue

@@ -1,4 +1,4 @@
-"""Put messages: send each to its queue, with an id and a unique key if the store tracks messages."""
+"""Put messages: send each to its queue; if the store tracks messages, with an id and a unique key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .search import SqsSearch
 
 
 class Puts:
-    """Puts messages of one store. `send` sends them; `tracked_sends` with `track=true`."""
+    """Puts messages of one store. With `track=true` it sends them by `tracked_sends`, otherwise by `send`."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Puts:
         self._traits, self._routes, self._now_ms, self._failpoint = traits, routes, now_ms, failpoint
 
     def check(self, drafts: Sequence[Draft], swaps: bool) -> None:
-        """Raises EnqueueError or Unsupported for drafts and swaps that this store cannot accept."""
+        """Raise EnqueueError or Unsupported for drafts that this store cannot accept, or for `swaps` without cells."""
         validation.admit(drafts, self._traits)
         for draft in drafts:
             if (why := self._routes.refusal(draft.queue, draft.task)) is not None:
@@ -75,6 +75,6 @@ class Puts:
         return self._tracked_sends.put(messages, self._send, keys_for_ms=[draft.key_for_ms for draft in drafts])
 
     def _states(self, ids: Sequence[str]) -> dict[str, str]:
-        """The states of messages that hold a key. One that is no longer stored is done, and still holds its key."""
+        """Return by id the states of messages that hold a key. A message that is no longer stored counts as done."""
         now, messages = self._now_ms(), self._search.find(ids) if ids else []
         return {id: "done" if one is None else one.state_at(now) for id, one in zip(ids, messages, strict=True)}

@@ -1,4 +1,4 @@
-"""Find redrive's queues in SQS: their URLs and attributes. Missing ones are created if the URL says so.
+"""Find redrive's queues in SQS: their URLs and attributes. Creates missing queues if the store's URL says so.
 
 A queue has the name that the app gives it (`app.queue(…, sqs=…)`), or `PREFIX-QUEUE`. Its dead-letter queue is the one
 that the app names (`dlq=`), or else the one in its redrive policy, or else `…-dlq`.
@@ -23,70 +23,70 @@ from .url import SqsUrl
 
 FIFO = ".fifo"
 DEAD, POISON = "-dlq", "-poison"
-NAME_MAX = 80  # characters of a queue's name in SQS
+NAME_MAX = 80  # longest name of a queue in SQS
 RETENTION_S = 14 * 24 * 3600
-VISIBILITY_S = 300  # visibility timeout for the default timeout of a task
-DEFAULT_RETENTION_S = 4 * 24 * 3600  # retention if SQS does not report it
+VISIBILITY_S = 300  # visibility timeout of new queues: enough for the default timeout of a task
+DEFAULT_RETENTION_S = 4 * 24 * 3600  # the retention assumed if SQS does not report it
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 COUNTED = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
 class QueueBounds(Struct, frozen=True):
-    """The receives after which SQS moves a message away (None: unlimited), and for how long it keeps one."""
+    """After how many receives SQS moves a message away (None: never), and how long the queue keeps a message."""
 
     receives_max: int | None
     retention_ms: int
 
 
 class SqsQueue(Struct, frozen=True):
-    """A queue of SQS, and its name in redrive."""
+    """A queue in SQS, with its name in redrive."""
 
     name: str  # the queue's name in redrive
     sqs_name: str
     url: str
-    fifo: bool  # True if its name ends with .fifo
+    fifo: bool  # True if `sqs_name` ends with .fifo
 
 
 class DeclaredNames(Struct, frozen=True):
-    """The names in SQS that an app gives a queue and its dead-letter queue."""
+    """The names in SQS that an app declares for a queue and its dead-letter queue; None: not declared."""
 
     sqs: str | None = None
     dlq: str | None = None
 
 
 class QueueDirectory:
-    """Finds queues, and creates missing ones if the URL says so."""
+    """Finds queues in SQS, and creates missing ones if the store's URL says so."""
 
     def __init__(self, sqs: Sqs, at: SqsUrl) -> None:
         self._sqs, self._at = sqs, at
-        self._given: dict[str, DeclaredNames] = {}  # declared names by redrive's name without .fifo
-        self._queues: dict[str, SqsQueue] = {}  # queues by redrive's name as requested
+        self._given: dict[str, DeclaredNames] = {}  # what the app declares, by redrive's name without .fifo
+        self._queues: dict[str, SqsQueue] = {}  # by redrive's name, with or without .fifo as callers give it
         self._resting: dict[tuple[str, Lane], SqsQueue] = {}
         self._bounds: dict[str, QueueBounds] = {}
         self._lock = threading.Lock()
 
     def give_names(self, queue: str, *, sqs: str | None, dlq: str | None) -> None:
-        """Use these names in SQS for a queue and its dead-letter queue."""
+        """Use these names in SQS for the queue and its dead-letter queue."""
         with self._lock:
             self._given[queue.removesuffix(FIFO)] = DeclaredNames(sqs, dlq)
             self._queues.clear()
             self._resting.clear()
 
     def of(self, queue: str) -> SqsQueue:
-        """The SQS queue of this queue's messages. Raises ConfigError for an invalid name or a missing queue."""
+        """Return the SQS queue of this queue's messages. Raises ConfigError for an invalid name or a missing queue."""
         return self._queues.get(queue) or self._source(queue)
 
     def resting(self, queue: str, lane: Lane) -> SqsQueue:
-        """The SQS queue for the dead or quarantined messages of a queue. Without a poison queue, quarantined ones go to
-        the dead-letter queue. Raises ConfigError."""
+        """Return the SQS queue for the dead or quarantined messages of a queue. Without a poison queue, quarantined
+        ones go to the dead-letter queue. Raises ConfigError."""
         key = queue.removesuffix(FIFO), lane
         if key not in self._resting:
             self._resting[key] = self._dead(queue) if lane is Lane.DEAD else self._poison(queue)
         return self._resting[key]
 
     def all_resting(self, queue: str) -> list[tuple[SqsQueue, Lane]]:
-        """Every SQS queue that may hold dead or quarantined messages of this queue: those of `resting`, the dead-letter
-        queue of its redrive policy, and the one by convention. Raises ConfigError if the queue does not exist."""
+        """Every SQS queue that may hold dead or quarantined messages of `queue`, with the lane: those of `resting`, the
+        dead-letter queue of the redrive policy, and `…-dlq`. Raises ConfigError if `queue` does not exist."""
         source, by_url = self.of(queue), dict[str, tuple[SqsQueue, Lane]]()
         for lane in (Lane.DEAD, Lane.QUARANTINE):
             with suppress(ConfigError):
@@ -98,18 +98,18 @@ class QueueDirectory:
         return [*by_url.values()]
 
     def by_policy(self, queue: str) -> SqsQueue | None:
-        """The dead-letter queue in the queue's redrive policy; None without a policy. Raises ConfigError."""
+        """Return the dead-letter queue in the redrive policy of `queue`; None without a policy. Raises ConfigError."""
         source = self.of(queue)
         target = redrive_policy(self.attributes(source.url, "RedrivePolicy"))[0]
         return None if target is None else self._known(source, target)
 
     def declared_dead(self, queue: str) -> str | None:
-        """The SQS name of the dead-letter queue that the app declares; None if it declares none."""
+        """The SQS name of the dead-letter queue that the app declares for `queue`; None if it declares none."""
         given = self._given.get(queue.removesuffix(FIFO), DeclaredNames())
         return None if given.dlq is None else _alike(given.dlq, self.of(queue))
 
     def name_of(self, sqs_name: str) -> str | None:
-        """Redrive's name of an SQS queue; None if it is neither declared nor under the prefix."""
+        """Return redrive's name of an SQS queue; None if that is neither declared nor under the prefix."""
         base, prefix = sqs_name.removesuffix(FIFO), f"{self._at.prefix}-"
         for queue, given in self._given.items():
             if given.sqs is not None and given.sqs.removesuffix(FIFO) == base:
@@ -119,7 +119,7 @@ class QueueDirectory:
     def check_configuration(
         self, queue: str, group_width: int | None, group_order: GroupOrder | str | None, on_dead: OnDead | str | None
     ) -> None:
-        """Raises Unsupported for group settings other than SQS's behaviour."""
+        """Raise Unsupported for group settings that differ from how SQS treats the groups of this queue."""
         order, dead = validation.admit_settings(queue, group_width, group_order, on_dead)
         fifo = order is not None and self.of(queue).fifo
         wide, blocks = group_width not in (None, 1), dead is OnDead.BLOCK
@@ -180,7 +180,7 @@ class QueueDirectory:
             raise
 
     def _made_all(self, base: str, name: str) -> str:
-        """Create a queue with its dead-letter and poison queues; returns its URL."""
+        """Create an SQS queue `name`, with its dead-letter and poison queues; returns the URL of the first."""
         self._check_may_make(name)
         declared = self._given.get(base, DeclaredNames()).dlq
         dead_name = _suffixed(name, DEAD) if declared is None else _alike(declared, _queue(base, name))
@@ -204,7 +204,7 @@ class QueueDirectory:
         return str(self._sqs.call("CreateQueue", QueueName=name, Attributes=dict(attributes))["QueueUrl"])
 
     def bounds(self, queue: SqsQueue) -> QueueBounds:
-        """The bounds of a queue, read once."""
+        """Return the bounds of a queue. SQS is asked once for each queue."""
         if queue.url not in self._bounds:
             attributes = self.attributes(queue.url, "RedrivePolicy", "MessageRetentionPeriod")
             retention_s = int(attributes.get("MessageRetentionPeriod", DEFAULT_RETENTION_S))
@@ -215,19 +215,19 @@ class QueueDirectory:
         return str(self.attributes(url, "QueueArn")["QueueArn"])
 
     def attributes(self, url: str, *names: str) -> dict[str, str]:
-        """The queue's attributes with these names, or all."""
+        """Read the attributes with these names of the queue with this URL; without names, read all."""
         answer = self._sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(names) or ["All"])
         values: dict[str, str] = answer.get("Attributes") or {}
         return values
 
     def counts(self, url: str) -> tuple[int, int, int]:
-        """The approximate numbers of visible, in-flight and delayed messages."""
+        """Return the approximate numbers of the queue's visible, in-flight and delayed messages."""
         attributes = self.attributes(url, *COUNTED)
         visible, flying, delayed = (int(attributes.get(name, 0)) for name in COUNTED)
         return visible, flying, delayed
 
     def names(self) -> list[str]:
-        """Redrive's names of all queues under the prefix, and of the app's other queues that exist."""
+        """Return redrive's names of all queues under the prefix, and of the app's other queues that exist."""
         prefix, names, token = f"{self._at.prefix}-", set[str](), None
         given = [text for each in self._given.values() for text in (each.sqs, each.dlq) if text is not None]
         elsewhere = {text.removesuffix(FIFO) for text in given}
@@ -238,7 +238,7 @@ class QueueDirectory:
                 base = url.rpartition("/")[2].removesuffix(FIFO)
                 name = base.removeprefix(prefix)
                 if not name.endswith((DEAD, POISON)) and base not in elsewhere:
-                    names.add(name + FIFO if name + FIFO in self._queues else name)  # the name as requested before
+                    names.add(name + FIFO if name + FIFO in self._queues else name)  # as a caller named it
             token = answer.get("NextToken")
             if not token:
                 return sorted({*names, *self._declared_that_exist()})
@@ -250,7 +250,7 @@ class QueueDirectory:
 
 
 def redrive_policy(attributes: Mapping[str, str]) -> tuple[str | None, int | None]:
-    """The dead-letter queue's name and maxReceiveCount, from a response of GetQueueAttributes."""
+    """Return the dead-letter queue's name and maxReceiveCount from a queue's attributes; None for what is missing."""
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")
     target, most = policy.get("deadLetterTargetArn"), policy.get("maxReceiveCount")
     return (None if target is None else str(target).rpartition(":")[2]), (None if most is None else int(most))
@@ -262,12 +262,12 @@ def _queue(name: str, url: str) -> SqsQueue:
 
 
 def _alike(name: str, source: SqsQueue) -> str:
-    """The name with .fifo if the source is a FIFO queue, since SQS moves messages only between queues of one type."""
+    """Return `name`, with .fifo if `source` is a FIFO queue, as SQS moves messages only between queues of one type."""
     return name + FIFO if source.fifo and not name.endswith(FIFO) else name
 
 
 def _kept_long(name: str) -> dict[str, str]:
-    """The attributes of every new queue."""
+    """Return the attributes that every new queue with this name gets."""
     return {"MessageRetentionPeriod": str(RETENTION_S)} | ({"FifoQueue": "true"} if name.endswith(FIFO) else {})
 
 

@@ -1,4 +1,4 @@
-"""Receive messages: threads long-poll SQS for as many as a worker has room for, and buffer them until its claims."""
+"""Receive messages: threads long-poll SQS for as many as a worker has room for, and buffer them until a claim."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ...message import ClaimRequest
 from .client import ENTRIES_MAX, Crew, Sqs
 from .queues import SqsQueue
 
-ANSWER_S = 0.025  # how long a claim waits for a long poll that has just begun, if no message was received otherwise
-SHORT_ANSWER_S = 10.0  # the time limit for a short poll, which responds at once
-SHORT_AGAIN_S = 0.02  # pause of a waiter between short polls
-ROOM_S = 0.5  # how long a receive for a few messages is delayed, as each is billed
-EARLY = 0.5  # an empty response before this share of the requested wait counts as early
+ANSWER_S = 0.025  # how long a claim without received messages waits for a long poll that has just begun
+SHORT_ANSWER_S = 10.0  # how long a claim waits for a short poll, which responds at once
+SHORT_AGAIN_S = 0.02  # shortest pause of a wait between polls
+ROOM_S = 0.5  # how long a receive for less than a batch is put off, as each receive is billed
+EARLY = 0.5  # an empty response counts as early before this share of the requested wait is over
 EARLY_PAUSE_S = (0.2, 5.0)  # first and longest pause after early responses
 FAILED_PAUSE_S = (0.1, 5.0)  # first and longest pause after failed receives
-PROBE_S = 1  # wait of the poll that checks if a queue can be received from again
-THREADS = 40  # threads of one store for all its queues, unless there are more queues
+PROBE_S = 1  # requested wait of a poll that checks if receives from a queue work again
+THREADS = 40  # threads of one store for receives; more if there are more queues
 SYSTEM = [
     "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SentTimestamp", "MessageGroupId",
     "MessageDeduplicationId", "SequenceNumber", "DeadLetterQueueSourceArn", "AWSTraceHeader", "SenderId",
@@ -33,7 +33,7 @@ SYSTEM = [
 
 
 class Received(Struct, frozen=True, gc=False):
-    """A message as SQS delivered it, and until when it is hidden."""
+    """A message as SQS delivered it: when, and until when SQS hides it."""
 
     raw: dict[str, Any]
     at_ms: int
@@ -41,29 +41,29 @@ class Received(Struct, frozen=True, gc=False):
 
 
 class QueueInbox:
-    """One queue: its messages that were received and not claimed, and its receives in progress."""
+    """One queue's received but unclaimed messages, and its receives in progress."""
 
     def __init__(self, queue: SqsQueue) -> None:
         self.queue = queue
         self.buffer: deque[Received] = deque()
-        self.room = 0  # messages wanted beyond those in the buffer
-        self.room_max = 0  # highest value of room: that of an idle worker
-        self.room_since_s = math.inf  # start of the time with room that no pending receive fills
+        self.room = 0  # number of messages that claims have asked for
+        self.room_max = 0  # the highest `room` so far: that of an idle worker
+        self.room_since_s = math.inf  # since when there is room for which no receive has begun
         self.lease_s = 30
-        self.quiet = False  # until the next request, messages from polls in progress are given back
-        self.dry = False  # the last response was empty, and nothing was settled since
-        self.flying = self.expected = 0  # receives in progress, and the number of messages they requested
-        self.most = 1  # limit of concurrent receives; grows while they return messages
-        self.begun_s = 0.0  # start of the last receive
-        self.error: StoreError | ConfigError | None = None  # error of the last receive
-        self.failures = 0  # failures in a row
-        self.waking = self.reported = False  # the error ends a wait; a notice reported it
-        self.early = 0  # early empty responses in a row
+        self.quiet = False  # True: until the next claim, give back messages that open polls receive
+        self.dry = False  # True: the last response was empty, and no message was settled since
+        self.flying = self.expected = 0  # receives in progress; how many messages they asked for
+        self.most = 1  # limit of receives in progress; grows while they return messages
+        self.begun_s = 0.0  # when the last receive began
+        self.error: StoreError | ConfigError | None = None  # the last receive's error, or None
+        self.failures = 0  # failed receives in a row
+        self.waking = self.reported = False  # `waking`: `error` has yet to end a wait; `reported`: by a notice
+        self.early = 0  # empty responses in a row that were early
         self.not_before_s = 0.0
 
 
 class Receivers:
-    """The inboxes of one store, with one condition variable for all waits."""
+    """The inboxes of one store. All waits share one condition variable."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Receivers:
         """Take received messages for each request, and begin receives for the rest.
 
         From now on only the queues of these requests are received from. `patient`: wait a moment for responses. Raises
-        the error of a receive if all of these queues have one and no message was received.
+        a receive's error if the last receive of each of these queues failed and no message was received.
         """
         with self._changed:
             inboxes = [self._inbox(queue) for _, queue in asks]
@@ -112,7 +112,7 @@ class Receivers:
     def _inbox(self, queue: SqsQueue) -> QueueInbox:
         if queue.url not in self._inboxes:
             self._inboxes[queue.url] = QueueInbox(queue)
-            self._crew.grow(len(self._inboxes) + self._most)  # each queue may be polled, while one is busy
+            self._crew.grow(len(self._inboxes) + self._most)  # each queue may have one poll, and one queue `most` more
         return self._inboxes[queue.url]
 
     def _wait_for_answers(self, inboxes: Sequence[QueueInbox]) -> None:
@@ -138,13 +138,13 @@ class Receivers:
         if not errors or len(errors) < len(inboxes):
             return
         for inbox in inboxes:
-            inbox.not_before_s = 0.0  # no pause, as the caller pauses
-        if isinstance(errors[0], ConfigError):  # settings were valid when the worker began
+            inbox.not_before_s = 0.0  # do not pause the next receive, as the caller pauses
+        if isinstance(errors[0], ConfigError):  # the same settings worked when the worker began
             raise StoreUnavailable(str(errors[0])) from errors[0]
         raise errors[0]
 
     def _report_errors(self, inboxes: Sequence[QueueInbox]) -> None:
-        """Report queues whose receives fail while others work."""
+        """Report queues whose receives fail while those of others work, and queues that can be received from again."""
         for inbox in inboxes:
             if inbox.error is not None and not inbox.reported:
                 inbox.reported = True
@@ -154,7 +154,7 @@ class Receivers:
                 self._tell(inbox.queue.name, "it can be received from again")
 
     def wait(self, queues: Sequence[SqsQueue], *, timeout_ms: int) -> None:
-        """Return when a message of these queues was received, on `nudge`, or after the timeout."""
+        """Return when a message of these queues was received, all queues fail, on `nudge`, or after the timeout."""
         end_s = time.monotonic() + timeout_ms / 1000
         with self._changed:
             while not self._closed and not self._nudged():
@@ -171,7 +171,7 @@ class Receivers:
                 self._changed.wait(min([left_s, *pauses_s]))
 
     def _all_failed(self, inboxes: Sequence[QueueInbox]) -> bool:
-        """True if receives fail in all queues. Returns True once for each failure."""
+        """True if the receives of all inboxes fail, but only once per failure: marks the failures as seen."""
         if not inboxes or any(inbox.error is None for inbox in inboxes) or not any(inbox.waking for inbox in inboxes):
             return False
         for inbox in inboxes:
@@ -179,7 +179,7 @@ class Receivers:
         return True
 
     def _pause_s(self, inbox: QueueInbox) -> float:
-        """The seconds until the next receive may begin."""
+        """Return for how many seconds a wait may sleep before the inbox may begin a receive."""
         now_s = time.monotonic()
         worth_s = inbox.room_since_s + ROOM_S if inbox.room_since_s < math.inf else 0.0
         return max(SHORT_AGAIN_S, inbox.not_before_s - now_s, worth_s - now_s)
@@ -195,13 +195,13 @@ class Receivers:
             self._changed.notify_all()
 
     def is_dry(self, queue: SqsQueue) -> bool:
-        """True if the last receive returned no message and none is buffered."""
+        """True if the last receive of the queue returned no message, none is buffered and none was settled since."""
         with self._changed:
             inbox = self._inboxes.get(queue.url)
             return inbox is not None and inbox.dry and not inbox.buffer
 
     def put_back(self, queue: SqsQueue, received: Sequence[Received], *, first: bool = True) -> None:
-        """Buffer these messages again: before the others, or after them."""
+        """Buffer received messages again: with `first` before the buffered ones, otherwise after them."""
         with self._changed:
             buffer = self._inbox(queue).buffer
             buffer.extendleft(reversed(received)) if first else buffer.extend(received)
@@ -210,7 +210,7 @@ class Receivers:
     # -- receiving
 
     def _fill(self, inbox: QueueInbox) -> None:
-        """Begin as many receives as there is room for. Called under the lock."""
+        """Begin as many receives for the inbox as its room needs. Call it only under the lock."""
         while (
             not self._closed
             and inbox.flying < inbox.most
@@ -225,8 +225,8 @@ class Receivers:
             self._crew.start(lambda want=want: self._receive(inbox, want))  # type: ignore[misc]
 
     def _worth(self, inbox: QueueInbox, want: int, now_s: float) -> bool:
-        """True if a receive is worth its price: there is room for a full batch, or for half of an idle worker's room;
-        or there has been room for ROOM_S."""
+        """True if a receive of `want` messages is worth its price: these fill a batch, or half of an idle worker's
+        room; or there has been room for ROOM_S. Notes since when there is room."""
         if not self._poll_s or want >= min(ENTRIES_MAX, inbox.room_max / 2):
             return True
         inbox.room_since_s = min(inbox.room_since_s, now_s)
@@ -251,11 +251,11 @@ class Receivers:
             )
         except (StoreError, ConfigError) as failure:
             error = failure
-        except Exception as odd:  # any error: the receive has ended
+        except Exception as odd:  # any error: this receive is over
             error = StoreUnavailable(f"SQS ReceiveMessage {inbox.queue.sqs_name}: {odd!r}")
         took_s, now = time.monotonic() - begun_s, self._now_ms()
-        if messages and (inbox.quiet or self._closed):  # no claim will take the messages
-            with suppress(Exception):  # if this fails, the messages return when their lease ends
+        if messages and (inbox.quiet or self._closed):  # no claim will take these messages
+            with suppress(Exception):  # otherwise SQS delivers them again when their lease ends
                 self._give_back(inbox.queue, [Received(raw, now, now + lease_s * 1000) for raw in messages])
                 messages = []
         with self._changed:
@@ -280,7 +280,7 @@ class Receivers:
             self._changed.notify_all()
 
     def _came_early(self, inbox: QueueInbox) -> None:
-        """Pause: SQS responds to a long poll at once, and empty, if a queue has its limit of messages in flight."""
+        """Pause receives: SQS responds to a long poll at once if a queue has its limit of messages in flight."""
         inbox.early += 1
         first_s, most_s = EARLY_PAUSE_S
         inbox.not_before_s = time.monotonic() + min(most_s, first_s * 2 ** min(inbox.early - 1, 10))
@@ -288,12 +288,12 @@ class Receivers:
             self._tell(inbox.queue.name, "SQS answers at once that there is nothing, though it was asked to wait")
 
     def stir(self, queue: SqsQueue) -> None:
-        """Note that a message of the queue was settled."""
+        """Note that a message of the queue was settled, so that the inbox is not dry."""
         with self._changed:
             self._inbox(queue).dry = False
 
     def quiesce(self, queues: Collection[str] | None) -> None:
-        """Give back unclaimed messages of these queues (None: of all), also from open polls, until the next request."""
+        """Give back unclaimed messages of these queues (None: of all), also from open polls, until the next claim."""
         with self._changed:
             inboxes = [inbox for inbox in self._inboxes.values() if queues is None or inbox.queue.name in queues]
             left = [(inbox.queue, [*inbox.buffer]) for inbox in inboxes if inbox.buffer]
@@ -304,7 +304,7 @@ class Receivers:
             self._give_back(queue, received)
 
     def drop(self) -> list[tuple[SqsQueue, list[Received]]]:
-        """Close the inboxes; returns the unclaimed messages."""
+        """Close the inboxes and end the threads; returns the unclaimed messages by queue."""
         with self._changed:
             self._closed = True
             left = [(inbox.queue, [*inbox.buffer]) for inbox in self._inboxes.values()]

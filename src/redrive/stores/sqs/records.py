@@ -1,6 +1,6 @@
 """The state of a message in a cell beside SQS (`sqs/m/SQS-ID`), and received messages with their state.
 
-A record is read only for a message that was delivered before, together with records of tracked messages (`track.py`).
+A record is read only for a message that was delivered before. Tracking records (`track.py`) are read with it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ RECORDS = "sqs/m/"
 
 
 class Records:
-    """The records of one store; none without `cells`."""
+    """The records of one store's messages. Without `cells` there are none."""
 
     def __init__(self, cells: Cells | None, routes: Routes, *, now_ms: Callable[[], int]) -> None:
         self._cells, self._routes, self._now_ms = cells, routes, now_ms
 
     def of(self, received: Sequence[Received], tracked: str | None = None) -> dict[str, Cell]:
-        """The records of messages that were delivered before, by SQS's id. With `tracked`, the requested
-        queue, also the tracking records of all messages, by cell name."""
+        """Return by SQS's id the records of messages that were delivered before. If `tracked` is given, the queue asked
+        for, also return by cell name the tracking records of all messages."""
         if self._cells is None:
             return {}
         names = {one.raw["MessageId"]: RECORDS + one.raw["MessageId"] for one in received if is_again(one)}
@@ -44,9 +44,9 @@ class Records:
         return {id: cell for id, cell in zip(names, current, strict=True) if cell is not None}
 
     def held(self, queue: SqsQueue, one: Received, ask: ClaimRequest, record: Cell | None) -> ClaimedMessage:
-        """The claim of a received message, with the state in its record."""
+        """Return the claim of a received message, with the message's state from `record` if there is one."""
         message, state = read(one.raw, queue=ask.queue, routes=self._routes)
-        if state.reason is not None:  # a dead letter that a move task returned
+        if state.reason is not None:  # a dead letter that a move task put back into the queue
             state = revived(state, int(one.raw["Attributes"]["SentTimestamp"]))
             message = with_state(message, state)
         version = 0
@@ -68,7 +68,7 @@ class Records:
         )
 
     def write(self, held: ClaimedMessage, state: MessageState) -> bool:
-        """Write the record; False if another process was faster."""
+        """Write the state to a claimed message's record; False without cells or if another process changed it."""
         if self._cells is None:
             return False
         swap = record_swap(held, state)
@@ -78,7 +78,7 @@ class Records:
         return True
 
     def checkpoint(self, held: ClaimedMessage | None, progress: bytes) -> bool:
-        """Like `Store.checkpoint`. Raises Unsupported without cells."""
+        """Store a checkpoint as `Store.checkpoint` does. Raises Unsupported without cells."""
         if self._cells is None:
             raise Unsupported(f"a checkpoint needs a place to be kept. {NO_CELLS}")
         if held is None or not self.write(held, replace(held.state, progress=progress)):
@@ -87,20 +87,20 @@ class Records:
         return True
 
     def mark_alone(self, held: ClaimedMessage) -> None:
-        """Record that the message runs alone."""
+        """Write to the record that the message now runs alone, unless it is written."""
         state = held.state
         if self._cells is not None and state.alone < held.receives:
-            before = state.alone > state.receives  # that run crashed: this is another
+            before = state.alone > state.receives  # the run marked before crashed, as this is a later one
             self.write(held, replace(state, alone=held.receives, crashes_alone=state.crashes_alone + before))
 
     def given_back(self, queue: SqsQueue, received: Sequence[Received]) -> list[End]:
-        """Give back messages that were received and not claimed: returns the ends that make them visible at once. With
-        cells, this costs no attempt."""
+        """Return ends that make these messages, received but not claimed, visible at once. With cells, it also writes
+        records so that this costs no attempt."""
         if not received:
             return []
         if self._cells is not None:
             ask = ClaimRequest(queue.name, 1, 0)
-            with suppress(StoreError, ConfigError):  # if this fails, each message counts one crash too many
+            with suppress(StoreError, ConfigError):  # otherwise each message counts one crash too many
                 records = self.of(received)
                 in_flight = [self.held(queue, one, ask, records.get(one.raw["MessageId"])) for one in received]
                 self._cells.swap([record_swap(held, replace(held.state, receives=held.receives)) for held in in_flight])
@@ -109,10 +109,10 @@ class Records:
 
 
 def is_again(one: Received) -> bool:
-    """True if the message was delivered before."""
+    """True if SQS delivered the message before this time too."""
     return bool(one.raw["Attributes"]["ApproximateReceiveCount"] != "1")
 
 
 def record_swap(held: ClaimedMessage, state: MessageState) -> Swap:
-    """The swap that writes the record."""
+    """Return the swap that writes the state to the record of a claimed message."""
     return Swap(RECORDS + held.sqs_id, held.version, record_of(state), RECORD_TTL_MS)

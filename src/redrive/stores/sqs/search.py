@@ -19,10 +19,10 @@ from .queues import QueueDirectory, SqsQueue
 from .receive import Receivers
 from .track import Track
 
-IN_FLIGHT_MAX = 120_000  # messages of one queue that SQS lets be in flight
-NEAR_LIMIT = 0.9  # share of the limit above which retries are sent as copies, as a delayed message is not in flight
+IN_FLIGHT_MAX = 120_000  # how many messages of one queue SQS allows in flight
+NEAR_LIMIT = 0.9  # from this share of IN_FLIGHT_MAX on, a retry is sent as a delayed copy, which is not in flight
 LOOK_EVERY_S = 10.0
-LOOK_AFTER = 500  # messages received between two counts; fewer bring no queue near its limit
+LOOK_AFTER = 500  # messages received between two counts of a queue; fewer do not bring it near its limit
 
 
 class SqsSearch:
@@ -50,13 +50,13 @@ class SqsSearch:
         lying = {row.id: row.lane for row in rows if row is not None and row.id not in running}
         words = track.cancel([id for id in ids if lying.get(id) in (None, Lane.LEASED)], running)
         waiting = [id for id, lane in lying.items() if words.get(id, Cancel.UNKNOWN) is Cancel.UNKNOWN]
-        if waiting and self._triage is not None:  # the messages wait or rest, or are on their way back
+        if waiting and self._triage is not None:  # these are in the triage store
             words |= zip(waiting, self._triage.cancel(waiting), strict=True)
         return [words[id] for id in ids]
 
 
 class SqsCounts:
-    """Counts the messages of one store's queues, with the dead and quarantined ones in `triage`."""
+    """Counts the messages of one store's queues; dead and quarantined ones are counted in `triage`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SqsCounts:
         self._triage, self._now_ms = triage, now_ms
 
     def of(self, queue: str) -> Counts:
-        """The counts of a queue. Raises StoreUnavailable."""
+        """Return the counts of a queue; those in SQS are zero if it does not exist there. Raises StoreUnavailable."""
         try:
             sqs_queue = self._queues.of(queue)
             ready, leased, scheduled = self._queues.counts(sqs_queue.url)
@@ -81,9 +81,9 @@ class SqsCounts:
             ready = leased = scheduled = 0  # the queue does not exist
         else:
             waiting = self._in_flight.hidden_in(sqs_queue.url, self._now_ms())
-            hidden = min(leased, waiting)  # SQS counts messages that wait for a retry as in flight
+            hidden = min(leased, waiting)  # SQS counts hidden messages that wait for a retry as in flight
             leased, scheduled = leased - hidden, scheduled + hidden
-            if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):  # FIFO: visible messages wait behind
+            if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):  # visible ones wait behind hidden ones
                 ready, scheduled = 0, scheduled + ready
         rest = Counts() if self._triage is None else self._triage.counts(queue)
         return Counts(
@@ -96,7 +96,7 @@ class SqsCounts:
 
 
 class InFlightLimit:
-    """Detects queues near SQS's limit of messages in flight, beyond which it delivers no more."""
+    """Detects queues near IN_FLIGHT_MAX, the messages in flight beyond which SQS delivers no more."""
 
     def __init__(self, queues: QueueDirectory, receivers: Receivers, *, tell: Callable[[str, str], None]) -> None:
         self._queues, self._receivers, self._tell = queues, receivers, tell
@@ -105,7 +105,7 @@ class InFlightLimit:
         ] = {}  # by URL: time of the count, messages received by then, the result
 
     def is_near(self, queue: SqsQueue) -> bool:
-        """True if the queue is near the limit. Counted every ten seconds at most."""
+        """True if the queue is near SQS's limit of messages in flight. A count is used for ten seconds at least."""
         at_s, received, crowded = self._looks.get(queue.url, (-math.inf, 0, False))
         if time.monotonic() - at_s < LOOK_EVERY_S or (not crowded and self._receivers.received - received < LOOK_AFTER):
             return crowded

@@ -15,11 +15,11 @@ from .client import BYTES_MAX, SEND, BatchJob, EntryRefused, Sqs, run
 from .queues import SqsQueue
 from .wire import STATE, VERBATIM, is_foreign, size_of, write
 
-DELAY_MAX_S = 900  # longest delay that SQS allows for a sent message
+DELAY_MAX_S = 900  # longest delay that SQS allows for one message
 
 
 class SendRequest(Struct):
-    """A message to send."""
+    """A message to send, its queue, and how long it holds its unique key."""
 
     queue: SqsQueue
     message: Message
@@ -27,13 +27,13 @@ class SendRequest(Struct):
 
 
 class Sender:
-    """Sends the messages of one store. Thread-safe. `prefix`: the store's, for the envelope."""
+    """Sends the messages of one store. Thread-safe. `prefix`: the store's prefix, for the source in the envelope."""
 
     def __init__(self, sqs: Sqs, *, prefix: str, now_ms: Callable[[], int]) -> None:
         self._sqs, self._prefix, self._now_ms = sqs, prefix, now_ms
 
     def sent(self, sends: Sequence[SendRequest]) -> list[StoreError | ConfigError | None]:
-        """Send messages; returns the error of each, or None."""
+        """Send the messages; returns for each its error, or None if SQS accepted it."""
         jobs: dict[str, BatchJob] = {}
         sent: list[tuple[BatchJob, int]] = []
         now = self._now_ms()
@@ -51,7 +51,7 @@ class Sender:
         if message.lane is Lane.READY and message.due_ms is not None:
             wait_s = max(0, math.ceil((message.due_ms - now) / 1000))
             if wait_s <= (0 if send.queue.fifo else DELAY_MAX_S):
-                message = replace(message, due_ms=message.enqueued_ms)  # SQS delays it long enough
+                message = replace(message, due_ms=message.enqueued_ms)  # the send's own delay suffices
         body, attributes, size = self._written(message)
         entry: dict[str, Any] = {"MessageBody": body}
         if attributes:
@@ -67,7 +67,7 @@ class Sender:
         return entry, size
 
     def _written(self, message: Message) -> tuple[str, dict[str, dict[str, Any]], int]:
-        """The body, the attributes and their size; with less history if it is too large."""
+        """Return the body and attributes to send, and their size in bytes; with less history if they are too large."""
         body, attributes = write(message, prefix=self._prefix)
         size = size_of(body, attributes)
         if size > BYTES_MAX:
@@ -76,14 +76,14 @@ class Sender:
                 size = size_of(body, attributes)
                 if size <= BYTES_MAX:
                     break
-            if size > BYTES_MAX and message.lane in RESTING:  # drop the state, so that at least a foreign message fits
+            if size > BYTES_MAX and message.lane in RESTING:  # drop the state: then at least a foreign message fits
                 attributes = {name: value for name, value in attributes.items() if name not in (STATE, "reason")}
                 size = size_of(body, attributes)
         return body, attributes, size
 
 
 def _smaller(message: Message) -> Iterator[Message]:
-    """Yield the message with less history each time; a foreign message with its original body too."""
+    """Yield smaller and smaller forms of the message: with less history, and a foreign one with its original body."""
     if message.faults:
         yield (message := replace(message, faults=message.faults[-1:]))
     if is_foreign(message):
@@ -93,18 +93,18 @@ def _smaller(message: Message) -> Iterator[Message]:
 
 
 def is_final(error: StoreError | ConfigError) -> bool:
-    """True if SQS would reject the same message again."""
+    """True if SQS would reject the same message again, as the error says."""
     return isinstance(error, EntryRefused) or "BatchRequestTooLong" in str(error)
 
 
 def _deduplication_id(message: Message) -> str:
-    """The id by which SQS drops a second copy within five minutes. For a dead message it depends only on its life."""
+    """Return the id by which SQS drops a second copy within five minutes. A dead message has one id in each life."""
     once = f"{message.id}/{message.redrives}"
     return once if message.lane in RESTING else f"{once}/{message.fence}"
 
 
 def _group_id(message: Message) -> str:
-    """The group in a form that SQS accepts: up to 128 letters, digits and punctuation. Any other name is hashed."""
+    """The group's name in a form that SQS accepts: up to 128 letters, digits and punctuation. Others are hashed."""
     group = message.group or message.id
     if len(group) <= 128 and group.isascii() and group.isprintable() and " " not in group:
         return group

@@ -31,11 +31,11 @@ from .steps import SettleStep, Steps
 from .track import Track
 from .wire import state_of
 
-TRIAGE_PAUSE_S = 5.0  # pause after a failure of the triage store
+TRIAGE_PAUSE_S = 5.0  # for how long after a failure the triage store is not tried
 
 
 class Settlements:
-    """Settles for one store. `send` sends messages; `track` and `tracked_sends` are set with `track=true`."""
+    """Settles messages for one store. `send` sends messages; with `track=true`, `tracked_sends` sends follow-ups."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Settlements:
         self._track, self._tracked_sends, self._send = track, tracked_sends, send
 
     def check(self, settlements: Sequence[Settlement]) -> None:
-        """Raises EnqueueError if a follow-up's queue does not exist, before anything is settled."""
+        """Raise EnqueueError if the queue of a follow-up does not exist, before anything is settled."""
         for draft in (draft for s in settlements for draft in s.follow_ups):
             try:
                 self._queues.of(draft.queue)
@@ -64,8 +64,8 @@ class Settlements:
                 raise EnqueueError(f"a follow-up of task {draft.task!r}: {error}; nothing was settled") from error
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Settle as far as possible. Raises StoreUnavailable if something could not be sent or stored: a repeated call
-        continues from there. Messages without an error end now."""
+        """Settle as far as possible. Raises StoreUnavailable if something could not be sent or stored; the messages
+        without an error are settled all the same, and a repeated call continues with the others."""
         if not settlements:
             return []
         if self._track is not None:
@@ -96,7 +96,7 @@ class Settlements:
         return [Settled.STALE if step is None else _word(step) for _, step in pairs]
 
     def _see_cancels(self, track: Track, settlements: Sequence[Settlement]) -> None:
-        """Mark messages with a requested cancel, unless they are done."""
+        """Mark the claimed messages that somebody asked to cancel, except those that are acked."""
         undone = [s.receipt for s in settlements if not isinstance(s.decision, Ack)]
         running = [held for receipt in undone if (held := self._in_flight.held.get(receipt)) is not None]
         asked = track.asked([held.message.id for held in running])
@@ -105,7 +105,7 @@ class Settlements:
                 held.message = replace(held.message, cancel=True)
 
     def _follow(self, tracked_sends: TrackedSends, steps: Sequence[SettleStep]) -> None:
-        """Send follow-ups, except those whose unique key another message holds."""
+        """Send follow-ups by `tracked_sends`, except those whose unique key another message holds."""
         todo = [step for step in steps if not step.sent and step.word is Settled.OK]
         sends = [(step, send) for step in todo for send in step.sends if send.message.id != step.held.message.id]
         if not sends:
@@ -125,7 +125,7 @@ class Settlements:
                 step.error = word
 
     def _refuse(self, pairs: Sequence[tuple[Receipt, SettleStep | None]]) -> None:
-        """Raises EnqueueError for a follow-up that SQS never accepts; remembers what was sent, for a repeated call."""
+        """Raise EnqueueError if SQS never accepts a follow-up; first remember the other steps for a repeated call."""
         errors = [step.refused for _, step in pairs if step is not None and step.refused is not None]
         if errors:
             for receipt, step in pairs:
@@ -138,7 +138,7 @@ class Settlements:
 
 
 class SqsSettling:
-    """Executes steps. Used by one thread at a time."""
+    """Sends and writes for steps, up to the end of their messages. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -156,10 +156,10 @@ class SqsSettling:
         self._steps, self._track = steps, track
         self._failpoint, self._tell = failpoint, tell
         self._triage_out = False
-        self.triage_from_s = 0.0  # when a failed triage store is tried again
+        self.triage_from_s = 0.0  # a failed triage store is not tried before this time
 
     def check(self, steps: Sequence[SettleStep]) -> None:
-        """Mark steps stale if a swap of theirs does not apply. Nothing of a stale step is executed."""
+        """Mark each step stale that has a swap which does not apply, so that nothing of the step is carried out."""
         cells, taken = self._cells, set[str]()
         risky = [step for step in steps if step.swaps and not step.sent and (step.sends or step.rest is not None)]
         if cells is None or not risky:
@@ -175,7 +175,7 @@ class SqsSettling:
                 taken |= swaps.keys()
 
     def send(self, steps: Sequence[SettleStep]) -> None:
-        """Send everything that must exist elsewhere before a message is deleted."""
+        """Send copies and follow-ups, and write dead letters: what must exist elsewhere before a message is deleted."""
         steps = [step for step in steps if not step.sent and step.word is Settled.OK]
         self._bury([step for step in steps if step.rest is not None])
         sends = [(step, send) for step in steps for send in step.sends]
@@ -191,8 +191,8 @@ class SqsSettling:
             step.sent = step.error is None
 
     def _go_without(self, step: SettleStep, send: SendRequest, error: StoreError | ConfigError) -> None:
-        """Handle a message that is too large for SQS: a follow-up fails; a retry waits hidden in its queue; a dead
-        letter is delivered again until SQS itself moves it away."""
+        """Handle `send`, which SQS never accepts: a follow-up fails its step; a retry waits hidden in its queue
+        instead; a dead letter is delivered again until SQS itself moves it away."""
         message = send.message
         if message.id != step.held.message.id:
             step.refused = error
@@ -208,7 +208,7 @@ class SqsSettling:
             step.hide_until_ms, step.record = in_place.hide_until_ms, in_place.record
 
     def _bury(self, steps: Sequence[SettleStep]) -> None:
-        """Write dead letters to the triage store, or send them to the dead-letter queue while it is unreachable."""
+        """Write dead letters to the triage store; while that is unreachable, send them to the dead-letter queue."""
         if self._triage is None or not steps:
             return
         self._failpoint("bury")
@@ -217,14 +217,14 @@ class SqsSettling:
             if not is_safe:
                 try:
                     step.sends.append(SendRequest(self._queues.resting(letter.queue, letter.lane), letter))
-                except ConfigError as error:  # no dead-letter queue exists: the triage store is needed
+                except ConfigError as error:  # without a dead-letter queue, only the triage store can take the letter
                     step.error, self.triage_from_s = StoreUnavailable(f"no triage store, and {error}"), 0.0
                     continue
             step.rest = None
         self._failpoint("buried")
 
     def _buried(self, triage: Store, letters: Sequence[Message]) -> list[bool]:
-        """True for each letter that is in the triage store. An unreachable store is tried every few seconds."""
+        """Write letters to `triage`; returns True for each that is there. A failed store gets a pause of seconds."""
         if time.monotonic() < self.triage_from_s:
             return [False] * len(letters)
         try:
@@ -241,7 +241,7 @@ class SqsSettling:
 
     def keep(self, steps: Sequence[SettleStep]) -> None:
         """Write the swaps of the settlements, and the records. A swap that does not apply makes its settlement stale:
-        the message is received again when its lease ends."""
+        its message is received again when the lease ends."""
         going = [step for step in steps if step.error is None and step.word is Settled.OK]
         tracked = [step for step in going if not step.kept] if self._track is not None else []
         todo = [step for step in going if not step.kept and (step.swaps or step.record or tracked)]
@@ -266,7 +266,7 @@ class SqsSettling:
                 step.error = error
             return
         for step in todo:
-            # If an outcome exists, a duplicate of the message ended first, and its outcome counts.
+            # If the cell of an outcome exists, a duplicate of the message ended first, and its outcome counts.
             applied = [next(answers) or is_verdict(swap) for swap in step.swaps]
             if step.record is not None:
                 applied.append(next(answers))
@@ -277,8 +277,8 @@ class SqsSettling:
         self._failpoint("kept")
 
     def _keep_track(self, tracked: Sequence[SettleStep], written: Sequence[SettleStep]) -> None:
-        """Write the records that others changed meanwhile. One that cannot be written is wrong until the next
-        settlement or its expiry, which is no reason to repeat the work."""
+        """Write tracking records that other processes changed meanwhile. A record that cannot be written is out of date
+        until the next settlement or its expiry, which is no reason to repeat the work."""
         assert self._track is not None
         with suppress(StoreError):
             self._track.settle([step.outcome for step in tracked if step.word is Settled.OK and step not in written])
@@ -287,7 +287,7 @@ class SqsSettling:
 class Ending:
     """Ends steps: removes claims, deletes or hides messages, and in FIFO queues continues their groups.
 
-    `at_once`: finish everything before a call returns.
+    `at_once`: send every delete and hide before a call returns.
     """
 
     def __init__(
@@ -305,10 +305,10 @@ class Ending:
         self._steps, self._in_flight, self._records = steps, in_flight, records
         self._receivers, self._deletes = receivers, deletes
         self._at_once, self._now_ms, self._failpoint = at_once, now_ms, failpoint
-        self.processed = 0  # messages that left their queue for good
+        self.processed = 0  # number of messages that left their queue for good
 
     def end(self, steps: Sequence[SettleStep], pairs: Sequence[tuple[Receipt, SettleStep | None]] = ()) -> None:
-        """Delete or hide the messages of these steps. `pairs`: the receipts to forget, unless their step failed."""
+        """Delete or hide the messages of `steps`. `pairs` has receipts, each forgotten unless its step failed."""
         now, in_flight = self._now_ms(), self._in_flight
         with in_flight.lock:
             for receipt, step in pairs:
@@ -324,7 +324,7 @@ class Ending:
         self._failpoint("ended")
 
     def _next_in_groups(self, steps: Sequence[SettleStep]) -> list[End]:
-        """In FIFO queues, run messages behind a done one next, and return those behind one to be redelivered."""
+        """In FIFO queues, buffer the messages behind a deleted one to run next; returns ends to give back the rest."""
         back: list[End] = []
         for step in steps:
             held = step.held
@@ -338,7 +338,7 @@ class Ending:
         return back
 
     def leave(self, left: Sequence[ClaimedMessage]) -> None:
-        """Let these messages return when their lease ends, and those behind them in FIFO queues after them."""
+        """Let these messages return when their leases end; in FIFO queues, give back the messages behind them."""
         for held in left:
             if held.group is not None:
                 self._deletes.end(
@@ -357,7 +357,7 @@ def _word(step: SettleStep) -> Settled:
 
 
 def unavailable(errors: Sequence[StoreError | ConfigError]) -> StoreError:
-    """One StoreUnavailable for several errors."""
+    """Return one StoreUnavailable that stands for all `errors`."""
     first = errors[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return StoreUnavailable(f"{first}{more}")

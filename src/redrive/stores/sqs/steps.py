@@ -24,26 +24,26 @@ from .wire import MessageState, state_of
 
 
 class SettleStep(Struct):
-    """The steps to settle one message, and their progress."""
+    """The steps to settle one message, and which of them are carried out."""
 
     held: ClaimedMessage
     sends: list[SendRequest]
-    rest: Message | None = None  # the dead letter to write to the triage store
-    hide_until_ms: int | None = None  # None: delete the message
+    rest: Message | None = None  # the dead letter to write to the triage store, if any
+    hide_until_ms: int | None = None  # hide the message until this time; None: delete it
     record: MessageState | None = None
     swaps: tuple[Swap, ...] = ()
-    left: Message | None = None  # the message after settlement; None: it is over
+    left: Message | None = None  # the message after its settlement; None: it leaves the store
     cancelled: bool = False
     sent: bool = False
     kept: bool = False
     ended: bool = False
     error: StoreError | ConfigError | None = None
-    refused: StoreError | ConfigError | None = None  # error of a follow-up that SQS never accepts
+    refused: StoreError | ConfigError | None = None  # the error of a follow-up that SQS never accepts
     word: Settled = Settled.OK
 
     @property
     def is_over(self) -> bool:
-        """True if the step's message leaves the queue for good, without a copy."""
+        """True if the step removes the message from its queue for good, without a copy there."""
         id, queue = self.held.message.id, self.held.queue
         return self.hide_until_ms is None and all(
             send.message.id != id or send.queue is not queue for send in self.sends
@@ -51,7 +51,7 @@ class SettleStep(Struct):
 
     @property
     def outcome(self) -> tuple[Message, Message | None]:
-        """The message before its settlement, and after it (None: it is over)."""
+        """The message before its settlement, and after it (None: it leaves the store)."""
         return self.held.message, self.left
 
     @property
@@ -61,7 +61,7 @@ class SettleStep(Struct):
 
 
 class Steps:
-    """Decides the steps of one store's messages. `cells`, `triage`: None if the store has none."""
+    """Decides how to settle the messages of one store. `cells`, `triage`: None if the store has none."""
 
     def __init__(
         self,
@@ -75,15 +75,15 @@ class Steps:
     ) -> None:
         self._at, self._queues, self._cells, self._triage = at, queues, cells, triage
         self._now_ms, self._near_limit = now_ms, near_limit
-        self._begun: dict[Receipt, SettleStep] = {}  # steps of calls that failed half-way
+        self._begun: dict[Receipt, SettleStep] = {}  # steps of calls that failed half-way, for repeated calls
 
     @property
     def counts_all(self) -> bool:
-        """True if every delivery counts as an attempt: a retry is recorded only by the receive count."""
+        """True if every delivery counts as an attempt, as only SQS's receive count records a retry."""
         return self._at.mode is Mode.VISIBILITY and self._cells is None
 
     def step(self, held: ClaimedMessage, settlement: Settlement) -> SettleStep:
-        """Decide the step. If an earlier call failed half-way, continue its step."""
+        """Decide the step for a settlement, or return the step that an earlier call began and did not end."""
         begun = self._begun.get(settlement.receipt)
         if begun is not None:
             begun.error = None
@@ -112,12 +112,12 @@ class Steps:
         return SettleStep(held, [SendRequest(held.queue, decided)])
 
     def hidden(self, held: ClaimedMessage, kept: MessageState, until_ms: int) -> SettleStep:
-        """Hide the message in its queue until `until_ms`; with cells a record has its state."""
+        """Return the step that hides a message in its queue until `until_ms`; with cells, a record keeps its state."""
         return SettleStep(held, [], hide_until_ms=until_ms, record=kept if self._cells is not None else None)
 
     def _can_stay(self, held: ClaimedMessage, retry: RetryAt, now: int) -> bool:
         if held.queue.fifo:
-            return True  # a copy would be delivered after messages sent later
+            return True  # a copy would be delivered after messages that were sent later
         if self._at.mode is Mode.REQUEUE or self._near_limit(held.queue):
             return False
         if self._is_near_its_end(held, retry.at_ms):
@@ -128,8 +128,8 @@ class Steps:
         return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
 
     def _is_near_its_end(self, held: ClaimedMessage, until_ms: int) -> bool:
-        """True if SQS would move the message away, or let it expire, before its next run is settled. A copy resets
-        both."""
+        """True if SQS would move the message away, or let it expire, before a run at `until_ms` is settled. A copy
+        starts again with full bounds."""
         bounds = self._queues.bounds(held.queue)
         often = bounds.receives_max is not None and held.receives + 1 >= bounds.receives_max
         return often or until_ms + VISIBLE_MAX_S * 1000 > held.sent_ms + bounds.retention_ms
@@ -142,7 +142,7 @@ class Steps:
         return SettleStep(held, [SendRequest(self._queues.resting(decided.queue, decided.lane), decided)])
 
     def early(self, held: ClaimedMessage, due_ms: int) -> SettleStep:
-        """Defer a message that was received before it is due. This hop costs no attempt."""
+        """Return the step that puts off a message received before it is due. This hop costs no attempt."""
         records = self._at.mode is Mode.VISIBILITY and self._cells is not None
         if held.queue.fifo or (records and not self._is_near_its_end(held, due_ms)):
             record = replace(held.state, receives=held.receives, due_ms=due_ms)
@@ -153,28 +153,28 @@ class Steps:
         return step
 
     def fresh_copy(self, held: ClaimedMessage, claimed: Message) -> SettleStep:
-        """Replace a message that SQS would move away after another crash by a copy with all of its state."""
-        counted = claimed.attempt - 1  # the copy's claim counts this attempt
+        """The step that sends a copy, with all of its state, of a message that SQS would move away after a crash."""
+        counted = claimed.attempt - 1  # this attempt is counted by the copy's claim
         copy = replace(claimed, lane=Lane.READY, due_ms=None, attempt=counted)
         return SettleStep(held, [SendRequest(held.queue, copy)], left=copy)
 
     def dropped(self, held: ClaimedMessage) -> SettleStep:
-        """End a message that was cancelled while it waited."""
+        """Return the step that ends a message which was cancelled while it waited."""
         return SettleStep(held, [], left=lifecycle.cancelled(held.message, self._now_ms()))
 
     def is_last(self, held: ClaimedMessage) -> bool:
-        """True if this is SQS's last delivery of the message, unless it is also the first."""
+        """True if SQS would move the message away at its next receive. False on a first delivery and in FIFO queues."""
         most = None if held.queue.fifo or held.receives == 1 else self._queues.bounds(held.queue).receives_max
         return most is not None and held.receives >= most
 
     # -- calls that failed half-way
 
     def remember(self, receipt: Receipt, step: SettleStep) -> None:
-        """Keep the step, so that a repeated call resumes it."""
+        """Keep the step of a call that failed, so that a repeated call resumes it."""
         self._begun[receipt] = step
 
     def ended(self, receipt: Receipt) -> SettleStep | None:
-        """The step remembered for this receipt, if it has ended; otherwise None."""
+        """Return the step remembered for this receipt if the step's message has ended; otherwise None."""
         step = self._begun.get(receipt)
         return step if step is not None and step.ended else None
 

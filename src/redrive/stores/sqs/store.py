@@ -1,7 +1,7 @@
 """The store on AWS SQS: messages are in queues of SQS, dead letters and shared state in other engines.
 
-SQS hides a received message for a while: that is the lease. SQS has no shared commit with other stores, so everything
-else is written first, and the message is deleted last. A crash leaves a duplicate, never a loss (`settle.py`).
+SQS hides a received message for a while: that is the lease. SQS has no shared commit with other stores, so a settlement
+writes everything else first, and deletes its message last. A crash leaves a duplicate, never a loss (`settle.py`).
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _UNSEEN = "SQS can look at no message that waits or runs in it"
 class SqsStore(SqsEngine):
     """Queues of SQS under one prefix.
 
-    `clock_ms` replaces this machine's clock in tests. `triage` and `cells` replace those of the URL, and are closed
-    with the store; `open_store` and `open_cells` open those of the URL. `requests` counts the calls of SQS by action.
+    `clock_ms` replaces this machine's clock in tests. `triage` and `cells` replace those that the URL names, and are
+    closed with the store; `open_store` and `open_cells` open the URL's. `requests` counts the calls to SQS by action.
     Raises ConfigError for an invalid URL, or if boto3 is not installed.
     """
 
@@ -91,7 +91,7 @@ class SqsStore(SqsEngine):
         open_cells: Callable[[str], OpenCells] | None = None,
     ) -> None:
         self.failpoint: Callable[[str], None] = (
-            no_failpoint  # tests set a function that kills the process or raises at a named point
+            no_failpoint  # in tests, a function that kills the process or raises at a named point
         )
         self.at = at = SqsUrl.parse(url)
         self.url, self.prefix, self.region = url, at.prefix, at.region
@@ -102,9 +102,9 @@ class SqsStore(SqsEngine):
         self.requests: Counter[str] = self._sqs.requests
         self._beside = beside = BesideStores(at, triage, cells, open_store, open_cells)
         self.triage_store, self.cells, self.routes = beside.triage, beside.cells, Routes()
-        self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # prefix of this app in a shared blob storage
+        self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # prefix of this store's blobs in a shared blob storage
         self.traits = traits_of(at, cells=beside.some_cells is not None, triage=self.triage_store is not None)
-        self._at_once = at.poll_s == 0  # with short polls a call finishes all it can before it returns
+        self._at_once = at.poll_s == 0  # True with short polls: a call then finishes all its work before it returns
         self._closed = False
         self.sqs_queues = QueueDirectory(self._sqs, at)
         self._make_parts()
@@ -160,7 +160,7 @@ class SqsStore(SqsEngine):
 
     @property
     def outbox(self) -> Outbox:
-        """Sends redriven messages back to SQS. Raises Unsupported without a triage store."""
+        """The outbox, which sends redriven messages back to SQS. Raises Unsupported without a triage store."""
         return need(self._triage).outbox
 
     def own_triage(self) -> None:
@@ -168,7 +168,7 @@ class SqsStore(SqsEngine):
 
     @property
     def processed(self) -> int:
-        """The number of messages that left their queue for good in this process."""
+        """The number of messages that left their SQS queue for good in this process."""
         return self._ending.processed
 
     def usage(self) -> Usage:
@@ -195,7 +195,7 @@ class SqsStore(SqsEngine):
             raise Unsupported("SQS has no transactions to write in; enqueue without tx=")
         self._alive()
         if not drafts and swaps and self.triage_store is not None and self._beside.commits(swaps):
-            return self.triage_store.put([], swaps=swaps)  # runs require one commit
+            return self.triage_store.put([], swaps=swaps)  # a redrive run needs one commit
         return self._puts.put(drafts, swaps)
 
     def _alive(self) -> None:
@@ -203,7 +203,7 @@ class SqsStore(SqsEngine):
             raise StoreError("this SQS store is closed; open another")
 
     def send(self, messages: Sequence[Message]) -> list[StoreError | ConfigError | None]:
-        """Send messages unchanged to their queues; returns the error of each, or None."""
+        """Send messages unchanged to their queues; returns for each its error, or None if SQS accepted it."""
         return self._sender.sent([SendRequest(self.sqs_queues.of(message.queue), message) for message in messages])
 
     # -- settling and claiming
@@ -224,11 +224,11 @@ class SqsStore(SqsEngine):
             except (StoreError, ConfigError):
                 if not settlements:
                     raise
-                return Exchange(settled, [])  # keep what is settled; the next claim raises the error
+                return Exchange(settled, [])  # the settlements count; the next claim raises this error
         except ConfigError as error:
             if not self._receivers.received:
                 raise
-            raise StoreUnavailable(str(error)) from error  # was valid when the worker began
+            raise StoreUnavailable(str(error)) from error  # the same settings worked when the worker began
 
     def _claim(self, asks: Sequence[ClaimRequest], *, patient: bool) -> list[Delivery]:
         if asks and self._triage is not None:
@@ -270,7 +270,7 @@ class SqsStore(SqsEngine):
     def quiesce(self, queues: Collection[str] | None = None) -> None:
         self._receivers.quiesce(queues)
 
-    # -- looking
+    # -- queries
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         self._alive()
@@ -304,7 +304,7 @@ class SqsStore(SqsEngine):
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         return need(self.triage_store).failure_groups(where=where, trend=trend)
 
-    # -- changing by hand
+    # -- administration
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         return need(self._triage).judge(handles, verdict, swaps)
@@ -365,7 +365,7 @@ class SqsStore(SqsEngine):
     def paused(self) -> frozenset[str]:
         return self._pauses.queues()
 
-    # -- keeping
+    # -- checks
 
     def check(self) -> list[str]:
         return [] if self.triage_store is None else self.triage_store.check()
@@ -377,7 +377,7 @@ class SqsStore(SqsEngine):
         return [*self._preflight.doctor(), *self._beside.doctor()]
 
     def preflight(self, works: Iterable[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
-        """Like `Preflight.check`; opens the stores in the URL."""
+        """Report as `Preflight.check` does. Opens the stores that the URL names first."""
         self._beside.open()
         return self._preflight.check([*works], advise=advise, function_s=function_s)
 

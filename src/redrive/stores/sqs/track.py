@@ -1,7 +1,7 @@
-"""Records of messages beside SQS (`track=true`), to find and cancel messages by. SQS cannot look one up.
+"""Tracking records of messages beside SQS (`track=true`), by which messages are found and cancelled: SQS has no lookup.
 
 A record is the cell `sqs/t/ID`. It is written before its message is sent and again by each settlement. A claim only
-reads it, so a record does not show if a message is due or runs elsewhere. The holder of a unique key is a cell too
+reads the record, so it does not show if a message is due or runs elsewhere. The holder of a unique key is a cell too
 (`keys.py`).
 """
 
@@ -20,17 +20,17 @@ from ..lifecycle import cancelled
 from .wire import RECORD_TTL_MS as TTL_MS
 
 RECORDS, KEYS = "sqs/t/", "sqs/k/"
-KEY_TTL_MS = 400 * 86_400_000  # longer than the longest wait of a message, so that every cell expires
-CANCELLED_KEPT_MS = 86_400_000  # how long a cancelled message can be looked up after it left SQS
-UNSENT_MS = 60_000  # from then on an unsent message counts as gone
-SURELY_WAITS_MS = 2000  # how far in the future its due time must be, as clocks differ
+KEY_TTL_MS = 400 * 86_400_000  # how long the cell of a key lives: longer than the longest wait of a message
+CANCELLED_KEPT_MS = 86_400_000  # how long a cancelled message can still be found
+UNSENT_MS = 60_000  # a message not marked as sent for this long counts as never sent
+SURELY_WAITS_MS = 2000  # a message due later than this surely waits, though clocks differ
 TRIES = 8
 
-Left = tuple[Message, Message | None]  # a settled message, and its state afterwards (None: it is over)
+Left = tuple[Message, Message | None]  # a message before its settlement, and after it (None: it left the store)
 
 
 class TrackRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The record of a message. Fields may be added but not renamed."""
+    """The tracking record of a message. Fields may be added but not renamed."""
 
     task: str
     queue: str
@@ -45,7 +45,7 @@ class TrackRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     redrives: int = 0
     run: str | None = None
     sent: bool = True
-    begun_ms: int = 0  # time just before the message was sent
+    begun_ms: int = 0  # time just before the message is sent
     cancel: bool = False
     cancelled_ms: int | None = None
 
@@ -64,7 +64,7 @@ read_held = msgspec.json.Decoder(KeyHolder).decode
 
 
 def key_cell(task: str, key: str) -> str:
-    """The cell with the holder of the key."""
+    """Return the name of the cell with the holder of this unique key of the task."""
     return KEYS + sha256(f"{len(task)}:{task}{key}".encode()).hexdigest()
 
 
@@ -73,7 +73,7 @@ def hold_swap(name: str, cell: Cell | None, held: KeyHolder, ttl_ms: int = KEY_T
 
 
 def record_of(message: Message, before: TrackRecord | None = None) -> TrackRecord:
-    """The record to write. A cancel requested before stays requested."""
+    """Return the record of a message; a cancel requested in the record `before` stays requested."""
     return TrackRecord(
         task=message.task,
         queue=message.queue,
@@ -94,7 +94,7 @@ def record_of(message: Message, before: TrackRecord | None = None) -> TrackRecor
 
 
 def message_of(id: str, record: TrackRecord) -> Message:
-    """The message of a record, without its body, which only SQS has."""
+    """Return the message that a record describes, without its body, which only SQS has."""
     message = Message(
         id=id,
         task=record.task,
@@ -117,32 +117,32 @@ def message_of(id: str, record: TrackRecord) -> Message:
 
 
 class Track:
-    """The records of one store. Thread-safe."""
+    """The tracking records of one store. Thread-safe."""
 
     def __init__(self, cells: Cells, *, now_ms: Callable[[], int]) -> None:
         self._cells, self._now_ms = cells, now_ms
 
     def records(self, ids: Sequence[str]) -> dict[str, tuple[TrackRecord, int]]:
-        """The records that exist, with their versions."""
+        """Return by id the records that exist, each with its version."""
         current = self._cells.read([RECORDS + id for id in ids]) if ids else []
         return {id: (read_record(cell.value), cell.version) for id, cell in zip(ids, current, strict=True) if cell}
 
     # -- settling
 
     def asked(self, ids: Sequence[str]) -> set[str]:
-        """The ids of messages with a requested cancel."""
+        """Return the ids of those messages that someone asked to cancel."""
         return {id for id, (record, _) in self.records(ids).items() if record.cancel}
 
     def settle(self, left: Sequence[Left]) -> None:
-        """Write the records and keys of settled messages."""
+        """Write the records and keys of settled messages, again if other processes change them meanwhile."""
         for _ in range(TRIES):
             swaps = self.changes(left)
             if not swaps or all(self._cells.swap(swaps)):
                 return
 
     def changes(self, left: Sequence[Left]) -> list[Swap]:
-        """The swaps that write the records and keys of settled messages. Versions are read now, so they apply unless
-        other processes change them."""
+        """Return the swaps that write the records and keys of settled messages. Their versions are read now, so all
+        swaps apply unless other processes change those cells."""
         now, messages = self._now_ms(), [message for message, _ in left]
         names = [key_cell(m.task, m.key) if m.key is not None else None for m in messages]
         keyed = [name for name in names if name is not None]
@@ -156,10 +156,10 @@ class Track:
                 swaps += _key_change(after, message.id, name, keys[name], now)
         return swaps
 
-    # -- looking, and cancelling
+    # -- finding and cancelling
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        """Each message from its record; None for one that may never have been sent."""
+        """Return each message as its record describes it; None without a record, or if it was probably never sent."""
         now, records = self._now_ms(), self.records(ids)
         by_id = {
             id: message_of(id, record)
@@ -169,8 +169,8 @@ class Track:
         return [by_id.get(id) for id in ids]
 
     def cancel(self, ids: Sequence[str], running: Mapping[str, Message]) -> dict[str, Cancel]:
-        """Cancel these messages. `running`: those in this process. One that may be running is asked to stop; one that
-        surely waits is cancelled, though SQS delivers it once more when due."""
+        """Cancel these messages. `running`: those in this process. A message that may be running is asked to stop; one
+        that surely waits is cancelled, though SQS delivers it once more when due."""
         words, left = dict[str, Cancel](), list(dict.fromkeys(ids))
         for _ in range(TRIES):
             now, records, swaps, names = self._now_ms(), self.records(left), list[Swap](), list[str]()
@@ -227,8 +227,8 @@ def _record_change(
 
 
 def _key_change(left: Message | None, id: str, name: str, cell: Cell | None, now: int) -> list[Swap]:
-    """Free the key of an ended message, unless `key_for_ms` holds it longer. A dead or quarantined message keeps its
-    key, marked as no longer about to be sent."""
+    """Return the swap that frees the key of an ended message, unless `key_for_ms` holds that key longer. A dead or
+    quarantined message keeps its key, marked so that the message does not count as about to be sent."""
     held = read_held(cell.value) if cell else None
     if held is None or held.id != id or (left is not None and left.lane not in (*RESTING, Lane.DONE)):
         return []

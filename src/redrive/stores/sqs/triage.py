@@ -17,11 +17,11 @@ from .keys import SendMessages, TrackedSends
 from .outbox import Outbox, Tell
 from .wire import ANY_BODY_MAX
 
-OLDEST_OF = 100  # outbox messages read to find the oldest
+OLDEST_OF = 100  # how many outbox messages of a lane are read to find the oldest
 
 
 class SqsTriage:
-    """Triage of one store on SQS, and its outbox. `send` sends messages; `tracked_sends` with `track=true`."""
+    """Triage for one store on SQS, and its outbox. `send` sends messages; with `track=true`, `tracked_sends` does."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SqsTriage:
         self.outbox = Outbox(store, self._send_back, owner=owner, ordered=ordered, tell=tell)
 
     def judge(self, handles: Sequence[Handle], verdict: Verdict, swaps: Sequence[Swap]) -> list[bool]:
-        """Apply the verdict, as `Store.triage`."""
+        """Apply the verdict as `Store.triage` does. Redriven messages are sent back at once if SQS accepts them."""
         if not isinstance(verdict, Redrive | Replace):
             return self._store.triage(handles, verdict, swaps=swaps)
         self.outbox.own()
@@ -53,14 +53,14 @@ class SqsTriage:
             words = self._replace(self._tracked_sends, handles, verdict, swaps)
         else:
             words = self._store.triage(handles, verdict, swaps=swaps)
-        with suppress(StoreError, ConfigError):  # the message is in the outbox: the next pump sends it
+        with suppress(StoreError, ConfigError):  # otherwise the next pump sends the message from the outbox
             self.outbox.pump(len(handles))
         return words
 
     def _replace(
         self, tracked_sends: TrackedSends, handles: Sequence[Handle], verdict: Replace, swaps: Sequence[Swap]
     ) -> list[bool]:
-        """Replace by a draft with a unique key, which may be the key of the replaced message."""
+        """Replace a message by a draft with a unique key, which may be the key of that message."""
         validation.admit_verdict(handles, verdict, self._traits)
         now, old = self._now_ms(), handles[0].id
         draft = verdict.draft if verdict.draft.id else replace(verdict.draft, id=new_id(now))
@@ -81,7 +81,7 @@ class SqsTriage:
         }
 
     def _waits_s(self, queue: str) -> float:
-        """The time in seconds since the redrive of the queue's first message in the outbox."""
+        """Return how many seconds ago the earliest message of the queue in the outbox was redriven."""
         lanes = Lane.READY, Lane.LEASED
         firsts = [self._store.peek(lane, where=Filter(queue=queue), limit=OLDEST_OF).messages for lane in lanes]
         since_ms = min((message.life_ms for some in firsts for message in some), default=self._now_ms())
@@ -97,10 +97,10 @@ class SqsTriage:
         left = iter(words)
         return [message.id not in blocked and next(left) for message in messages]
 
-    # -- the way back
+    # -- sending back to SQS
 
     def _send_back(self, messages: Sequence[Message]) -> list[Exception | None]:
-        """Send messages; returns the error of each: EnqueueError for one that SQS would reject again."""
+        """Send messages; returns for each its error or None: EnqueueError if SQS would reject the message again."""
         errors: list[Exception | None] = [_too_large(message) for message in messages]
         going = [at for at, error in enumerate(errors) if error is None]
         for at, error in zip(going, self._sent([messages[at] for at in going]), strict=True):

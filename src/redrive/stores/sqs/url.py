@@ -19,7 +19,7 @@ EXPECTED = "expected sqs://REGION/PREFIX, such as sqs://eu-central-1/shop"
 
 
 class Mode(StrEnum):
-    """Where a message waits for its next run: `visibility` hidden in its queue; `requeue` as a delayed copy."""
+    """Where a message waits for its next run: `visibility`, hidden in its queue; `requeue`, as a delayed copy."""
 
     VISIBILITY = "visibility"
     REQUEUE = "requeue"
@@ -28,23 +28,23 @@ class Mode(StrEnum):
 class SqsUrl(Struct, frozen=True, kw_only=True):
     """The region, prefix and options of a store on SQS."""
 
-    shown: str  # for display: without passwords
+    shown: str  # the URL for display, without passwords
     region: str
     prefix: str
     mode: Mode = Mode.VISIBILITY
-    cells: str | None = None  # URL of the cells
-    triage: str | None = None  # URL of the store for dead letters
+    cells: str | None = None  # URL of the store that holds the cells
+    triage: str | None = None  # URL of the triage store
     endpoint: str | None = None
-    poll_s: int = POLL_S  # how long SQS waits for a message before an empty response
-    receivers: int = RECEIVERS  # concurrent receives of one queue
-    create: bool = False  # create missing queues
-    max_receives: int = RECEIVES  # maxReceiveCount of created queues
-    boto3: bool = False  # make every call with boto3, even the frequent ones
-    track: bool = False  # keep a record of each message in the cells, for find, cancel and deduplication
+    poll_s: int = POLL_S  # how long SQS waits for messages before it sends an empty response
+    receivers: int = RECEIVERS  # most concurrent receives of one queue
+    create: bool = False  # True: create missing queues
+    max_receives: int = RECEIVES  # maxReceiveCount of the queues that redrive creates
+    boto3: bool = False  # True: make every call with boto3, even the frequent ones
+    track: bool = False  # True: keep a record of each message in the cells, for find, cancel and deduplication
 
     @classmethod
     def parse(cls, url: str) -> SqsUrl:
-        """Parse the URL. Raises ConfigError for another URL, an unknown option or a value out of bounds."""
+        """Parse the URL of a store on SQS. Raises ConfigError for another URL, an unknown option or a bad value."""
         parts = split(url)
         region, prefix = parts.hosts, parts.path.removeprefix("/")
         known = parts.scheme == "sqs" and parts.user is None
@@ -75,7 +75,7 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
 
     @property
     def endpoint_host(self) -> str:
-        """The host of another endpoint, without user and password; empty for that of AWS."""
+        """The host of the URL's endpoint, without user and password; empty for AWS's own endpoint."""
         return "" if self.endpoint is None else split(self.endpoint, "endpoint").hosts
 
     def __repr__(self) -> str:

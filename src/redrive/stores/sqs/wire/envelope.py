@@ -1,9 +1,9 @@
 """The envelope of redrive's messages in SQS: a structured CloudEvent 1.0, which other consumers can read too.
 
 The event holds the immutable part of a message; the mutable state is in the attribute `redrive` (`message_state.py`). A
-JSON body is the event's data, byte for byte. Any other body, and one with characters that SQS refuses, is base64.
-Extension attributes are written only where they differ from the default, except `rdversion`, which marks an event as
-redrive's.
+JSON body is the event's data, byte for byte. Any other body, and a JSON body with characters that SQS refuses, is
+base64. Extension attributes are written only where they differ from the default, except `rdversion`, which marks an
+event as redrive's.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from ....ids import is_id
 from ....message import NORMAL, PRIORITIES, Message
 from ...validation import INT_MAX
 
-TOPIC = "aws-sns-topic"  # header with the ARN of the topic
-VERBATIM = "aws-verbatim"  # header of a message that goes back verbatim; its value has the types of the attributes
-SOURCE = "aws-dead-letter-source"  # header with the ARN of the queue in which the message died
+TOPIC = "aws-sns-topic"  # header with the ARN of the SNS topic that a message came through
+VERBATIM = "aws-verbatim"  # header of a message that goes back verbatim; its value has the types of its attributes
+SOURCE = "aws-dead-letter-source"  # header with the ARN of the SQS queue in which a message died
 STATE = "redrive"  # message attribute with the mutable state
-ATTEMPT = "x-redrive-attempt"  # attribute with the number of a re-driver's moves, also on foreign messages
-BYTES_MAX = 1024 * 1024  # limit of a message in SQS, body and attributes
-ENVELOPE_BYTES = 64 * 1024 + 32 * 1024  # reserved for everything but the body: history, names, headers
-ANY_BODY_MAX = (BYTES_MAX - ENVELOPE_BYTES) // 4 * 3  # limit of any body: base64 makes four bytes of three
+ATTEMPT = "x-redrive-attempt"  # attribute in which a re-driver counts how often it moved a message, foreign ones too
+BYTES_MAX = 1024 * 1024  # limit of SQS for the body and attributes of a message
+ENVELOPE_BYTES = 64 * 1024 + 32 * 1024  # what is reserved for the data other than the body: history, names, headers
+ANY_BODY_MAX = (BYTES_MAX - ENVELOPE_BYTES) // 4 * 3  # largest body of any kind: base64 makes four bytes of three
 UNROUTED_TYPE = "redrive.unrouted"  # type of an event whose message has no task, since an event must have a type
 
 _JSON, _BYTES = "application/json", "application/octet-stream"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _LAST_MS = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _MS
-_EXACT_MS = 2**41  # below this a float of seconds is exact to less than half a microsecond
+_EXACT_MS = 2**41  # below this, a float of seconds is exact to less than half a microsecond
 _INT_MAX = 2**31 - 1  # largest Integer in a CloudEvent
-_DEEP = 200  # brackets in a body up to which its depth is not checked
-_ROOM = 400  # levels of nesting that a reader's own stack may use of Python's limit
+_DEEP = 200  # a body with fewer brackets is not checked for its depth
+_ROOM = 400  # levels of Python's recursion limit that a reader's own stack may use
 _NOT_IN_SQS = ("\ufffe".encode(), "\uffff".encode())  # noncharacters, which SQS rejects and JSON does not escape
 _PLANES = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
 _NOT_IN_EVENTS = re.compile(f"[\0-\x1f\x7f-\x9f\ufdd0-\ufdef{_PLANES}]")  # CloudEvents 1.0.2, 3.1: String
 
 
 class CloudEvent(msgspec.Struct, omit_defaults=True, gc=False):
-    """The envelope, in the order in which its fields are written."""
+    """The envelope of a message; its fields are written in this order."""
 
     specversion: Literal["1.0"]
     id: str
@@ -68,11 +68,11 @@ class CloudEvent(msgspec.Struct, omit_defaults=True, gc=False):
     rdgroup: str | None = None
     rdkey: str | None = None
     rddeadline: str | None = None  # milliseconds as text: a CloudEvents Integer has 32 bits
-    rdkeep: str | None = None  # milliseconds to keep the done message
+    rdkeep: str | None = None  # how long to keep the done message, in milliseconds as text
     rdproducer: str | None = None
     rdheaders: str | None = None  # JSON text, as an attribute's value cannot be an object
-    rdtopic: str | None = None  # SNS topic of the message; each queue gets its own copy
-    rdexact: str | None = None  # JSON of the attributes' exact texts, if an event attribute cannot hold them
+    rdtopic: str | None = None  # the SNS topic that the message is published to; each queue gets its own copy
+    rdexact: str | None = None  # JSON with the exact texts of attributes that the event holds only changed
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     data_base64: str | msgspec.UnsetType = msgspec.UNSET
 
@@ -87,7 +87,7 @@ _decode_texts = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def body_of(message: Message, *, prefix: str, topic: str | None = None) -> str:
-    """The envelope as the text of a message of SQS."""
+    """Return the envelope of a message, as the body to send to SQS."""
     id, version, correlation = message.id, message.version, message.correlation_id
     event = CloudEvent(
         "1.0",
@@ -116,7 +116,7 @@ def body_of(message: Message, *, prefix: str, topic: str | None = None) -> str:
 
 
 def size_of(body: str, attributes: Mapping[str, Mapping[str, Any]]) -> int:
-    """The bytes that SQS counts for a message: its body, and name, type and value of each attribute."""
+    """Return the bytes that SQS counts for a message: its body, and the name, type and value of each attribute."""
     size = len(body) if body.isascii() else len(body.encode(errors="replace"))
     for name, value in attributes.items():
         size += len(name.encode()) + len(value.get("DataType", "").encode())
@@ -126,7 +126,7 @@ def size_of(body: str, attributes: Mapping[str, Mapping[str, Any]]) -> int:
 
 
 def attribute(text: str) -> dict[str, str]:
-    """A message attribute with this text. U+FFFD replaces characters that SQS refuses."""
+    """Return a message attribute with this text; U+FFFD replaces each character that SQS refuses."""
     return {"DataType": "String", "StringValue": text if text.isprintable() else _NOT_IN_EVENTS.sub("\ufffd", text)}
 
 
@@ -143,8 +143,8 @@ def _put_data(event: CloudEvent, body: bytes, content: str) -> None:
 
 
 def _is_plain_json(body: bytes) -> bool:
-    """True if an event can hold the body unchanged: JSON without surrounding space, of characters that SQS accepts, and
-    not nested too deeply for readers."""
+    """True if an event can hold the body unchanged: it is JSON without space around it, of characters that SQS accepts,
+    and not nested too deeply for readers."""
     try:
         if len(bytes(_skip(body))) != len(body):
             return False
@@ -159,10 +159,10 @@ def _is_plain_json(body: bytes) -> bool:
 
 
 def sqs_text(written: bytes) -> str:
-    """JSON as text, with escapes for characters that SQS refuses."""
+    """Return JSON as text, with escapes for the characters that SQS refuses."""
     if not written.isascii():
         for odd, escape in zip(_NOT_IN_SQS, (rb"\ufffe", rb"\uffff"), strict=True):
-            written = written.replace(odd, escape)  # the character can only be inside a string
+            written = written.replace(odd, escape)  # the character can only be inside a string of the JSON
     return written.decode()
 
 
@@ -176,7 +176,7 @@ _TEXTS = (
 
 
 def _keep_exact(event: CloudEvent) -> None:
-    """Replace control characters, which an attribute of an event cannot hold; `rdexact` gets the exact texts."""
+    """Replace control characters in the event's attributes, which cannot hold them; `rdexact` gets the exact texts."""
     e = event
     texts = (e.type, e.correlationid, e.causationid, e.traceparent, e.rdcontent, e.rdgroup, e.rdkey, e.rdproducer)
     if "".join(filter(None, texts)).isprintable() and (e.rdtopic or "").isprintable():
@@ -203,7 +203,7 @@ def _source(prefix: str, queue: str) -> str:
 
 
 def own(body: str, queue: str, routes: Routes | None = None) -> Message | None:
-    """Decode redrive's own envelope; None for anything else. A copy that a topic sent is routed by its queue."""
+    """Decode redrive's own envelope; None for any other body. `routes` choose the task of a copy that a topic sent."""
     try:
         event = _decode_event(body)
         if event.rdexact is not None:
@@ -252,12 +252,12 @@ def _message(event: CloudEvent, queue: str) -> Message | None:
 
 
 def _headers(written: str) -> dict[str, str]:
-    """The headers of an envelope, without those of dead letters, which are never sent in one."""
+    """Decode the headers of an envelope. Drops those that only dead letters have, as an envelope never has them."""
     return {name: text for name, text in _decode_texts(written).items() if name not in (VERBATIM, SOURCE)}
 
 
 def _copy(message: Message, topic: str, routes: Routes | None) -> Message:
-    """One queue's copy of an event: it has its own id and task."""
+    """Return one queue's copy of a message that was published to a topic: with its own id and task."""
     task = message.task
     if routes is not None:
         task, _ = routes.task_of(message.queue, value_of(message.body), message.headers, task)
@@ -292,6 +292,6 @@ def _holds_nul(m: Message) -> bool:
 
 
 def copy_id(id: str, queue: str) -> str:
-    """The id of a queue's copy of an event: derived from the event's id, with its time, so equal at every delivery."""
+    """The id of a queue's copy of an event: made of the event's id, with its time, so equal at every delivery."""
     r = sha256(f"{id}/{queue}".encode(errors="surrogatepass")).hexdigest()
     return f"{id[:15]}{r[:3]}-{'89ab'[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"

@@ -6,7 +6,7 @@ same message. Its attributes become headers, renamed if redrive could mistake th
 its origin.
 
 A dead letter of another consumer goes back *verbatim*: the same body, byte for byte, and the same attributes, as that
-consumer may not understand redrive's envelope. The only addition is the attribute `redrive` with its state.
+consumer may not understand redrive's envelope. The only addition is the attribute `redrive` with the message's state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Attribute(msgspec.Struct, gc=False):
 
 
 class _Notification(msgspec.Struct, gc=False, tag_field="Type", tag="Notification"):
-    """A notification of SNS: how a topic without raw delivery wraps a message."""
+    """A notification of SNS, in which a topic without raw delivery wraps a message."""
 
     MessageId: str
     TopicArn: str
@@ -50,7 +50,7 @@ class _Notification(msgspec.Struct, gc=False, tag_field="Type", tag="Notificatio
 
 
 class _CloudEvent(msgspec.Struct, gc=False):
-    """A structured CloudEvent of another program."""
+    """A structured CloudEvent that another program wrote."""
 
     specversion: str
     id: str
@@ -70,7 +70,7 @@ _decode_types = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def read_foreign(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> Message:
-    """Read a message that another program sent. Never raises."""
+    """Return the message that another program sent, from an entry of ReceiveMessage's response. Never raises."""
     body, attributes = str(raw.get("Body") or ""), _attributes(raw.get("MessageAttributes") or {})
     about = _about(raw)
     try:
@@ -113,10 +113,10 @@ def _plain(
 
 
 def _opened(message: Message, body: str) -> tuple[str, Message]:
-    """Unwrap a CloudEvent of another program: its type, and the message with the event's data as its body.
+    """Unwrap another program's CloudEvent; returns its type, and the message with the event's data as its body.
 
     The message's id is derived from the event's id and the queue. An event that is sent twice is the same message both
-    times, and one that is sent to two queues is a message of its own in each.
+    times, and one that is sent to two queues is a message of its own in each. Other bodies: no type, the message as is.
     """
     try:
         event = _cloud_event(body)
@@ -179,7 +179,7 @@ def _whole(text: Any) -> int:
 # -- dead letters of other consumers
 
 ATTRIBUTES_MAX = 10
-_OURS = (STATE, "reason", "error", "fingerprint")  # attributes of redrive's dead letters
+_OURS = (STATE, "reason", "error", "fingerprint")  # attributes that redrive adds to dead letters
 _ABOUT = (VERBATIM, SOURCE, MESSAGE_ID, RECEIVES, FIRST_RECEIVED, TOPIC, SUBJECT, SNS_ID, UNROUTED)
 
 Attributes = dict[str, dict[str, Any]]
@@ -191,7 +191,7 @@ def is_foreign(message: Message) -> bool:
 
 
 def as_it_came(message: Message, raw: Mapping[str, Any]) -> Message:
-    """The message with its original body and attributes as in SQS, also inside a notification of SNS."""
+    """Return the message with its body and attributes as SQS delivered them, even around a notification of SNS."""
     given: Mapping[str, Mapping[str, Any]] = raw.get("MessageAttributes") or {}
     kept = {name: value for name, value in given.items() if name not in _OURS}
     types = {name: str(value.get("DataType", "String")) for name, value in kept.items()}
@@ -203,7 +203,7 @@ def as_it_came(message: Message, raw: Mapping[str, Any]) -> Message:
 
 
 def write_verbatim(message: Message) -> tuple[str, Attributes]:
-    """The original body and attributes, with which the message goes back. Never raises: a person may have edited it."""
+    """Return the original body and attributes of a message that goes back. Never raises, though people may edit it."""
     types = _types(message.headers[VERBATIM])
     sent = ((sent_name(name), text) for name, text in message.headers.items() if name not in _ABOUT)
     attributes = {name: _written(types.get(name, "String"), text) for name, text in sent if text}

@@ -1,7 +1,7 @@
 """Encode a message for SQS, and decode any message in a queue.
 
-Redrive's own messages are envelopes (`envelope.py`). Messages of other programs, and their dead letters on their way
-back, keep their own form (`foreign.py`).
+Redrive's own messages are envelopes (`envelope.py`). Messages of other programs, and dead letters that go back to them,
+keep their own form (`foreign.py`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[s
 
     The attribute `task` names the task, and `traceparent` is the sender's context. A message that has been received,
     retried or redriven has its state in the attribute `redrive`; a dead one has the cause in `reason`, `error` and
-    `fingerprint`. `topic`: the topic that it is published to, from which each subscribed queue gets its own copy.
+    `fingerprint`. `topic`: the topic that the message is published to; each subscribed queue gets its own copy.
     """
     if VERBATIM in message.headers:
         return write_verbatim(message)
     attributes = {TASK: attribute(message.task)} if message.task else {}
-    if message.traceparent and topic is None:  # an attribute for other programs; redrive reads the envelope
+    if message.traceparent and topic is None:  # an attribute for other programs: redrive reads the envelope
         attributes[TRACEPARENT] = attribute(message.traceparent)
     if not _is_fresh(message):
         attributes[STATE] = {"DataType": "String", "StringValue": sqs_text(encode(state_of(message)))}
@@ -41,7 +41,7 @@ def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[s
 
 
 def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> tuple[Message, MessageState]:
-    """Read the message in one entry of ReceiveMessage's response, and its state (FRESH without one).
+    """Read the message in one entry of ReceiveMessage's response, and the message's state (FRESH if it has none).
 
     The state is already applied to the message. Reads redrive's envelope, also inside a notification of SNS, and any
     message of another program (`read_foreign`). Never raises.
@@ -59,7 +59,7 @@ def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> tuple[Message
 
 
 def _is_fresh(m: Message) -> bool:
-    """True if the envelope alone holds everything, as the message was never claimed."""
+    """True if the envelope alone holds the whole message, as it was never claimed."""
     return (
         m.lane is Lane.READY
         and m.due_ms == m.enqueued_ms == m.life_ms
@@ -82,12 +82,12 @@ def _with_state(message: Message, written: Mapping[str, Any]) -> tuple[Message, 
         state = decode(written["StringValue"])
         whole = with_state(message, state)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return message, FRESH  # the attribute is another program's
+        return message, FRESH  # this attribute was written by another program
     return (message, FRESH) if unstorable(whole) else (whole, state)
 
 
 def _counted(message: Message, written: Mapping[str, Any]) -> tuple[Message, MessageState]:
-    """Read a foreign message's number of redrives from the re-driver's attribute, so that their limit applies."""
+    """Set a foreign message's number of redrives to the count in a re-driver's attribute, so that its limit applies."""
     count = str(written.get("StringValue"))
     if not (count.isascii() and count.isdigit() and len(count) < 10):
         return message, FRESH

@@ -1,8 +1,8 @@
 """The mutable state of a message in SQS, where a sent message cannot change.
 
-The state is kept in one of two ways. A *copy* of the message has it in an attribute; the copy is sent before the
-message is deleted. Or a *record*, a cell beside SQS, holds it; the record is written before the message's visibility
-changes. Records are read only for messages that were received before, so a first run costs no read.
+The state is kept in one of two ways. A *copy* of the message has the state in an attribute; the copy is sent before the
+message is deleted. Or a *record*, a cell beside SQS, holds the state; the record is written before the message's
+visibility changes. Records are read only for messages received before, so a first run costs no read.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from msgspec.structs import replace
 from ....fault import Fault
 from ....message import ClaimRequest, Deferral, Lane, Message
 
-FAULTS_BYTES_MAX = 64 * 1024  # bytes of a message's history; see `trimmed`
-PROGRESS_BYTES_MAX = 240 * 1024  # of a checkpoint: a record with it and a history, in base64, fits a DynamoDB item
+FAULTS_BYTES_MAX = 64 * 1024  # limit of a message's history in bytes; see `trimmed`
+PROGRESS_BYTES_MAX = 240 * 1024  # limit of a checkpoint: with a history, in base64, it fits a DynamoDB item
 RECORD_BYTES_MAX = 396 * 1024
-RECORD_TTL_MS = 15 * 24 * 3600 * 1000  # SQS keeps a message for at most 14 days
+RECORD_TTL_MS = 15 * 24 * 3600 * 1000  # how long a record lives: SQS keeps a message for at most 14 days
 
 
 class MessageState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The mutable part of a message, stored as JSON: fields may be added but not renamed.
 
     `receives`: how often SQS had delivered the message when its record was written; 0 in a copy, for which SQS starts
-    counting again. `alone`: the receive in which the message was marked to run alone.
+    to count again. `alone`: the number of the receive in which the message was marked to run alone.
     """
 
     attempt: int = 0
@@ -35,7 +35,7 @@ class MessageState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     enqueued_ms: int = 0
     life_ms: int = 0
     held_ms: int = 0
-    due_ms: int | None = None  # the message does not run before this time
+    due_ms: int | None = None  # the message must not run before this time
     deadline_ms: int | None = None
     attempts_allowed: int | None = None
     run: str | None = None
@@ -46,7 +46,7 @@ class MessageState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     faults: tuple[Fault, ...] = ()
     receives: int = 0
     alone: int = 0
-    id: str | None = None  # id of another program's message, whose body has none
+    id: str | None = None  # id of a foreign message, whose body has none of redrive's
 
 
 encode = msgspec.json.Encoder().encode
@@ -79,7 +79,7 @@ def state_of(message: Message, *, receives: int = 0, alone: int = 0) -> MessageS
 
 
 def record_of(state: MessageState) -> bytes:
-    """Encode the state for a cell. If it would be too large, faults and then progress are left out."""
+    """Encode the state for a cell. If it is too large, faults are left out, and then the checkpoint (`progress`)."""
     written = encode(state)
     for less in ({"faults": state.faults[-1:]}, {"faults": state.faults[-1:], "progress": None}):
         if len(written) > RECORD_BYTES_MAX:
@@ -120,8 +120,8 @@ def claimed(
     """Return the message as its delivery number `receives` claims it.
 
     The first delivery since the state was written counts as the attempt. Each further one follows a run that ended
-    without a settlement, so it counts as a crash. `counts_all`: retries write no state here, so the two look the same
-    and every delivery counts as an attempt.
+    without a settlement, so it counts as a crash. `counts_all`: retries write no state here, so retries look like
+    crashes and every delivery counts as an attempt.
     """
     since = max(1, receives - state.receives)
     attempts, crashes = (since, 0) if counts_all else (1, since - 1)
@@ -140,7 +140,7 @@ def claimed(
 
 
 def revived(state: MessageState, now_ms: int) -> MessageState:
-    """The state of a dead letter moved back by a move task or a person: a fresh life, as after a redrive."""
+    """Return the state of a dead letter that a move task or a person moved back: a fresh life, as after a redrive."""
     return replace(
         state,
         attempt=0,
